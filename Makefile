@@ -1,0 +1,53 @@
+# nplt: every command a person or a script needs. `make help` lists them.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help run serve install install-dev test check format bench clean
+
+help:            ## this list
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+run: install     ## start a server if none is running, and chat
+	@$(BIN)/nplt
+
+serve: install   ## run the server in the foreground
+	@$(BIN)/nplt-server
+
+install: $(VENV)/.installed  ## set up .venv (quick when nothing changed)
+
+test: install-dev  ## run the test suite
+	$(BIN)/python -m pytest -n auto
+
+check: install-dev  ## format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: install-dev  ## rewrite the source in the house's style
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install-dev  ## measure against the goals
+	$(BIN)/python -m benchmarks
+
+install-dev: $(VENV)/.installed-dev
+
+$(BIN)/python:
+	@sh config/make-venv "$(PYTHON)" "$(VENV)"
+
+$(VENV)/.installed: pyproject.toml $(BIN)/python
+	@echo "installing nplt into $(VENV) (once) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
+	@echo "installing the developers' tools into $(VENV) (once) …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+clean:           ## remove .venv and caches; conversations are kept elsewhere
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,205 @@
+"""What the server answers, one frozen value per kind of reply.
+
+A reply goes out under the request's seq and, unless `codec.REPLY_TYPES` names
+another, under the request's own type. Fields that are `None` stay out of the JSON, except
+where a reader must be able to tell "nothing" from "not said" (`NULLABLE`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
+
+from nplt_protocol.json_values import JsonObject
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from nplt_protocol.values import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    version: int
+    server: str
+    user: str
+    session_id: str
+    model: str
+    models: tuple[str, ...]
+    limits: JsonObject
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pong:
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    cancelled: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """The prompt is on disk. `position` 0 runs now; n waits behind n turns."""
+
+    turn_id: str
+    session_id: str
+    seq: int
+    message_id: str | None
+    position: int
+    state: str
+    duplicate: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActiveTurn:
+    turn_id: str
+    call: int
+    offset: int
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    session_id: str
+    name: str
+    model: str
+    head_seq: int
+    active_turn: ActiveTurn | None
+    queue: tuple[str, ...]
+    pending_approvals: tuple[JsonObject, ...] = ()
+    clients: tuple[JsonObject, ...] = ()
+
+    NULLABLE: ClassVar[frozenset[str]] = frozenset({"active_turn"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detached:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStored:
+    file_id: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePiece:
+    """The bytes FILE_GET asked for; raw on the wire."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoice:
+    model: str
+    previous_model: str
+    models: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageEdges:
+    has_more_before: bool
+    has_more_after: bool
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPage:
+    session_id: str
+    name: str
+    message_count: int
+    head_seq: int
+    messages: tuple[JsonObject, ...]
+    page: PageEdges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRange:
+    """A part of one message's text: `offset` and `size` count code points."""
+
+    session_id: str
+    seq: int
+    offset: int
+    content: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleared:
+    session_id: str
+    cleared_through_seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRow:
+    session_id: str
+    name: str
+    message_count: int
+    created_at: str
+    updated_at: str
+    last_accessed: str
+    is_current: bool
+    model: str
+    state: str
+    preview: str
+    pinned: bool = False
+    archived: bool = False
+    damaged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRows:
+    sessions: tuple[SessionRow, ...]
+    next_cursor: str | None
+
+    NULLABLE: ClassVar[frozenset[str]] = frozenset({"next_cursor"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionCreated:
+    session_id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionDeleted:
+    session_id: str
+    current_session_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    server: str
+    uptime: float
+    connections: int
+    conversations: JsonObject
+    turns: JsonObject
+    storage: JsonObject
+    versions: JsonObject = field(default_factory=dict)
+
+
+Reply: TypeAlias = (
+    Welcome
+    | Pong
+    | Cancelled
+    | Receipt
+    | Attached
+    | Detached
+    | FileStored
+    | FilePiece
+    | ModelChoice
+    | HistoryPage
+    | MessageRange
+    | Cleared
+    | SessionRow
+    | SessionRows
+    | SessionCreated
+    | SessionDeleted
+    | Status
+)

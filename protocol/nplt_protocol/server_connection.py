@@ -1,0 +1,310 @@
+"""The server's end of a connection: bytes to requests, answers to bytes.
+
+The rules are told in `connection`. Nothing here waits, knows the time or
+touches a socket. Runs of PINGs are the hot path: in the structured dialect
+they are answered without a value per frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from nplt_protocol.codec import (
+    MESSAGE_TYPES,
+    decode_request,
+    encode_error,
+    encode_reply,
+)
+from nplt_protocol.codes import MORE, PLAIN_REQUESTS, ErrorCode, MessageType
+from nplt_protocol.connection import (
+    SERVER_TRANSITIONS,
+    ConnectionRefused,
+    Cue,
+    Dialect,
+    Received,
+    RequestReceived,
+    RequestRefused,
+    State,
+)
+from nplt_protocol.errors import LocalProtocolError, RequestError
+from nplt_protocol.fragments import BrokenMessage, FragmentJoiner, encode_message
+from nplt_protocol.frames import HEADER, Frame, FrameDecoder, encode_frame
+from nplt_protocol.json_text import dump_json
+from nplt_protocol.json_values import JsonObject
+from nplt_protocol.limits import WireLimits
+from nplt_protocol.pings import PING, PONG, pongs_for
+from nplt_protocol.plain import HEARTBEAT, decode_plain_request
+from nplt_protocol.replies import Reply, Welcome
+
+_FIRST_BYTES = frozenset({MessageType.HELLO, *PLAIN_REQUESTS})
+_DIALECTS = {
+    State.AWAITING_WELCOME: Dialect.STRUCTURED,
+    State.STRUCTURED: Dialect.STRUCTURED,
+    State.PLAIN: Dialect.PLAIN,
+}
+_OUTSIDE_NUMBERING = frozenset({MessageType.PING, MessageType.FILE_DATA})
+_MAY_SAY_TEXT = frozenset({State.UNDECIDED, State.AWAITING_WELCOME, State.PLAIN})
+
+NOT_OUR_PROTOCOL = "This port speaks NPLT, and what came is something else."
+NOT_TLS = "This port speaks NPLT without TLS, and what came is a TLS hello."
+HELLO_IN_PIECES = "HELLO is never fragmented."
+
+
+class ServerConnection:
+    __slots__ = (
+        "_answers",
+        "_deaf",
+        "_decoder",
+        "_hello_seq",
+        "_joiner",
+        "_limits",
+        "_text_seq",
+        "_unanswered",
+        "dialect",
+        "state",
+    )
+
+    def __init__(self, limits: WireLimits = WireLimits()) -> None:  # noqa: B008 (frozen)
+        self.state = State.UNDECIDED
+        self.dialect: Dialect | None = None
+        self._limits = limits
+        self._decoder = FrameDecoder(limits.frame_bytes_max)
+        self._joiner = FragmentJoiner(limits.message_bytes_max)
+        self._answers: list[bytes] = []
+        self._unanswered: set[int] = set()
+        self._hello_seq: int | None = None
+        self._text_seq = 0
+        self._deaf = False
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """May be raised once the client has shown its token."""
+        return self._decoder.frame_bytes_max
+
+    @frame_bytes_max.setter
+    def frame_bytes_max(self, value: int) -> None:
+        self._decoder.frame_bytes_max = value
+
+    @property
+    def has_partial(self) -> bool:
+        """A message was begun and not finished."""
+        return self._decoder.has_partial or self._joiner.is_open
+
+    @property
+    def unanswered(self) -> int:
+        return len(self._unanswered)
+
+    # -- hearing ---------------------------------------------------------------
+
+    def receive_data(self, data: bytes) -> list[Received]:
+        if self._deaf or not data:
+            return []
+        if self.state is State.STRUCTURED:
+            if data[0] == PING and not self.has_partial:
+                pongs = pongs_for(data, self.frame_bytes_max)
+                self._answers.append(pongs)
+                if len(pongs) == len(data):
+                    return []
+                data = data[len(pongs) :]
+        elif self.state is State.UNDECIDED:
+            refusal = self._turn_away(data)
+            if refusal is not None:
+                return [self._refuse_connection(refusal)]
+        frames = self._decoder.receive_data(data)
+        if self.state is State.UNDECIDED and frames:
+            refusal = self._decide(frames[0])
+            if refusal is not None:
+                return [self._refuse_connection(refusal)]
+        if self.state is State.PLAIN:
+            received = self._hear_plain(frames)
+        else:
+            received = self._hear_structured(frames)
+        if self._decoder.error is not None:
+            received.append(
+                self._refuse_connection(f"The bytes can't be framed: {self._decoder.error}.")
+            )
+        return received
+
+    def data_to_send(self) -> bytes:
+        """Answers nobody needs to think about."""
+        if not self._answers:
+            return b""
+        answers = b"".join(self._answers)
+        self._answers.clear()
+        return answers
+
+    def _turn_away(self, data: bytes) -> str | None:
+        # The very first byte decides: a stranger's "frame" may never be complete.
+        if self._decoder.pending_bytes or data[0] in _FIRST_BYTES:
+            return None
+        return HELLO_IN_PIECES if data[0] == MessageType.HELLO | MORE else NOT_OUR_PROTOCOL
+
+    def _decide(self, first: Frame) -> str | None:
+        if first.type == MessageType.HELLO:
+            self._change(Cue.HELLO)
+            return None
+        # A TLS record has our layout by accident: type 0x16, version 3.x where
+        # the seq is, the same length field, and a payload that begins with 1.
+        is_tls = first.type == 0x16 and first.seq >> 8 == 3 and first.payload[:1] == b"\x01"
+        if is_tls:
+            return NOT_TLS
+        self._change(Cue.PLAIN_FRAME)
+        return None
+
+    def _hear_plain(self, frames: list[Frame]) -> list[Received]:
+        received: list[Received] = []
+        for type_, seq, payload in frames:
+            if type_ == MessageType.CHAT_TEXT and payload == HEARTBEAT:
+                continue
+            try:
+                request = decode_plain_request(type_, payload, self._limits)
+            except RequestError as error:
+                error.forget_origin()
+                received.append(RequestRefused(type=type_, seq=seq, error=error))
+            else:
+                received.append(
+                    RequestReceived(type=MESSAGE_TYPES[type_], seq=seq, request=request)
+                )
+        return received
+
+    def _hear_structured(self, frames: list[Frame]) -> list[Received]:
+        received: list[Received] = []
+        answers_pings = self.state is State.STRUCTURED
+        for frame in frames:
+            type_, seq, payload = frame
+            if type_ & MORE or self._joiner.is_open:
+                self._hear_fragment(frame, received)
+            elif type_ == PING and answers_pings:
+                self._answers.append(HEADER.pack(PONG, seq, len(payload)) + payload)
+            else:
+                self._hear_message(frame, received)
+        return received
+
+    def _hear_fragment(self, frame: Frame, received: list[Received]) -> None:
+        for joined in self._joiner.receive_frame(frame):
+            match joined:
+                case Frame():
+                    self._hear_message(joined, received)
+                case BrokenMessage(type=type_, seq=seq, error=error):
+                    answer_to = seq if self._claim(seq) else 0
+                    received.append(RequestRefused(type=type_, seq=answer_to, error=error))
+
+    def _hear_message(self, message: Frame, received: list[Received]) -> None:
+        type_, seq, payload = message
+        if type_ == PONG:
+            return
+        if type_ == PING and self.state is State.STRUCTURED:
+            self._answers.append(encode_message(PONG, seq, payload))
+            return
+        if type_ == MessageType.HELLO:
+            refused = self._claim_hello(seq)
+        elif type_ in _OUTSIDE_NUMBERING or self._claim(seq):
+            refused = None
+        else:
+            refused = RequestRefused(type=type_, seq=0, error=_bad_number(seq))
+        if refused is not None:
+            received.append(refused)
+            return
+        try:
+            request = decode_request(type_, payload, self._limits)
+        except RequestError as error:
+            error.forget_origin()
+            received.append(RequestRefused(type=type_, seq=seq, error=error))
+        else:
+            received.append(RequestReceived(type=MESSAGE_TYPES[type_], seq=seq, request=request))
+
+    def _claim(self, seq: int) -> bool:
+        """From now on the number is unanswered; False if it can't be used now."""
+        if seq == 0 or seq in self._unanswered:
+            return False
+        self._unanswered.add(seq)
+        return True
+
+    def _claim_hello(self, seq: int) -> RequestRefused | None:
+        # Any number will do for the first words; 0 just can't be claimed.
+        usable = self._claim(seq) or seq == 0
+        if self.state is State.STRUCTURED or self._hello_seq is not None:
+            error = RequestError(ErrorCode.CONFLICT, "HELLO was said before.")
+            return RequestRefused(type=MessageType.HELLO, seq=seq if usable else 0, error=error)
+        if not usable:
+            return RequestRefused(type=MessageType.HELLO, seq=0, error=_bad_number(seq))
+        self._hello_seq = seq
+        return None
+
+    def _refuse_connection(self, reason: str) -> ConnectionRefused:
+        self._deaf = True
+        self._joiner.reset()
+        self._decoder = FrameDecoder()
+        return ConnectionRefused(reason=reason)
+
+    # -- saying ----------------------------------------------------------------
+
+    def send_text(self, text: str) -> bytes:
+        """A greeting, last words to a stranger, or anything in the plain dialect."""
+        self._need(_MAY_SAY_TEXT, "a text")
+        return self._numbered(MessageType.CHAT_TEXT, text.encode())
+
+    def send_thought(self, payload: JsonObject) -> bytes:
+        self._need({State.PLAIN}, "a thought")
+        return self._numbered(MessageType.AGENT_THOUGHT, dump_json(payload))
+
+    def send_welcome(self, seq: int, welcome: Welcome) -> bytes:
+        self._need({State.AWAITING_WELCOME}, "WELCOME")
+        if seq != self._hello_seq:
+            raise LocalProtocolError(f"no HELLO #{seq} waits for its WELCOME")
+        data = self._encode_reply(MessageType.HELLO, seq, welcome)
+        self._answered(seq)
+        self._change(Cue.WELCOME)
+        return data
+
+    def send_reply(self, type: MessageType, seq: int, reply: Reply | JsonObject) -> bytes:  # noqa: A002
+        """`type` is the request's; the reply's own follows from it."""
+        self._need({State.STRUCTURED}, "a reply")
+        if type != MessageType.PING and seq not in self._unanswered:
+            raise LocalProtocolError(f"no request #{seq} waits for a reply")
+        data = self._encode_reply(type, seq, reply)
+        self._answered(seq)
+        return data
+
+    def send_error(self, seq: int, error: RequestError, session_id: str | None = None) -> bytes:
+        """Answers the request with that seq; seq 0 answers none in particular."""
+        self._need({State.AWAITING_WELCOME, State.STRUCTURED}, "an error")
+        data = encode_error(seq, error, session_id)
+        self._answered(seq)
+        return data
+
+    def close(self) -> None:
+        self._refuse_connection("")
+        self._answers.clear()
+        self._unanswered.clear()
+        self._change(Cue.CLOSE)
+
+    def _encode_reply(self, type_: MessageType, seq: int, reply: Reply | JsonObject) -> bytes:
+        return encode_reply(type_, seq, reply, message_bytes_max=self._limits.message_bytes_max)
+
+    def _answered(self, seq: int) -> None:
+        self._unanswered.discard(seq)
+        if seq == self._hello_seq:
+            self._hello_seq = None
+
+    def _numbered(self, type_: MessageType, payload: bytes) -> bytes:
+        data = encode_frame(type_, self._text_seq, payload)
+        self._text_seq = (self._text_seq + 1) % 0x10000
+        return data
+
+    def _need(self, states: Set[State], what: str) -> None:
+        if self.state not in states:
+            raise LocalProtocolError(f"{what} can't be said while {self.state.name}")
+
+    def _change(self, cue: Cue) -> None:
+        self.state = SERVER_TRANSITIONS[self.state][cue]
+        self.dialect = _DIALECTS.get(self.state, self.dialect)
+
+
+def _bad_number(seq: int) -> RequestError:
+    sentence = (
+        "A request needs a seq from 1 to 65535."
+        if seq == 0
+        else f"Seq {seq} belongs to a request that is still unanswered."
+    )
+    return RequestError(ErrorCode.MALFORMED, sentence, field="seq")
