@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl as tls
+import threading
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar, cast
 
@@ -23,6 +24,7 @@ from nplt_protocol.inbox import Inbox
 from nplt_protocol.limits import WireLimits
 from nplt_protocol.sending import SendingSide
 
+READ_BYTES = 64 * 1024
 SLICE_BYTES = 4096
 """Decoded at a time: one read may hold fifty thousand tiny requests, and each
 becomes a value a hundred times its size."""
@@ -42,10 +44,11 @@ class FrameConnection(Protocol[Item_co]):
     def data_to_send(self) -> bytes: ...
 
 
-class FrameStream(asyncio.Protocol, Generic[Item]):
+class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
     __slots__ = (
         "__weakref__",
         "_backlog",
+        "_buffer",
         "_close_watch",
         "_closing",
         "_deadline",
@@ -81,6 +84,7 @@ class FrameStream(asyncio.Protocol, Generic[Item]):
         self.lingers = True
         """Who was called hears the caller out; who called may just hang up."""
         self._loop = loop
+        self._buffer = _read_buffer()
         self._limits = limits
         self._log = FrameLog(log) if log is not None else None
         self._transport: asyncio.Transport | None = None
@@ -160,6 +164,12 @@ class FrameStream(asyncio.Protocol, Generic[Item]):
         self.connection_lost(None)
 
     # -- reading ---------------------------------------------------------------
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         self.last_received = self._loop.time()
@@ -292,6 +302,19 @@ class FrameStream(asyncio.Protocol, Generic[Item]):
             self._transport.close()
             seconds = self._limits.write_seconds_max
             self._close_watch = self._loop.call_later(seconds, self.abort, "closing took too long")
+
+
+_of_this_thread = threading.local()
+
+
+def _read_buffer() -> memoryview:
+    """One for all streams of a thread: what is read is copied out at once. Left
+    to itself, asyncio asks the system for 256 KiB for every read, and gives
+    them back, which costs more than reading small messages does."""
+    buffer: memoryview | None = getattr(_of_this_thread, "buffer", None)
+    if buffer is None:
+        buffer = _of_this_thread.buffer = memoryview(bytearray(READ_BYTES))
+    return buffer
 
 
 class News:
