@@ -1,0 +1,129 @@
+"""Files that belong to a conversation, kept beside it byte by byte.
+
+    files/<session_id>/<file_id>
+
+Bytes arrive in a temporary file and get their name only when all are there and
+on disk, so a name never stands for half a file. The name is made here; what
+the sender calls the file is remembered in the conversation and never becomes a
+path. Whoever leaves without `finish` leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiofiles
+import anyio
+import anyio.to_thread
+from aiofiles.threadpool.binary import AsyncBufferedIOBase
+
+from nplt_storage.data_directory import make_private_directory
+from nplt_storage.errors import BadEntry, ConversationNotFound, StorageUnavailable
+from nplt_storage.file_operations import FileOperations, SystemFiles
+from nplt_storage.ids import is_file_id, is_session_id, new_file_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    file_id: str
+    size: int
+    sha256: str
+
+
+class Upload:
+    """One file on its way in."""
+
+    def __init__(
+        self, file: AsyncBufferedIOBase, *, part: Path, size: int, files: FileOperations
+    ) -> None:
+        self._file = file
+        self._files = files
+        self._part = part
+        self._size = size
+        self._received = 0
+        self._sha256 = hashlib.sha256()
+
+    @property
+    def missing(self) -> int:
+        return self._size - self._received
+
+    async def write(self, chunk: bytes) -> None:
+        if len(chunk) > self.missing:
+            raise BadEntry(f"more than the {self._size} bytes that were announced")
+        try:
+            await self._file.write(chunk)
+        except OSError as error:
+            raise StorageUnavailable(f"the file can't be stored: {error.strerror}") from error
+        self._sha256.update(chunk)
+        self._received += len(chunk)
+
+    async def finish(self) -> StoredFile:
+        if self.missing:
+            raise BadEntry(f"{self._received} of {self._size} bytes came")
+        try:
+            await self._file.flush()
+            await anyio.to_thread.run_sync(self._give_name, self._file.fileno())
+        except OSError as error:
+            raise StorageUnavailable(f"the file can't be stored: {error.strerror}") from error
+        return StoredFile(
+            file_id=self._part.stem, size=self._received, sha256=self._sha256.hexdigest()
+        )
+
+    def _give_name(self, descriptor: int) -> None:
+        self._files.sync(descriptor)
+        self._files.rename(self._part, self._part.with_suffix(""))
+        self._files.sync_directory(self._part.parent)
+
+
+class AttachmentFiles:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        new_id: Callable[[], str] = new_file_id,
+        files: FileOperations | None = None,
+    ) -> None:
+        self._directory = directory
+        self._new_id = new_id
+        self._files = files or SystemFiles()
+
+    def path_of(self, session_id: str, file_id: str) -> Path:
+        """Where that file is, if it is there; ids that can't be ours are refused."""
+        if not is_session_id(session_id):
+            raise ConversationNotFound(session_id)
+        if not is_file_id(file_id):
+            raise BadEntry(f"{file_id!r} is not the id of a file")
+        return self._directory / session_id / file_id
+
+    @asynccontextmanager
+    async def receive(self, session_id: str, *, size: int) -> AsyncIterator[Upload]:
+        part = self.path_of(session_id, self._new_id()).with_suffix(".part")
+        if size < 0:
+            raise BadEntry("a file has no negative size")
+        try:
+            await anyio.to_thread.run_sync(make_private_directory, part.parent)
+            file = await aiofiles.open(part, "xb", opener=_open_private)
+        except OSError as error:
+            raise StorageUnavailable(f"the file can't be stored: {error.strerror}") from error
+        try:
+            yield Upload(file, part=part, size=size, files=self._files)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _put_away(file, part)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+async def _put_away(file: AsyncBufferedIOBase, part: Path) -> None:
+    # The descriptor is gone even if the last bytes could not be flushed, and
+    # an unfinished file is not worth an error.
+    with suppress(OSError):
+        await file.close()
+    await anyio.to_thread.run_sync(lambda: part.unlink(missing_ok=True))

@@ -1,0 +1,63 @@
+"""What can go wrong with the memory of the house, and who acts next.
+
+    StorageError
+        ConversationNotFound    the caller: there is no such conversation
+        ConversationExists      the caller: that id is taken
+        ConversationDamaged     the operator: the file is kept aside, untouched
+        ConversationReadOnly    wait: it can be read, writing works again later
+        StorageUnavailable      the operator: disk full, input/output error
+        DataDirectoryInUse      the operator: another server has it
+        BadEntry                the caller: this can't be remembered as it is
+
+`BadLine` (in `lines`) stays inside this room: it becomes one of the above.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class StorageError(Exception):
+    pass
+
+
+class ConversationNotFound(StorageError):
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"there is no conversation {session_id!r}")
+        self.session_id = session_id
+
+
+class ConversationExists(StorageError):
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"there is a conversation {session_id!r} already")
+        self.session_id = session_id
+
+
+class ConversationDamaged(StorageError):
+    def __init__(self, session_id: str, reason: str) -> None:
+        super().__init__(f"the record of conversation {session_id!r} is damaged: {reason}")
+        self.session_id = session_id
+        self.reason = reason
+
+
+class ConversationReadOnly(StorageError):
+    def __init__(self, session_id: str, reason: str) -> None:
+        super().__init__(f"conversation {session_id!r} can't be written to now: {reason}")
+        self.session_id = session_id
+        self.reason = reason
+
+
+class StorageUnavailable(StorageError):
+    pass
+
+
+class DataDirectoryInUse(StorageError):
+    def __init__(self, directory: Path) -> None:
+        super().__init__(f"the data directory {directory} is in use by another server")
+        self.directory = directory
+
+
+class BadEntry(StorageError):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason

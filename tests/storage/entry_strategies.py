@@ -1,0 +1,143 @@
+"""Hypothesis strategies for entries: everything that may be remembered, odd or not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+from hypothesis import strategies as st
+
+from nplt_storage.entries import (
+    AttachmentEntry,
+    ClearEntry,
+    DebugEntry,
+    Entry,
+    EpochEntry,
+    FaultEntry,
+    ModelInputEntry,
+    ModelInvocationDescriptor,
+    ModelOutputEntry,
+    ModelSwitchedEntry,
+    NotebookEntry,
+    RenamedEntry,
+    SystemInstructionEntry,
+    ToolResultsEntry,
+    UnknownEntry,
+)
+from nplt_storage.entry_from_json import KNOWN_KINDS
+from nplt_storage.tool_calls import ToolCallRequest, ToolCallResult
+
+texts = st.text(st.characters(codec="utf-8"), max_size=30)
+words = st.text("abcdefghij_-0123456789", min_size=1, max_size=12)
+keys = st.from_regex(r"[a-z]{1,6}(_[a-z0-9]{1,4})?", fullmatch=True)
+integers = st.integers(min_value=-(2**63), max_value=2**64 - 1)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | integers | numbers | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+json_objects = st.dictionaries(texts, json_values, max_size=3)
+metadata = st.dictionaries(keys, texts | integers | st.booleans(), max_size=3)
+
+times = st.datetimes(
+    min_value=datetime(1900, 1, 1),
+    max_value=datetime(2900, 1, 1),
+    timezones=st.sampled_from(
+        [UTC, timezone(timedelta(hours=9)), timezone(timedelta(hours=-3, minutes=-30))]
+    ),
+)
+
+shared: dict[str, st.SearchStrategy[Any]] = {
+    "seq": st.integers(min_value=1, max_value=10**18),
+    "id": words,
+    "timestamp": times,
+    "turn_id": st.none() | words,
+    "metadata": metadata,
+}
+
+invocations = st.builds(ModelInvocationDescriptor, provider=words, specification=texts, model=texts)
+requests = st.builds(
+    ToolCallRequest,
+    tool_call_id=words,
+    tool_name=words,
+    raw_arguments=texts,
+    arguments=st.none() | json_objects,
+    parse_error=st.none() | texts,
+    parse_warning=st.none() | texts,
+)
+results = st.builds(
+    ToolCallResult,
+    tool_call_id=words,
+    tool_name=words,
+    status=st.sampled_from(["success", "failed", "skipped"]),
+    result=texts,
+    duration=numbers,
+    timestamp=times,
+)
+
+unknown_fields = st.fixed_dictionaries(
+    {"role": st.just("system"), "content": texts, "tool_calls": st.just([])},
+    optional={"novelty": json_values, "another": json_values},
+)
+
+entries: st.SearchStrategy[Entry] = st.one_of(
+    st.builds(
+        ModelInputEntry,
+        content=texts,
+        message_id=st.none() | words,
+        model=st.none() | texts,
+        attachments=st.lists(words, max_size=2).map(tuple),
+        options=json_objects,
+        **shared,
+    ),
+    st.builds(
+        ModelOutputEntry,
+        content=texts,
+        reasoning=texts,
+        tool_calls=st.lists(requests, max_size=3).map(tuple),
+        invocation=st.none() | invocations,
+        usage=st.none() | json_objects,
+        call=st.integers(min_value=0, max_value=99),
+        state=st.sampled_from(["completed", "interrupted", "failed"]),
+        stop_reason=st.none() | texts,
+        error=st.none() | json_objects,
+        **shared,
+    ),
+    st.builds(
+        ToolResultsEntry,
+        results=st.lists(results, max_size=3).map(tuple),
+        call=st.integers(min_value=0, max_value=99),
+        **shared,
+    ),
+    st.builds(
+        FaultEntry,
+        content=texts,
+        code=words,
+        state=st.sampled_from(["interrupted", "failed"]),
+        **shared,
+    ),
+    st.builds(SystemInstructionEntry, content=texts, **shared),
+    st.builds(NotebookEntry, content=texts, **shared),
+    st.builds(EpochEntry, reason=texts, **shared),
+    st.builds(ClearEntry, **shared),
+    st.builds(DebugEntry, category=words, content=texts, **shared),
+    st.builds(RenamedEntry, name=texts, **shared),
+    st.builds(ModelSwitchedEntry, model=texts, previous_model=st.none() | texts, **shared),
+    st.builds(
+        AttachmentEntry,
+        file_id=words,
+        filename=texts,
+        size=st.integers(min_value=0, max_value=2**63),
+        sha256=words,
+        content_type=st.none() | texts,
+        **shared,
+    ),
+    st.builds(
+        UnknownEntry,
+        kind=words.filter(lambda kind: kind not in KNOWN_KINDS),
+        fields=unknown_fields,
+        **shared,
+    ),
+)

@@ -1,0 +1,186 @@
+"""An entry and its line are the same thing, and a changed line is noticed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.storage.conversations import START, asking, call
+from tests.storage.entry_strategies import entries
+
+from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry, UnknownEntry
+from nplt_storage.errors import BadEntry
+from nplt_storage.lines import (
+    BadLine,
+    crc_suffix,
+    decode_line,
+    encode_line,
+    entry_as_json,
+    peek_seq,
+    verify_line,
+)
+
+_FIVE = ("role", "content", "timestamp", "tool_calls", "metadata")
+_SIX = ("tool_name", "arguments", "result", "status", "duration", "timestamp")
+
+
+def _stamped(content: str) -> ModelInputEntry:
+    return ModelInputEntry(seq=1, id="e1", timestamp=START, turn_id="t1", content=content)
+
+
+def _signed(source: dict[str, object]) -> bytes:
+    body = orjson.dumps(source)[:-1]
+    return body + crc_suffix(body)
+
+
+@settings(max_examples=60)
+@given(entries)
+def test_an_entry_comes_back_from_its_line_unchanged(entry: Entry) -> None:
+    assert decode_line(encode_line(entry)) == entry
+
+
+@settings(max_examples=60)
+@given(entries)
+def test_a_line_comes_back_from_its_entry_byte_by_byte(entry: Entry) -> None:
+    line = encode_line(entry)
+    assert encode_line(decode_line(line)) == line
+
+
+@settings(max_examples=60)
+@given(entries)
+def test_every_line_is_one_json_object_without_a_raw_newline(entry: Entry) -> None:
+    line = encode_line(entry)
+    assert b"\n" not in line
+    assert line.startswith(b'{"seq":%d,"id":' % entry.seq)
+    source = json.loads(line)
+    assert list(source)[:3] == ["seq", "id", "kind"]
+    assert list(source)[-1] == "crc"
+    assert set(_FIVE) <= source.keys()
+    for tool_call in source["tool_calls"]:
+        assert set(_SIX) <= tool_call.keys()
+        assert isinstance(tool_call["arguments"], dict)
+
+
+@settings(max_examples=60)
+@given(entries)
+def test_what_is_sent_of_an_entry_is_its_line_without_the_checksum(entry: Entry) -> None:
+    source = json.loads(encode_line(entry))
+    del source["crc"]
+    assert orjson.loads(orjson.dumps(entry_as_json(entry))) == source
+
+
+@settings(max_examples=60)
+@given(entries, st.data())
+def test_a_line_with_any_flipped_bit_is_refused(entry: Entry, data: st.DataObject) -> None:
+    line = bytearray(encode_line(entry))
+    place = data.draw(st.integers(0, len(line) * 8 - 1))
+    line[place // 8] ^= 1 << place % 8
+    with pytest.raises(BadLine):
+        decode_line(bytes(line))
+
+
+@settings(max_examples=60)
+@given(entries, st.data())
+def test_a_line_cut_anywhere_is_refused(entry: Entry, data: st.DataObject) -> None:
+    line = encode_line(entry)
+    with pytest.raises(BadLine):
+        verify_line(line[: data.draw(st.integers(0, len(line) - 1))])
+
+
+def test_a_line_tells_its_number_before_the_rest_is_there() -> None:
+    assert peek_seq(encode_line(_stamped("hello"))[:20]) == 1
+
+
+def test_the_asking_line_says_that_its_calls_are_pending() -> None:
+    entry = asking("t1", call())
+    source = entry_as_json(entry)
+    assert source["tool_calls"] == [
+        {
+            "tool_name": "look",
+            "arguments": {},
+            "result": "",
+            "status": "pending",
+            "duration": 0.0,
+            "timestamp": "0001-01-01T00:00:00.000000+00:00",
+            "tool_call_id": "c1",
+            "raw_arguments": "{}",
+        }
+    ]
+
+
+def test_times_are_written_in_utc_with_microseconds_and_offset() -> None:
+    entry = _stamped("x")
+    assert entry_as_json(entry)["timestamp"] == "2026-01-02T03:04:05.000006+00:00"
+
+
+def test_a_nul_character_is_kept() -> None:
+    entry = _stamped("a\x00b")
+    assert decode_line(encode_line(entry)) == entry
+
+
+def test_ten_megabytes_of_text_are_kept() -> None:
+    entry = _stamped("añ漢😀\n" * 2_000_000)
+    assert decode_line(encode_line(entry)) == entry
+
+
+def test_an_unstamped_entry_is_not_written() -> None:
+    with pytest.raises(BadEntry, match="number, id and time"):
+        encode_line(ModelInputEntry(content="x", turn_id="t1"))
+
+
+@pytest.mark.parametrize("value", [float("nan"), (1, 2), "\ud800", 2**64, START])
+def test_what_would_come_back_different_is_not_written(value: Any) -> None:
+    entry = replace(_stamped("x"), options={"odd": value})
+    with pytest.raises(BadEntry):
+        encode_line(entry)
+
+
+def test_a_line_of_a_kind_nobody_knows_yet_is_kept_whole() -> None:
+    source: dict[str, object] = {
+        "seq": 7,
+        "id": "e7",
+        "kind": "telepathy",
+        "turn_id": "t1",
+        "role": "system",
+        "content": "…",
+        "timestamp": "2030-01-01T00:00:00.000000+00:00",
+        "tool_calls": [],
+        "metadata": {"far": True},
+        "strength": [1, 2.5, None],
+    }
+    line = _signed(source)
+    entry = decode_line(line)
+    assert isinstance(entry, UnknownEntry)
+    assert (entry.seq, entry.kind, entry.turn_id) == (7, "telepathy", "t1")
+    assert entry.timestamp == datetime(2030, 1, 1, tzinfo=UTC)
+    assert entry.fields["strength"] == [1, 2.5, None]
+    assert encode_line(entry) == line
+
+
+def test_a_known_kind_in_a_shape_nobody_knows_yet_is_kept_whole() -> None:
+    output = ModelOutputEntry(seq=2, id="e2", timestamp=START, turn_id="t1", content="x")
+    source = entry_as_json(output) | {"state": "dreaming"}
+    line = _signed({**source})
+    entry = decode_line(line)
+    assert isinstance(entry, UnknownEntry)
+    assert entry.kind == "model_output"
+    assert encode_line(entry) == line
+
+
+def test_a_field_nobody_knows_yet_does_not_hide_the_rest() -> None:
+    line = _signed({**entry_as_json(_stamped("hello")), "mood": "fine"})
+    assert decode_line(line) == _stamped("hello")
+
+
+@pytest.mark.parametrize("missing", ["id", "kind", "timestamp", "metadata"])
+def test_a_line_without_a_shared_field_is_refused(missing: str) -> None:
+    source: dict[str, object] = {**entry_as_json(_stamped("hello"))}
+    del source[missing]
+    with pytest.raises(BadLine):
+        decode_line(_signed(source))

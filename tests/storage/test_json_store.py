@@ -1,0 +1,356 @@
+"""Conversations as files in a data directory: what is where, and whose."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.storage.conversations import (
+    Pen,
+    answer,
+    chat,
+    file_bytes,
+    prompt,
+    ticking_clock,
+)
+from tests.storage.store_contract import write
+
+from nplt_storage.attachments import AttachmentFiles
+from nplt_storage.entries import EpochEntry
+from nplt_storage.errors import (
+    ConversationDamaged,
+    ConversationExists,
+    ConversationNotFound,
+    DataDirectoryInUse,
+    StorageUnavailable,
+)
+from nplt_storage.history import ConversationHistory
+from nplt_storage.json_files import JsonFileStore
+from nplt_storage.paging import PageQuery
+
+
+async def _open(data_dir: Path) -> JsonFileStore:
+    return await JsonFileStore.open_directory(data_dir, clock=ticking_clock())
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    return tmp_path / "deep" / "data"
+
+
+@pytest.fixture
+async def store(data_dir: Path) -> AsyncIterator[JsonFileStore]:
+    opened = await _open(data_dir)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def history_dir(data_dir: Path) -> Path:
+    """A directory that was filled before anyone opened it."""
+    directory = data_dir / "history"
+    directory.mkdir(parents=True)
+    return directory
+
+
+def _only_file(data_dir: Path) -> Path:
+    (path,) = (data_dir / "history").iterdir()
+    return path
+
+
+async def test_everything_is_private_to_its_owner(store: JsonFileStore, data_dir: Path) -> None:
+    await store.create("s1", user="ada")
+    for directory in (data_dir, *(data_dir / name for name in ("history", "files", "trash"))):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    for file in (data_dir / "lock", _only_file(data_dir)):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+async def test_a_second_store_on_the_same_directory_is_refused(
+    store: JsonFileStore, data_dir: Path
+) -> None:
+    with pytest.raises(DataDirectoryInUse, match="in use by another server"):
+        await _open(data_dir)
+    await store.close()
+    second = await _open(data_dir)
+    await second.close()
+
+
+async def test_a_directory_that_can_not_be_made_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageUnavailable, match="can't be used"):
+        await _open(tmp_path / "file" / "data")
+
+
+async def test_a_file_is_named_for_its_utc_day_and_id(store: JsonFileStore, data_dir: Path) -> None:
+    await store.create("abc", user="local")
+    assert _only_file(data_dir).name == "session_20260102_abc.json"
+
+
+async def test_an_empty_conversation_is_a_valid_document(
+    store: JsonFileStore, data_dir: Path
+) -> None:
+    await store.create("s1", user="ada")
+    assert json.loads(_only_file(data_dir).read_bytes()) == {
+        "session_id": "s1",
+        "format": 1,
+        "created_at": "2026-01-02T03:04:05.000006+00:00",
+        "user": "ada",
+        "crc": "a8918fd3",
+        "messages": [],
+        "updated_at": "2026-01-02T03:04:05.000006+00:00",
+        "head_seq": 0,
+        "message_count": 0,
+        "epoch_offset": 121,
+    }
+
+
+async def test_the_file_is_a_whole_json_document_between_any_two_appends(
+    store: JsonFileStore, data_dir: Path
+) -> None:
+    record = await store.create("s1", user="local")
+    path = _only_file(data_dir)
+    before = path.read_bytes()
+    for entry in chat(10):
+        await record.append(entry)
+        now = path.read_bytes()
+        document = json.loads(now)
+        assert document["head_seq"] == entry.seq == len(document["messages"])
+        assert document["updated_at"] == document["messages"][-1]["timestamp"]
+        closing = before.rindex(b"]")
+        assert now[:closing] == before[:closing], "no byte of a line changes again"
+        before = now
+    assert before == file_bytes(chat(10))
+
+
+async def test_the_closing_line_points_at_the_last_epoch(
+    store: JsonFileStore, data_dir: Path
+) -> None:
+    record = await store.create("s1", user="local")
+    history = ConversationHistory("s1")
+    await write(record, history, prompt("t1"), EpochEntry(reason="budget"), answer("t1"))
+    data = _only_file(data_dir).read_bytes()
+    offset = json.loads(data)["epoch_offset"]
+    assert data[offset:].startswith(b',{"seq":2,')
+
+
+async def test_rows_are_the_same_when_they_are_built_again(
+    store: JsonFileStore, data_dir: Path
+) -> None:
+    for number in range(5):
+        record = await store.create(f"s{number}", user="ada")
+        for entry in chat(number):
+            await record.append(entry)
+    rows = store.rows("ada")
+    await store.close()
+    again = await _open(data_dir)
+    assert again.rows("ada") == rows
+    await again.close()
+
+
+async def test_a_damaged_file_is_listed_and_left_alone(history_dir: Path, data_dir: Path) -> None:
+    damaged = bytearray(file_bytes(chat(4), "bad"))
+    damaged[300] ^= 1
+    (history_dir / "session_20260102_bad.json").write_bytes(damaged)
+    (history_dir / "session_20260103_noise.json").write_bytes(os.urandom(1000))
+    (history_dir / "session_20260104_empty.json").write_bytes(b"")
+    (history_dir / "session_20260102_good.json").write_bytes(file_bytes(chat(2), "good"))
+    (history_dir / "session_20260105_dir.json").mkdir()
+    store = await _open(data_dir)
+    assert {row.session_id: row.damaged for row in store.rows("local")} == {
+        "bad": True,
+        "noise": True,
+        "empty": True,
+        "dir": True,
+        "good": False,
+    }
+    for session_id in ("bad", "noise", "empty", "dir"):
+        with pytest.raises(ConversationDamaged):
+            await store.open(session_id)
+        with pytest.raises(ConversationDamaged):
+            await store.page(session_id, PageQuery())
+    assert (history_dir / "session_20260102_bad.json").read_bytes() == damaged
+    assert len((await store.page("good", PageQuery())).messages) == 4
+    await store.close()
+
+
+async def test_a_damaged_conversation_is_still_its_users(history_dir: Path, data_dir: Path) -> None:
+    data = bytearray(file_bytes(chat(3), "s1", user="ada"))
+    for line in (-4, -3):  # more than a crash can tear
+        data[data.index(data.split(b"\n")[line]) + 30] ^= 1
+    (history_dir / "session_20260102_s1.json").write_bytes(data)
+    store = await _open(data_dir)
+    (row,) = store.rows("ada")
+    assert row.damaged
+    assert store.rows("local") == []
+    await store.close()
+
+
+async def test_a_damaged_conversation_can_be_deleted(history_dir: Path, data_dir: Path) -> None:
+    (history_dir / "session_20260103_noise.json").write_bytes(b"noise")
+    store = await _open(data_dir)
+    await store.delete("noise")
+    assert (data_dir / "trash" / "session_20260103_noise.json").read_bytes() == b"noise"
+    assert store.rows("local") == []
+    await store.close()
+
+
+async def test_damage_found_while_reading_sets_the_conversation_apart(
+    history_dir: Path, data_dir: Path
+) -> None:
+    path = history_dir / "session_20260102_s1.json"
+    path.write_bytes(file_bytes(chat(100), "s1"))
+    store = await _open(data_dir)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+    assert len((await store.page("s1", PageQuery())).messages) == 20, "far from the damage"
+    with pytest.raises(ConversationDamaged):
+        await store.page("s1", PageQuery(limit=200, max_bytes=10**9))
+    row = store.row("s1")
+    assert row is not None
+    assert row.damaged
+    with pytest.raises(ConversationDamaged):
+        await store.open("s1")
+    assert path.read_bytes() == data
+    await store.close()
+
+
+async def test_a_file_that_got_shorter_since_it_was_listed_is_damage(
+    history_dir: Path, data_dir: Path
+) -> None:
+    path = history_dir / "session_20260102_s1.json"
+    path.write_bytes(file_bytes(chat(3), "s1"))
+    store = await _open(data_dir)
+    path.write_bytes(shorter := file_bytes(chat(2), "s1"))
+    with pytest.raises(ConversationDamaged, match="but there were"):
+        await store.page("s1", PageQuery())
+    assert path.read_bytes() == shorter
+    await store.close()
+
+
+async def test_a_file_nobody_listed_is_not_overwritten(
+    store: JsonFileStore, data_dir: Path
+) -> None:
+    path = data_dir / "history" / "session_20260102_s1.json"
+    path.write_bytes(b"mine")
+    with pytest.raises(ConversationExists):
+        await store.create("s1", user="ada")
+    assert path.read_bytes() == b"mine"
+
+
+async def test_two_files_for_one_conversation_are_damage(history_dir: Path, data_dir: Path) -> None:
+    for day in ("20260102", "20260103"):
+        path = history_dir / f"session_{day}_s1.json"
+        path.write_bytes(file_bytes(chat(1), "s1"))
+    store = await _open(data_dir)
+    row = store.row("s1")
+    assert row is not None
+    assert row.damaged
+    await store.close()
+
+
+async def test_files_that_are_not_conversations_are_passed_over(
+    history_dir: Path, data_dir: Path
+) -> None:
+    for name in (
+        "notes.txt",
+        "session_20260102_s1.json.broken-1",
+        "session_20260102_s1.json.orig",
+        ".session_20260102_s1.json.new",
+        "session_2026_s1.json",
+        "session_20260102_-.json",
+    ):
+        (history_dir / name).write_bytes(b"")
+    store = await _open(data_dir)
+    assert store.rows("local") == []
+    await store.close()
+
+
+async def test_a_torn_file_is_made_whole_before_it_is_read(
+    history_dir: Path, data_dir: Path
+) -> None:
+    path = history_dir / "session_20260102_s1.json"
+    whole = file_bytes(chat(4), "s1")
+    path.write_bytes(whole[:-300])
+    store = await _open(data_dir)
+    row = store.row("s1")
+    assert row is not None
+    assert not row.damaged
+    assert not list(history_dir.glob("*.broken-*")), "listing does not write"
+    page = await store.page("s1", PageQuery())
+    assert page.after == row.head_seq
+    assert json.loads(path.read_bytes())["head_seq"] == row.head_seq
+    assert len(list(history_dir.glob("*.broken-1"))) == 1
+    await store.close()
+
+
+async def test_deleting_moves_the_file_and_its_attachments_to_the_trash(
+    store: JsonFileStore, data_dir: Path
+) -> None:
+    record = await store.create("s1", user="ada")
+    await write(record, ConversationHistory("s1"), prompt("t1"))
+    async with AttachmentFiles(store.directory.files).receive("s1", size=3) as upload:
+        await upload.write(b"abc")
+        stored = await upload.finish()
+    (data_dir / "history" / "session_20260102_s1.json.broken-1").write_bytes(b"torn")
+    data = (data_dir / "history" / "session_20260102_s1.json").read_bytes()
+    await store.delete("s1")
+    trash = data_dir / "trash"
+    assert (trash / "session_20260102_s1.json").read_bytes() == data
+    assert (trash / "session_20260102_s1.json.broken-1").read_bytes() == b"torn"
+    assert (trash / "files_s1" / stored.file_id).read_bytes() == b"abc"
+    assert list((data_dir / "history").iterdir()) == []
+    assert list((data_dir / "files").iterdir()) == []
+
+
+async def test_nothing_in_the_trash_is_overwritten(store: JsonFileStore, data_dir: Path) -> None:
+    for _ in range(3):
+        await store.create("s1", user="ada")
+        await store.delete("s1")
+    assert sorted(path.name for path in (data_dir / "trash").iterdir()) == [
+        "session_20260102_s1.json",
+        "session_20260102_s1.json~2",
+        "session_20260102_s1.json~3",
+    ]
+
+
+async def test_a_file_taken_away_by_someone_else_is_not_found(
+    store: JsonFileStore, data_dir: Path
+) -> None:
+    record = await store.create("s1", user="ada")
+    await record.close()
+    _only_file(data_dir).unlink()
+    with pytest.raises(ConversationNotFound):
+        await store.page("s1", PageQuery())
+    with pytest.raises(ConversationNotFound):
+        await store.open("s1")
+
+
+async def test_descriptors_are_open_only_while_a_conversation_is(
+    store: JsonFileStore,
+) -> None:
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+    before = count()
+    records = [await store.create(f"s{number}", user="ada") for number in range(10)]
+    assert count() == before + 10
+    await records[0].append(Pen().stamped(prompt("t1")))
+    for record in records:
+        await record.close()
+    for number in range(10):
+        await store.page(f"s{number}", PageQuery())
+    assert count() == before
+
+
+async def test_closing_the_store_closes_what_is_open(store: JsonFileStore) -> None:
+    record = await store.create("s1", user="ada")
+    await record.append(Pen().stamped(prompt("t1")))
+    await store.close()
+    with pytest.raises(Exception, match="closed"):
+        await record.append(Pen().stamped(prompt("t1")))
