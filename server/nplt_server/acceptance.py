@@ -1,0 +1,78 @@
+"""What makes a prompt acceptable, and what its sender is told once it is on disk."""
+
+from __future__ import annotations
+
+from nplt_protocol.codes import ErrorCode
+from nplt_protocol.errors import RequestError
+from nplt_protocol.replies import Receipt
+from nplt_protocol.requests import Prompt
+from nplt_server.agenda import Agenda
+from nplt_storage.entries import AttachmentEntry, ModelInputEntry
+from nplt_storage.history import ConversationHistory
+
+
+def draft_of(prompt: Prompt, *, turn_id: str) -> ModelInputEntry:
+    return ModelInputEntry(
+        turn_id=turn_id,
+        content=prompt.text,
+        message_id=prompt.message_id,
+        model=prompt.model,
+        attachments=prompt.attachments,
+        options=prompt.options,
+        metadata=prompt.metadata,
+    )
+
+
+def check_room(agenda: Agenda, waiting_max: int) -> None:
+    if len(agenda) >= waiting_max:
+        raise RequestError(
+            ErrorCode.BUSY,
+            f"{waiting_max} prompts wait here already; try again when one is answered",
+            retry_after=1.0,
+        )
+
+
+def check_attachments(wanted: tuple[str, ...], history: ConversationHistory) -> None:
+    if not wanted:
+        return
+    there = {entry.file_id for entry in history.entries if isinstance(entry, AttachmentEntry)}
+    for file_id in wanted:
+        if file_id not in there:
+            raise RequestError(
+                ErrorCode.NOT_FOUND, f"no file {file_id!r} was uploaded here", field="attachments"
+            )
+
+
+def first_receipt(session_id: str, prompt: ModelInputEntry, *, ahead: int) -> Receipt:
+    return Receipt(
+        turn_id=prompt.turn_id or "",
+        session_id=session_id,
+        seq=prompt.seq,
+        message_id=prompt.message_id,
+        position=ahead,
+        state="waiting" if ahead else "running",
+    )
+
+
+def second_receipt(
+    prompt: Prompt, known: ModelInputEntry, history: ConversationHistory, agenda: Agenda
+) -> Receipt:
+    """The same receipt again, with the state the turn is in by now."""
+    if known.content != prompt.text:
+        raise RequestError(
+            ErrorCode.CONFLICT,
+            "this message_id was used before, with another text",
+            field="message_id",
+        )
+    turn_id = known.turn_id or ""
+    is_running = agenda.running is not None and agenda.running.turn_id == turn_id
+    waiting = agenda.waiting
+    return Receipt(
+        turn_id=turn_id,
+        session_id=history.session_id,
+        seq=known.seq,
+        message_id=known.message_id,
+        position=waiting.index(turn_id) + 1 if turn_id in waiting else 0,
+        state="running" if is_running else history.turn_state(turn_id) or "completed",
+        duplicate=True,
+    )

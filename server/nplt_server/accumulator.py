@@ -1,0 +1,176 @@
+"""Deltas in, one `ModelOutputEntry` out: the same for every provider.
+
+It also knows how much was said so far, which is what a client that attaches in
+the middle of an answer is given. Pure: no clock, no I/O; ids are handed in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, assert_never
+
+import orjson
+
+from nplt_protocol.json_values import JsonObject, JsonValue
+from nplt_server.deltas import (
+    ModelOutputDelta,
+    ReasoningPiece,
+    Stopped,
+    TextPiece,
+    ToolCallPiece,
+    UsageReport,
+)
+from nplt_server.errors import AnswerTooLong
+from nplt_storage.entries import ModelInvocationDescriptor, ModelOutputEntry
+from nplt_storage.tool_calls import ToolCallRequest
+
+_ARGUMENTS_DEPTH_MAX = 32
+
+
+@dataclass(slots=True)
+class _CallBeingBuilt:
+    tool_name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+
+class ModelOutputAccumulator:
+    def __init__(self, *, answer_bytes_max: int) -> None:
+        self._answer_bytes_max = answer_bytes_max
+        self._answer_bytes = 0
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, _CallBeingBuilt] = {}
+        self.text_length = 0
+        self.reasoning_length = 0
+        self.usage: UsageReport | None = None
+        self.stop_reason: str | None = None
+
+    def apply(self, delta: ModelOutputDelta) -> None:
+        match delta:
+            case TextPiece(text=text):
+                self._count(text)
+                self._text.append(text)
+                self.text_length += len(text)
+            case ReasoningPiece(text=text):
+                self._count(text)
+                self._reasoning.append(text)
+                self.reasoning_length += len(text)
+            case ToolCallPiece():
+                self._count(delta.arguments)
+                call = self._calls.setdefault(delta.index, _CallBeingBuilt())
+                call.tool_name += delta.tool_name
+                call.arguments.append(delta.arguments)
+            case UsageReport():
+                self.usage = delta
+            case Stopped(reason=reason):
+                self.stop_reason = reason
+            case _:
+                assert_never(delta)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self._reasoning)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing that could be remembered: no text and no call."""
+        return not self._calls and not self.text.strip()
+
+    def entry(
+        self,
+        *,
+        turn_id: str,
+        call: int,
+        invocation: ModelInvocationDescriptor,
+        new_call_id: Callable[[], str],
+    ) -> ModelOutputEntry:
+        return ModelOutputEntry(
+            turn_id=turn_id,
+            call=call,
+            content=self.text,
+            reasoning=self.reasoning,
+            tool_calls=tuple(
+                parse_tool_call(new_call_id(), built.tool_name, "".join(built.arguments))
+                for _, built in sorted(self._calls.items())
+            ),
+            invocation=invocation,
+            usage=usage_as_json(self.usage),
+            stop_reason=self.stop_reason,
+        )
+
+    def cut_entry(
+        self,
+        *,
+        turn_id: str,
+        call: int,
+        invocation: ModelInvocationDescriptor,
+        state: Literal["interrupted", "failed"],
+        error: JsonObject | None = None,
+    ) -> ModelOutputEntry:
+        """What there is of an answer that was cut. Calls the model was still
+        spelling out are left out: nobody will ever run them."""
+        return ModelOutputEntry(
+            turn_id=turn_id,
+            call=call,
+            content=self.text,
+            reasoning=self.reasoning,
+            invocation=invocation,
+            usage=usage_as_json(self.usage),
+            state=state,
+            stop_reason=self.stop_reason,
+            error=error,
+        )
+
+    def _count(self, text: str) -> None:
+        # Four bytes is the most a code point takes: cheap, and never too late.
+        self._answer_bytes += len(text) if text.isascii() else len(text.encode(errors="replace"))
+        if self._answer_bytes > self._answer_bytes_max:
+            raise AnswerTooLong(self._answer_bytes_max)
+
+
+def parse_tool_call(tool_call_id: str, tool_name: str, raw_arguments: str) -> ToolCallRequest:
+    """The raw text is always kept; a parse error is something the model can be told."""
+    arguments: JsonObject | None = None
+    parse_error: str | None = None
+    try:
+        parsed = orjson.loads(raw_arguments or "{}")
+    except orjson.JSONDecodeError as error:
+        parse_error = f"the arguments are not valid JSON: {error}"
+    else:
+        if not isinstance(parsed, dict):
+            parse_error = "the arguments are not a JSON object"
+        elif not _is_storable(parsed, _ARGUMENTS_DEPTH_MAX):
+            parse_error = "the arguments are nested too deeply or hold a number too large"
+        else:
+            arguments = parsed
+    return ToolCallRequest(
+        tool_call_id=tool_call_id,
+        tool_name=tool_name,
+        raw_arguments=raw_arguments,
+        arguments=arguments,
+        parse_error=parse_error,
+    )
+
+
+def _is_storable(value: JsonValue, depth: int) -> bool:
+    match value:
+        case dict():
+            return depth > 0 and all(_is_storable(v, depth - 1) for v in value.values())
+        case list():
+            return depth > 0 and all(_is_storable(v, depth - 1) for v in value)
+        case float():
+            return math.isfinite(value)
+        case _:
+            return True
+
+
+def usage_as_json(usage: UsageReport | None) -> JsonObject | None:
+    if usage is None:
+        return None
+    return {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}

@@ -1,0 +1,220 @@
+"""What a conversation has before it: one turn at a time, in order of acceptance.
+
+A clear takes its place among the turns: it waits for those before it and comes
+before those after it. Every turn that was accepted ends with exactly one
+TURN_FINISHED, after its end is on disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from nplt_protocol.events import Event, TurnFinished, TurnStarted
+from nplt_protocol.json_values import JsonObject
+from nplt_server.activity import Activity
+from nplt_server.errors import as_request_error, internal_error
+from nplt_server.household import Household
+from nplt_server.turn import Turn, TurnDesk, TurnOutcome, run_turn
+from nplt_server.voice import Voice
+from nplt_storage.entries import Entry, FaultEntry
+from nplt_storage.history import ConversationHistory
+
+log = logging.getLogger(__name__)
+
+Chore = Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Running:
+    turn: Turn
+    voice: Voice
+
+
+class Agenda:
+    __slots__ = (
+        "_activity",
+        "_emit",
+        "_history",
+        "_house",
+        "_is_busy",
+        "_running",
+        "_user",
+        "_waiting",
+        "_write",
+    )
+
+    def __init__(
+        self,
+        history: ConversationHistory,
+        *,
+        user: str,
+        household: Household,
+        activity: Activity,
+        write: Callable[[Entry], Awaitable[Entry]],
+        emit: Callable[[Event], None],
+    ) -> None:
+        self._history = history
+        self._user = user
+        self._house = household
+        self._activity = activity
+        self._write = write
+        self._emit = emit
+        self._waiting: list[Turn | Chore] = []
+        self._is_busy = False
+        self._running: _Running | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def running(self) -> Turn | None:
+        return self._running.turn if self._running else None
+
+    @property
+    def voice(self) -> Voice | None:
+        return self._running.voice if self._running else None
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        return tuple(item.turn_id for item in self._waiting if isinstance(item, Turn))
+
+    def add(self, item: Turn | Chore) -> int:
+        """Queues it and gives how many stand before it. Call `advance` after."""
+        self._waiting.append(item)
+        return len(self._waiting) - 1 + self._is_busy
+
+    def advance(self) -> None:
+        if self._is_busy or not self._waiting or self._house.draining:
+            return  # what waits while the server shuts down runs after the next start
+        item = self._waiting.pop(0)
+        self._is_busy = True
+        if isinstance(item, Turn):
+            turn = item
+            turn.model = self._house.router.choose(turn.prompt.model, self._history.model)
+            self._running = _Running(
+                turn=turn,
+                voice=Voice(self._emit, session_id=self._history.session_id, turn_id=turn.turn_id),
+            )
+            self._start(lambda: self._run(turn))
+        else:
+            self._start(item)
+
+    def cancel(self, turn_id: str, reason: str) -> bool:
+        running = self.running
+        if running is not None and running.turn_id == turn_id:
+            already = running.cancel_called
+            running.cancel(reason)
+            return not already
+        for item in self._waiting:
+            if isinstance(item, Turn) and item.turn_id == turn_id:
+                self._waiting.remove(item)
+                item.cancel(reason)
+                self._beside(partial(self._end_unstarted, item))
+                return True
+        return False
+
+    def cancel_all(self, reason: str) -> None:
+        for turn_id in self.waiting:
+            self.cancel(turn_id, reason)
+        if self._running is not None:
+            self._running.turn.cancel(reason)
+
+    def _start(self, chore: Chore) -> None:
+        async def then_the_next() -> None:
+            try:
+                await chore()
+            finally:
+                self._is_busy = False
+                self.advance()
+
+        self._beside(then_the_next)
+
+    def _beside(self, chore: Chore) -> None:
+        async def counted() -> None:
+            try:
+                await chore()
+            finally:
+                self._activity.end()
+
+        self._activity.begin()
+        self._house.spawn(counted)
+
+    async def _run(self, turn: Turn) -> None:
+        house = self._house
+        has_place = False
+        with turn.cancellable():
+            await house.places.take(self._user)
+            has_place = True
+        house.counters.turns_started += 1
+        self._emit(
+            TurnStarted(
+                session_id=self._history.session_id,
+                turn_id=turn.turn_id,
+                seq=turn.prompt.seq,
+                model=turn.model,
+                message_id=turn.prompt.message_id,
+            )
+        )
+        try:
+            outcome = await run_turn(turn, self._desk(turn))
+        except Exception as error:
+            outcome = self._unrecorded(error)
+        finally:
+            if has_place:
+                house.places.give_back(self._user)
+        self._running = None
+        self._finish(turn, outcome)
+
+    def _desk(self, turn: Turn) -> TurnDesk:
+        assert self._running is not None
+        provider, invocation = self._house.router.route(turn.model)
+        return TurnDesk(
+            history=self._history,
+            provider=provider,
+            invocation=invocation,
+            tools=self._house.tools,
+            voice=self._running.voice,
+            limits=self._house.turn_limits,
+            new_call_id=self._house.new_entry_id,
+            write=self._write,
+        )
+
+    async def _end_unstarted(self, turn: Turn) -> None:
+        self._house.counters.turns_started += 1
+        reason = turn.cancel_reason
+        fault = FaultEntry(
+            turn_id=turn.turn_id, content=reason, code="cancelled", state="interrupted"
+        )
+        error: JsonObject = {"code": "cancelled", "message": reason}
+        try:
+            seq = (await self._write(fault)).seq
+            outcome = TurnOutcome(state="interrupted", seq=seq, usage={}, error=error)
+        except Exception as problem:
+            outcome = self._unrecorded(problem)
+        self._finish(turn, outcome)
+
+    def _finish(self, turn: Turn, outcome: TurnOutcome) -> None:
+        self._house.counters.turns_finished[outcome.state] += 1
+        self._emit(
+            TurnFinished(
+                session_id=self._history.session_id,
+                turn_id=turn.turn_id,
+                state=outcome.state,
+                seq=outcome.seq,
+                usage=outcome.usage,
+                error=outcome.error,
+            )
+        )
+
+    def _unrecorded(self, error: Exception) -> TurnOutcome:
+        """Its end could not even be written (a full disk, a bug): it is told
+        all the same, so that nobody waits for ever."""
+        known = as_request_error(error)
+        if known is None:
+            log.error("a turn of %s failed", self._history.session_id, exc_info=error)
+            known = internal_error()
+        details: JsonObject = {"code": known.code, "message": known.message}
+        return TurnOutcome(state="failed", seq=self._history.head_seq, usage={}, error=details)

@@ -1,0 +1,54 @@
+"""How each request is answered: one function per request, and this table.
+
+A function takes its place in the order of the connection's requests, has its
+effect, and returns; what must wait (a turn, a clear) is left with the
+conversation, which answers later. Requests without a function here are
+recognised, checked, and answered `unsupported`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from nplt_protocol import requests
+from nplt_protocol.codes import ErrorCode
+from nplt_protocol.errors import RequestError
+from nplt_server.answers import conversing, greeting, uploading, visiting
+from nplt_server.premises import Premises
+from nplt_server.presenters.base import Answer
+from nplt_server.session import Session
+
+Answering = Callable[[Premises, Session, Any, Answer], Awaitable[None]]
+
+ANSWERS: dict[type[requests.Request], Answering] = {
+    requests.Hello: greeting.hello,
+    requests.Ping: greeting.ping,
+    requests.ClientNote: greeting.client_note,
+    requests.StatusRequest: greeting.status,
+    requests.Prompt: conversing.prompt,
+    requests.Cancel: conversing.cancel,
+    requests.ModelSwitch: conversing.model_switch,
+    requests.ClearRequest: conversing.clear,
+    requests.HistoryRequest: conversing.history,
+    requests.Attach: visiting.attach,
+    requests.Detach: visiting.detach,
+    requests.SessionList: visiting.list_sessions,
+    requests.SessionSwitch: visiting.switch,
+    requests.SessionNew: visiting.new,
+    requests.SessionDelete: visiting.delete,
+    requests.SessionUpdate: visiting.update,
+    requests.FileMetadata: uploading.file_metadata,
+    requests.FileData: uploading.file_data,
+}
+
+
+async def answer_request(
+    premises: Premises, session: Session, request: requests.Request, answer: Answer
+) -> None:
+    answering = ANSWERS.get(type(request))
+    if answering is None:
+        raise RequestError(
+            ErrorCode.UNSUPPORTED, f"this server can't do {type(request).__name__} yet"
+        )
+    await answering(premises, session, request, answer)

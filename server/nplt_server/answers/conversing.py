@@ -1,0 +1,168 @@
+"""PROMPT, CANCEL, MODEL_SWITCH, CLEAR_REQUEST, HISTORY_REQUEST."""
+
+from __future__ import annotations
+
+import orjson
+
+from nplt_protocol.codes import ErrorCode
+from nplt_protocol.errors import RequestError
+from nplt_protocol.json_values import JsonObject
+from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX
+from nplt_protocol.replies import (
+    Cancelled,
+    HistoryPage,
+    MessageRange,
+    ModelChoice,
+    PageEdges,
+    Receipt,
+)
+from nplt_protocol.requests import Cancel, ClearRequest, HistoryRequest, ModelSwitch, Prompt
+from nplt_server.premises import Premises
+from nplt_server.presenters.base import Answer
+from nplt_server.session import Session
+from nplt_storage.paging import MessagePage, PageQuery
+
+_PAGE_MESSAGES_MAX = 200
+_ENVELOPE_BYTES = 2_048
+"""Room for what stands around the messages of a page: id, name, edges."""
+_RANGE_CHARACTERS_MAX = 12_000
+"""So that a range of a message fits one frame, whatever it is made of."""
+
+
+async def prompt(premises: Premises, session: Session, request: Prompt, answer: Answer) -> None:
+    for field in ("replace_from", "role"):
+        if getattr(request, field) is not None:
+            raise RequestError(
+                ErrorCode.UNSUPPORTED, f"this server does not know {field} yet", field=field
+            )
+    here = session.conversation
+    if request.session_id is None or (here and here.session_id == request.session_id):
+        conversation = session.here()
+        if session.observer:
+            raise RequestError(ErrorCode.FORBIDDEN, "you are attached as an observer")
+        is_foreign = False
+    else:
+        conversation = await premises.registry.get(request.session_id, session.user)
+        is_foreign = True
+
+    if wait := premises.front_desk.seconds_until_prompt(session.user):
+        raise RequestError(
+            ErrorCode.RATE_LIMITED, "you prompt faster than you may", retry_after=wait
+        )
+
+    def receipt(given: Receipt) -> None:
+        if not is_foreign and not given.duplicate:
+            session.my_turn(given)
+        answer.give(given)
+
+    await conversation.accept(request, receipt=receipt)
+
+
+async def cancel(premises: Premises, session: Session, request: Cancel, answer: Answer) -> None:
+    turn_id = request.turn_id or session.last_turn
+    conversation = premises.registry.turn_holder(turn_id, session.user) if turn_id else None
+    cancelled = bool(conversation and turn_id and conversation.cancel(turn_id))
+    answer.give(Cancelled(cancelled=cancelled))
+
+
+async def model_switch(
+    premises: Premises, session: Session, request: ModelSwitch, answer: Answer
+) -> None:
+    conversation = session.here()
+    previous = conversation.model
+    if request.model is not None:
+        previous = await conversation.switch_model(request.model)
+    answer.give(
+        ModelChoice(
+            model=conversation.model,
+            previous_model=previous,
+            models=premises.household.router.models,
+        )
+    )
+
+
+async def clear(
+    premises: Premises, session: Session, request: ClearRequest, answer: Answer
+) -> None:
+    session.here().clear(done=answer.give, failed=lambda error: session.refuse(answer, error))
+
+
+async def history(
+    premises: Premises, session: Session, request: HistoryRequest, answer: Answer
+) -> None:
+    if request.detail != "live":
+        raise RequestError(
+            ErrorCode.UNSUPPORTED, "this server keeps only the live level of detail", field="detail"
+        )
+    session_id = request.session_id or session.here().session_id
+    row = premises.registry.row(session_id, session.user)
+    if request.seq is not None:
+        answer.give(await _message_range(premises, session_id, request))
+        return
+    if row is None:
+        cursor = request.before or request.after or request.around or 0
+        page = MessagePage(
+            messages=(), has_more_before=False, has_more_after=False, before=cursor, after=cursor
+        )
+    else:
+        page = await premises.household.store.page(session_id, _page_query(premises, request))
+        row = premises.registry.row(session_id, session.user) or row
+    answer.give(
+        HistoryPage(
+            session_id=session_id,
+            name=row.name if row else "new conversation",
+            message_count=row.message_count if row else 0,
+            head_seq=row.head_seq if row else 0,
+            messages=page.messages,
+            page=PageEdges(
+                has_more_before=page.has_more_before,
+                has_more_after=page.has_more_after,
+                before=page.before,
+                after=page.after,
+            ),
+        )
+    )
+
+
+def _page_query(premises: Premises, request: HistoryRequest) -> PageQuery:
+    asked = request.max_bytes or FRAME_PAYLOAD_BYTES_MAX
+    bytes_max = min(asked, premises.household.limits.message_bytes_max)
+    return PageQuery(
+        before=request.before,
+        after=request.after,
+        around=request.around,
+        limit=min(request.limit, _PAGE_MESSAGES_MAX),
+        max_bytes=max(1_024, bytes_max - _ENVELOPE_BYTES),
+        roles=request.roles or ("user", "assistant"),
+        view=request.view,
+        size=written_size,
+    )
+
+
+def written_size(message: JsonObject) -> int:
+    """Bytes of a message in whichever dialect it goes out: brackets count as
+    they are written for clients that would take them for markup."""
+    data = orjson.dumps(message)
+    return len(data) + 5 * data.count(b"[")
+
+
+async def _message_range(
+    premises: Premises, session_id: str, request: HistoryRequest
+) -> MessageRange:
+    assert request.seq is not None
+    text = await premises.household.store.text_of(session_id, request.seq)
+    if text is None:
+        raise no_such_message(session_id, request.seq)
+    length = min(request.length or _RANGE_CHARACTERS_MAX, _RANGE_CHARACTERS_MAX)
+    return MessageRange(
+        session_id=session_id,
+        seq=request.seq,
+        offset=request.offset,
+        content=text[request.offset : request.offset + length],
+        size=len(text),
+    )
+
+
+def no_such_message(session_id: str, seq: int) -> RequestError:
+    del session_id
+    return RequestError(ErrorCode.NOT_FOUND, f"there is no message {seq} here", field="seq")

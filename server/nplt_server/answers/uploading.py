@@ -1,0 +1,20 @@
+"""FILE_METADATA and FILE_DATA: a file comes in, byte for byte."""
+
+from __future__ import annotations
+
+from nplt_protocol.requests import FileData, FileMetadata
+from nplt_server.premises import Premises
+from nplt_server.presenters.base import Answer
+from nplt_server.session import Session
+
+
+async def file_metadata(
+    premises: Premises, session: Session, request: FileMetadata, answer: Answer
+) -> None:
+    await session.uploads.begin(request, answer, session.here())
+
+
+async def file_data(
+    premises: Premises, session: Session, request: FileData, answer: Answer
+) -> None:
+    await session.uploads.add(request, answer)

@@ -1,0 +1,274 @@
+"""The composition root: builds the server from settings, runs it, takes it down.
+
+Everything is put together here and nowhere else. Order of life: settings,
+data directory (locked), conversations, sockets, ready; then, on a signal, no
+new connections, running turns finish or are interrupted, everyone is told,
+everything is on disk, exit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import signal
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import anyio
+import anyio.abc
+
+from nplt_protocol.codes import ErrorCode
+from nplt_protocol.errors import RequestError
+from nplt_protocol.events import SessionEvent
+from nplt_server import __version__, house_rules
+from nplt_server.errors import CannotServe, ConfigurationError
+from nplt_server.front_desk import FrontDesk
+from nplt_server.household import Household, TurnPlaces
+from nplt_server.listener import Listener, bind, server_tls
+from nplt_server.premises import Premises
+from nplt_server.providers.offline import OfflineProvider
+from nplt_server.providers.router import ProviderRouter
+from nplt_server.reception import Reception
+from nplt_server.registry import Registry
+from nplt_server.settings import Settings
+from nplt_server.tools.builtin import now_tool
+from nplt_server.tools.runner import ToolRunner
+from nplt_server.users import Users
+from nplt_server.writer import Spawn
+from nplt_storage.attachments import AttachmentFiles
+from nplt_storage.errors import DataDirectoryInUse, StorageError
+from nplt_storage.ids import new_entry_id, new_session_id
+from nplt_storage.json_files import JsonFileStore
+from nplt_storage.store import ConversationStore
+
+log = logging.getLogger(__name__)
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Server:
+    """A server that is listening; `stop` takes it down gracefully."""
+
+    def __init__(self, settings: Settings, premises: Premises, listener: Listener) -> None:
+        self.address = listener.address
+        self._settings = settings
+        self._premises = premises
+        self._listener = listener
+        self._stopping = anyio.Event()
+        self._patience = anyio.CancelScope()
+
+    def stop(self) -> None:
+        """Once: finish what runs, within limits. Twice: interrupt it now."""
+        if self._stopping.is_set():
+            self._patience.cancel()
+        self._stopping.set()
+
+    async def run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._listener.serve)
+            tasks.start_soon(self._look_after)
+            await self._stopping.wait()
+            self._listener.stop()
+            await self._drain()
+            tasks.cancel_scope.cancel()
+
+    async def _look_after(self) -> None:
+        while True:
+            await anyio.sleep(1.0)
+            try:
+                self._premises.front_desk.sweep(asyncio.get_running_loop().time())
+                await self._premises.registry.close_idle()
+            except Exception:
+                log.exception("looking after connections and conversations failed; going on")
+
+    async def _drain(self) -> None:
+        self._premises.household.draining = True
+        activity = self._premises.household.activity
+        conversations = list(self._premises.registry)
+        busy = sum(conversation.is_busy for conversation in conversations)
+        log.info("shutting down: %d conversations are busy", busy)
+        for conversation in conversations:
+            conversation.emit(SessionEvent(session_id=conversation.session_id, event="shutdown"))
+        with anyio.move_on_after(self._settings.limits.drain_seconds_max) as self._patience:
+            # Quiet: no turn runs and every line is written. Prompts that only
+            # wait are on disk and can be left for the next start.
+            await activity.quiet()
+        for conversation in self._premises.registry:
+            conversation.interrupt("the server is shutting down")
+        with anyio.move_on_after(5.0):
+            await activity.quiet()
+        for session in self._premises.front_desk:
+            session.send_away("The server is shutting down.", ErrorCode.SHUTTING_DOWN)
+        with anyio.move_on_after(1.0):
+            await self._premises.front_desk.empty()
+
+
+async def serve(settings: Settings, ready: Callable[[Server], None]) -> None:
+    """The whole life of a server; `ready` is told when it is listening."""
+    raise_descriptor_limit()
+    tls = _load_tls(settings)
+    router = build_router(settings)
+    store = await _open_store(settings)
+    try:
+        # Outside the task group, so that a failure comes out as it is.
+        sockets = await _bind(settings)
+        async with anyio.create_task_group() as tasks:
+            spawn = _spawn_into(tasks)
+            premises = _furnish(settings, store, router, spawn)
+            reception = _open_reception(settings, premises, tls, spawn)
+            server = Server(settings, premises, Listener(sockets, reception.welcome))
+            ready(server)
+            await server.run()
+            await premises.registry.close_all()
+            tasks.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.close()
+
+
+def _furnish(
+    settings: Settings, store: ConversationStore, router: ProviderRouter, spawn: Spawn
+) -> Premises:
+    limits = settings.limits
+    conversation_limits = house_rules.conversation_limits(limits)
+    household = Household(
+        store=store,
+        files=AttachmentFiles(settings.data_dir / "files"),
+        router=router,
+        tools=ToolRunner(
+            [now_tool(utc_now)],
+            clock=utc_now,
+            seconds_max=limits.tool_seconds_max,
+            at_once_max=limits.tools_at_once_max,
+            calls_max=limits.tool_calls_per_step_max,
+        ),
+        limits=conversation_limits,
+        turn_limits=house_rules.turn_limits(limits),
+        clock=utc_now,
+        new_session_id=new_session_id,
+        new_entry_id=new_entry_id,
+        spawn=spawn,
+        places=TurnPlaces(conversation_limits),
+    )
+    return Premises(
+        household=household,
+        registry=Registry(household),
+        front_desk=FrontDesk(
+            users=Users({user.name: user.token_sha256 for user in settings.users}),
+            limits=house_rules.connection_limits(limits),
+            greeting=_greeting(router),
+        ),
+        limits_as_json=house_rules.told_to_clients(limits),
+        started_at=anyio.current_time(),
+    )
+
+
+def build_router(settings: Settings) -> ProviderRouter:
+    providers = [
+        OfflineProvider(each.id, words_per_second=each.words_per_second)
+        for each in settings.providers
+    ]
+    try:
+        return ProviderRouter(providers, default_model=settings.default_model)
+    except RequestError as error:
+        raise ConfigurationError([f"default_model: {error.message}"]) from None
+
+
+def _open_reception(
+    settings: Settings, premises: Premises, tls: ssl.SSLContext | None, spawn: Spawn
+) -> Reception:
+    return Reception(
+        premises=premises,
+        wire_limits=house_rules.wire_limits(
+            settings.limits, need_tokens=premises.front_desk.users.need_tokens
+        ),
+        upload_limits=house_rules.upload_limits(settings.limits),
+        tls=tls,
+        handshake_seconds_max=settings.limits.hello_seconds_max,
+        spawn=spawn,
+    )
+
+
+def _greeting(router: ProviderRouter) -> str:
+    return f"nplt {__version__}: {router.default_model} answers" + (
+        " (no provider is configured, so it only echoes what you say)."
+        if router.default_model == "offline/echo"
+        else "."
+    )
+
+
+def _spawn_into(tasks: anyio.abc.TaskGroup) -> Spawn:
+    async def guarded(work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except Exception:
+            # One task's bug must not take down its neighbours.
+            log.exception("a task failed")
+
+    def spawn(work: Callable[[], Awaitable[None]]) -> None:
+        tasks.start_soon(guarded, work)
+
+    return spawn
+
+
+async def _open_store(settings: Settings) -> JsonFileStore:
+    try:
+        return await JsonFileStore.open_directory(settings.data_dir, clock=utc_now)
+    except DataDirectoryInUse:
+        raise CannotServe(f"{settings.data_dir} is in use by another nplt-server") from None
+    except (StorageError, OSError) as error:
+        raise CannotServe(f"can't use {settings.data_dir}: {error}") from None
+
+
+async def _bind(settings: Settings) -> list[socket.socket]:
+    host, port = settings.listen.host, settings.listen.port
+    try:
+        return await bind(host, port)
+    except OSError as error:
+        raise CannotServe(f"can't listen on {host}:{port}: {error.strerror}") from None
+
+
+def _load_tls(settings: Settings) -> ssl.SSLContext | None:
+    tls = settings.listen.tls
+    if tls is None:
+        return None
+    try:
+        return server_tls(str(tls.cert), str(tls.key))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError([f"listen.tls: can't load the certificate: {error}"]) from None
+
+
+def raise_descriptor_limit() -> None:
+    """A thousand connections need more than the usual soft limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def run_until_signalled(settings: Settings, announce: Callable[[Server], None]) -> None:
+    """SIGTERM or SIGINT drains; a second one hurries."""
+    loop = asyncio.get_running_loop()
+    running: list[Server] = []
+    early: list[bool] = []
+
+    def obey() -> None:
+        early.append(True)
+        for server in running:
+            server.stop()
+
+    def ready(server: Server) -> None:
+        running.append(server)
+        if early:
+            server.stop()
+        announce(server)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, obey)
+    await serve(settings, ready)

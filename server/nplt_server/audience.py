@@ -1,0 +1,68 @@
+"""Who is listening to a conversation, and the one way to speak to them.
+
+An event is encoded once, whoever and however many hear it. Emitting never
+waits: a listener that can't keep up deals with that on its own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Protocol
+
+from nplt_protocol.codec import encode_event
+from nplt_protocol.events import Event
+
+log = logging.getLogger(__name__)
+
+
+class Said:
+    """An event on its way to many: the value, and its bytes once someone needs them."""
+
+    __slots__ = ("_frames", "event")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self._frames: bytes | None = None
+
+    @property
+    def frames(self) -> bytes:
+        if self._frames is None:
+            self._frames = encode_event(self.event)
+        return self._frames
+
+
+class Listener(Protocol):
+    def hear(self, said: Said) -> None: ...
+
+
+class Audience:
+    __slots__ = ("_listeners",)
+
+    def __init__(self) -> None:
+        # A dict keeps the order of arrival, so everyone hears in that order.
+        self._listeners: dict[Listener, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._listeners)
+
+    def __iter__(self) -> Iterator[Listener]:
+        return iter(tuple(self._listeners))
+
+    def join(self, listener: Listener) -> None:
+        self._listeners[listener] = None
+
+    def leave(self, listener: Listener) -> None:
+        self._listeners.pop(listener, None)
+
+    def emit(self, event: Event) -> None:
+        if not self._listeners:
+            return
+        said = Said(event)
+        for listener in tuple(self._listeners):
+            try:
+                listener.hear(said)
+            except Exception:
+                # Its own affair: the turn goes on, and the others hear it.
+                log.exception("a listener failed; it is taken out")
+                self.leave(listener)

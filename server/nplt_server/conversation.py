@@ -1,0 +1,292 @@
+"""One conversation: its history, its queue of turns, its audience.
+
+Sessions hand it work; its writer is the only one that writes, its agenda runs
+one turn at a time. Turns belong to the conversation, not to a connection: a
+client that leaves stops nothing. Nothing here knows about dialects or sockets;
+what must reach clients goes through the audience or the callbacks handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import anyio
+
+from nplt_protocol.codes import ErrorCode
+from nplt_protocol.errors import RequestError
+from nplt_protocol.events import Event, SessionEvent
+from nplt_protocol.json_values import JsonObject
+from nplt_protocol.replies import ActiveTurn, Attached, Cleared, Receipt
+from nplt_protocol.requests import Attach, Prompt
+from nplt_server.acceptance import (
+    check_attachments,
+    check_room,
+    draft_of,
+    first_receipt,
+    second_receipt,
+)
+from nplt_server.activity import Activity
+from nplt_server.agenda import Agenda
+from nplt_server.audience import Audience
+from nplt_server.household import Household
+from nplt_server.playback import entry_event, missed_entries, missed_text
+from nplt_server.turn import Turn
+from nplt_server.unfinished import pick_up
+from nplt_server.writer import Writer
+from nplt_storage.entries import (
+    ClearEntry,
+    Entry,
+    ModelInputEntry,
+    ModelSwitchedEntry,
+    RenamedEntry,
+)
+from nplt_storage.history import ConversationHistory
+from nplt_storage.store import Record
+
+ConversationState = Literal["running", "waiting", "idle"]
+
+
+class Conversation:
+    __slots__ = (
+        "_agenda",
+        "_house",
+        "_record",
+        "_writer",
+        "activity",
+        "audience",
+        "deleted",
+        "history",
+        "session_id",
+        "used_at",
+        "user",
+    )
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        user: str,
+        household: Household,
+        history: ConversationHistory | None = None,
+        record: Record | None = None,
+    ) -> None:
+        self.session_id = session_id
+        self.user = user
+        self.audience = Audience()
+        self.deleted = False
+        self.used_at = anyio.current_time()
+        self.history = history or ConversationHistory(session_id)
+        self._house = household
+        self._record = record
+        self.activity = Activity(part_of=household.activity)
+        self._writer = Writer(
+            self.history,
+            open_record=self._open_record,
+            stamp=self._stamp,
+            spawn=household.spawn,
+            activity=self.activity,
+        )
+        self._agenda = Agenda(
+            self.history,
+            user=user,
+            household=household,
+            activity=self.activity,
+            write=self._write_shielded,
+            emit=self.emit,
+        )
+
+    # What it is
+
+    @property
+    def is_stored(self) -> bool:
+        return self._record is not None
+
+    @property
+    def name(self) -> str:
+        row = self._house.store.row(self.session_id)
+        return row.name if row else "new conversation"
+
+    @property
+    def model(self) -> str:
+        """What answers the next turn."""
+        return self._house.router.choose(self.history.model)
+
+    @property
+    def state(self) -> ConversationState:
+        if self._agenda.running is not None:
+            return "running"
+        return "waiting" if len(self._agenda) else "idle"
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(len(self._agenda)) or not self.activity.is_quiet
+
+    def holds_turn(self, turn_id: str) -> bool:
+        running = self._agenda.running
+        return turn_id in self._agenda.waiting or (
+            running is not None and running.turn_id == turn_id
+        )
+
+    def snapshot(self, clients: tuple[JsonObject, ...] = ()) -> Attached:
+        active = None
+        turn, voice = self._agenda.running, self._agenda.voice
+        if turn is not None and voice is not None:
+            active = ActiveTurn(
+                turn_id=turn.turn_id, call=turn.call, offset=voice.offset, model=turn.model
+            )
+        return Attached(
+            session_id=self.session_id,
+            name=self.name,
+            model=self.model,
+            head_seq=self.history.head_seq,
+            active_turn=active,
+            queue=self._agenda.waiting,
+            clients=clients,
+        )
+
+    # What can be asked of it
+
+    async def accept(self, prompt: Prompt, *, receipt: Callable[[Receipt], None]) -> None:
+        """Returns when the prompt is on disk; the receipt is given before any event."""
+        if prompt.model is not None:
+            self._house.router.check(prompt.model)
+        self._check_open()
+
+        def prepare() -> Entry | None:
+            self._check_open()
+            known = prompt.message_id and self.history.prompt_with(prompt.message_id)
+            if known:
+                receipt(second_receipt(prompt, known, self.history, self._agenda))
+                return None
+            check_room(self._agenda, self._house.limits.waiting_prompts_max)
+            check_attachments(prompt.attachments, self.history)
+            return draft_of(prompt, turn_id=self._house.new_entry_id())
+
+        def stored(entry: Entry) -> None:
+            assert isinstance(entry, ModelInputEntry)
+            ahead = self._agenda.add(Turn(prompt=entry))
+            receipt(first_receipt(self.session_id, entry, ahead=ahead))
+            self._tell(entry)
+            self._agenda.advance()
+
+        await self._writer.write(prepare, stored)
+
+    def replay(self, cursor: Attach | None) -> list[Event]:
+        """What a client that attaches now has missed, ready to be sent before
+        anything new is said."""
+        limits = self._house.limits
+        events: list[Event] = []
+        if cursor is not None and cursor.after_seq is not None:
+            events += missed_entries(self.history, cursor.after_seq, limits)
+        turn, voice = self._agenda.running, self._agenda.voice
+        if turn is not None and voice is not None:
+            events += missed_text(turn, voice, cursor)
+        return events
+
+    def cancel(self, turn_id: str, reason: str = "cancelled") -> bool:
+        return self._agenda.cancel(turn_id, reason)
+
+    def cancel_all(self, reason: str) -> None:
+        self._agenda.cancel_all(reason)
+
+    def interrupt(self, reason: str) -> None:
+        """The running turn ends now; those that wait are kept for later."""
+        if self._agenda.running is not None:
+            self._agenda.running.cancel(reason)
+
+    def clear(
+        self, *, done: Callable[[Cleared], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Waits for the turns before it; those that come later wait for it."""
+        self._check_open()
+
+        async def chore() -> None:
+            try:
+                through = (await self.write_fact(ClearEntry())).seq - 1 if self.is_stored else 0
+            except Exception as error:
+                failed(error)
+                return
+            done(Cleared(session_id=self.session_id, cleared_through_seq=through))
+            self._announce("cleared", {"cleared_through_seq": through})
+
+        self._agenda.add(chore)
+        self._agenda.advance()
+
+    async def rename(self, name: str) -> None:
+        await self.write_fact(RenamedEntry(name=name))
+        self._announce("renamed", {"name": name})
+
+    async def switch_model(self, model: str) -> str:
+        """Takes effect with the next turn that starts; gives the model before."""
+        checked = self._house.router.check(model)
+        previous = self.model
+        if checked != previous or self.history.model is None:
+            await self.write_fact(ModelSwitchedEntry(model=checked, previous_model=previous))
+            self._announce("model", {"model": checked, "previous_model": previous})
+        return previous
+
+    async def write_fact(self, draft: Entry) -> Entry:
+        """A line of its own: on disk and told to everyone when it returns."""
+        self._check_open()
+        return await self._write(draft)
+
+    async def ensure_stored(self) -> None:
+        await self._open_record()
+
+    def emit(self, event: Event) -> None:
+        self.audience.emit(event)
+
+    def _announce(self, what: str, details: JsonObject) -> None:
+        self.emit(SessionEvent(session_id=self.session_id, event=what, details=details))
+
+    async def close(self) -> None:
+        if self._record is not None:
+            record, self._record = self._record, None
+            await record.close()
+
+    async def pick_up(self) -> None:
+        """What was left undone when the server stopped last."""
+        await pick_up(
+            self.history, self._agenda, tools=self._house.tools, write=self._write_shielded
+        )
+
+    # How lines are written
+
+    async def _open_record(self) -> Record:
+        if self._record is None:
+            self._record = await self._house.store.create(self.session_id, user=self.user)
+        return self._record
+
+    def _stamp(self, draft: Entry) -> Entry:
+        return self.history.stamp(
+            draft, id=self._house.new_entry_id(), timestamp=self._house.clock()
+        )
+
+    async def _write(self, draft: Entry) -> Entry:
+        entry = await self._writer.write(lambda: draft, self._tell)
+        assert entry is not None
+        return entry
+
+    async def _write_shielded(self, draft: Entry) -> Entry:
+        entry: Entry | None = None
+        with anyio.CancelScope(shield=True):
+            entry = await self._write(draft)
+        assert entry is not None
+        return entry
+
+    def _tell(self, entry: Entry) -> None:
+        self.used_at = anyio.current_time()
+        if self.audience:
+            bytes_max = self._house.limits.message_bytes_max
+            self.emit(entry_event(self.session_id, entry, bytes_max))
+
+    # When it says no
+
+    def _check_open(self) -> None:
+        if self.deleted:
+            raise RequestError(
+                ErrorCode.NOT_FOUND, "this conversation was deleted", field="session_id"
+            )
+        if self._house.draining:
+            raise RequestError(ErrorCode.SHUTTING_DOWN, "the server is shutting down")

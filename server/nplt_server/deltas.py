@@ -1,0 +1,44 @@
+"""Pieces of a model's output while it is in flight.
+
+Every provider speaks in these five, and nothing vendor-specific passes them.
+Tool-call pieces with the same `index` belong to one call; their arguments are
+raw text until the call is complete, because models stream JSON in fragments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPiece:
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningPiece:
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallPiece:
+    index: int
+    tool_name: str = ""
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageReport:
+    input_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """The provider said that it is done. A stream without it was cut."""
+
+    reason: str
+
+
+ModelOutputDelta: TypeAlias = TextPiece | ReasoningPiece | ToolCallPiece | UsageReport | Stopped

@@ -1,0 +1,105 @@
+"""What can go wrong in the server, and the one map from it to the wire.
+
+    ServerError
+        ConfigurationError      the operator must mend the settings: exit 78
+        CannotServe             port or data directory is taken: exit 1
+        ProviderError           a model could not answer; the turn ends `failed`
+            ProviderUnavailable     later may be better
+            ProviderRefused         the same prompt will be refused again
+            AnswerCut               the stream ended without saying so
+            AnswerTooLong           over the limit; what there is is kept
+            TooManySteps            the model went on calling tools
+
+Requests that can't be granted are `nplt_protocol.RequestError`; error frames
+carry a code and a short sentence, never another library's text.
+"""
+
+from __future__ import annotations
+
+from nplt_protocol.codes import ErrorCode
+from nplt_protocol.errors import RequestError
+from nplt_storage.errors import (
+    BadEntry,
+    ConversationDamaged,
+    ConversationNotFound,
+    ConversationReadOnly,
+    StorageError,
+    StorageUnavailable,
+)
+
+
+class ServerError(Exception):
+    pass
+
+
+class ConfigurationError(ServerError):
+    def __init__(self, mistakes: list[str]) -> None:
+        super().__init__("\n".join(mistakes))
+        self.mistakes = mistakes
+
+
+class CannotServe(ServerError):
+    pass
+
+
+class ProviderError(ServerError):
+    code = ErrorCode.PROVIDER_UNAVAILABLE
+
+
+class ProviderUnavailable(ProviderError):
+    pass
+
+
+class ProviderRefused(ProviderError):
+    code = ErrorCode.PROVIDER_REFUSED
+
+
+class AnswerCut(ProviderError):
+    def __init__(self) -> None:
+        super().__init__("the provider's stream ended in the middle of the answer")
+
+
+class AnswerTooLong(ProviderError):
+    code = ErrorCode.TOO_LARGE
+
+    def __init__(self, answer_bytes_max: int) -> None:
+        super().__init__(f"the answer is longer than {answer_bytes_max} bytes")
+
+
+class TooManySteps(ProviderError):
+    code = ErrorCode.PROVIDER_REFUSED
+
+    def __init__(self, steps_max: int) -> None:
+        super().__init__(f"the model still wanted tools after {steps_max} steps")
+
+
+_CODES: dict[type[StorageError], ErrorCode] = {
+    ConversationNotFound: ErrorCode.NOT_FOUND,
+    ConversationDamaged: ErrorCode.READ_ONLY,
+    ConversationReadOnly: ErrorCode.READ_ONLY,
+    StorageUnavailable: ErrorCode.UNAVAILABLE,
+    BadEntry: ErrorCode.MALFORMED,
+}
+
+
+def as_request_error(error: Exception) -> RequestError | None:
+    """`None`: nobody foresaw this one; it is a bug and answers `internal`."""
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, ProviderError):
+        return RequestError(error.code, str(error))
+    for kind, code in _CODES.items():
+        if isinstance(error, kind):
+            return RequestError(code, str(error))
+    return None
+
+
+def internal_error() -> RequestError:
+    return RequestError(ErrorCode.INTERNAL, "something went wrong here; the server's log says what")
+
+
+def no_such_conversation(session_id: str) -> RequestError:
+    # "Not yours" and "not there" are the same answer on purpose.
+    return RequestError(
+        ErrorCode.NOT_FOUND, f"there is no conversation {session_id!r}", field="session_id"
+    )

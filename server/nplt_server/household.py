@@ -1,0 +1,78 @@
+"""What all conversations of one server share: the tools of the trade, no state of theirs.
+
+Handed around instead of a dozen parameters; built once by `app`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import anyio
+
+from nplt_server.activity import Activity
+from nplt_server.providers.router import ProviderRouter
+from nplt_server.tools.runner import ToolRunner
+from nplt_server.turn import TurnLimits
+from nplt_server.writer import Spawn
+from nplt_storage.attachments import AttachmentFiles
+from nplt_storage.store import ConversationStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationLimits:
+    waiting_prompts_max: int = 16
+    turns_per_user_max: int = 8
+    turns_max: int = 64
+    message_bytes_max: int = 1024 * 1024
+    replay_entries_max: int = 1_000
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """For STATUS: what happened since the start."""
+
+    turns_started: int = 0
+    turns_finished: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+
+class TurnPlaces:
+    """How many turns may run at once, for a user and in all."""
+
+    def __init__(self, limits: ConversationLimits) -> None:
+        self._all = anyio.Semaphore(limits.turns_max)
+        self._of_user: dict[str, anyio.Semaphore] = defaultdict(
+            lambda: anyio.Semaphore(limits.turns_per_user_max)
+        )
+
+    async def take(self, user: str) -> None:
+        await self._of_user[user].acquire()
+        try:
+            await self._all.acquire()
+        except BaseException:
+            self._of_user[user].release()
+            raise
+
+    def give_back(self, user: str) -> None:
+        self._all.release()
+        self._of_user[user].release()
+
+
+@dataclass(slots=True, kw_only=True)
+class Household:
+    store: ConversationStore
+    files: AttachmentFiles
+    router: ProviderRouter
+    tools: ToolRunner
+    limits: ConversationLimits
+    turn_limits: TurnLimits
+    clock: Callable[[], datetime]
+    new_session_id: Callable[[], str]
+    new_entry_id: Callable[[], str]
+    spawn: Spawn
+    places: TurnPlaces
+    counters: Counters = field(default_factory=Counters)
+    activity: Activity = field(default_factory=Activity)
+    draining: bool = False

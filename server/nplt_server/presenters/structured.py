@@ -1,0 +1,49 @@
+"""Version 3: typed JSON replies under the request's seq, shared event frames."""
+
+from __future__ import annotations
+
+from nplt_protocol.codec import encode_event
+from nplt_protocol.codes import MessageType
+from nplt_protocol.connection import Received
+from nplt_protocol.errors import RequestError
+from nplt_protocol.events import SessionEvent
+from nplt_protocol.replies import Reply
+from nplt_protocol.server_connection import ServerConnection
+from nplt_protocol.stream import FrameStream
+from nplt_server.audience import Said
+
+
+class StructuredPresenter:
+    __slots__ = ("_connection", "_stream")
+
+    numbers_requests = True
+    is_ready = True
+
+    def __init__(self, connection: ServerConnection, stream: FrameStream[Received]) -> None:
+        self._connection = connection
+        self._stream = stream
+
+    def answer(self, message_type: MessageType, seq: int, reply: Reply) -> None:
+        self._stream.send(self._connection.send_reply(message_type, seq, reply))
+
+    def refuse(self, message_type: int, seq: int, error: RequestError) -> None:
+        self._stream.send(self._connection.send_error(seq, error))
+
+    def hear(self, said: Said) -> bool:
+        return self._stream.send_event(said.frames)
+
+    def lagged(self, session_id: str, head_seq: int) -> None:
+        event = SessionEvent(session_id=session_id, event="lagged", details={"head_seq": head_seq})
+        self._stream.send(encode_event(event))
+
+    async def ready(self) -> None:
+        pass
+
+    def expect(self, message_type: int) -> None:
+        """Requests are taken up as they come; only replies may overtake each other."""
+
+    def heartbeat(self) -> None:
+        """A client that wants one says so with `keepalive`, and sends its own."""
+
+    def last_words(self, error: RequestError) -> None:
+        self._stream.send(self._connection.send_error(0, error))

@@ -1,0 +1,113 @@
+"""What an operator can set. The sample in `config/server.yaml` shows it all.
+
+Values only; where they come from is `settings_sources`. Unknown keys are
+mistakes, not decoration.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Literal
+
+import platformdirs
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+HomePath = Annotated[Path, AfterValidator(Path.expanduser)]
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Tls(Part):
+    cert: HomePath
+    key: HomePath
+
+
+class Listen(Part):
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535)] = 9999
+    tls: Tls | None = None
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+
+class OfflineSettings(Part):
+    id: Name = "offline"
+    type: Literal["offline"] = "offline"
+    words_per_second: Annotated[float, Field(ge=0)] = 30.0
+
+
+class UserSettings(Part):
+    name: Name
+    token_sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$")]
+
+
+class Limits(Part):
+    frame_bytes_before_token_max: PositiveInt = 4_096
+    message_bytes_max: Annotated[int, Field(ge=65_536)] = 1024 * 1024
+    answer_bytes_max: PositiveInt = 8 * 1024 * 1024
+    file_bytes_max: PositiveInt = 64 * 1024 * 1024
+    json_depth_max: PositiveInt = 32
+    json_keys_max: PositiveInt = 1_000
+    message_seconds_max: PositiveFloat = 10.0
+    hello_seconds_max: PositiveFloat = 5.0
+    write_seconds_max: PositiveFloat = 10.0
+    event_bytes_max: PositiveInt = 512 * 1024
+    connections_max: PositiveInt = 1_000
+    connections_per_address_max: PositiveInt = 50
+    connections_per_user_max: PositiveInt = 256
+    plain_heartbeat_seconds: PositiveFloat = 90.0
+    plain_silence_seconds_max: PositiveFloat = 180.0
+    frames_per_second_max: PositiveFloat = 200.0
+    prompts_per_minute_max: PositiveFloat = 30.0
+    waiting_prompts_max: PositiveInt = 16
+    turns_per_user_max: PositiveInt = 8
+    turns_max: PositiveInt = 64
+    call_seconds_max: PositiveFloat = 300.0
+    tool_seconds_max: PositiveFloat = 30.0
+    tools_at_once_max: PositiveInt = 4
+    tool_calls_per_step_max: PositiveInt = 8
+    steps_max: PositiveInt = 10
+    drain_seconds_max: Annotated[float, Field(ge=0)] = 8.0
+
+
+class Settings(Part):
+    listen: Listen = Listen()
+    data_dir: HomePath = Field(default_factory=lambda: Path(platformdirs.user_data_dir("nplt")))
+    default_model: str | None = None
+    providers: tuple[OfflineSettings, ...] = (OfflineSettings(),)
+    users: tuple[UserSettings, ...] = ()
+    limits: Limits = Limits()
+    insecure: bool = False
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def mistakes(self) -> list[str]:
+        """What is wrong although every value by itself is fine."""
+        found: list[str] = []
+        ids = [provider.id for provider in self.providers]
+        found += [
+            f"two providers are called {id_!r}" for id_ in sorted({*ids}) if ids.count(id_) > 1
+        ]
+        names = [user.name for user in self.users]
+        found += [f"two users are called {n!r}" for n in sorted({*names}) if names.count(n) > 1]
+        if not self.providers:
+            found.append("providers is empty: nobody could answer")
+        is_private = self.listen.is_loopback or (self.users and self.listen.tls)
+        if not is_private and not self.insecure:
+            found.append(
+                f"listening on {self.listen.host} needs users with tokens and tls, "
+                "or --insecure if you really mean it"
+            )
+        return found

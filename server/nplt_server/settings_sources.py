@@ -1,0 +1,186 @@
+"""Where settings come from: flags > NPLT_* environment > file > defaults.
+
+The sources are laid over each other key by key, remembering which one gave
+which value, so that a mistake can be told with its place: the file and key, the
+variable or the flag, and the nearest name there is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+import orjson
+import platformdirs
+from pydantic import BaseModel, ValidationError
+
+from nplt_server.errors import ConfigurationError
+from nplt_server.settings import Settings
+
+Tree = dict[str, Any]
+
+_NOT_OURS = {"SERVER", "TOKEN", "TOKEN_FILE", "DEBUG"}
+"""NPLT_* variables that are the client's, or say something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    values: Tree
+    where: str
+    """A format string: `{key}` becomes the place of the mistake."""
+
+
+def default_config_file() -> Path:
+    return Path(platformdirs.user_config_dir("nplt")) / "server.yaml"
+
+
+def load_settings(
+    flags: Tree, *, config_file: Path | None = None, environ: Mapping[str, str] = os.environ
+) -> Settings:
+    """Raises `ConfigurationError` with one sentence per mistake."""
+    layers = [
+        _read_file(config_file),
+        Layer(_read_environment(environ), "environment, {key}"),
+        Layer(flags, "command line, {key}"),
+    ]
+    merged: Tree = {}
+    for layer in layers:
+        _lay_over(merged, layer.values)
+    try:
+        settings = Settings.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigurationError([_sentence(item, layers) for item in error.errors()]) from None
+    if mistakes := settings.mistakes():
+        raise ConfigurationError(mistakes)
+    return settings
+
+
+def _read_file(path: Path | None) -> Layer:
+    if path is None:
+        path = default_config_file()
+        if not path.exists():
+            return Layer({}, "")
+    # Here, because most servers start without a file.
+    import yaml
+    from yaml.events import AliasEvent
+
+    where = f"{path}, {{key}}"
+    try:
+        text = path.read_text(encoding="utf-8")
+        if any(isinstance(event, AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            raise ConfigurationError([f"{path}: aliases (*name) are not read"])
+        values = yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigurationError([f"can't read {path}: {error.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise ConfigurationError([f"{path} is not UTF-8"]) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}:" if mark else ""
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise ConfigurationError([f"{path}:{line} {problem}"]) from None
+    if values is None:
+        return Layer({}, where)
+    if not isinstance(values, dict):
+        raise ConfigurationError([f"{path}: expected keys and values"])
+    return Layer({str(key): value for key, value in values.items()}, where)
+
+
+def _read_environment(environ: Mapping[str, str]) -> Tree:
+    """NPLT_LISTEN__PORT=1 is {"listen": {"port": 1}}; lists and objects are JSON."""
+    tree: Tree = {}
+    for variable, value in environ.items():
+        if not variable.startswith("NPLT_") or variable[5:] in _NOT_OURS:
+            continue
+        path = variable[5:].lower().split("__")
+        if path[0] not in Settings.model_fields:
+            continue  # somebody else's NPLT_*, not a reason to stop
+        place = tree
+        for key in path[:-1]:
+            place = place.setdefault(key, {})
+        place[path[-1]] = _read_value(value)
+    return tree
+
+
+def _read_value(text: str) -> Any:
+    if text[:1] in ("{", "["):
+        try:
+            return orjson.loads(text)
+        except orjson.JSONDecodeError:
+            return text
+    return text
+
+
+def _lay_over(below: Tree, above: Tree) -> None:
+    for key, value in above.items():
+        present = below.get(key)
+        if isinstance(present, dict) and isinstance(value, dict):
+            _lay_over(present, value)
+        else:
+            below[key] = dict(value) if isinstance(value, dict) else value
+
+
+def _sentence(item: Any, layers: list[Layer]) -> str:
+    path = [part for part in item["loc"] if part != "offline"]
+    key = ".".join(str(part) for part in path)
+    where = _where(path, layers).format(key=_spelled(key, path, layers))
+    if item["type"] == "extra_forbidden":
+        known = _names_at(path[:-1])
+        near = get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+        return f"{where}: unknown key{hint}"
+    return f"{where}: {item['msg'][:1].lower()}{item['msg'][1:]}"
+
+
+def _where(path: list[Any], layers: list[Layer]) -> str:
+    for layer in reversed(layers):
+        place: Any = layer.values
+        for part in path:
+            try:
+                place = place[part]
+            except (KeyError, IndexError, TypeError):
+                break
+        else:
+            return layer.where
+    return next(
+        (layer.where for layer in layers if layer.where and path[:1] and path[0] in layer.values),
+        "settings, {key}",
+    )
+
+
+def _spelled(key: str, path: list[Any], layers: list[Layer]) -> str:
+    where = _where(path, layers)
+    if where.startswith("environment"):
+        return "NPLT_" + "__".join(str(part).upper() for part in path)
+    if where.startswith("command line"):
+        return "--" + str(path[-1]).replace("_", "-")
+    return key
+
+
+def _names_at(path: list[Any]) -> list[str]:
+    """The keys the settings know at this place."""
+    model: Any = Settings
+    for part in path:
+        if isinstance(part, int):
+            continue
+        field = model.model_fields.get(part)
+        if field is None:
+            return []
+        candidates = [field.annotation, *_flatten(field.annotation)]
+        model = next(
+            (c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None
+        )
+        if model is None:
+            return []
+    return sorted(model.model_fields)
+
+
+def _flatten(annotation: Any) -> list[Any]:
+    found: list[Any] = []
+    for argument in get_args(annotation):
+        found += [argument, *_flatten(argument)]
+    return found

@@ -1,0 +1,241 @@
+"""The turn loop: one prompt until its final answer.
+
+    prompt → context → model → deltas → one output entry → tools → results → again
+
+`run_turn` always ends with the turn's end on disk, whatever happens: an
+answer, what there was of a cut answer, or a fault that says why there is none.
+Cancelling is the turn's own scope, so the provider's stream is closed at once
+and no further call is made; what was said until then is kept, as interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import anyio
+
+from nplt_protocol.json_values import JsonObject
+from nplt_server.accumulator import ModelOutputAccumulator
+from nplt_server.clean_text import clean_text
+from nplt_server.context import render_context
+from nplt_server.deltas import ModelOutputDelta, ReasoningPiece, TextPiece, UsageReport
+from nplt_server.errors import AnswerCut, ProviderError, ProviderRefused, TooManySteps
+from nplt_server.providers.base import ModelRequest, Provider
+from nplt_server.tools.runner import ToolRunner
+from nplt_server.voice import Voice
+from nplt_storage.entries import (
+    Entry,
+    FaultEntry,
+    ModelInputEntry,
+    ModelInvocationDescriptor,
+    ModelOutputEntry,
+    ToolResultsEntry,
+)
+from nplt_storage.history import ConversationHistory
+from nplt_storage.tool_calls import ToolCallResult
+
+log = logging.getLogger(__name__)
+
+TurnState = Literal["completed", "interrupted", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnLimits:
+    steps_max: int = 10
+    answer_bytes_max: int = 8 * 1024 * 1024
+    call_seconds_max: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnDesk:
+    """What a turn works with, handed to it by its conversation."""
+
+    history: ConversationHistory
+    provider: Provider
+    invocation: ModelInvocationDescriptor
+    tools: ToolRunner
+    voice: Voice
+    limits: TurnLimits
+    new_call_id: Callable[[], str]
+    write: Callable[[Entry], Awaitable[Entry]]
+    """On disk when it returns; not to be cancelled half way."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    prompt: ModelInputEntry
+    model: str = ""
+    """Chosen when the turn starts, and fixed inside it."""
+    cancel_reason: str = "cancelled"
+    cancel_called: bool = False
+    call: int = 0
+    output: ModelOutputAccumulator | None = None
+    results: dict[str, ToolCallResult] = field(default_factory=dict)
+    usage: dict[str, int] = field(default_factory=dict)
+    _scope: anyio.CancelScope | None = None
+
+    @property
+    def turn_id(self) -> str:
+        assert self.prompt.turn_id is not None
+        return self.prompt.turn_id
+
+    def cancel(self, reason: str) -> None:
+        self.cancel_called = True
+        self.cancel_reason = reason
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def cancellable(self) -> anyio.CancelScope:
+        """A fresh scope that `cancel` reaches, also when it came before."""
+        self._scope = anyio.CancelScope()
+        if self.cancel_called:
+            self._scope.cancel()
+        return self._scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnOutcome:
+    state: TurnState
+    seq: int
+    usage: JsonObject
+    error: JsonObject | None = None
+
+
+async def run_turn(turn: Turn, desk: TurnDesk) -> TurnOutcome:
+    outcome: TurnOutcome | None = None
+    with turn.cancellable():
+        try:
+            outcome = await _converse(turn, desk)
+        except ProviderError as error:
+            outcome = await _end_early(turn, desk, "failed", error.code, str(error))
+    if outcome is None:
+        outcome = await _end_early(turn, desk, "interrupted", "cancelled", turn.cancel_reason)
+    return outcome
+
+
+async def _converse(turn: Turn, desk: TurnDesk) -> TurnOutcome:
+    for call in range(desk.limits.steps_max):
+        turn.call = call
+        desk.voice.begin_call(call)
+        await _listen(turn, desk)
+        answer = await _write_output(turn, desk)
+        if not answer.tool_calls:
+            return TurnOutcome(state="completed", seq=answer.seq, usage={**turn.usage})
+        turn.results = {}
+        await desk.tools.run_all(
+            answer.tool_calls, started=desk.voice.tool_started, finished=_collect(turn, desk)
+        )
+        await _write_results(turn, desk)
+    raise TooManySteps(desk.limits.steps_max)
+
+
+async def _listen(turn: Turn, desk: TurnDesk) -> None:
+    """One call of the model: its deltas go to the accumulator and to everyone."""
+    output = turn.output = ModelOutputAccumulator(answer_bytes_max=desk.limits.answer_bytes_max)
+    request = ModelRequest(
+        invocation=desk.invocation,
+        context=render_context(desk.history, turn.turn_id),
+        tools=desk.tools.descriptions,
+        options=turn.prompt.options,
+    )
+    try:
+        with anyio.fail_after(desk.limits.call_seconds_max):
+            async with desk.provider.call_model(request) as deltas:
+                async for delta in deltas:
+                    _hear(turn, desk, output, delta)
+    except TimeoutError:
+        raise ProviderRefused(
+            f"the model did not finish within {desk.limits.call_seconds_max:g} s"
+        ) from None
+    except ProviderError:
+        raise
+    except Exception as error:
+        log.exception("provider %s failed", desk.invocation.provider)
+        raise ProviderRefused(f"the provider failed: {type(error).__name__}") from error
+    finally:
+        desk.voice.flush()
+    if output.stop_reason is None:
+        raise AnswerCut
+    if output.is_empty:
+        raise ProviderRefused("the model gave an empty answer")
+
+
+def _hear(
+    turn: Turn, desk: TurnDesk, output: ModelOutputAccumulator, delta: ModelOutputDelta
+) -> None:
+    """Remembered first, said second: what was said is always in the record."""
+    if isinstance(delta, TextPiece | ReasoningPiece):
+        delta = replace(delta, text=clean_text(delta.text))
+    output.apply(delta)
+    match delta:
+        case TextPiece(text=text):
+            desk.voice.say(text)
+        case ReasoningPiece(text=text):
+            desk.voice.reason(text)
+        case UsageReport():
+            _add_usage(turn, delta)
+        case _:
+            pass
+
+
+async def _write_output(turn: Turn, desk: TurnDesk) -> ModelOutputEntry:
+    assert turn.output is not None
+    draft = turn.output.entry(
+        turn_id=turn.turn_id,
+        call=turn.call,
+        invocation=desk.invocation,
+        new_call_id=desk.new_call_id,
+    )
+    turn.output = None
+    entry = await desk.write(draft)
+    assert isinstance(entry, ModelOutputEntry)
+    return entry
+
+
+async def _write_results(turn: Turn, desk: TurnDesk) -> None:
+    calls = desk.history.open_calls(turn.turn_id)
+    if not calls:
+        return
+    results = tuple(
+        turn.results.get(call.tool_call_id) or desk.tools.skipped(call, turn.cancel_reason)
+        for call in calls
+    )
+    await desk.write(ToolResultsEntry(turn_id=turn.turn_id, call=turn.call, results=results))
+
+
+async def _end_early(
+    turn: Turn, desk: TurnDesk, state: Literal["interrupted", "failed"], code: str, reason: str
+) -> TurnOutcome:
+    """No call is left without its result, and what was said is kept."""
+    error: JsonObject = {"code": code, "message": reason}
+    await _write_results(turn, desk)
+    output, turn.output = turn.output, None
+    draft: Entry
+    if output is not None and output.text:
+        draft = output.cut_entry(
+            turn_id=turn.turn_id,
+            call=turn.call,
+            invocation=desk.invocation,
+            state=state,
+            error=error,
+        )
+    else:
+        draft = FaultEntry(turn_id=turn.turn_id, content=reason, code=code, state=state)
+    entry = await desk.write(draft)
+    return TurnOutcome(state=state, seq=entry.seq, usage={**turn.usage}, error=error)
+
+
+def _collect(turn: Turn, desk: TurnDesk) -> Callable[[ToolCallResult], None]:
+    def finished(result: ToolCallResult) -> None:
+        turn.results[result.tool_call_id] = result
+        desk.voice.tool_finished(result)
+
+    return finished
+
+
+def _add_usage(turn: Turn, usage: UsageReport) -> None:
+    for name in ("input_tokens", "output_tokens"):
+        turn.usage[name] = turn.usage.get(name, 0) + getattr(usage, name)

@@ -1,0 +1,100 @@
+"""The conversation's pen: one task, the only one that writes the record.
+
+Whoever wants a line written hands in an order and waits for it; orders are
+carried out one by one, so two clients can't interleave, and a client that goes
+away in the middle doesn't tear anything. What must be seen to happen in the
+moment of writing (the receipt, then the event) happens here, without a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import anyio
+
+from nplt_server.activity import Activity
+from nplt_storage.entries import Entry
+from nplt_storage.history import ConversationHistory
+from nplt_storage.store import Record
+
+Spawn = Callable[[Callable[[], Awaitable[None]]], None]
+"""Runs something beside everything else, until the server stops."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Order:
+    prepare: Callable[[], Entry | None]
+    stored: Callable[[Entry], None]
+    done: anyio.Event = field(default_factory=anyio.Event)
+    entry: Entry | None = None
+    error: Exception | None = None
+
+
+class Writer:
+    __slots__ = (
+        "_activity",
+        "_history",
+        "_open_record",
+        "_orders",
+        "_spawn",
+        "_stamp",
+        "_writing",
+    )
+
+    def __init__(
+        self,
+        history: ConversationHistory,
+        *,
+        open_record: Callable[[], Awaitable[Record]],
+        stamp: Callable[[Entry], Entry],
+        spawn: Spawn,
+        activity: Activity,
+    ) -> None:
+        self._history = history
+        self._open_record = open_record
+        self._stamp = stamp
+        self._spawn = spawn
+        self._activity = activity
+        # A list: it is short, and an empty deque takes 600 bytes of every idle connection.
+        self._orders: list[_Order] = []
+        self._writing = False
+
+    async def write(
+        self, prepare: Callable[[], Entry | None], stored: Callable[[Entry], None]
+    ) -> Entry | None:
+        """`prepare` runs when the pen is free and gives the draft (or `None`:
+        nothing to write); `stored` runs right after the entry is on disk."""
+        order = _Order(prepare=prepare, stored=stored)
+        self._orders.append(order)
+        if not self._writing:
+            self._writing = True
+            self._activity.begin()
+            self._spawn(self._work_through)
+        await order.done.wait()
+        if order.error is not None:
+            raise order.error
+        return order.entry
+
+    async def _work_through(self) -> None:
+        with anyio.CancelScope(shield=True):
+            while self._orders:
+                order = self._orders.pop(0)
+                try:
+                    await self._carry_out(order)
+                except Exception as error:  # handed to whoever gave the order
+                    order.error = error
+                order.done.set()
+        self._writing = False
+        self._activity.end()
+
+    async def _carry_out(self, order: _Order) -> None:
+        draft = order.prepare()
+        if draft is None:
+            return
+        entry = self._stamp(draft)
+        record = await self._open_record()
+        await record.append(entry)
+        self._history.add(entry)
+        order.entry = entry
+        order.stored(entry)

@@ -1,0 +1,65 @@
+"""Fixtures every room may use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from hypothesis import settings
+from tests.support.raw_client import RawClient
+from tests.support.server_process import ServerProcess
+
+# Examples may be slow on a busy machine; that is never a failure.
+settings.register_profile("house", deadline=None, print_blob=True)
+settings.load_profile("house")
+
+
+class Connect(Protocol):
+    def __call__(self, to: ServerProcess | None = None) -> RawClient: ...
+
+
+@pytest.fixture
+def start_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
+    """Starts servers that are gone when the test is over."""
+    started: list[ServerProcess] = []
+
+    def start(*flags: str, **configured: object) -> ServerProcess:
+        server = ServerProcess(tmp_path / f"data{len(started)}", *flags, settings=configured)
+        started.append(server)
+        return server.start()
+
+    yield start
+    for server in started:
+        server.kill()
+
+
+@pytest.fixture(scope="session")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """One server for all tests that don't mind each other's conversations."""
+    server = ServerProcess(tmp_path_factory.mktemp("shared") / "data").start()
+    yield server
+    assert server.terminate() == 0
+
+
+@pytest.fixture
+def server(start_server: Callable[..., ServerProcess]) -> ServerProcess:
+    """One of its own, empty."""
+    return start_server()
+
+
+@pytest.fixture
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    """Raw connections, to the test's `server` unless told otherwise; closed
+    when the test is over."""
+    opened: list[RawClient] = []
+
+    def connect(to: ServerProcess | None = None) -> RawClient:
+        server: ServerProcess = to or request.getfixturevalue("server")
+        opened.append(RawClient(server.port))
+        return opened[-1]
+
+    yield connect
+    for client in opened:
+        client.sock.close()

@@ -1,0 +1,142 @@
+"""Slow readers, silent peers and a shortage of descriptors cost nobody else anything."""
+
+from __future__ import annotations
+
+import resource
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+import psutil
+from tests.conftest import Connect
+from tests.support.raw_client import (
+    ATTACH,
+    CHAT_TEXT,
+    ENTRY,
+    HISTORY_REQUEST,
+    PING,
+    PROMPT,
+    SESSION_EVENT,
+    STATUS,
+    TURN_FINISHED,
+    RawClient,
+)
+from tests.support.server_process import ServerProcess
+
+Start = Callable[..., ServerProcess]
+
+
+def test_a_client_that_lags_is_told_and_catches_up_from_the_record(
+    start_server: Start, connect: Connect
+) -> None:
+    server = start_server(limits={"event_bytes_max": 65_536, "write_seconds_max": 60})
+    reader, sleeper = connect(server), connect(server)
+    session_id = reader.hello()["session_id"]
+    sleeper.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    sleeper.hello()
+    sleeper.request(ATTACH, {"session_id": session_id})
+    prompt, prompts = "x" * 60_000, 0
+    while prompts < 100:  # 18 MB, more than the system will keep for it
+        prompts += 1
+        assert reader.ask(f"{prompts} {prompt}").endswith(prompt)
+    # It wakes up: everything in order up to a point, then `lagged`.
+    last_seq, event = 0, None
+    for frame in sleeper.events():
+        if frame.type == ENTRY:
+            assert frame.json["entry"]["seq"] == last_seq + 1
+            last_seq += 1
+        if frame.type == SESSION_EVENT:
+            event = frame.json
+            break
+    assert event
+    assert event["event"] == "lagged"
+    assert event["head_seq"] >= last_seq
+    assert last_seq < 2 * prompts
+    seqs = []
+    cursor = last_seq
+    while True:
+        page = sleeper.request(HISTORY_REQUEST, {"session_id": session_id, "after": cursor}).json
+        seqs += [message["seq"] for message in page["messages"]]
+        cursor = page["page"]["after"]
+        if not page["page"]["has_more_after"]:
+            break
+    assert seqs == list(range(last_seq + 1, 2 * prompts + 1))
+    sleeper.request(ATTACH, {"session_id": session_id, "after_seq": cursor})
+    reader.ask("awake again?")
+    assert sleeper.event(TURN_FINISHED)
+
+
+def test_a_client_that_asks_and_never_reads_costs_little(server: ServerProcess) -> None:
+    process = psutil.Process(server.pid)
+    with RawClient(server.port, timeout=1.0) as greedy, RawClient(server.port) as other:
+        other.hello()
+        other.ask("warm")
+        before = process.memory_info().rss
+        greedy.hello()
+        flood = b"".join(
+            b"\x04" + number.to_bytes(2, "big") + b"\x10\x00" + bytes(4_096)
+            for number in range(1, 65)
+        )
+        with suppress(TimeoutError):
+            while True:
+                greedy.sock.sendall(flood)
+        assert other.ask("served") == "served"
+        assert process.memory_info().rss - before < 16 * 1024 * 1024
+
+
+def test_a_client_that_names_a_keepalive_and_goes_silent_is_dropped(
+    start_server: Start, connect: Connect
+) -> None:
+    server = start_server()
+    silent, talkative = connect(server), connect(server)
+    silent.hello({"keepalive": 0.5})
+    talkative.hello()
+    assert silent.until_closed()
+    assert talkative.ask("I named none") == "I named none"
+
+
+def test_a_silent_plain_client_hears_a_heartbeat_and_is_dropped_in_the_end(
+    start_server: Start, connect: Connect
+) -> None:
+    limits = {"plain_heartbeat_seconds": 0.5, "plain_silence_seconds_max": 3}
+    client = connect(start_server(limits=limits))
+    client.greeting()
+    client.chat("hello")
+    texts = [frame.text for frame in client.until_closed() if frame.type == CHAT_TEXT]
+    assert texts[0] == "HEARTBEAT"
+    assert "silent" in texts[-1]
+
+
+def test_out_of_descriptors_it_waits_and_serves_again(
+    server: ServerProcess, connect: Connect
+) -> None:
+    first = connect()
+    first.hello()
+    used = psutil.Process(server.pid).num_fds()
+    _, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (used + 5, hard))
+    crowd = [connect() for _ in range(30)]
+    assert first.request(PING, b"x").payload == b"x"
+    for client in crowd:
+        client.sock.close()
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (hard, hard))
+    newcomer = connect()
+    newcomer.hello()
+    assert newcomer.ask("serving again") == "serving again"
+    assert first.ask("and me") == "and me"
+
+
+def test_the_connections_of_one_test_leave_nothing_behind(server: ServerProcess) -> None:
+    process = psutil.Process(server.pid)
+    with RawClient(server.port) as keeper:
+        keeper.hello()
+        keeper.ask("hello")
+        before = process.num_fds()
+        for number in range(50):
+            with RawClient(server.port) as client:
+                client.hello()
+                client.request(PROMPT, {"text": f"turn {number}"})
+        while keeper.request(STATUS).json["connections"] > 1:
+            pass
+        # Conversations stay open a while, a descriptor each; connections don't.
+        assert process.num_fds() <= before + 50

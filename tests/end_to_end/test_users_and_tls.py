@@ -1,0 +1,163 @@
+"""Tokens, users who don't see each other, and TLS on the whole port."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.conftest import Connect
+from tests.support.raw_client import (
+    ATTACH,
+    ERROR,
+    HELLO,
+    HISTORY_REQUEST,
+    PING,
+    PROMPT,
+    SESSION_DELETE,
+    SESSION_LIST,
+    SESSION_SWITCH,
+    Closed,
+    RawClient,
+)
+from tests.support.server_process import ServerProcess, clean_environment
+
+Start = Callable[..., ServerProcess]
+
+TOKENS = {"ada": "ada's token", "bob": "bob's token"}
+USERS = [
+    {"name": name, "token_sha256": hashlib.sha256(token.encode()).hexdigest()}
+    for name, token in TOKENS.items()
+]
+
+
+def test_a_token_lets_its_user_in(start_server: Start, connect: Connect) -> None:
+    server = start_server(users=USERS)
+    client = connect(server)
+    assert client.hello({"token": TOKENS["ada"]})["user"] == "ada"
+    assert client.ask("hello") == "hello"
+
+
+def test_a_wrong_token_is_refused_three_times_and_then_closed(
+    start_server: Start, connect: Connect
+) -> None:
+    client = connect(start_server(users=USERS))
+    assert client.hello()["code"] == "unauthorized"
+    refusal = client.request(PROMPT, {"text": "let me in"})
+    assert (refusal.type, refusal.json["code"]) == (ERROR, "unauthorized")
+    assert client.hello({"token": "guess"})["code"] == "unauthorized"
+    assert client.hello({"token": "another guess"})["code"] == "unauthorized"
+    assert client.until_closed() == []
+
+
+def test_a_right_token_after_a_wrong_one_is_welcome(start_server: Start, connect: Connect) -> None:
+    client = connect(start_server(users=USERS))
+    assert client.hello({"token": "wrong"})["code"] == "unauthorized"
+    assert client.hello({"token": TOKENS["bob"]})["user"] == "bob"
+
+
+def test_who_says_nothing_is_sent_away(start_server: Start, connect: Connect) -> None:
+    client = connect(start_server(users=USERS, limits={"hello_seconds_max": 0.2}))
+    client.greeting()
+    assert "HELLO" in client.until_closed()[0].text
+
+
+def test_large_frames_are_refused_before_the_token(start_server: Start, connect: Connect) -> None:
+    client = connect(start_server(users=USERS))
+    client.greeting()
+    client.send(HELLO, 1, b" " * 5_000)
+    assert client.until_closed()
+    allowed = connect(start_server(users=USERS))
+    allowed.hello({"token": TOKENS["ada"]})
+    assert allowed.ask("x" * 60_000) == "x" * 60_000
+
+
+def test_what_is_not_yours_is_answered_like_what_is_not_there(
+    start_server: Start, connect: Connect
+) -> None:
+    server = start_server(users=USERS)
+    ada, bob = connect(server), connect(server)
+    ada.hello({"token": TOKENS["ada"]})
+    bob.hello({"token": TOKENS["bob"]})
+    ada.ask("my diary")
+    session_id = ada.request(SESSION_LIST).json["sessions"][0]["session_id"]
+    assert bob.request(SESSION_LIST).json["sessions"] == []
+    for code in (ATTACH, SESSION_SWITCH, SESSION_DELETE, HISTORY_REQUEST):
+        theirs = bob.request(code, {"session_id": session_id}).json
+        nobodys = bob.request(code, {"session_id": "f" * 32}).json
+        assert theirs["code"] == nobodys["code"] == "not_found"
+        assert theirs["message"].replace(session_id, "f" * 32) == nobodys["message"]
+    refusal = bob.request(PROMPT, {"text": "x", "session_id": session_id}).json
+    assert refusal["code"] == "not_found"
+    assert ada.ask("still mine") == "still mine"
+
+
+def test_prompting_too_fast_is_refused_with_a_time_to_wait(
+    start_server: Start, connect: Connect
+) -> None:
+    client = connect(start_server(users=USERS, limits={"prompts_per_minute_max": 2}))
+    client.hello({"token": TOKENS["ada"]})
+    client.ask("one")
+    client.ask("two")
+    refusal = client.request(PROMPT, {"text": "three"}).json
+    assert refusal["code"] == "rate_limited"
+    assert 0 < refusal["retry_after"] <= 30
+    assert client.request(PING, b"x").payload == b"x"
+
+
+def test_a_new_token_is_printed_once_with_its_line() -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "nplt_server", "token", "ada"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=clean_environment(),
+    )
+    token = made.stdout.strip()
+    assert hashlib.sha256(token.encode()).hexdigest() in made.stderr
+    assert "name: ada" in made.stderr
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> dict[str, str]:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command to make a certificate")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(cert)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return {"cert": str(cert), "key": str(key)}
+
+
+def test_with_tls_the_whole_port_is_tls(
+    start_server: Start, connect: Connect, certificate: dict[str, str]
+) -> None:
+    server = start_server(listen={"tls": certificate})
+    context = ssl.create_default_context(cafile=certificate["cert"])
+    raw = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    client = RawClient.__new__(RawClient)
+    client.__dict__.update(buffer=b"", parts=b"", pushed=[], next_seq=0, port=server.port)
+    client.sock = context.wrap_socket(raw, server_hostname="localhost")
+    client.hello()
+    assert client.ask("in private") == "in private"
+    client.sock.close()
+    plain = connect(server)
+    plain.send(HELLO, 1)
+    with pytest.raises(Closed):
+        plain.receive()
+    # The one who spoke plainly disturbed nobody.
+    raw = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    with context.wrap_socket(raw, server_hostname="localhost") as again:
+        assert again.recv(1)

@@ -1,0 +1,97 @@
+"""A household without sockets or files, and a model that is a Python function."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, aclosing
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import anyio
+import anyio.abc
+
+from nplt_protocol.events import Event
+from nplt_server.audience import Said
+from nplt_server.deltas import ModelOutputDelta
+from nplt_server.household import ConversationLimits, Household, TurnPlaces
+from nplt_server.providers.base import ModelRequest, Provider
+from nplt_server.providers.router import ProviderRouter
+from nplt_server.tools.base import Tool
+from nplt_server.tools.builtin import now_tool
+from nplt_server.tools.runner import ToolRunner
+from nplt_server.turn import TurnLimits
+from nplt_storage.attachments import AttachmentFiles
+from nplt_storage.memory import MemoryStore
+
+Model = Callable[[ModelRequest], AsyncGenerator[ModelOutputDelta, None]]
+
+
+class FunctionProvider:
+    """Whatever the function yields is what the model says."""
+
+    id = "test"
+    specification = "python"
+    models = ("model",)
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def call_model(
+        self, request: ModelRequest
+    ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
+        return aclosing(self._model(request))
+
+
+class Clock:
+    """A second passes whenever someone looks."""
+
+    def __init__(self) -> None:
+        self._now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        self._now += timedelta(seconds=1)
+        return self._now
+
+
+class Ear:
+    """A listener that remembers everything."""
+
+    def __init__(self) -> None:
+        self.heard: list[Event] = []
+
+    def hear(self, said: Said) -> None:
+        assert said.frames
+        self.heard.append(said.event)
+
+
+def make_household(
+    tasks: anyio.abc.TaskGroup,
+    provider: Provider,
+    *,
+    tools: tuple[Tool, ...] | None = None,
+    limits: TurnLimits | None = None,
+) -> Household:
+    clock = Clock()
+    numbers = count(1)
+
+    def spawn(work: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            await work()
+
+        tasks.start_soon(run)
+
+    conversation_limits = ConversationLimits()
+    return Household(
+        store=MemoryStore(clock),
+        files=AttachmentFiles(Path("nowhere")),
+        router=ProviderRouter([provider]),
+        tools=ToolRunner(tools or (now_tool(clock),), clock=clock),
+        limits=conversation_limits,
+        turn_limits=limits or TurnLimits(),
+        clock=clock,
+        new_session_id=lambda: f"session{next(numbers)}",
+        new_entry_id=lambda: f"id{next(numbers)}",
+        spawn=spawn,
+        places=TurnPlaces(conversation_limits),
+    )

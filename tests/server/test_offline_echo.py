@@ -1,0 +1,76 @@
+"""`offline/echo` and its `!` prompts."""
+
+from __future__ import annotations
+
+import pytest
+
+from nplt_server.context import ContextMessage, ModelInputMessage, ToolResultsMessage
+from nplt_server.deltas import ReasoningPiece, Stopped, TextPiece, ToolCallPiece, UsageReport
+from nplt_server.errors import ProviderRefused, ProviderUnavailable
+from nplt_server.providers.base import ModelRequest
+from nplt_server.providers.offline import OfflineProvider, Script, write_script
+from nplt_storage.entries import ModelInvocationDescriptor
+
+
+def script(*said: str | ContextMessage) -> Script:
+    context = tuple(ModelInputMessage(content=s) if isinstance(s, str) else s for s in said)
+    return write_script(context)
+
+
+def text_of(played: Script) -> str:
+    return "".join(delta.text for delta in played.deltas if isinstance(delta, TextPiece))
+
+
+def test_it_answers_with_the_prompt_word_by_word() -> None:
+    played = script("to be  or\nnot to be ")
+    words = [delta.text for delta in played.deltas if isinstance(delta, TextPiece)]
+    assert words == ["to ", "be  ", "or\n", "not ", "to ", "be "]
+    assert Stopped(reason="end") in played.deltas
+    assert played.deltas[-1] == UsageReport(input_tokens=6, output_tokens=6)
+
+
+def test_slow_spreads_the_given_text_or_fifty_words() -> None:
+    assert script("!slow 3 one two").seconds == 3
+    assert text_of(script("!slow 3 one two")) == "one two"
+    assert len(text_of(script("!slow 0.5")).split()) == 50
+
+
+@pytest.mark.parametrize("prompt", ["!slow", "!slow soon", "!slow -1", "!slow nan", "!slow 1e9"])
+def test_slow_without_a_sensible_number_is_refused(prompt: str) -> None:
+    with pytest.raises(ProviderRefused):
+        script(prompt)
+
+
+def test_fail_fails_as_a_provider_does() -> None:
+    with pytest.raises(ProviderUnavailable):
+        script("!fail")
+
+
+def test_tool_calls_the_tool_and_then_answers_with_its_result() -> None:
+    played = script('!tool now {"timezone": "UTC"}')
+    assert played.deltas[0] == ToolCallPiece(
+        index=0, tool_name="now", arguments='{"timezone": "UTC"}'
+    )
+    assert "(the tool said nothing)" in text_of(script("x", ToolResultsMessage(results=())))
+
+
+def test_think_reasons_first() -> None:
+    played = script("!think about it")
+    kinds = [type(delta) for delta in played.deltas]
+    assert kinds == [ReasoningPiece, ReasoningPiece, TextPiece, TextPiece, Stopped, UsageReport]
+
+
+async def test_at_full_speed_a_book_is_read_back_whole() -> None:
+    book = " ".join(f"word{n}" for n in range(50_000))
+    request = ModelRequest(
+        invocation=ModelInvocationDescriptor(
+            provider="offline", specification="offline", model="echo"
+        ),
+        context=(ModelInputMessage(content=book),),
+    )
+    said = []
+    async with OfflineProvider(words_per_second=0).call_model(request) as deltas:
+        async for delta in deltas:
+            if isinstance(delta, TextPiece):
+                said.append(delta.text)
+    assert "".join(said) == book

@@ -1,0 +1,126 @@
+"""Settings: where they come from, and mistakes told by file, key and nearest name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nplt_server.errors import ConfigurationError
+from nplt_server.settings import Settings
+from nplt_server.settings_sources import load_settings
+
+SAMPLE = Path(__file__).parents[2] / "config" / "server.yaml"
+
+
+def load(
+    tmp_path: Path,
+    text: str = "",
+    *,
+    flags: dict[str, Any] | None = None,
+    environ: dict[str, str] | None = None,
+) -> Settings:
+    path = tmp_path / "server.yaml"
+    path.write_text(text)
+    return load_settings(flags or {}, config_file=path, environ=environ or {})
+
+
+def mistakes(tmp_path: Path, text: str = "", **sources: Any) -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path, text, **sources)
+    return caught.value.mistakes
+
+
+def test_the_sample_equals_the_defaults() -> None:
+    shown = Settings.model_validate(yaml.safe_load(SAMPLE.read_text()))
+    assert shown.model_copy(update={"data_dir": Settings().data_dir}) == Settings()
+    assert shown.data_dir == Path("~/.local/share/nplt").expanduser()
+
+
+def test_the_sample_shows_every_key() -> None:
+    shown = SAMPLE.read_text()
+    for name in (
+        *Settings.model_fields,
+        *Settings().limits.model_fields_set,
+        "tls",
+        "token_sha256",
+    ):
+        assert f"{name}:" in shown, name
+    assert set(yaml.safe_load(shown)["limits"]) == set(type(Settings().limits).model_fields)
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    text = "listen: {host: 127.0.0.2, port: 1}\nlog_level: error\n"
+    environ = {"NPLT_LISTEN__PORT": "2", "NPLT_LOG_LEVEL": "warning"}
+    settings = load(tmp_path, text, environ=environ, flags={"listen": {"port": 3}})
+    assert (settings.listen.host, settings.listen.port) == ("127.0.0.2", 3)
+    assert settings.log_level == "warning"
+    assert settings.limits == Settings().limits
+
+
+def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
+    settings = load(tmp_path, environ={"NPLT_PROVIDERS": '[{"id": "x", "type": "offline"}]'})
+    assert [provider.id for provider in settings.providers] == ["x"]
+
+
+def test_an_unknown_key_names_the_file_and_the_nearest_known_one(tmp_path: Path) -> None:
+    (mistake,) = mistakes(tmp_path, "listen: {prot: 1}")
+    assert str(tmp_path / "server.yaml") in mistake
+    assert "listen.prot" in mistake
+    assert "did you mean port?" in mistake
+
+
+def test_every_mistake_gets_its_own_sentence(tmp_path: Path) -> None:
+    found = mistakes(tmp_path, "listen: {port: 99999}\nlimits: {turns_max: 0, trns_max: 1}\n")
+    assert len(found) == 3
+
+
+def test_a_mistake_in_the_environment_names_the_variable(tmp_path: Path) -> None:
+    (mistake,) = mistakes(tmp_path, environ={"NPLT_LISTEN__PORT": "many"})
+    assert "NPLT_LISTEN__PORT" in mistake
+
+
+def test_a_mistake_on_the_command_line_names_the_flag(tmp_path: Path) -> None:
+    (mistake,) = mistakes(tmp_path, flags={"listen": {"port": 70_000}})
+    assert "--port" in mistake
+
+
+@pytest.mark.parametrize(
+    "text", ["listen: [", "- a list", "a: &x 1\nb: *x", "listen: {port: 1}\n\tx: 2"]
+)
+def test_a_file_that_is_not_plain_yaml_is_a_sentence(tmp_path: Path, text: str) -> None:
+    (mistake,) = mistakes(tmp_path, text)
+    assert "server.yaml" in mistake
+
+
+def test_a_file_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"can't read .*nowhere\.yaml"):
+        load_settings({}, config_file=tmp_path / "nowhere.yaml", environ={})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_listening_to_the_world_needs_tokens_and_tls_or_insecure(tmp_path: Path, host: str) -> None:
+    text = f"listen: {{host: '{host}'}}"
+    assert "--insecure" in mistakes(tmp_path, text)[0]
+    assert load(tmp_path, text, flags={"insecure": True}).listen.host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_listening_to_oneself_needs_nothing(tmp_path: Path, host: str) -> None:
+    assert load(tmp_path, f"listen: {{host: '{host}'}}").listen.host == host
+
+
+def test_two_of_the_same_name_are_a_mistake(tmp_path: Path) -> None:
+    user = "{name: ada, token_sha256: " + "0" * 64 + "}"
+    found = mistakes(
+        tmp_path,
+        f"providers: [{{type: offline}}, {{type: offline}}]\nusers: [{user}, {user}]\n",
+    )
+    assert len(found) == 2
+
+
+def test_variables_that_are_not_ours_stop_nothing(tmp_path: Path) -> None:
+    environ = {"NPLT_SERVER": "nplt://elsewhere", "NPLT_TOKEN": "secret", "NPLT_OTHER": "x"}
+    assert load(tmp_path, environ=environ) == load(tmp_path)

@@ -1,0 +1,271 @@
+"""However a turn goes, it ends once, on disk, and leaves a history that can go on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from tests.server.household import Ear, FunctionProvider, Model, make_household
+
+from nplt_protocol.events import EntryAdded, Event, TextDelta, TurnFinished
+from nplt_protocol.replies import Receipt
+from nplt_protocol.requests import Prompt
+from nplt_server.context import ToolResultsMessage
+from nplt_server.conversation import Conversation
+from nplt_server.deltas import (
+    ModelOutputDelta,
+    ReasoningPiece,
+    Stopped,
+    TextPiece,
+    ToolCallPiece,
+    UsageReport,
+)
+from nplt_server.errors import ProviderUnavailable
+from nplt_server.providers.base import ModelRequest
+from nplt_server.turn import TurnLimits
+from nplt_storage.entries import FaultEntry, ModelOutputEntry, ToolResultsEntry
+
+
+class Stage:
+    """A conversation with a model, someone who prompts and someone who listens."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self.conversation = conversation
+        self.ear = Ear()
+        conversation.audience.join(self.ear)
+
+    async def prompt(self, text: str = "hello") -> Receipt:
+        receipts: list[Receipt] = []
+        await self.conversation.accept(Prompt(text=text), receipt=receipts.append)
+        return receipts[0]
+
+    async def play(self, text: str = "hello") -> TurnFinished:
+        receipt = await self.prompt(text)
+        await self.conversation.activity.quiet()
+        (finished,) = [e for e in self.finished if e.turn_id == receipt.turn_id]
+        return finished
+
+    @property
+    def finished(self) -> list[TurnFinished]:
+        return [event for event in self.ear.heard if isinstance(event, TurnFinished)]
+
+    @property
+    def said(self) -> str:
+        return "".join(e.text for e in self.ear.heard if isinstance(e, TextDelta))
+
+
+@asynccontextmanager
+async def staged(model: Model, limits: TurnLimits | None = None) -> AsyncIterator[Stage]:
+    async with anyio.create_task_group() as tasks:
+        household = make_household(tasks, FunctionProvider(model), limits=limits)
+        yield Stage(Conversation("s1", user="local", household=household))
+        tasks.cancel_scope.cancel()
+
+
+async def two_words(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    yield TextPiece(text="two ")
+    await anyio.sleep(0)
+    yield TextPiece(text="words")
+    yield UsageReport(input_tokens=3, output_tokens=2)
+    yield Stopped(reason="end")
+
+
+async def test_an_answer_is_said_stored_and_finished() -> None:
+    async with staged(two_words) as stage:
+        finished = await stage.play()
+        assert (finished.state, finished.usage) == (
+            "completed",
+            {"input_tokens": 3, "output_tokens": 2},
+        )
+        assert stage.said == "two words"
+        answer = stage.conversation.history.entries[-1]
+        assert isinstance(answer, ModelOutputEntry)
+        assert answer.content == "two words"
+        assert answer.seq == finished.seq
+        assert answer.invocation is not None
+        assert answer.invocation.model == "model"
+
+
+async def test_pieces_of_one_tick_leave_as_one_event() -> None:
+    async def chatter(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        for _ in range(1_000):
+            yield TextPiece(text="x")
+        yield Stopped(reason="end")
+
+    async with staged(chatter) as stage:
+        await stage.play()
+        deltas = [event for event in stage.ear.heard if isinstance(event, TextDelta)]
+        assert len(deltas) == 1
+        assert stage.said == "x" * 1_000
+
+
+async def nothing(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    yield Stopped(reason="end")
+
+
+async def cut(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    yield TextPiece(text="half an ans")
+
+
+async def failing(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    yield ReasoningPiece(text="hm")
+    raise ProviderUnavailable("nobody home")
+
+
+async def failing_midway(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    yield TextPiece(text="half an ans")
+    raise ProviderUnavailable("went away")
+
+
+async def buggy(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    yield TextPiece(text="half an ans")
+    raise KeyError("a secret of the provider")
+
+
+@pytest.mark.parametrize(
+    ("model", "kept"),
+    [
+        (nothing, ""),
+        (cut, "half an ans"),
+        (failing, ""),
+        (failing_midway, "half an ans"),
+        (buggy, "half an ans"),
+    ],
+)
+async def test_a_failure_ends_the_turn_once_and_keeps_what_was_said(
+    model: Model, kept: str
+) -> None:
+    async with staged(model) as stage:
+        finished = await stage.play()
+        assert finished.state == "failed"
+        assert finished.error is not None
+        assert "secret" not in str(finished.error)
+        end = stage.conversation.history.entries[-1]
+        if kept:
+            assert isinstance(end, ModelOutputEntry)
+            assert (end.content, end.state) == (kept, "failed")
+        else:
+            assert isinstance(end, FaultEntry)
+        again = await stage.play("and now?")
+        assert again.state == "failed"
+        assert len(stage.finished) == 2
+
+
+async def test_an_answer_that_is_too_long_is_cut_and_failed() -> None:
+    async def endless(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        while True:
+            yield TextPiece(text="x" * 100)
+            await anyio.sleep(0)
+
+    async with staged(endless, TurnLimits(answer_bytes_max=1_000)) as stage:
+        finished = await stage.play()
+        assert finished.error is not None
+        assert finished.error["code"] == "too_large"
+        end = stage.conversation.history.entries[-1]
+        assert isinstance(end, ModelOutputEntry)
+        assert end.content == stage.said == "x" * 1_000
+
+
+async def test_a_call_that_takes_too_long_is_given_up() -> None:
+    async def silent(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        yield TextPiece(text="wait")
+        await anyio.sleep_forever()
+
+    async with staged(silent, TurnLimits(call_seconds_max=0.05)) as stage:
+        assert (await stage.play()).state == "failed"
+
+
+async def test_a_model_that_only_calls_tools_is_stopped() -> None:
+    async def restless(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        yield ToolCallPiece(index=0, tool_name="now", arguments="{}")
+        yield Stopped(reason="tool_calls")
+
+    async with staged(restless, TurnLimits(steps_max=3)) as stage:
+        finished = await stage.play()
+        assert finished.state == "failed"
+        results = [e for e in stage.conversation.history.entries if isinstance(e, ToolResultsEntry)]
+        assert len(results) == 3
+
+
+async def test_text_that_no_utf8_can_hold_is_mended_not_fatal() -> None:
+    async def surrogates(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        yield TextPiece(text="a\ud800b")
+        yield Stopped(reason="end")
+
+    async with staged(surrogates) as stage:
+        assert (await stage.play()).state == "completed"
+        assert stage.said == "a\ufffdb"
+
+
+async def many_tools(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    """Talks, calls two tools (one in pieces), talks again."""
+    if isinstance(request.context[-1], ToolResultsMessage):
+        for word in ("now ", "I ", "know"):
+            await anyio.sleep(0.0005)
+            yield TextPiece(text=word)
+        yield Stopped(reason="end")
+        return
+    yield TextPiece(text="let me see ")
+    await anyio.sleep(0.0005)
+    yield ToolCallPiece(index=0, tool_name="now", arguments='{"time')
+    yield ToolCallPiece(index=1, tool_name="now")
+    await anyio.sleep(0.0005)
+    yield ToolCallPiece(index=0, arguments='zone": "UTC"}')
+    yield Stopped(reason="tool_calls")
+
+
+async def test_tool_calls_in_pieces_run_and_their_results_come_in_call_order() -> None:
+    async with staged(many_tools) as stage:
+        assert (await stage.play()).state == "completed"
+        entries = stage.conversation.history.entries
+        asked, results = entries[1], entries[2]
+        assert isinstance(asked, ModelOutputEntry)
+        assert isinstance(results, ToolResultsEntry)
+        assert [call.arguments for call in asked.tool_calls] == [{"timezone": "UTC"}, {}]
+        assert [r.tool_call_id for r in results.results] == [
+            call.tool_call_id for call in asked.tool_calls
+        ]
+
+
+async def test_a_cancel_at_any_moment_leaves_no_call_without_its_result() -> None:
+    dice = random.Random(11)
+    for _ in range(60):
+        async with staged(many_tools) as stage:
+            receipt = await stage.prompt()
+            await anyio.sleep(dice.random() * 0.006)
+            stage.conversation.cancel(receipt.turn_id)
+            await stage.conversation.activity.quiet()
+            (finished,) = stage.finished
+            assert finished.state in ("completed", "interrupted")
+            history = stage.conversation.history
+            assert history.open_calls(receipt.turn_id) == ()
+            assert history.turn_state(receipt.turn_id) == finished.state
+            assert (await stage.play("go on")).state == "completed"
+
+
+async def test_events_come_in_the_order_they_were_recorded() -> None:
+    async with staged(many_tools) as stage:
+        for number in range(5):
+            await stage.prompt(f"prompt {number}")
+        await stage.conversation.activity.quiet()
+        entries = [e.entry["seq"] for e in stage.ear.heard if isinstance(e, EntryAdded)]
+        assert entries == list(range(1, len(stage.conversation.history.entries) + 1))
+        assert len(stage.finished) == 5
+
+
+async def test_a_listener_that_fails_is_taken_out_and_the_turn_goes_on() -> None:
+    class Deaf:
+        def hear(self, said: object) -> None:
+            raise RuntimeError("no ears")
+
+    async with staged(two_words) as stage:
+        stage.conversation.audience.join(Deaf())
+        assert (await stage.play()).state == "completed"
+        assert len(stage.conversation.audience) == 1
+
+
+def test_events_know_their_conversation() -> None:
+    assert all("session_id" in kind.__dataclass_fields__ for kind in Event.__args__)
