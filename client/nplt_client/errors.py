@@ -1,0 +1,156 @@
+"""What can go wrong for someone who uses nplt, as one tree.
+
+    NpltError                   exit code
+        ConfigurationError          3   an address, token or setting that can't be right
+        AuthenticationFailed        4   the token is missing, wrong, or not enough
+        CannotConnect               5   nothing listens there, or it would not have us
+        ConnectionLost              5   it was there, and went away
+        ProviderFailed              6   the model's provider refused or failed
+        TimedOut                    7   no answer in the time that was allowed
+        ProtocolViolation           8   the other side does not speak the protocol
+        LimitExceeded               9   too large, too many, too fast
+        RequestRefused              2   understood, and refused: `code` says why
+        MovedElsewhere              1   this client left the conversation of a running turn
+        TurnInterrupted           130   the answer was cut short; `text` is what came
+
+Every class says who acts next. `WIRE_ERRORS` is the one map from the words of
+the wire to these classes; it is applied nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from nplt_protocol.events import ErrorReport
+    from nplt_protocol.json_values import JsonObject, JsonValue
+
+
+class NpltError(Exception):
+    """`code` and `field` are the server's own words, where it was the server that said no."""
+
+    exit_code: int = 1
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        field: str | None = None,
+        retry_after: float | None = None,
+        details: Mapping[str, JsonValue] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.field = field
+        self.retry_after = retry_after
+        self.details = dict(details or {})
+
+
+class ConfigurationError(NpltError):
+    exit_code = 3
+
+
+class AuthenticationFailed(NpltError):
+    exit_code = 4
+
+
+class CannotConnect(NpltError):
+    exit_code = 5
+    nobody_listens = False
+    """Nothing is there at all (as opposed to something that would not have us)."""
+
+
+class ConnectionLost(NpltError):
+    exit_code = 5
+
+
+class ProviderFailed(NpltError):
+    exit_code = 6
+
+
+class TimedOut(NpltError):
+    exit_code = 7
+
+
+class ProtocolViolation(NpltError):
+    exit_code = 8
+
+
+class LimitExceeded(NpltError):
+    exit_code = 9
+
+
+class RequestRefused(NpltError):
+    """What was asked can't be: no such conversation, two of that name, a name too long.
+
+    That is the asker's to change, hence the exit code of a wrong usage; trouble
+    inside the server keeps the code of an internal error.
+    """
+
+    _SERVER_TROUBLE: ClassVar[frozenset[str]] = frozenset({"internal", "unavailable", "read_only"})
+
+    @property
+    def exit_code(self) -> int:  # type: ignore[override]
+        return 1 if self.code in self._SERVER_TROUBLE else 2
+
+
+class MovedElsewhere(NpltError):
+    """Events come for one conversation at a time: a turn left behind can't be followed."""
+
+
+class TurnInterrupted(NpltError):
+    exit_code = 130
+
+    def __init__(self, message: str, *, text: str) -> None:
+        super().__init__(message)
+        self.text = text
+
+
+WIRE_ERRORS: dict[str, type[NpltError]] = {
+    "unauthorized": AuthenticationFailed,
+    "forbidden": AuthenticationFailed,
+    "too_large": LimitExceeded,
+    "busy": LimitExceeded,
+    "rate_limited": LimitExceeded,
+    "provider_refused": ProviderFailed,
+    "provider_unavailable": ProviderFailed,
+    "unsupported": ProtocolViolation,
+    "shutting_down": ConnectionLost,
+    "malformed": RequestRefused,
+    "not_found": RequestRefused,
+    "ambiguous": RequestRefused,
+    "conflict": RequestRefused,
+    "unavailable": RequestRefused,
+    "read_only": RequestRefused,
+    "internal": RequestRefused,
+}
+"""A word that is not here (a later server's) is a plain refusal."""
+
+
+def error_from_report(report: ErrorReport) -> NpltError:
+    kind = WIRE_ERRORS.get(report.code, RequestRefused)
+    if type(report.code) is not str:
+        # Not read from the wire: our own end made this report of bytes it could not read.
+        kind = ProtocolViolation
+    return kind(
+        report.message,
+        code=report.code,
+        field=report.field,
+        retry_after=report.retry_after,
+        details=report.details,
+    )
+
+
+def error_from_turn(error: JsonObject | None) -> NpltError:
+    """The `error` of a turn that failed. One that says nothing is the provider's failure."""
+    said = error or {}
+    code = said.get("code")
+    message = said.get("message")
+    kind = WIRE_ERRORS.get(code, ProviderFailed) if isinstance(code, str) else ProviderFailed
+    return kind(
+        message if isinstance(message, str) and message else "the turn failed",
+        code=code if isinstance(code, str) else None,
+    )

@@ -1,0 +1,119 @@
+"""Where the server is, and who we are to it.
+
+An address comes from the command line, else from `NPLT_SERVER`, else it is the
+default one on this machine, which is the only one for which a server may be
+started in the background (`Address.is_default`). A token comes from the caller,
+else `NPLT_TOKEN`, else the file that `NPLT_TOKEN_FILE` names.
+
+Pure but for reading that file: the environment is handed in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from nplt_client.errors import ConfigurationError
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 9999
+DEFAULT_URL = f"nplt://{DEFAULT_HOST}:{DEFAULT_PORT}"
+DEFAULT_TIMEOUT_SECONDS = 30.0
+DEFAULT_CLIENT_NAME = "nplt-client/1"
+SILENCE_SECONDS_MAX = 30.0
+"""A server that says nothing for so long is asked for a sign of life; twice that, it is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    host: str
+    port: int
+    tls: bool = False
+    session: str | None = None
+    is_default: bool = False
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'nplts' if self.tls else 'nplt'}://{host}:{self.port}"
+
+
+def parse_url(url: str) -> Address:
+    scheme, found, rest = url.strip().partition("://")
+    place, _, session = rest.partition("/")
+    host, port = _split_place(place)
+    if not (found and scheme in ("nplt", "nplts") and _is_host(host) and _is_name(session)):
+        raise ConfigurationError(
+            f"{url!r} is not a server address; one looks like nplt://host:9999, "
+            "nplts://host:9999 (TLS) or nplt://host:9999/conversation"
+        )
+    return Address(
+        host=host,
+        port=_port(port or str(DEFAULT_PORT), f"{url!r}: a port"),
+        tls=scheme == "nplts",
+        session=_unquoted(session) if session else None,
+    )
+
+
+def _split_place(place: str) -> tuple[str, str]:
+    """`host`, `host:port`, `[::1]` or `[::1]:port`; what fits none has no host."""
+    if not place.startswith("["):
+        host, colon, port = place.partition(":")
+        return ("", "") if colon and not port else (host, port)
+    host, closed, rest = place[1:].partition("]")
+    is_whole = closed and ":" in host and (not rest or (rest[0] == ":" and rest[1:]))
+    return (host, rest[1:]) if is_whole else ("", "")
+
+
+def _is_host(host: str) -> bool:
+    return bool(host) and not any(c.isspace() or c in "[]@?#/\\" for c in host)
+
+
+def _is_name(session: str) -> bool:
+    return not any(c in "/?#" for c in session)
+
+
+def _port(said: str, what: str) -> int:
+    if not (said.isascii() and said.isdecimal() and 1 <= int(said[:6]) <= 65_535):
+        raise ConfigurationError(f"{what} is a number from 1 to 65535, not {said!r}")
+    return int(said)
+
+
+def _unquoted(text: str) -> str:
+    from urllib.parse import unquote  # rarely needed, and slow to load
+
+    return unquote(text)
+
+
+def find_address(argument: str | None, environ: Mapping[str, str] = os.environ) -> Address:
+    if argument:
+        return parse_url(argument)
+    if named := environ.get("NPLT_SERVER"):
+        try:
+            return parse_url(named)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"NPLT_SERVER: {error.message}") from None
+    return replace(parse_url(DEFAULT_URL), port=_default_port(environ), is_default=True)
+
+
+def _default_port(environ: Mapping[str, str]) -> int:
+    """The server's own setting, so that both halves agree about an unnamed server."""
+    return _port(environ.get("NPLT_LISTEN__PORT") or str(DEFAULT_PORT), "NPLT_LISTEN__PORT")
+
+
+def find_token(argument: str | None, environ: Mapping[str, str] = os.environ) -> str | None:
+    if argument:
+        return argument
+    if token := environ.get("NPLT_TOKEN"):
+        return token.strip()
+    if path := environ.get("NPLT_TOKEN_FILE"):
+        from pathlib import Path  # rarely needed, and slow to load
+
+        try:
+            token = Path(path).expanduser().read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"NPLT_TOKEN_FILE: can't read {path}: {error}") from None
+        if not token:
+            raise ConfigurationError(f"NPLT_TOKEN_FILE: {path} is empty")
+        return token
+    return None

@@ -1,0 +1,58 @@
+"""Sending a file: its description first, then its bytes in pieces under the same seq.
+
+The file is read whole, in a worker thread, so that the size announced is the
+size sent whatever happens to the file meanwhile. Pieces stop as soon as the
+server has answered: it may refuse after the description.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mimetypes
+from pathlib import Path
+
+from nplt_client.errors import ConfigurationError
+from nplt_client.switchboard import Switchboard
+from nplt_protocol.json_values import JsonObject
+from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX
+from nplt_protocol.replies import Reply
+from nplt_protocol.requests import FileMetadata
+
+
+async def upload(
+    switchboard: Switchboard,
+    source: str | Path | bytes,
+    *,
+    filename: str | None,
+    content_type: str | None,
+) -> Reply | JsonObject:
+    if isinstance(source, bytes):
+        content = source
+        name = filename or "upload"
+    else:
+        path = Path(source)
+        name = filename or path.name
+        content = await asyncio.to_thread(_read, path)
+    description = FileMetadata(
+        filename=name,
+        size=len(content),
+        content_type=content_type or mimetypes.guess_type(name)[0],
+    )
+    waiting = switchboard.begin(description)
+    try:
+        for start in range(0, len(content), FRAME_PAYLOAD_BYTES_MAX):
+            if waiting.reply.done():
+                break
+            piece = content[start : start + FRAME_PAYLOAD_BYTES_MAX]
+            await switchboard.send_piece(piece, of=waiting)
+    except BaseException:
+        switchboard.forget(waiting)
+        raise
+    return await switchboard.reply_to(waiting, timeout=None)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.expanduser().read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"can't read {path}: {error.strerror or error}") from None

@@ -1,0 +1,278 @@
+"""`nplt chat` in a pseudo-terminal, as a person would use it."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+from pathlib import Path
+
+from tests.client.hostile_bits import BITS, FORBIDDEN
+from tests.client.nplt_process import SECONDS_MAX, running_server
+from tests.client.scripted_peer import MODEL, SESSION, Talk, entry, scripted_peer, whole_turn
+from tests.client.terminal_user import at_terminal
+
+import nplt_client
+from nplt_protocol.codes import MessageType
+from nplt_protocol.events import AgentThought, Event, SessionEvent, ToolStarted
+from nplt_protocol.replies import FileStored, ModelChoice
+from nplt_protocol.requests import FileData, FileMetadata, ModelSwitch
+
+OURS = re.compile(r"\x1b\[(?:2m|0m|1m|K|\?2004[hl])")
+"""What may be sent to the terminal: our dimming, and readline's own."""
+
+
+def test_a_person_asks_looks_around_and_leaves(server: str, tmp_path: Path) -> None:
+    with at_terminal("chat", home=tmp_path, NPLT_SERVER=server) as person:
+        person.is_asked()
+        person.types("good morning")
+        person.sees("good morning\r\n")
+        person.is_asked()
+        person.types("/rename my morning")
+        person.sees("now called 'my morning'")
+        person.is_asked()
+        person.types("/sessions")
+        person.sees("my morning")
+        person.is_asked()
+        person.types("/sesions")
+        person.sees("Did you mean /sessions?")
+        person.is_asked()
+        person.types("//not a command")
+        person.sees("/not a command\r\n")
+        person.is_asked()
+        person.presses_ctrl_d()
+        session_id = person.sees_match("come back with: nplt chat --resume ([0-9a-f]{32})")
+        assert person.sees_it_end() == 0
+    with at_terminal("--resume", "my morning", home=tmp_path, NPLT_SERVER=server) as person:
+        person.sees("/not a command")
+        person.is_asked()
+        person.types("/quit")
+        person.sees(session_id)
+        assert person.sees_it_end() == 0
+
+
+def test_ctrl_c_cancels_an_answer_and_keeps_what_came(server: str, tmp_path: Path) -> None:
+    with at_terminal(server, home=tmp_path) as person:
+        person.is_asked()
+        person.types("!slow 60")
+        person.sees("word2")
+        person.presses_ctrl_c()
+        person.sees("(interrupted)")
+        person.is_asked()
+        person.types("/history 1")
+        person.sees("interrupted")
+        person.sees("word1 word2")
+        person.is_asked()
+        person.presses_ctrl_c()
+        person.sees("(Ctrl+D or /quit leaves)")
+        person.is_asked()
+        person.types("still here")
+        person.sees("still here\r\n")
+        person.is_asked()
+        person.presses_ctrl_d()
+        person.sees(f"come back with: nplt chat {server} --resume ")
+        assert person.sees_it_end() == 0
+
+
+def test_every_slash_command_works(server: str, tmp_path: Path) -> None:
+    with at_terminal("chat", home=tmp_path, NPLT_SERVER=server) as person:
+        for line, expected in (
+            ("/help", "/attach FILE"),
+            ("/new first", "in the new conversation 'first'"),
+            ("/model", r"* offline/echo"),
+            ("/model offline/echo", "the model is now offline/echo"),
+            ("/model no/such", "nplt: "),
+            (f"/attach {tmp_path}/nowhere.txt", "nowhere.txt: No such file"),
+            ("something to read", "something to read\r\n"),
+            ("/clear", "cleared"),
+            ("/status", "uptime"),
+            ("/new second", "in the new conversation 'second'"),
+            ("/switch first", "in 'first'"),
+            ("/switch", "/switch needs ID|NAME"),
+            ("/history many", "a number of messages"),
+            ("/history", "something to read"),
+            ("/delete second", "is in the trash"),
+            ("/delete", "is in the trash"),
+            ("!fail", "nplt: offline/echo fails"),
+        ):
+            person.is_asked()
+            person.types(line)
+            person.sees(expected)
+        person.is_asked()
+        person.types("/quit")
+        assert person.sees_it_end() == 0
+
+
+def test_continue_goes_to_the_most_recent_conversation(tmp_path: Path) -> None:
+    with running_server(tmp_path) as url:
+        with at_terminal("--continue", home=tmp_path, NPLT_SERVER=url) as person:
+            person.sees("there is no conversation yet")
+            person.is_asked()
+            person.types("the older one")
+            person.is_asked()
+            person.types("/new")
+            person.is_asked()
+            person.types("the newer one")
+            person.sees("the newer one\r\n")
+            person.is_asked()
+            person.presses_ctrl_d()
+            assert person.sees_it_end() == 0
+        with at_terminal("--continue", home=tmp_path, NPLT_SERVER=url) as person:
+            person.sees("the newer one")
+            person.is_asked()
+            person.presses_ctrl_d()
+            assert person.sees_it_end() == 0
+
+
+async def test_what_another_client_does_is_shown_while_one_waits(
+    server: str, tmp_path: Path
+) -> None:
+    async with nplt_client.connect(server) as other:
+        created = await other.new("shared")
+        url = f"{server}/{created.session_id}"
+        with at_terminal(url, home=tmp_path) as person:
+            person.is_asked()
+            person.types_without_enter("half a sen")
+            await other.ask_text("typed elsewhere")
+            person.sees("someone ▸ typed elsewhere")
+            person.sees("typed elsewhere")
+            person.sees("half a sen")
+            await other.rename("shared by two")
+            person.sees("(this conversation is now called shared by two)")
+            person.types("tence")
+            person.sees("half a sentence\r\n")
+            person.is_asked()
+            person.presses_ctrl_d()
+            assert person.sees_it_end() == 0
+
+
+def enter_scripted(talk: Talk) -> None:
+    talk.welcome()
+    seq, _ = talk.expect(ModelSwitch)  # for the line that says who answers
+    choice = ModelChoice(model=MODEL, previous_model=MODEL, models=(MODEL,))
+    talk.reply(MessageType.MODEL_SWITCH, seq, choice)
+
+
+def test_a_server_that_goes_away_ends_the_chat_at_once(tmp_path: Path) -> None:
+    at_prompt_again = threading.Event()
+
+    def script(talk: Talk) -> None:
+        enter_scripted(talk)
+        talk.answer("one answer")
+        assert at_prompt_again.wait(SECONDS_MAX)
+        talk.say(SessionEvent(session_id=SESSION, event="shutdown"))
+
+    with scripted_peer(script) as peer, at_terminal(peer.url, home=tmp_path) as person:
+        person.is_asked()
+        person.types("hello")
+        person.sees("one answer\r\n")
+        person.is_asked()
+        at_prompt_again.set()
+        person.sees("(the server is shutting down)")
+        person.sees(f"come back with: nplt chat {peer.url} --resume {SESSION}")
+        person.sees("nplt: the server closed the connection")
+        assert person.sees_it_end() == 5
+
+
+def test_an_attached_file_goes_with_the_next_message_only(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("some notes")
+    attachments: list[tuple[str, ...]] = []
+
+    def script(talk: Talk) -> None:
+        enter_scripted(talk)
+        seq, description = talk.expect(FileMetadata)
+        assert (description.filename, description.size) == ("notes.txt", 10)
+        assert talk.expect(FileData)[1].data == b"some notes"
+        stored = FileStored(file_id="file-1", size=10, sha256="0" * 64)
+        talk.reply(MessageType.FILE_METADATA, seq, stored)
+        for number in ("1", "2"):
+            attachments.append(talk.answer(f"answer {number}", turn_id=number).attachments)
+        talk.wait_until_gone()
+
+    with scripted_peer(script) as peer, at_terminal(peer.url, home=tmp_path) as person:
+        person.is_asked()
+        person.types(f"/attach {tmp_path}/notes.txt")
+        person.sees("notes.txt (10 bytes) goes with your next message")
+        for number in ("1", "2"):
+            person.is_asked()
+            person.types("look")
+            person.sees(f"answer {number}")
+        person.is_asked()
+        person.presses_ctrl_d()
+        assert person.sees_it_end() == 0
+    assert attachments == [("file-1",), ()]
+
+
+def hostile_texts(count: int) -> list[str]:
+    chance = random.Random(16)
+    speakable = [bit for bit in BITS if bit.isascii() or bit[0] < "\ud800"]
+    return ["".join(chance.choices(speakable, k=chance.randint(1, 8))) for _ in range(count)]
+
+
+def test_ask_says_on_a_terminal_how_to_go_on_unless_told_to_be_quiet(
+    server: str, tmp_path: Path
+) -> None:
+    for option, told in (("--no-stream", True), ("-q", False)):
+        with at_terminal("ask", option, "hi", "--server", server, home=tmp_path) as person:
+            shown = person.sees_all()
+            assert person.sees_it_end() == 0
+        assert shown.startswith("hi\r\n")
+        assert ("go on with: nplt ask -s " in shown) is told
+
+
+def test_ten_thousand_hostile_strings_bring_no_escape_byte_to_a_terminal(tmp_path: Path) -> None:
+    def script(talk: Talk) -> None:
+        talk.welcome()
+        talk.answer(*hostile_texts(10_000))
+        talk.wait_until_gone()
+
+    with scripted_peer(script) as peer:
+        arguments = ("ask", "go", "--server", peer.url)
+        with at_terminal(*arguments, home=tmp_path, NO_COLOR="1") as person:
+            shown = person.sees_all()
+            assert person.sees_it_end() == 0
+    assert "text" in shown
+    assert not FORBIDDEN.search(shown.replace("\r\n", "\n"))
+
+
+def test_thoughts_tools_and_strangers_bring_no_escape_byte_either(tmp_path: Path) -> None:
+    texts = hostile_texts(200)
+
+    def script(talk: Talk) -> None:
+        enter_scripted(talk)
+        events: list[Event] = []
+        for number, text in enumerate(texts):
+            thought = {"session_id": SESSION, "turn_id": "turn-1", "type": "reasoning"}
+            events.append(AgentThought(**thought, text=text))  # type: ignore[arg-type]
+            events.append(
+                ToolStarted(
+                    session_id=SESSION,
+                    turn_id="turn-1",
+                    call=0,
+                    tool_call_id=str(number),
+                    tool_name=text,
+                    arguments={"a": text},
+                )
+            )
+            events.append(entry(text, turn_id="theirs", role="user"))
+        talk.take_prompt(events=(*events, *whole_turn("the end")))
+        talk.wait_until_gone()
+
+    with scripted_peer(script) as peer, at_terminal(peer.url, home=tmp_path) as person:
+        person.is_asked()
+        person.types("go")
+        shown = person.sees("the end\r\n") + person.is_asked()
+        person.types("/quit")
+        assert person.sees_it_end() == 0
+    assert "someone ▸ " in shown
+    assert not FORBIDDEN.search(OURS.sub("", shown).replace("\r", ""))
+
+
+def test_reasoning_and_tools_are_dimmed_and_only_with_colours(server: str, tmp_path: Path) -> None:
+    for environ, seen in (({}, True), ({"NO_COLOR": "1"}, False)):
+        with at_terminal("chat", server, home=tmp_path, **environ) as person:
+            person.is_asked()
+            person.types("!think deep-thought")
+            assert ("\x1b[2mdeep-thought\x1b[0m" in person.is_asked()) is seen
+            person.presses_ctrl_d()
+            assert person.sees_it_end() == 0

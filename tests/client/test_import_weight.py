@@ -1,0 +1,53 @@
+"""Importing the client is cheap, and loads nothing of the server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import nplt_client
+
+HEAVY = ("pydantic", "rich", "textual", "nplt_server", "nplt_storage", "openai", "anthropic")
+
+
+def modules_after(statement: str) -> set[str]:
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import nplt_client",
+        "from nplt_client import *",
+        "import nplt_client.sync",
+        "import nplt_client.chat, nplt_client.cli, nplt_client.ask, nplt_client.listings",
+    ],
+)
+def test_no_part_of_the_client_loads_the_server_or_anything_heavy(statement: str) -> None:
+    assert not modules_after(statement) & set(HEAVY)
+
+
+def test_importing_the_package_loads_no_event_loop_and_no_protocol() -> None:
+    loaded = modules_after("import nplt_client")
+    assert not loaded & {"asyncio", "anyio", "orjson", "nplt_protocol", "click"}
+
+
+def test_every_name_the_package_promises_can_be_had() -> None:
+    for name in nplt_client.__all__:
+        assert getattr(nplt_client, name) is not None
+    assert set(nplt_client.__all__) <= set(dir(nplt_client))
+    with pytest.raises(AttributeError):
+        nplt_client.no_such_name  # noqa: B018
+
+
+def test_every_public_error_is_of_the_one_tree() -> None:
+    for name in nplt_client.__all__:
+        value = getattr(nplt_client, name)
+        if isinstance(value, type) and issubclass(value, Exception):
+            assert issubclass(value, nplt_client.NpltError)
