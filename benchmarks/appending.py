@@ -1,0 +1,178 @@
+"""B5, B6: what a durable append costs, however long the conversation is.
+
+A turn is two commits, the prompt and the answer, each on disk before anyone is
+told. Measured at the store, with its thread hop, against a bare `pwrite` and
+`fdatasync` of the same bytes. B6 lets 64 conversations commit side by side.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+import anyio
+
+from benchmarks.conversations import (
+    CONTENT_BYTES,
+    CountingFiles,
+    message,
+    text_of,
+    write_conversation,
+)
+from benchmarks.measuring import ROUNDS, Rounds, rotated
+from benchmarks.progress import tick
+from benchmarks.scratch import Plan
+from benchmarks.verdicts import Question, Verdict
+from nplt_storage.json_files import JsonFileStore
+from nplt_storage.store import Record
+
+SHORT, LONG = 10, 100_000
+TURNS_PER_ROUND = 40
+WRITERS = 64
+COMMITS_EACH = 12
+NO_DISK_SECONDS = 20e-6
+
+Step = Callable[[], Awaitable[None]]
+
+
+def appending(plan: Plan) -> list[Verdict]:
+    question = Question(number="B5", what="append a turn, durable, at 100,000 messages")
+    if _seconds_to_sync(plan.new_path("disk")) < NO_DISK_SECONDS:
+        return [question.skipped("nothing is synced here; name a real disk with --dir")]
+    data_dir = plan.new_path("append")
+    for session_id, messages in (("short", SHORT), ("long", LONG)):
+        write_conversation(data_dir, session_id, messages)
+    rounds, turn_bytes = anyio.run(_append_in_turns, data_dir)
+    content_bytes = 2 * CONTENT_BYTES
+    bytes_max = 1.5 * content_bytes + 4096
+    return [
+        question.at_most(
+            1.2,
+            rounds.ratio("long", "short"),
+            unit="× at 10",
+            details=rounds.told("long", "short", unit="µs", per_unit=1e6),
+        ),
+        Question(number="B5", what="the same, to the bare system calls").at_most(
+            1.5,
+            rounds.ratio("long", "bare"),
+            unit="× pwrite + fdatasync",
+            details=rounds.told("long", "bare", unit="µs", per_unit=1e6),
+        ),
+        Question(number="B5", what="bytes written for a turn of 2 × 510 bytes").at_most(
+            bytes_max, turn_bytes, unit="B"
+        ),
+    ]
+
+
+async def _append_in_turns(data_dir: Path) -> tuple[Rounds, float]:
+    files = CountingFiles()
+    store = await JsonFileStore.open_directory(data_dir, clock=_now, files=files)
+    long, short = await _Writer.open(store, "long", LONG), await _Writer.open(store, "short", SHORT)
+    before = files.written_bytes
+    await long.turn()
+    turn_bytes = files.written_bytes - before
+    bare = _BareFile(data_dir / "bare", commit_bytes=turn_bytes // 2)
+    steps: dict[str, Step] = {"long": long.turn, "short": short.turn, "bare": bare.turn}
+    figures: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(ROUNDS):
+        times: dict[str, list[float]] = {name: [] for name in steps}
+        for number in range(TURNS_PER_ROUND):
+            for name in rotated(list(steps), number):
+                begun = time.perf_counter()
+                await steps[name]()
+                times[name].append(time.perf_counter() - begun)
+        for name in steps:
+            figures[name].append(median(times[name]))
+        tick()
+    await store.close()
+    return Rounds(figures=figures), turn_bytes
+
+
+class _Writer:
+    def __init__(self, record: Record, seq: int) -> None:
+        self._record = record
+        self._seq = seq
+        self._content = text_of(CONTENT_BYTES)
+
+    @classmethod
+    async def open(cls, store: JsonFileStore, session_id: str, head_seq: int) -> _Writer:
+        record, _ = await store.open(session_id)
+        return cls(record, head_seq)
+
+    async def turn(self) -> None:
+        await self.commit()
+        await self.commit()
+
+    async def commit(self) -> None:
+        self._seq += 1
+        await self._record.append(message(self._seq, content=self._content))
+
+
+class _BareFile:
+    def __init__(self, path: Path, *, commit_bytes: int) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._data = b"x" * commit_bytes
+        self._offset = 0
+
+    async def turn(self) -> None:
+        self.commit()
+        self.commit()
+
+    def commit(self) -> None:
+        os.pwrite(self._descriptor, self._data, self._offset)
+        os.fdatasync(self._descriptor)
+        self._offset += len(self._data)
+
+
+def _seconds_to_sync(path: Path) -> float:
+    file = _BareFile(path, commit_bytes=1024)
+    begun = time.perf_counter()
+    for _ in range(10):
+        file.commit()
+    return (time.perf_counter() - begun) / 10
+
+
+def committing_together(plan: Plan) -> list[Verdict]:
+    question = Question(number="B6", what="64 conversations committing at once")
+    if _seconds_to_sync(plan.new_path("disk")) < NO_DISK_SECONDS:
+        return [question.skipped("nothing is synced here; name a real disk with --dir")]
+    rounds = anyio.run(_commit_together, plan.new_path("together"))
+    details = rounds.told("all", "one", unit="commits/s")
+    ratio = rounds.ratio("all", "one")
+    return [question.at_least(6, ratio, unit="× the rate of one", details=details)]
+
+
+async def _commit_together(data_dir: Path) -> Rounds:
+    data_dir.mkdir()
+    store = await JsonFileStore.open_directory(data_dir, clock=_now)
+    records = [await store.create(f"c{number}", user="local") for number in range(WRITERS + 1)]
+    alone, *together = [_Writer(record, 0) for record in records]
+    figures: dict[str, list[float]] = {"one": [], "all": []}
+    for number in range(ROUNDS):
+        for name in rotated(["one", "all"], number):
+            writers = [alone] if name == "one" else together
+            each = COMMITS_EACH * 16 if name == "one" else COMMITS_EACH
+            figures[name].append(await _commits_per_second(writers, each))
+        tick()
+    await store.close()
+    return Rounds(figures=figures)
+
+
+async def _commits_per_second(writers: list[_Writer], commits_each: int) -> float:
+    async def commit_all(writer: _Writer) -> None:
+        for _ in range(commits_each):
+            await writer.commit()
+
+    begun = time.perf_counter()
+    async with anyio.create_task_group() as tasks:
+        for writer in writers:
+            tasks.start_soon(commit_all, writer)
+    return len(writers) * commits_each / (time.perf_counter() - begun)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

@@ -1,0 +1,134 @@
+"""B4: one turn's deltas to a hundred attached clients.
+
+Compared with one write per token and client. The server may join tokens that
+come within one tick of its loop into one frame, so the figure is its CPU time
+per token and client: for the peer that is one frame each. The whole turn
+counts, its entries and its commits too, from the prompt to TURN_FINISHED.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from benchmarks.fan_out_load import listen
+from benchmarks.measuring import alternate
+from benchmarks.peers.write_per_token import COUNT, frame_of
+from benchmarks.processes import Program, peer, server
+from benchmarks.scratch import Plan
+from benchmarks.verdicts import Question, Verdict
+from benchmarks.wire import (
+    ATTACH,
+    PROMPT,
+    SECONDS_MAX,
+    SESSION_EVENT,
+    TEXT_DELTA,
+    TURN_FINISHED,
+    Caller,
+    encode,
+    split,
+)
+
+CLIENTS = 100
+OUR_TOKENS = 8_000
+PEER_TOKENS = 1_000
+
+
+def fanning_out(plan: Plan) -> list[Verdict]:
+    with (
+        server(plan.new_path("fan-out")) as ours,
+        peer("write_per_token") as other,
+        _turns_of_ours(ours) as turns,
+        _turns_of_peer(other) as of_peer,
+    ):
+        rounds = alternate({"nplt": turns.measure, "write per token": of_peer})
+    details = rounds.told("nplt", "write per token", unit="µs")
+    details += f" a token and client; {turns.tokens / turns.frames:.0f} tokens a frame"
+    question = Question(number="B4", what="deltas to 100 clients, server CPU")
+    ratio = rounds.ratio("nplt", "write per token")
+    return [question.at_most(0.2, ratio, unit="× one write per token", details=details)]
+
+
+@dataclass(slots=True)
+class _TurnEar:
+    text: list[str] = field(default_factory=list)
+    _rest: bytes = b""
+
+    def hear(self, data: bytes) -> bool:
+        frames, self._rest = split(self._rest + data)
+        for frame in frames:
+            if frame.type == TEXT_DELTA:
+                self.text.append(json.loads(frame.payload)["text"])
+            elif frame.type == SESSION_EVENT:
+                raise ConnectionError(f"a client could not keep up: {frame.payload!r}")
+            elif frame.type == TURN_FINISHED:
+                return True
+        return False
+
+
+@dataclass(slots=True)
+class _CountingEar:
+    missing: int
+
+    def hear(self, data: bytes) -> bool:
+        self.missing -= len(data)
+        return self.missing == 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Turns:
+    program: Program
+    callers: list[Caller]
+    tokens: int = 0
+    frames: int = 0
+
+    def measure(self) -> float:
+        text = "a " * OUR_TOKENS
+        before = self.program.cpu_seconds()
+        self.callers[0].sock.sendall(encode(PROMPT, 100, {"text": text}))
+        ears = listen([caller.sock for caller in self.callers], _TurnEar)
+        spent = self.program.cpu_seconds() - before
+        for ear in ears:
+            assert isinstance(ear, _TurnEar)
+            if "".join(ear.text) != text:
+                raise ValueError("a client heard something else")
+            self.frames += len(ear.text)
+        self.tokens += OUR_TOKENS * CLIENTS
+        return spent / (OUR_TOKENS * CLIENTS) * 1e6
+
+
+@contextmanager
+def _turns_of_ours(program: Program) -> Iterator[_Turns]:
+    callers = [Caller(program.port) for _ in range(CLIENTS)]
+    session_id = callers[0].welcome["session_id"]
+    for caller in callers[1:]:
+        caller.request(ATTACH, {"session_id": session_id})
+    try:
+        turns = _Turns(program=program, callers=callers)
+        turns.measure()
+        yield turns
+    finally:
+        for caller in callers:
+            caller.sock.close()
+
+
+@contextmanager
+def _turns_of_peer(program: Program) -> Iterator[Callable[[], float]]:
+    address = ("127.0.0.1", program.port)
+    sockets = [socket.create_connection(address, timeout=SECONDS_MAX) for _ in range(CLIENTS)]
+    due_bytes = sum(len(frame_of(number)) for number in range(PEER_TOKENS))
+
+    def measure() -> float:
+        before = program.cpu_seconds()
+        sockets[0].sendall(COUNT.pack(PEER_TOKENS))
+        listen(sockets, lambda: _CountingEar(due_bytes))
+        return (program.cpu_seconds() - before) / (PEER_TOKENS * CLIENTS) * 1e6
+
+    try:
+        yield measure
+    finally:
+        for sock in sockets:
+            sock.close()

@@ -1,0 +1,137 @@
+"""Programs under measurement: started, watched from outside, ended.
+
+What a process costs is read from the kernel's own books (its CPU clock, its
+memory map), never asked of the process. Linux only. Every process gets an
+environment without anything that would configure a server or a client.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+OFFLINE = {"providers": [{"id": "offline", "type": "offline", "words_per_second": 0}]}
+PATIENCE_SECONDS = 60.0
+_CPU_CLOCK_OF_PROCESS = 2
+
+
+class DidNotStart(Exception):
+    """A program ended, or said something else, instead of listening."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    pid: int
+    port: int
+    seconds_to_listen: float
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all its threads, to the nanosecond."""
+        return time.clock_gettime(~self.pid << 3 | _CPU_CLOCK_OF_PROCESS)
+
+    def resident_bytes(self) -> int:
+        return self._kibibytes("smaps_rollup", "Rss:") * 1024
+
+    def peak_resident_bytes(self) -> int:
+        return self._kibibytes("status", "VmHWM:") * 1024
+
+    def _kibibytes(self, book: str, name: str) -> int:
+        for line in Path(f"/proc/{self.pid}/{book}").read_text().splitlines():
+            if line.startswith(name):
+                return int(line.split()[1])
+        raise LookupError(name)
+
+
+@contextmanager
+def listening(command: Sequence[str], *, stderr: Path | None = None) -> Iterator[Program]:
+    """Runs a program until it is no longer needed; gives it once it listens."""
+    with (stderr or Path(os.devnull)).open("wb") as log:
+        begun = time.perf_counter()
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=clean_environment()
+        )
+        assert process.stdout is not None
+        try:
+            ready, _, _ = select.select([process.stdout], [], [], PATIENCE_SECONDS)
+            line = process.stdout.readline() if ready else "nothing"
+            seconds = time.perf_counter() - begun
+            if not line.startswith("listening on "):
+                told = stderr.read_text()[-2_000:] if stderr else ""
+                raise DidNotStart(f"{' '.join(command[1:4])}: {line or told!r}")
+            port = int(line.rsplit(":", 1)[1])
+            yield Program(pid=process.pid, port=port, seconds_to_listen=seconds)
+        finally:
+            _end(process)
+
+
+def server_command(
+    data_dir: Path, *, settings: dict[str, Any] | None = None, python: Sequence[str] = ()
+) -> list[str]:
+    data_dir.mkdir(parents=True, exist_ok=True)
+    config = data_dir.with_suffix(".yaml")
+    # JSON is YAML.
+    config.write_text(json.dumps({**OFFLINE, "log_level": "error", **(settings or {})}))
+    flags = ["--config", str(config), "--port", "0", "--data-dir", str(data_dir)]
+    return [sys.executable, *python, "-m", "nplt_server", *flags]
+
+
+@contextmanager
+def server(data_dir: Path, *, settings: dict[str, Any] | None = None) -> Iterator[Program]:
+    command = server_command(data_dir, settings=settings)
+    with listening(command, stderr=data_dir.with_suffix(".log")) as program:
+        yield program
+
+
+@contextmanager
+def peer(name: str) -> Iterator[Program]:
+    with listening([sys.executable, "-m", f"benchmarks.peers.{name}"]) as program:
+        yield program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Of a whole process, from fork to exit."""
+
+    wall_seconds: float
+    cpu_seconds: float
+
+
+def cost_of(*command: str) -> Cost:
+    """Runs it once; it must succeed."""
+    begun = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        env=clean_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    wall_seconds = time.perf_counter() - begun
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return Cost(wall_seconds=wall_seconds, cpu_seconds=usage.ru_utime + usage.ru_stime)
+
+
+def clean_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("NPLT_")}
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
