@@ -111,6 +111,11 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
     def unsent_bytes(self) -> int:
         return self._sending.unsent_bytes
 
+    @property
+    def replies_pile_up(self) -> bool:
+        """The peer asks faster than it reads: better wait with the next answer."""
+        return self._sending.replies_pile_up
+
     async def receive(self) -> list[Item | ConnectionRefused]:
         """The next batch; empty once the peer has said its last word or is gone."""
         while not self._inbox:

@@ -27,7 +27,7 @@ def check_room(agenda: Agenda, waiting_max: int) -> None:
     if len(agenda) >= waiting_max:
         raise RequestError(
             ErrorCode.BUSY,
-            f"{waiting_max} prompts wait here already; try again when one is answered",
+            f"{waiting_max} requests wait here already; try again when one is answered",
             retry_after=1.0,
         )
 

@@ -14,7 +14,9 @@ from functools import partial
 
 from nplt_protocol.events import Event, TurnFinished, TurnStarted
 from nplt_protocol.json_values import JsonObject
+from nplt_protocol.replies import ActiveTurn
 from nplt_server.activity import Activity
+from nplt_server.ending import end_turn, fault_for
 from nplt_server.errors import as_request_error, internal_error
 from nplt_server.household import Household
 from nplt_server.turn import Turn, TurnDesk, TurnOutcome, run_turn
@@ -40,6 +42,7 @@ class Agenda:
         "_history",
         "_house",
         "_is_busy",
+        "_owed",
         "_running",
         "_user",
         "_waiting",
@@ -64,6 +67,7 @@ class Agenda:
         self._emit = emit
         self._waiting: list[Turn | Chore] = []
         self._is_busy = False
+        self._owed: list[FaultEntry] = []
         self._running: _Running | None = None
 
     def __len__(self) -> int:
@@ -80,6 +84,19 @@ class Agenda:
     @property
     def waiting(self) -> tuple[str, ...]:
         return tuple(item.turn_id for item in self._waiting if isinstance(item, Turn))
+
+    @property
+    def active_turn(self) -> ActiveTurn | None:
+        if self._running is None:
+            return None
+        turn, voice = self._running.turn, self._running.voice
+        return ActiveTurn(
+            turn_id=turn.turn_id, call=turn.call, offset=voice.offset, model=turn.model
+        )
+
+    def holds(self, turn_id: str) -> bool:
+        running = self.running
+        return turn_id in self.waiting or (running is not None and running.turn_id == turn_id)
 
     def add(self, item: Turn | Chore) -> int:
         """Queues it and gives how many stand before it. Call `advance` after."""
@@ -161,7 +178,7 @@ class Agenda:
         try:
             outcome = await run_turn(turn, self._desk(turn))
         except Exception as error:
-            outcome = self._unrecorded(error)
+            outcome = self._unrecorded(turn, error)
         finally:
             if has_place:
                 house.places.give_back(self._user)
@@ -182,18 +199,29 @@ class Agenda:
             write=self._write,
         )
 
+    @property
+    def is_in_debt(self) -> bool:
+        return bool(self._owed)
+
+    async def pay_debts(self) -> None:
+        """Ends that were told and could not be written are written now, before
+        anything else is: a turn that is over must never be taken up again."""
+        while self._owed:
+            fault = self._owed[0]
+            await end_turn(fault, self._history, tools=self._house.tools, write=self._write)
+            if fault in self._owed:
+                self._owed.remove(fault)
+
     async def _end_unstarted(self, turn: Turn) -> None:
         self._house.counters.turns_started += 1
         reason = turn.cancel_reason
-        fault = FaultEntry(
-            turn_id=turn.turn_id, content=reason, code="cancelled", state="interrupted"
-        )
+        fault = fault_for(turn.turn_id, reason, code="cancelled", state="interrupted")
         error: JsonObject = {"code": "cancelled", "message": reason}
         try:
             seq = (await self._write(fault)).seq
             outcome = TurnOutcome(state="interrupted", seq=seq, usage={}, error=error)
         except Exception as problem:
-            outcome = self._unrecorded(problem)
+            outcome = self._unrecorded(turn, problem)
         self._finish(turn, outcome)
 
     def _finish(self, turn: Turn, outcome: TurnOutcome) -> None:
@@ -209,12 +237,13 @@ class Agenda:
             )
         )
 
-    def _unrecorded(self, error: Exception) -> TurnOutcome:
+    def _unrecorded(self, turn: Turn, error: Exception) -> TurnOutcome:
         """Its end could not even be written (a full disk, a bug): it is told
-        all the same, so that nobody waits for ever."""
+        all the same, so that nobody waits for ever, and the record owes it."""
         known = as_request_error(error)
         if known is None:
             log.error("a turn of %s failed", self._history.session_id, exc_info=error)
             known = internal_error()
+        self._owed.append(fault_for(turn.turn_id, known.message, code=known.code, state="failed"))
         details: JsonObject = {"code": known.code, "message": known.message}
         return TurnOutcome(state="failed", seq=self._history.head_seq, usage={}, error=details)

@@ -37,7 +37,7 @@ from nplt_server.registry import Registry
 from nplt_server.settings import Settings
 from nplt_server.tools.builtin import now_tool
 from nplt_server.tools.runner import ToolRunner
-from nplt_server.users import Users
+from nplt_server.users import LOCAL_USER, Users
 from nplt_server.writer import Spawn
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.errors import DataDirectoryInUse, StorageError
@@ -78,12 +78,23 @@ class Server:
             await self._drain()
             tasks.cancel_scope.cancel()
 
+    async def resume(self) -> None:
+        """Prompts accepted in an earlier life are answered, whoever is there."""
+        names = {user.name for user in self._settings.users} | {LOCAL_USER}
+        for user in names:
+            for row in self._premises.household.store.rows(user):
+                if row.unfinished and not row.damaged:
+                    try:
+                        await self._premises.registry.get(row.session_id, user)
+                    except Exception as error:
+                        log.warning("%s can't be taken up again: %s", row.session_id, error)
+
     async def _look_after(self) -> None:
         while True:
             await anyio.sleep(1.0)
             try:
                 self._premises.front_desk.sweep(asyncio.get_running_loop().time())
-                await self._premises.registry.close_idle()
+                await self._premises.registry.close_unused()
             except Exception:
                 log.exception("looking after connections and conversations failed; going on")
 
@@ -103,6 +114,11 @@ class Server:
             conversation.interrupt("the server is shutting down")
         with anyio.move_on_after(5.0):
             await activity.quiet()
+        for conversation in self._premises.registry:
+            try:
+                await conversation.leave_word()
+            except Exception:
+                log.exception("%s: its last word could not be written", conversation.session_id)
         for session in self._premises.front_desk:
             session.send_away("The server is shutting down.", ErrorCode.SHUTTING_DOWN)
         with anyio.move_on_after(1.0):
@@ -124,6 +140,7 @@ async def serve(settings: Settings, ready: Callable[[Server], None]) -> None:
             reception = _open_reception(settings, premises, tls, spawn)
             server = Server(settings, premises, Listener(sockets, reception.welcome))
             ready(server)
+            spawn(server.resume)
             await server.run()
             await premises.registry.close_all()
             tasks.cancel_scope.cancel()

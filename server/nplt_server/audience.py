@@ -19,27 +19,33 @@ log = logging.getLogger(__name__)
 class Said:
     """An event on its way to many: the value, and its bytes once someone needs them."""
 
-    __slots__ = ("_frames", "event")
+    __slots__ = ("_bytes_max", "_frames", "event")
 
-    def __init__(self, event: Event) -> None:
+    def __init__(self, event: Event, bytes_max: int) -> None:
         self.event = event
+        self._bytes_max = bytes_max
         self._frames: bytes | None = None
 
     @property
     def frames(self) -> bytes:
         if self._frames is None:
-            self._frames = encode_event(self.event)
+            self._frames = encode_event(self.event, message_bytes_max=self._bytes_max)
         return self._frames
 
 
 class Listener(Protocol):
     def hear(self, said: Said) -> None: ...
 
+    def dropped(self) -> None:
+        """It failed to listen and was taken out; it must not go on as if it heard."""
+        ...
+
 
 class Audience:
-    __slots__ = ("_listeners",)
+    __slots__ = ("_bytes_max", "_listeners")
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
         # A dict keeps the order of arrival, so everyone hears in that order.
         self._listeners: dict[Listener, None] = {}
 
@@ -58,7 +64,7 @@ class Audience:
     def emit(self, event: Event) -> None:
         if not self._listeners:
             return
-        said = Said(event)
+        said = Said(event, self._bytes_max)
         for listener in tuple(self._listeners):
             try:
                 listener.hear(said)
@@ -66,3 +72,4 @@ class Audience:
                 # Its own affair: the turn goes on, and the others hear it.
                 log.exception("a listener failed; it is taken out")
                 self.leave(listener)
+                listener.dropped()

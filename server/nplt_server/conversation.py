@@ -8,8 +8,9 @@ what must reach clients goes through the audience or the callbacks handed in.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
 import anyio
 
@@ -17,7 +18,7 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.events import Event, SessionEvent
 from nplt_protocol.json_values import JsonObject
-from nplt_protocol.replies import ActiveTurn, Attached, Cleared, Receipt
+from nplt_protocol.replies import Attached, Cleared, Receipt
 from nplt_protocol.requests import Attach, Prompt
 from nplt_server.acceptance import (
     check_attachments,
@@ -32,7 +33,7 @@ from nplt_server.audience import Audience
 from nplt_server.household import Household
 from nplt_server.playback import entry_event, missed_entries, missed_text
 from nplt_server.turn import Turn
-from nplt_server.unfinished import pick_up
+from nplt_server.unfinished import pick_up, word_for_later
 from nplt_server.writer import Writer
 from nplt_storage.entries import (
     ClearEntry,
@@ -44,13 +45,26 @@ from nplt_storage.entries import (
 from nplt_storage.history import ConversationHistory
 from nplt_storage.store import Record
 
+log = logging.getLogger(__name__)
+
 ConversationState = Literal["running", "waiting", "idle"]
+_Given = TypeVar("_Given")
+
+
+def _hand_over(callback: Callable[[_Given], None], value: _Given) -> None:
+    """To whoever asked. If its connection can't take it, that is its affair: what
+    is on disk has happened, and the conversation goes on."""
+    try:
+        callback(value)
+    except Exception:
+        log.exception("an answer could not be handed over")
 
 
 class Conversation:
     __slots__ = (
         "_agenda",
         "_house",
+        "_is_closed",
         "_record",
         "_writer",
         "activity",
@@ -73,12 +87,13 @@ class Conversation:
     ) -> None:
         self.session_id = session_id
         self.user = user
-        self.audience = Audience()
+        self.audience = Audience(household.limits.message_bytes_max)
         self.deleted = False
         self.used_at = anyio.current_time()
         self.history = history or ConversationHistory(session_id)
         self._house = household
         self._record = record
+        self._is_closed = False
         self.activity = Activity(part_of=household.activity)
         self._writer = Writer(
             self.history,
@@ -120,27 +135,27 @@ class Conversation:
 
     @property
     def is_busy(self) -> bool:
-        return bool(len(self._agenda)) or not self.activity.is_quiet
+        agenda = self._agenda
+        return bool(len(agenda)) or agenda.is_in_debt or not self.activity.is_quiet
+
+    @property
+    def is_unused(self) -> bool:
+        return not self.audience and not self.is_busy
+
+    @property
+    def prompts_waiting(self) -> int:
+        return len(self._agenda.waiting)
 
     def holds_turn(self, turn_id: str) -> bool:
-        running = self._agenda.running
-        return turn_id in self._agenda.waiting or (
-            running is not None and running.turn_id == turn_id
-        )
+        return self._agenda.holds(turn_id)
 
     def snapshot(self, clients: tuple[JsonObject, ...] = ()) -> Attached:
-        active = None
-        turn, voice = self._agenda.running, self._agenda.voice
-        if turn is not None and voice is not None:
-            active = ActiveTurn(
-                turn_id=turn.turn_id, call=turn.call, offset=voice.offset, model=turn.model
-            )
         return Attached(
             session_id=self.session_id,
             name=self.name,
             model=self.model,
             head_seq=self.history.head_seq,
-            active_turn=active,
+            active_turn=self._agenda.active_turn,
             queue=self._agenda.waiting,
             clients=clients,
         )
@@ -152,12 +167,14 @@ class Conversation:
         if prompt.model is not None:
             self._house.router.check(prompt.model)
         self._check_open()
+        await self._agenda.pay_debts()
 
         def prepare() -> Entry | None:
             self._check_open()
             known = prompt.message_id and self.history.prompt_with(prompt.message_id)
             if known:
-                receipt(second_receipt(prompt, known, self.history, self._agenda))
+                again = second_receipt(prompt, known, self.history, self._agenda)
+                _hand_over(receipt, again)
                 return None
             check_room(self._agenda, self._house.limits.waiting_prompts_max)
             check_attachments(prompt.attachments, self.history)
@@ -166,23 +183,25 @@ class Conversation:
         def stored(entry: Entry) -> None:
             assert isinstance(entry, ModelInputEntry)
             ahead = self._agenda.add(Turn(prompt=entry))
-            receipt(first_receipt(self.session_id, entry, ahead=ahead))
+            _hand_over(receipt, first_receipt(self.session_id, entry, ahead=ahead))
             self._tell(entry)
             self._agenda.advance()
+            if self.deleted:  # it was on its way while the conversation was deleted
+                self.cancel(entry.turn_id or "", "the conversation was deleted")
 
         await self._writer.write(prepare, stored)
 
-    def replay(self, cursor: Attach | None) -> list[Event]:
+    def replay(self, cursor: Attach | None) -> bytes:
         """What a client that attaches now has missed, ready to be sent before
         anything new is said."""
         limits = self._house.limits
-        events: list[Event] = []
+        frames: list[bytes] = []
         if cursor is not None and cursor.after_seq is not None:
-            events += missed_entries(self.history, cursor.after_seq, limits)
+            frames += missed_entries(self.history, cursor.after_seq, limits)
         turn, voice = self._agenda.running, self._agenda.voice
         if turn is not None and voice is not None:
-            events += missed_text(turn, voice, cursor)
-        return events
+            frames += missed_text(turn, voice, cursor)
+        return b"".join(frames)
 
     def cancel(self, turn_id: str, reason: str = "cancelled") -> bool:
         return self._agenda.cancel(turn_id, reason)
@@ -200,14 +219,15 @@ class Conversation:
     ) -> None:
         """Waits for the turns before it; those that come later wait for it."""
         self._check_open()
+        check_room(self._agenda, self._house.limits.waiting_prompts_max)
 
         async def chore() -> None:
             try:
                 through = (await self.write_fact(ClearEntry())).seq - 1 if self.is_stored else 0
             except Exception as error:
-                failed(error)
+                _hand_over(failed, error)
                 return
-            done(Cleared(session_id=self.session_id, cleared_through_seq=through))
+            _hand_over(done, Cleared(session_id=self.session_id, cleared_through_seq=through))
             self._announce("cleared", {"cleared_through_seq": through})
 
         self._agenda.add(chore)
@@ -240,10 +260,22 @@ class Conversation:
     def _announce(self, what: str, details: JsonObject) -> None:
         self.emit(SessionEvent(session_id=self.session_id, event=what, details=details))
 
+    async def leave_word(self) -> None:
+        """Before the server stops: debts are paid, and what only waits is said to."""
+        await self._agenda.pay_debts()
+        if self._agenda.waiting:
+            await self._write_shielded(word_for_later(len(self._agenda.waiting)))
+
     async def close(self) -> None:
+        self._is_closed = True
         if self._record is not None:
             record, self._record = self._record, None
             await record.close()
+
+    async def reopen(self) -> None:
+        """It was closed to be deleted, and could not be."""
+        self._record, _ = await self._house.store.open(self.session_id)
+        self._is_closed = self.deleted = False
 
     async def pick_up(self) -> None:
         """What was left undone when the server stopped last."""
@@ -254,6 +286,8 @@ class Conversation:
     # How lines are written
 
     async def _open_record(self) -> Record:
+        if self._is_closed:
+            raise RequestError(ErrorCode.UNAVAILABLE, "this conversation was just closed")
         if self._record is None:
             self._record = await self._house.store.create(self.session_id, user=self.user)
         return self._record

@@ -20,7 +20,8 @@ from nplt_server.users import Users
 if TYPE_CHECKING:
     from nplt_server.session import Session
 
-_ADDRESSES_REMEMBERED_MAX = 10_000
+_ADDRESSES_MAX = 10_000
+_FORGIVE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,7 @@ class FrontDesk:
         self._sessions: dict[Session, None] = {}
         self._by_address: Counter[str] = Counter()
         self._wrong_tokens: Counter[str] = Counter()
+        self._forgave_at = 0.0
         self._frames: dict[str, Bucket] = {}
         self._prompts: dict[str, Bucket] = {}
         self._guests = Activity()
@@ -77,7 +79,7 @@ class FrontDesk:
         if not self.users.need_tokens:
             return True
         mine = sum(1 for session in self._sessions if session.user == user)
-        return mine <= self.limits.connections_per_user_max
+        return mine < self.limits.connections_per_user_max
 
     def sign_in(self, session: Session) -> None:
         self._sessions[session] = None
@@ -95,9 +97,7 @@ class FrontDesk:
     def penalty_for(self, address: str) -> float:
         """Seconds a wrong token costs: more each time from the same address."""
         self._wrong_tokens[address] += 1
-        if len(self._wrong_tokens) > _ADDRESSES_REMEMBERED_MAX:
-            self._wrong_tokens.clear()
-        return float(min(0.05 * 2 ** self._wrong_tokens[address], 5.0))
+        return float(min(0.05 * 2 ** min(self._wrong_tokens[address], 7), 5.0))
 
     async def keep_pace(self, user: str) -> None:
         """Returns when this user's next frame may be taken up."""
@@ -122,6 +122,9 @@ class FrontDesk:
         await self._guests.quiet()
 
     def sweep(self, now: float) -> None:
+        if now - self._forgave_at > _FORGIVE_SECONDS or len(self._wrong_tokens) > _ADDRESSES_MAX:
+            self._forgave_at = now
+            self._wrong_tokens.clear()
         for session in self:
             session.check_pulse(now)
 

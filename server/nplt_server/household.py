@@ -28,6 +28,7 @@ class ConversationLimits:
     turns_max: int = 64
     message_bytes_max: int = 1024 * 1024
     replay_entries_max: int = 1_000
+    replay_bytes_max: int = 4 * 1024 * 1024
 
 
 @dataclass(slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Listener:
                 continue
             pause = shortest
             await self._welcome(accepted)
+            await anyio.lowlevel.checkpoint()  # those who came first are served first
 
 
 async def bind(host: str, port: int) -> list[socket.socket]:

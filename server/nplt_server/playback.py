@@ -1,13 +1,15 @@
 """What a client is shown that was not there: entries as events, and a replay.
 
-Pure: from history and a running turn to events. A message never outgrows the
-limit of the wire; what is larger travels cut, with its real size.
+Pure: from history and a running turn to frames. A message never outgrows the
+limit of the wire; what is larger travels cut, with its real size. A replay is
+bounded too: who missed more reads it page by page.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from nplt_protocol.codec import encode_event
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.events import EntryAdded, Event, TextDelta
@@ -36,40 +38,41 @@ def entry_event(session_id: str, entry: Entry, bytes_max: int) -> EntryAdded:
 
 def missed_entries(
     history: ConversationHistory, after_seq: int, limits: ConversationLimits
-) -> list[Event]:
+) -> list[bytes]:
     missed = history.head_seq - after_seq
     if missed > limits.replay_entries_max:
-        newest = history.head_seq - limits.replay_entries_max
-        raise RequestError(
-            ErrorCode.TOO_LARGE,
-            f"{missed} entries are too many to replay: read them with HISTORY_REQUEST, "
-            f"and attach with an after_seq of at least {newest}",
-            field="after_seq",
-        )
-    return [
-        entry_event(history.session_id, entry, limits.message_bytes_max)
-        for entry in history.entries[max(0, after_seq) :]
-    ]
+        raise _too_much_to_replay(missed)
+    frames: list[bytes] = []
+    total = 0
+    for entry in history.entries[max(0, after_seq) :]:
+        event = entry_event(history.session_id, entry, limits.message_bytes_max)
+        frames.append(encode_event(event, message_bytes_max=limits.message_bytes_max))
+        total += len(frames[-1])
+        if total > limits.replay_bytes_max:
+            raise _too_much_to_replay(missed)
+    return frames
 
 
-def missed_text(turn: Turn, voice: Voice, cursor: Attach | None) -> list[Event]:
+def missed_text(turn: Turn, voice: Voice, cursor: Attach | None) -> list[bytes]:
     """What was said of the running call, from where the client stands. A place
-    we don't hold, or none: the call again from its beginning."""
+    we don't hold, or none: the call again from its beginning. Its reasoning
+    always comes from the beginning: nobody says how much of it they hold."""
     if turn.output is None:
         return []
     said = turn.output.text[: voice.offset]
-    reasoned = turn.output.reasoning[: voice.reasoning_offset]
-    same_call = (
-        cursor is not None
-        and cursor.turn_id == turn.turn_id
-        and (cursor.call or 0) == turn.call
-        and (cursor.offset or 0) <= len(said)
-    )
-    start = (cursor.offset or 0) if same_call and cursor is not None else 0
-    if same_call:
-        return voice.events("text", said[start:], start)
-    again = voice.events("text", said, 0)
-    return [*voice.events("reasoning", reasoned, 0), *map(_marked, again)]
+    events = voice.events("reasoning", turn.output.reasoning[: voice.reasoning_offset], 0)
+    place = _place_held(turn, cursor)
+    if place is not None and place <= len(said):
+        events += voice.events("text", said[place:], place)
+    else:
+        events += [_marked(event) for event in voice.events("text", said, 0)]
+    return [encode_event(event) for event in events]
+
+
+def _place_held(turn: Turn, cursor: Attach | None) -> int | None:
+    if cursor is None or cursor.turn_id != turn.turn_id or (cursor.call or 0) != turn.call:
+        return None
+    return cursor.offset or 0
 
 
 def _marked(event: Event) -> Event:
@@ -77,3 +80,12 @@ def _marked(event: Event) -> Event:
     if isinstance(event, TextDelta) and event.offset == 0:
         return replace(event, replay_from=0)
     return event
+
+
+def _too_much_to_replay(missed: int) -> RequestError:
+    return RequestError(
+        ErrorCode.TOO_LARGE,
+        f"{missed} entries are too much to replay: read them with HISTORY_REQUEST, "
+        "and attach with a later after_seq",
+        field="after_seq",
+    )

@@ -6,8 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nplt_protocol.connection import Received
 from nplt_protocol.errors import ProtocolError
@@ -21,6 +20,7 @@ from nplt_server.premises import Premises
 from nplt_server.presenters.base import Answer
 from nplt_server.session import Session
 from nplt_server.uploads import UploadLimits, Uploads
+from nplt_server.writer import Spawn
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +32,18 @@ class Reception:
     upload_limits: UploadLimits
     tls: ssl.SSLContext | None
     handshake_seconds_max: float
-    spawn: Callable[[Callable[[], Awaitable[None]]], None]
+    spawn: Spawn
+    arriving: set[socket.socket] = field(default_factory=set)
+    """Accepted, and still shaking hands."""
 
     async def welcome(self, accepted: socket.socket) -> None:
         """Quick: the accept loop waits for it. The rest happens beside it."""
+        crowd = len(self.premises.front_desk) + len(self.arriving)
+        if self.tls is not None and crowd >= self.premises.front_desk.limits.connections_max:
+            # No word can be said to it before its handshake, which it may never finish.
+            accepted.close()
+            return
+        self.arriving.add(accepted)
         self.spawn(lambda: self._receive(accepted))
 
     async def _receive(self, accepted: socket.socket) -> None:
@@ -46,6 +54,8 @@ class Reception:
             log.info("a connection failed before it began: %s", error)
             accepted.close()
             return
+        finally:
+            self.arriving.discard(accepted)
         reason = desk.reason_to_refuse(stream.peer[0] if stream.peer else "")
         if reason is not None:
             stream.send(connection.send_text(reason))
@@ -57,7 +67,9 @@ class Reception:
             registry=self.premises.registry,
             front_desk=desk,
             answering=self._answer,
-            uploads=Uploads(self.premises.household.files, self.upload_limits),
+            uploads=Uploads(
+                self.premises.household.files, self.upload_limits, self.premises.registry
+            ),
         )
         desk.sign_in(session)
         try:

@@ -1,15 +1,22 @@
 """Which conversations are open, and who may enter them.
 
 A conversation is opened when someone needs it and closed when nobody did for a
-while. Fresh ids are reserved for a user without costing a file: the
-conversation is stored with its first message, from whichever connection that
-comes. What isn't yours is answered exactly like what isn't there.
+while, or when too many are open at once. Fresh ids are reserved for a user
+without costing a file: the conversation is stored with its first message, from
+whichever connection that comes. What isn't yours is answered exactly like what
+isn't there.
+
+    reserved ──first message──▶ open ◀──needed / unused──▶ closed
+                                  └──────deleted──────▶ trash
+
+Opening, closing and deleting one conversation never overlap: a lock per id.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import anyio
 
@@ -21,7 +28,8 @@ from nplt_server.errors import no_such_conversation
 from nplt_server.household import Household
 from nplt_storage.catalog import ConversationRow
 
-_IDLE_SECONDS_MAX = 60.0
+_UNUSED_SECONDS_MAX = 60.0
+_UNUSED_MAX = 128
 _RESERVED_MAX = 10_000
 _CANDIDATES_MAX = 20
 
@@ -30,52 +38,36 @@ class Registry:
     def __init__(self, household: Household) -> None:
         self._house = household
         self._open: dict[str, Conversation] = {}
-        self._opening: dict[str, anyio.Lock] = {}
+        self._locks: dict[str, anyio.Lock] = {}
         self._reserved: OrderedDict[str, str] = OrderedDict()
 
     def __iter__(self) -> Iterator[Conversation]:
         return iter(tuple(self._open.values()))
 
+    # Getting in
+
     def fresh(self, user: str) -> Conversation:
         """A new conversation under a reserved id, not stored yet."""
         session_id = self._house.new_session_id()
-        self._reserved[session_id] = user
-        if len(self._reserved) > _RESERVED_MAX:
-            self._reserved.popitem(last=False)
+        self._reserve(session_id, user)
         return self._keep(Conversation(session_id, user=user, household=self._house))
 
     async def get(self, session_id: str, user: str) -> Conversation:
         """The open conversation; opened if need be."""
+        self._check_entry(session_id, user)
         conversation = self._open.get(session_id)
         if conversation is None:
-            lock = self._opening.setdefault(session_id, anyio.Lock())
-            async with lock:
+            async with self._alone_with(session_id):
                 conversation = self._open.get(session_id) or await self._load(session_id, user)
-            self._opening.pop(session_id, None)
-        if conversation.user != user or conversation.deleted:
+        if conversation.deleted:
             raise no_such_conversation(session_id)
         conversation.used_at = anyio.current_time()
         return conversation
 
     def row(self, session_id: str, user: str) -> ConversationRow | None:
         """Its row in the catalogue; `None` while it is only reserved."""
-        row = self._house.store.row(session_id)
-        if row is not None and row.user == user:
-            return row
-        reserved = self._reserved.get(session_id) == user
-        if row is None and reserved:
-            return None
-        raise no_such_conversation(session_id)
-
-    def state_of(self, session_id: str) -> str:
-        conversation = self._open.get(session_id)
-        return conversation.state if conversation else "idle"
-
-    def turn_holder(self, turn_id: str, user: str) -> Conversation | None:
-        for conversation in self._open.values():
-            if conversation.user == user and conversation.holds_turn(turn_id):
-                return conversation
-        return None
+        self._check_entry(session_id, user)
+        return self._house.store.row(session_id)
 
     def resolve(self, wanted: str, user: str) -> str:
         """Exact id, else exact name, else unique prefix of an id."""
@@ -93,48 +85,118 @@ class Registry:
                 raise _ambiguous(wanted, matches)
         raise no_such_conversation(wanted)
 
+    # Looking around
+
+    def state_of(self, session_id: str) -> str:
+        conversation = self._open.get(session_id)
+        return conversation.state if conversation else "idle"
+
+    def turn_holder(self, turn_id: str, user: str) -> Conversation | None:
+        for conversation in self._open.values():
+            if conversation.user == user and conversation.holds_turn(turn_id):
+                return conversation
+        return None
+
+    # Going out
+
+    def left(self, conversation: Conversation) -> None:
+        """Its last listener may have gone: nothing is kept of a conversation in
+        which nothing was said. Its id stays reserved."""
+        is_ours = self._open.get(conversation.session_id) is conversation
+        if is_ours and conversation.is_unused and not conversation.is_stored:
+            del self._open[conversation.session_id]
+
     async def delete(self, session_id: str, user: str) -> None:
         """To the trash; whoever is attached is told and finds a fresh one."""
         conversation = await self.get(session_id, user)
-        conversation.deleted = True
-        conversation.cancel_all("the conversation was deleted")
-        await conversation.activity.quiet()
-        was_stored = conversation.is_stored
-        await conversation.close()
-        if was_stored:
-            await self._house.store.delete(session_id)
-        self._open.pop(session_id, None)
-        self._reserved.pop(session_id, None)
+        async with self._alone_with(session_id):
+            conversation.deleted = True
+            conversation.cancel_all("the conversation was deleted")
+            await conversation.activity.quiet()
+            if conversation.is_stored:
+                await conversation.close()
+                try:
+                    await self._house.store.delete(session_id)
+                except Exception:
+                    # It is still there, and so are those who stand in it.
+                    await conversation.reopen()
+                    raise
+            self._open.pop(session_id, None)
+            self._reserved.pop(session_id, None)
         conversation.emit(SessionEvent(session_id=session_id, event="deleted"))
 
-    async def close_idle(self) -> None:
+    async def close_unused(self) -> None:
+        """Those unused for long, and the longest unused of too many."""
         now = anyio.current_time()
-        for conversation in self:
-            unused = not conversation.audience and not conversation.is_busy
-            if unused and now - conversation.used_at > _IDLE_SECONDS_MAX:
-                del self._open[conversation.session_id]
-                await conversation.close()
+        unused = sorted(
+            (each for each in self._open.values() if each.is_unused), key=lambda each: each.used_at
+        )
+        surplus = len(unused) - _UNUSED_MAX
+        for place, conversation in enumerate(unused):
+            if place < surplus or now - conversation.used_at > _UNUSED_SECONDS_MAX:
+                await self._close(conversation)
 
     async def close_all(self) -> None:
         for conversation in self:
             await conversation.close()
         self._open.clear()
 
+    async def _close(self, conversation: Conversation) -> None:
+        async with self._alone_with(conversation.session_id):
+            if conversation.is_unused:
+                # First out of sight: who wants it now waits for the lock, and opens it anew.
+                self._open.pop(conversation.session_id, None)
+                await conversation.close()
+
+    async def _load(self, session_id: str, user: str) -> Conversation:
+        await self.make_room()
+        if self._house.store.row(session_id) is None:
+            return self._keep(Conversation(session_id, user=user, household=self._house))
+        record, history = await self._house.store.open(session_id)
+        conversation = Conversation(
+            session_id, user=user, household=self._house, history=history, record=record
+        )
+        try:
+            await conversation.pick_up()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await conversation.close()
+            raise
+        return self._keep(conversation)
+
+    async def make_room(self) -> None:
+        """Before one more is opened: each takes a file descriptor."""
+        if len(self._open) > _UNUSED_MAX * 3 // 2:
+            await self.close_unused()
+
     def _keep(self, conversation: Conversation) -> Conversation:
         self._open[conversation.session_id] = conversation
         return conversation
 
-    async def _load(self, session_id: str, user: str) -> Conversation:
-        if self.row(session_id, user) is None:
-            return self._keep(Conversation(session_id, user=user, household=self._house))
-        record, history = await self._house.store.open(session_id)
-        conversation = self._keep(
-            Conversation(
-                session_id, user=user, household=self._house, history=history, record=record
-            )
-        )
-        await conversation.pick_up()
-        return conversation
+    def _reserve(self, session_id: str, user: str) -> None:
+        self._reserved[session_id] = user
+        for oldest in tuple(self._reserved)[: max(0, len(self._reserved) - _RESERVED_MAX)]:
+            if oldest in self._open:
+                self._reserved.move_to_end(oldest)
+            else:
+                del self._reserved[oldest]
+
+    def _check_entry(self, session_id: str, user: str) -> None:
+        row = self._house.store.row(session_id)
+        owner = row.user if row is not None else self._reserved.get(session_id)
+        if owner != user:
+            raise no_such_conversation(session_id)
+
+    @asynccontextmanager
+    async def _alone_with(self, session_id: str) -> AsyncIterator[None]:
+        lock = self._locks.setdefault(session_id, anyio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            statistics = lock.statistics()
+            if not statistics.locked and not statistics.tasks_waiting:
+                self._locks.pop(session_id, None)
 
 
 def _ambiguous(wanted: str, rows: list[ConversationRow]) -> RequestError:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import anyio
+import anyio.lowlevel
 
 from nplt_protocol.codes import ErrorCode, MessageType
 from nplt_protocol.connection import (
@@ -22,7 +23,7 @@ from nplt_protocol.connection import (
     RequestRefused,
 )
 from nplt_protocol.errors import ProtocolError, RequestError
-from nplt_protocol.events import Event, SessionEvent, TurnFinished
+from nplt_protocol.events import SessionEvent, TurnFinished
 from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import Receipt
 from nplt_protocol.requests import Hello, ModelSwitch, Request
@@ -41,6 +42,8 @@ from nplt_server.users import LOCAL_USER
 
 log = logging.getLogger(__name__)
 
+_BATCH_SECONDS_MAX = 0.005
+
 Answering = Callable[["Session", Request, Answer], Awaitable[None]]
 
 
@@ -52,12 +55,12 @@ class Session:
         "_last_left_turn",
         "_my_turns",
         "_presenter",
-        "_turns_over",
+        "_settled",
         "address",
         "client_name",
         "connection",
         "conversation",
-        "failed_tokens",
+        "failed_hellos",
         "front_desk",
         "is_welcome",
         "keepalive",
@@ -89,14 +92,14 @@ class Session:
         self.keepalive: float | None = None
         self.observer = False
         self.is_welcome = False
-        self.failed_tokens = 0
+        self.failed_hellos = 0
         self.conversation: Conversation | None = None
         self._answering = answering
         self._presenter: Presenter | None = None
         self._my_turns: dict[str, None] = {}
         """Those it started and still hears of, oldest first."""
         self._last_left_turn: str | None = None
-        self._turns_over: anyio.Event | None = None
+        self._settled: anyio.Event | None = None
         self._connected_at = anyio.current_time()
 
     # What others may know of it
@@ -118,20 +121,29 @@ class Session:
         self.stream.send(self.connection.send_text(self.front_desk.greeting))
         try:
             while batch := await self.stream.receive():
-                for received in batch:
-                    await self._take(received)
+                await self._take_all(batch)
             await self._see_out()
         finally:
             self.depart()
             with anyio.CancelScope(shield=True):
                 await self.uploads.abandon()
 
+    async def _take_all(self, batch: list[Received]) -> None:
+        began = anyio.current_time()
+        for received in batch:
+            await self._take(received)
+            if self.stream.replies_pile_up:
+                await self.stream.drain()
+            if anyio.current_time() - began > _BATCH_SECONDS_MAX:
+                await anyio.lowlevel.checkpoint()  # others want to be served too
+                began = anyio.current_time()
+
     async def _take(self, received: Received) -> None:
         if isinstance(received, ConnectionRefused):
             self.send_away(received.reason, ErrorCode.MALFORMED)
             return
         presenter = self._presenter or self._begin()
-        if self.front_desk.users.need_tokens:
+        if self.front_desk.users.need_tokens and self.is_welcome:
             await self.front_desk.keep_pace(self.user)
         if self.connection.dialect is Dialect.PLAIN and self.front_desk.users.need_tokens:
             self.send_away("This server wants a token, which version 2 can't give.")
@@ -139,6 +151,8 @@ class Session:
         if isinstance(received, RequestRefused):
             presenter.expect(received.type)
             presenter.refuse(received.type, received.seq, received.error)
+            if not self.is_welcome:
+                self.count_failed_hello()
             return
         await self._handle(received, presenter)
         if not presenter.is_ready:
@@ -151,7 +165,7 @@ class Session:
         message_type = MessageType.MODEL_SWITCH if is_switch else received.type
         presenter.expect(message_type)
         seq = received.seq if presenter.numbers_requests else 0
-        answer = Answer(presenter, message_type, seq)
+        answer = Answer(presenter, message_type, seq, self._something_settled)
         try:
             if not self.is_welcome and not isinstance(request, Hello):
                 raise RequestError(ErrorCode.UNAUTHORIZED, "HELLO was not accepted")
@@ -172,9 +186,9 @@ class Session:
     async def _see_out(self) -> None:
         """The client has said all it wanted. What it asked for is still told,
         if it listens (`nc -N` does)."""
-        if self._my_turns and not self.stream.closed:
-            self._turns_over = anyio.Event()
-            await self._unless_closed(self._turns_over.wait)
+        while (self._my_turns or self.connection.unanswered) and not self.stream.closed:
+            self._settled = anyio.Event()
+            await self._unless_closed(self._settled.wait)
         await self.stream.close()
 
     async def _unless_closed(self, wait: Callable[[], Awaitable[object]]) -> None:
@@ -201,8 +215,9 @@ class Session:
             self.conversation.audience.leave(self)
             self._last_left_turn = self.last_turn
             self._my_turns.clear()
-            self._turns_are_over()
+            self._something_settled()
             self.conversation.used_at = anyio.current_time()
+            self.registry.left(self.conversation)
             self.conversation = None
 
     def here(self) -> Conversation:
@@ -220,7 +235,7 @@ class Session:
         match said.event:
             case TurnFinished(turn_id=turn_id):
                 self._my_turns.pop(turn_id, None)
-                self._turns_are_over()
+                self._something_settled()
             case SessionEvent(event="deleted"):
                 self._tell(said)
                 self.enter(self.registry.fresh(self.user))
@@ -229,9 +244,9 @@ class Session:
                 pass
         self._tell(said)
 
-    def _turns_are_over(self) -> None:
-        if not self._my_turns and self._turns_over is not None:
-            self._turns_over.set()
+    def _something_settled(self) -> None:
+        if self._settled is not None:
+            self._settled.set()
 
     def _tell(self, said: Said) -> None:
         if self._presenter is None or self._presenter.hear(said):
@@ -240,12 +255,26 @@ class Session:
         self.depart()
         self._presenter.lagged(conversation.session_id, conversation.history.head_seq)
 
-    def replay(self, events: list[Event]) -> None:
-        self.stream.send(b"".join(Said(event).frames for event in events))
+    def replay(self, frames: bytes) -> None:
+        if self._presenter is not None:
+            self._presenter.replay(frames)
+
+    def dropped(self) -> None:
+        self.stream.abort("it could not be told what happened")
 
     def my_turn(self, receipt: Receipt) -> None:
         """A turn this connection started, and will hear of."""
         self._my_turns[receipt.turn_id] = None
+
+    def check_may_speak(self) -> None:
+        if self.observer:
+            raise RequestError(ErrorCode.FORBIDDEN, "you are attached as an observer")
+
+    def count_failed_hello(self) -> None:
+        """Strangers may try a few times, not for ever."""
+        self.failed_hellos += 1
+        if self.failed_hellos >= self.front_desk.limits.failed_tokens_max:
+            self.stream.close_soon()
 
     def refuse(self, answer: Answer, error: Exception) -> None:
         known = as_request_error(error)
@@ -277,8 +306,11 @@ class Session:
             return
         elif silence > limits.plain_silence_seconds_max:
             self.send_away(f"You were silent for {silence:.0f} s.")
-        elif self._presenter and now - self.stream.last_sent > limits.plain_heartbeat_seconds:
-            self._presenter.heartbeat()
+        elif (
+            self.connection.dialect is Dialect.PLAIN
+            and now - self.stream.last_sent > limits.plain_heartbeat_seconds
+        ):
+            (self._presenter or self._begin()).heartbeat()
 
     def _is_late_with_hello(self, now: float) -> bool:
         if self.is_welcome or not self.front_desk.users.need_tokens:

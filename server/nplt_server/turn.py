@@ -21,7 +21,13 @@ from nplt_protocol.json_values import JsonObject
 from nplt_server.accumulator import ModelOutputAccumulator
 from nplt_server.clean_text import clean_text
 from nplt_server.context import render_context
-from nplt_server.deltas import ModelOutputDelta, ReasoningPiece, TextPiece, UsageReport
+from nplt_server.deltas import (
+    ModelOutputDelta,
+    ReasoningPiece,
+    TextPiece,
+    ToolCallPiece,
+    UsageReport,
+)
 from nplt_server.errors import AnswerCut, ProviderError, ProviderRefused, TooManySteps
 from nplt_server.providers.base import ModelRequest, Provider
 from nplt_server.tools.runner import ToolRunner
@@ -167,8 +173,17 @@ def _hear(
     turn: Turn, desk: TurnDesk, output: ModelOutputAccumulator, delta: ModelOutputDelta
 ) -> None:
     """Remembered first, said second: what was said is always in the record."""
-    if isinstance(delta, TextPiece | ReasoningPiece):
-        delta = replace(delta, text=clean_text(delta.text))
+    match delta:
+        case TextPiece() | ReasoningPiece():
+            delta = replace(delta, text=clean_text(delta.text))
+        case ToolCallPiece():
+            delta = replace(
+                delta,
+                tool_name=clean_text(delta.tool_name),
+                arguments=clean_text(delta.arguments),
+            )
+        case _:
+            pass
     output.apply(delta)
     match delta:
         case TextPiece(text=text):

@@ -7,6 +7,8 @@ that one mistake gives one error and not hundreds.
 
 from __future__ import annotations
 
+import logging
+from collections import OrderedDict
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath, PureWindowsPath
@@ -15,11 +17,16 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.replies import FileStored
 from nplt_protocol.requests import FileData, FileMetadata
-from nplt_server.conversation import Conversation
 from nplt_server.errors import as_request_error, internal_error
 from nplt_server.presenters.base import Answer
+from nplt_server.registry import Registry
 from nplt_storage.attachments import AttachmentFiles, Upload
 from nplt_storage.entries import AttachmentEntry
+
+log = logging.getLogger(__name__)
+
+_FAILED_MAX = 64
+"""Failed uploads whose bytes are still expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,63 +38,72 @@ class UploadLimits:
 @dataclass(slots=True, kw_only=True)
 class _Incoming:
     announced: FileMetadata
+    filename: str
     answer: Answer
-    conversation: Conversation
+    session_id: str
+    user: str
+    upload: Upload
     missing: int
-    filename: str = ""
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
-    upload: Upload | None = None
-    """`None`: it failed; what still comes of it is swallowed."""
-
-    def fail(self, error: Exception) -> None:
-        self.upload = None
-        self.answer.refuse(as_request_error(error) or internal_error())
 
 
 class Uploads:
-    __slots__ = ("_files", "_incoming", "_limits")
+    __slots__ = ("_failed", "_files", "_incoming", "_limits", "_registry")
 
-    def __init__(self, files: AttachmentFiles, limits: UploadLimits) -> None:
+    def __init__(self, files: AttachmentFiles, limits: UploadLimits, registry: Registry) -> None:
         self._files = files
         self._limits = limits
+        self._registry = registry
         self._incoming: dict[int, _Incoming] = {}
+        self._failed: OrderedDict[int, None] | None = None
 
     async def begin(
-        self, announced: FileMetadata, answer: Answer, conversation: Conversation
+        self, announced: FileMetadata, answer: Answer, *, session_id: str, user: str
     ) -> None:
-        await self._drop(answer.seq)
-        incoming = self._incoming[answer.seq] = _Incoming(
-            announced=announced, answer=answer, conversation=conversation, missing=announced.size
-        )
+        key = answer.seq
+        await self._drop(key)
+        if self._failed is not None:
+            self._failed.pop(key, None)
+        stack = AsyncExitStack()
         try:
-            incoming.filename = checked_filename(announced.filename)
+            filename = checked_filename(announced.filename)
             self._check(announced)
-            receiving = self._files.receive(conversation.session_id, size=announced.size)
-            incoming.upload = await incoming.stack.enter_async_context(receiving)
+            receiving = self._files.receive(session_id, size=announced.size)
+            upload = await stack.enter_async_context(receiving)
         except Exception as error:
-            incoming.fail(error)
+            await self._fail(key, answer, error)
+            return
+        self._incoming[key] = incoming = _Incoming(
+            announced=announced,
+            filename=filename,
+            answer=answer,
+            session_id=session_id,
+            user=user,
+            upload=upload,
+            missing=announced.size,
+            stack=stack,
+        )
         if not announced.size:
-            await self._finish(answer.seq, incoming)
+            await self._finish(key, incoming)
 
     async def add(self, data: FileData, answer: Answer) -> None:
-        incoming = self._incoming.get(answer.seq)
+        key = answer.seq
+        incoming = self._incoming.get(key)
         if incoming is None:
-            raise RequestError(
-                ErrorCode.MALFORMED, "FILE_DATA without a FILE_METADATA before it", field="seq"
-            )
-        if len(data.data) > incoming.missing:
-            await self._drop(answer.seq)
-            problem = "more bytes came than were announced"
-            incoming.fail(RequestError(ErrorCode.MALFORMED, problem, field="size"))
+            self._hear_stray(key, answer)
             return
-        incoming.missing -= len(data.data)
-        if incoming.upload is not None:
-            try:
-                await incoming.upload.write(data.data)
-            except Exception as error:
-                incoming.fail(error)
+        try:
+            if len(data.data) > incoming.missing:
+                raise RequestError(
+                    ErrorCode.MALFORMED, "more bytes came than were announced", field="size"
+                )
+            incoming.missing -= len(data.data)
+            await incoming.upload.write(data.data)
+        except Exception as error:
+            await self._fail(key, incoming.answer, error)
+            return
         if not incoming.missing:
-            await self._finish(answer.seq, incoming)
+            await self._finish(key, incoming)
 
     async def abandon(self) -> None:
         for key in tuple(self._incoming):
@@ -95,24 +111,50 @@ class Uploads:
 
     async def _finish(self, key: int, incoming: _Incoming) -> None:
         try:
-            if incoming.upload is not None:
-                stored = await incoming.upload.finish()
-                await incoming.conversation.write_fact(
-                    AttachmentEntry(
-                        file_id=stored.file_id,
-                        filename=incoming.filename,
-                        size=stored.size,
-                        sha256=stored.sha256,
-                        content_type=incoming.announced.content_type,
-                    )
+            stored = await incoming.upload.finish()
+            # By its id: it may have been closed and opened again meanwhile.
+            conversation = await self._registry.get(incoming.session_id, incoming.user)
+            await conversation.write_fact(
+                AttachmentEntry(
+                    file_id=stored.file_id,
+                    filename=incoming.filename,
+                    size=stored.size,
+                    sha256=stored.sha256,
+                    content_type=incoming.announced.content_type,
                 )
-                incoming.answer.give(
-                    FileStored(file_id=stored.file_id, size=stored.size, sha256=stored.sha256)
-                )
+            )
         except Exception as error:
-            incoming.fail(error)
-        finally:
-            await self._drop(key)
+            await self._fail(key, incoming.answer, error)
+            return
+        await self._drop(key)
+        incoming.answer.give(
+            FileStored(file_id=stored.file_id, size=stored.size, sha256=stored.sha256)
+        )
+
+    async def _fail(self, key: int, answer: Answer, error: Exception) -> None:
+        await self._drop(key)
+        self._remember_failed(key)
+        known = as_request_error(error)
+        if known is None:
+            log.error("an upload failed", exc_info=error)
+        answer.refuse(known or internal_error())
+
+    def _hear_stray(self, key: int, answer: Answer) -> None:
+        if self._failed is not None and key in self._failed:
+            return  # the rest of one that was refused
+        self._remember_failed(key)
+        answer.complain(
+            RequestError(
+                ErrorCode.MALFORMED, "FILE_DATA without a FILE_METADATA before it", field="seq"
+            )
+        )
+
+    def _remember_failed(self, key: int) -> None:
+        if self._failed is None:
+            self._failed = OrderedDict()
+        self._failed[key] = None
+        if len(self._failed) > _FAILED_MAX:
+            self._failed.popitem(last=False)
 
     async def _drop(self, key: int) -> None:
         incoming = self._incoming.pop(key, None)
@@ -126,8 +168,7 @@ class Uploads:
                 f"a file may have {self._limits.file_bytes_max} bytes",
                 field="size",
             )
-        under_way = sum(1 for other in self._incoming.values() if other.upload is not None)
-        if under_way >= self._limits.at_once_max:
+        if len(self._incoming) >= self._limits.at_once_max:
             raise RequestError(
                 ErrorCode.BUSY, f"at most {self._limits.at_once_max} files at a time"
             )

@@ -14,6 +14,7 @@ from datetime import datetime
 
 from nplt_storage.entries import (
     Entry,
+    FaultEntry,
     ModelInputEntry,
     ModelOutputEntry,
     ModelSwitchedEntry,
@@ -46,6 +47,8 @@ class ConversationRow:
     head_seq: int = 0
     named: bool = False
     """Whether the name is settled: someone gave it, or the first prompt did."""
+    unfinished: frozenset[str] = frozenset()
+    """Turns that were prompted and have no end yet."""
 
 
 def new_row(session_id: str, *, user: str, created_at: datetime) -> ConversationRow:
@@ -84,7 +87,20 @@ def fold(row: ConversationRow, entry: Entry) -> ConversationRow:
         named=named,
         model=model,
         preview=preview,
+        unfinished=_unfinished_after(entry, row.unfinished),
     )
+
+
+def _unfinished_after(entry: Entry, before: frozenset[str]) -> frozenset[str]:
+    match entry:
+        case ModelInputEntry(turn_id=str(turn_id)):
+            return before | {turn_id}
+        case FaultEntry(turn_id=str(turn_id)):
+            return before - {turn_id}
+        case ModelOutputEntry(turn_id=str(turn_id)) if entry.ends_turn:
+            return before - {turn_id}
+        case _:
+            return before
 
 
 def fold_all(row: ConversationRow, entries: Iterable[Entry]) -> ConversationRow:
@@ -117,6 +133,9 @@ class Catalog:
 
     def get(self, session_id: str) -> ConversationRow | None:
         return self._rows.get(session_id)
+
+    def count(self, user: str) -> int:
+        return sum(row.user == user for row in self._rows.values())
 
     def of_user(self, user: str) -> list[ConversationRow]:
         """Pinned ones on top, then the newest first."""

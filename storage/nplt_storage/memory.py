@@ -82,6 +82,9 @@ class MemoryStore:
     def rows(self, user: str) -> list[ConversationRow]:
         return self._catalog.of_user(user)
 
+    def count(self, user: str) -> int:
+        return self._catalog.count(user)
+
     def row(self, session_id: str) -> ConversationRow | None:
         return self._catalog.get(session_id)
 

@@ -12,8 +12,10 @@ from tests.conftest import Connect
 from tests.support.raw_client import (
     ATTACH,
     ERROR,
+    FILE_DATA,
     HELLO,
     HISTORY_REQUEST,
+    PING,
     PROMPT,
     SESSION_DELETE,
     SESSION_LIST,
@@ -89,7 +91,6 @@ def bystander(connect: Connect) -> RawClient:
         (HISTORY_REQUEST, b'{"view": "sideways"}', "malformed", "view"),
         (HISTORY_REQUEST, b'{"session_id": "nobody"}', "not_found", "session_id"),
         (HISTORY_REQUEST, b'{"seq": 99}', "not_found", "seq"),
-        (0x0D, b"data of no file", "malformed", "seq"),
     ],
 )
 def test_a_bad_request_is_refused_by_name_and_nothing_is_lost(
@@ -102,6 +103,14 @@ def test_a_bad_request_is_refused_by_name_and_nothing_is_lost(
     assert refusal.json.get("field") == field
     assert client.ask("after") == "after"
     assert client.request(HISTORY_REQUEST).json["message_count"] == 4
+
+
+def test_data_of_no_file_is_refused_once_and_answers_no_other_request(client: RawClient) -> None:
+    for _ in range(3):
+        client.send(FILE_DATA, 9, b"data of no file")
+    assert client.request(PING, b"x").payload == b"x"
+    (complaint,) = client.pushed
+    assert (complaint.type, complaint.seq, complaint.json["field"]) == (ERROR, 0, "seq")
 
 
 def test_a_request_without_a_number_is_refused(client: RawClient) -> None:

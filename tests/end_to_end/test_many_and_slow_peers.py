@@ -17,6 +17,8 @@ from tests.support.raw_client import (
     PING,
     PROMPT,
     SESSION_EVENT,
+    SESSION_LIST,
+    SESSION_NEW,
     STATUS,
     TURN_FINISHED,
     RawClient,
@@ -140,3 +142,38 @@ def test_the_connections_of_one_test_leave_nothing_behind(server: ServerProcess)
             pass
         # Conversations stay open a while, a descriptor each; connections don't.
         assert process.num_fds() <= before + 50
+
+
+def test_a_client_that_attaches_again_and_again_and_never_reads_costs_little(
+    server: ServerProcess, connect: Connect
+) -> None:
+    writer, greedy = connect(), connect()
+    session_id = writer.hello()["session_id"]
+    for _ in range(20):
+        writer.ask("y" * 60_000)
+    greedy.hello()
+    process = psutil.Process(server.pid)
+    before = process.memory_info().rss
+    for seq in range(2, 252):
+        greedy.send(ATTACH, seq, {"session_id": session_id, "after_seq": 0})
+    assert writer.request(PING, b"x").payload == b"x"
+    writer.ask("served")
+    assert process.memory_info().rss - before < 32 * 1024 * 1024
+
+
+def test_messages_larger_than_the_default_limit_are_heard(
+    start_server: Start, connect: Connect
+) -> None:
+    client = connect(start_server(limits={"message_bytes_max": 4 * 1024 * 1024}))
+    client.hello()
+    assert client.ask("z" * 2_000_000) == "z" * 2_000_000
+
+
+def test_a_list_fits_the_message_limit(start_server: Start, connect: Connect) -> None:
+    client = connect(start_server(limits={"message_bytes_max": 65_536}))
+    client.hello()
+    for number in range(40):
+        client.request(SESSION_NEW, {"name": f"{number} " + "n" * 190})
+    page = client.request(SESSION_LIST, {"limit": 200}).json
+    assert page["next_cursor"]
+    assert page["sessions"]

@@ -12,16 +12,19 @@ from rich.text import Text
 from tests.conftest import Connect
 from tests.support.raw_client import (
     AGENT_THOUGHT,
+    CANCEL,
     CHAT_TEXT,
     CLEAR_REQUEST,
     CLIENT_NOTE,
     HELLO,
     HISTORY_REQUEST,
     MODEL_SWITCH,
+    PROMPT,
     SESSION_DELETE,
     SESSION_LIST,
     SESSION_NEW,
     SESSION_SWITCH,
+    TEXT_DELTA,
     Closed,
     Frame,
     RawClient,
@@ -302,3 +305,24 @@ def test_plain_is_refused_where_tokens_are_set(
     assert "token" in client.receive().text
     with pytest.raises(Closed):
         client.receive()
+
+
+def test_switching_into_a_running_conversation_brings_no_foreign_code(
+    client: RawClient, connect: Connect
+) -> None:
+    other = connect()
+    session_id = other.hello()["session_id"]
+    other.request(PROMPT, {"text": "!slow 30 a story for somebody else"})
+    other.event(TEXT_DELTA)
+    assert one_text(client, SESSION_SWITCH, {"session_id": session_id})
+    assert "running" in one_text(client, SESSION_LIST)
+    other.request(CANCEL)
+    assert spoken(client.chat("my turn")) == "my turn"
+
+
+def test_history_stays_json_whatever_page_is_asked_for(client: RawClient) -> None:
+    client.chat("[" * 12_000)
+    client.chat("x" * 60_000)
+    wishes: list[dict[str, object]] = [{"max_bytes": 1_000_000}, {"seq": 1, "length": 1_000_000}]
+    for wish in wishes:
+        assert json.loads(one_text(client, HISTORY_REQUEST, wish))

@@ -64,6 +64,9 @@ class Ear:
         assert said.frames
         self.heard.append(said.event)
 
+    def dropped(self) -> None:
+        raise AssertionError("it listens well")
+
 
 def make_household(
     tasks: anyio.abc.TaskGroup,

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from nplt_server.context import ContextMessage, ModelInputMessage, ToolResultsMessage
-from nplt_server.deltas import ReasoningPiece, Stopped, TextPiece, ToolCallPiece, UsageReport
+from nplt_server.deltas import (
+    ModelOutputDelta,
+    ReasoningPiece,
+    Stopped,
+    TextPiece,
+    ToolCallPiece,
+    UsageReport,
+)
 from nplt_server.errors import ProviderRefused, ProviderUnavailable
 from nplt_server.providers.base import ModelRequest
 from nplt_server.providers.offline import OfflineProvider, Script, write_script
@@ -14,7 +23,14 @@ from nplt_storage.entries import ModelInvocationDescriptor
 
 def script(*said: str | ContextMessage) -> Script:
     context = tuple(ModelInputMessage(content=s) if isinstance(s, str) else s for s in said)
-    return write_script(context)
+    written = write_script(context)
+    played = replace(written, deltas=tuple(written.deltas))
+    assert len(list(played.deltas)) == played.length
+    return played
+
+
+def deltas_of(played: Script) -> list[ModelOutputDelta]:
+    return list(played.deltas)
 
 
 def text_of(played: Script) -> str:
@@ -26,7 +42,7 @@ def test_it_answers_with_the_prompt_word_by_word() -> None:
     words = [delta.text for delta in played.deltas if isinstance(delta, TextPiece)]
     assert words == ["to ", "be  ", "or\n", "not ", "to ", "be "]
     assert Stopped(reason="end") in played.deltas
-    assert played.deltas[-1] == UsageReport(input_tokens=6, output_tokens=6)
+    assert deltas_of(played)[-1] == UsageReport(input_tokens=6, output_tokens=6)
 
 
 def test_slow_spreads_the_given_text_or_fifty_words() -> None:
@@ -48,7 +64,7 @@ def test_fail_fails_as_a_provider_does() -> None:
 
 def test_tool_calls_the_tool_and_then_answers_with_its_result() -> None:
     played = script('!tool now {"timezone": "UTC"}')
-    assert played.deltas[0] == ToolCallPiece(
+    assert deltas_of(played)[0] == ToolCallPiece(
         index=0, tool_name="now", arguments='{"timezone": "UTC"}'
     )
     assert "(the tool said nothing)" in text_of(script("x", ToolResultsMessage(results=())))

@@ -258,13 +258,20 @@ async def test_events_come_in_the_order_they_were_recorded() -> None:
 
 async def test_a_listener_that_fails_is_taken_out_and_the_turn_goes_on() -> None:
     class Deaf:
+        was_told = False
+
         def hear(self, said: object) -> None:
             raise RuntimeError("no ears")
 
+        def dropped(self) -> None:
+            self.was_told = True
+
     async with staged(two_words) as stage:
-        stage.conversation.audience.join(Deaf())
+        deaf = Deaf()
+        stage.conversation.audience.join(deaf)
         assert (await stage.play()).state == "completed"
         assert len(stage.conversation.audience) == 1
+        assert deaf.was_told
 
 
 def test_events_know_their_conversation() -> None:

@@ -25,7 +25,7 @@ from nplt_storage.paging import MessagePage, PageQuery
 _PAGE_MESSAGES_MAX = 200
 _ENVELOPE_BYTES = 2_048
 """Room for what stands around the messages of a page: id, name, edges."""
-_RANGE_CHARACTERS_MAX = 12_000
+_RANGE_CHARACTERS_MAX = 10_000
 """So that a range of a message fits one frame, whatever it is made of."""
 
 
@@ -38,8 +38,7 @@ async def prompt(premises: Premises, session: Session, request: Prompt, answer: 
     here = session.conversation
     if request.session_id is None or (here and here.session_id == request.session_id):
         conversation = session.here()
-        if session.observer:
-            raise RequestError(ErrorCode.FORBIDDEN, "you are attached as an observer")
+        session.check_may_speak()
         is_foreign = False
     else:
         conversation = await premises.registry.get(request.session_id, session.user)
@@ -71,6 +70,7 @@ async def model_switch(
     conversation = session.here()
     previous = conversation.model
     if request.model is not None:
+        session.check_may_speak()
         previous = await conversation.switch_model(request.model)
     answer.give(
         ModelChoice(
@@ -84,6 +84,7 @@ async def model_switch(
 async def clear(
     premises: Premises, session: Session, request: ClearRequest, answer: Answer
 ) -> None:
+    session.check_may_speak()
     session.here().clear(done=answer.give, failed=lambda error: session.refuse(answer, error))
 
 
@@ -105,7 +106,8 @@ async def history(
             messages=(), has_more_before=False, has_more_after=False, before=cursor, after=cursor
         )
     else:
-        page = await premises.household.store.page(session_id, _page_query(premises, request))
+        query = _page_query(premises, request, answer.bytes_max)
+        page = await premises.household.store.page(session_id, query)
         row = premises.registry.row(session_id, session.user) or row
     answer.give(
         HistoryPage(
@@ -124,9 +126,12 @@ async def history(
     )
 
 
-def _page_query(premises: Premises, request: HistoryRequest) -> PageQuery:
+def _page_query(
+    premises: Premises, request: HistoryRequest, client_bytes_max: int | None
+) -> PageQuery:
     asked = request.max_bytes or FRAME_PAYLOAD_BYTES_MAX
-    bytes_max = min(asked, premises.household.limits.message_bytes_max)
+    server_bytes_max = premises.household.limits.message_bytes_max
+    bytes_max = min(asked, server_bytes_max, client_bytes_max or asked)
     return PageQuery(
         before=request.before,
         after=request.after,

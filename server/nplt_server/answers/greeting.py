@@ -16,6 +16,8 @@ from nplt_server.premises import Premises
 from nplt_server.presenters.base import Answer
 from nplt_server.session import Session
 
+_KEEPALIVE_SECONDS_MIN = 0.5
+
 SERVER_NAME = f"nplt/{__version__}"
 
 
@@ -31,6 +33,12 @@ async def hello(premises: Premises, session: Session, request: Hello, answer: An
         )
         session.stream.close_soon()
         return
+    if request.keepalive is not None and request.keepalive < _KEEPALIVE_SECONDS_MIN:
+        raise RequestError(
+            ErrorCode.MALFORMED,
+            f"keepalive must be at least {_KEEPALIVE_SECONDS_MIN:g} s",
+            field="keepalive",
+        )
     user = premises.front_desk.users.authenticate(request.token)
     if user is None:
         await _refuse_token(premises, session, answer)
@@ -39,6 +47,12 @@ async def hello(premises: Premises, session: Session, request: Hello, answer: An
         answer.refuse(RequestError(ErrorCode.BUSY, "you have too many connections", retry_after=10))
         session.stream.close_soon()
         return
+    _welcome(premises, session, request, answer, user)
+
+
+def _welcome(
+    premises: Premises, session: Session, request: Hello, answer: Answer, user: str
+) -> None:
     session.is_welcome = True
     session.user = user
     session.client_name = (request.client or "")[:200]
@@ -66,12 +80,10 @@ async def hello(premises: Premises, session: Session, request: Hello, answer: An
 async def _refuse_token(premises: Premises, session: Session, answer: Answer) -> None:
     desk = premises.front_desk
     await anyio.sleep(desk.penalty_for(session.address))
-    session.failed_tokens += 1
     answer.refuse(
         RequestError(ErrorCode.UNAUTHORIZED, "this token is not known here", field="token")
     )
-    if session.failed_tokens >= desk.limits.failed_tokens_max:
-        session.stream.close_soon()
+    session.count_failed_hello()
 
 
 async def ping(premises: Premises, session: Session, request: Ping, answer: Answer) -> None:
@@ -95,14 +107,14 @@ async def status(
             count = states[conversation.state]
             assert isinstance(count, int)
             states[conversation.state] = count + 1
-            queued += len(conversation.snapshot().queue)
+            queued += conversation.prompts_waiting
     description = house.store.description
     answer.give(
         Status(
             server=SERVER_NAME,
             uptime=round(premises.uptime(), 3),
             connections=len(premises.front_desk),
-            conversations={"stored": len(house.store.rows(session.user)), "open": states},
+            conversations={"stored": house.store.count(session.user), "open": states},
             turns={
                 "started": house.counters.turns_started,
                 "finished": {**house.counters.turns_finished},

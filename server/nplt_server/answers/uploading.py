@@ -11,7 +11,8 @@ from nplt_server.session import Session
 async def file_metadata(
     premises: Premises, session: Session, request: FileMetadata, answer: Answer
 ) -> None:
-    await session.uploads.begin(request, answer, session.here())
+    here = session.here()
+    await session.uploads.begin(request, answer, session_id=here.session_id, user=session.user)
 
 
 async def file_data(

@@ -35,6 +35,7 @@ from nplt_storage.catalog import ConversationRow
 from nplt_storage.entries import SystemInstructionEntry
 
 _LIST_ROWS_MAX = 200
+_ROW_BYTES_MAX = 4_096
 
 
 async def attach(premises: Premises, session: Session, request: Attach, answer: Answer) -> None:
@@ -81,10 +82,12 @@ async def new(premises: Premises, session: Session, request: SessionNew, answer:
             ErrorCode.UNSUPPORTED, "this server has one kind of history", field="history"
         )
     model = premises.household.router.check(request.model) if request.model else None
+    name = _checked_name(request.name) if request.name is not None else None
+    await premises.registry.make_room()
     conversation = premises.registry.fresh(session.user)
     await conversation.ensure_stored()
-    if request.name:
-        await conversation.rename(request.name)
+    if name is not None:
+        await conversation.rename(name)
     if request.system:
         await conversation.write_fact(SystemInstructionEntry(content=request.system))
     if model is not None:
@@ -117,8 +120,10 @@ async def update(
             )
     session_id = request.session_id or session.here().session_id
     conversation = await premises.registry.get(session_id, session.user)
+    if conversation is session.conversation:
+        session.check_may_speak()
     if request.name is not None:
-        await conversation.rename(request.name)
+        await conversation.rename(_checked_name(request.name))
     if request.system is not None:
         await conversation.write_fact(SystemInstructionEntry(content=request.system))
     row = premises.registry.row(session_id, session.user)
@@ -139,14 +144,21 @@ async def list_sessions(
     if request.cursor is not None:
         last = _read_cursor(request.cursor)
         rows = [row for row in rows if _newest_first(row) < last]
-    limit = min(request.limit, _LIST_ROWS_MAX)
-    page = rows[:limit]
+    page = rows[: min(request.limit, _LIST_ROWS_MAX)]
+    # A row is at most a few hundred characters; a page fits any message limit.
+    page = page[: premises.household.limits.message_bytes_max // _ROW_BYTES_MAX]
     answer.give(
         SessionRows(
             sessions=tuple(_as_row(premises, session, row) for row in page),
-            next_cursor=_write_cursor(page[-1]) if len(rows) > limit else None,
+            next_cursor=_write_cursor(page[-1]) if len(rows) > len(page) else None,
         )
     )
+
+
+def _checked_name(name: str) -> str:
+    if not name.strip():
+        raise RequestError(ErrorCode.MALFORMED, "a name must not be blank", field="name")
+    return name.strip()
 
 
 def _matches(row: ConversationRow, query: str | None) -> bool:

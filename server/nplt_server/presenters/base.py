@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from nplt_protocol.codes import MessageType
@@ -14,12 +15,19 @@ class Presenter(Protocol):
     numbers_requests: bool
     """Whether the seq of a request means anything to this client."""
 
+    @property
+    def answer_bytes_max(self) -> int | None: ...
+
     def answer(self, message_type: MessageType, seq: int, reply: Reply) -> None: ...
 
     def refuse(self, message_type: int, seq: int, error: RequestError) -> None: ...
 
     def hear(self, said: Said) -> bool:
         """False: this client is too far behind, and was not told."""
+        ...
+
+    def replay(self, frames: bytes) -> None:
+        """What was said in the conversation that is entered now."""
         ...
 
     def lagged(self, session_id: str, head_seq: int) -> None:
@@ -49,17 +57,29 @@ class Presenter(Protocol):
 class Answer:
     """The one reply a request gets, now or when it is ready."""
 
-    __slots__ = ("_given", "_message_type", "_presenter", "_seq")
+    __slots__ = ("_given", "_message_type", "_presenter", "_seq", "_settled")
 
-    def __init__(self, presenter: Presenter, message_type: MessageType, seq: int) -> None:
+    def __init__(
+        self,
+        presenter: Presenter,
+        message_type: MessageType,
+        seq: int,
+        settled: Callable[[], None],
+    ) -> None:
+        self._settled = settled
         self._presenter = presenter
         self._message_type = message_type
         self._seq = seq
         self._given = False
 
     @property
-    def is_given(self) -> bool:
-        return self._given
+    def bytes_max(self) -> int | None:
+        """How long the answer may be at most, if this client has a limit of its own."""
+        return self._presenter.answer_bytes_max
+
+    def complain(self, error: RequestError) -> None:
+        """About a message that has no answer of its own."""
+        self._presenter.refuse(self._message_type, 0, error)
 
     @property
     def seq(self) -> int:
@@ -67,10 +87,15 @@ class Answer:
 
     def give(self, reply: Reply) -> None:
         if not self._given:
-            self._given = True
+            # If it can't be said, it isn't given, and may still be refused.
             self._presenter.answer(self._message_type, self._seq, reply)
+            self._settle()
 
     def refuse(self, error: RequestError) -> None:
         if not self._given:
-            self._given = True
             self._presenter.refuse(self._message_type, self._seq, error)
+            self._settle()
+
+    def _settle(self) -> None:
+        self._given = True
+        self._settled()

@@ -15,6 +15,7 @@ from nplt_protocol.codes import MessageType
 from nplt_protocol.connection import Received
 from nplt_protocol.errors import RequestError
 from nplt_protocol.events import AgentThought, TextDelta, ToolStarted, TurnFinished, TurnStarted
+from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX
 from nplt_protocol.replies import FileStored, Receipt, Reply
 from nplt_protocol.server_connection import ServerConnection
 from nplt_protocol.stream import FrameStream
@@ -31,6 +32,7 @@ class PlainPresenter:
     __slots__ = ("_chat", "_connection", "_settled", "_stream", "_waiting")
 
     numbers_requests = False
+    answer_bytes_max = FRAME_PAYLOAD_BYTES_MAX
 
     def __init__(self, connection: ServerConnection, stream: FrameStream[Received]) -> None:
         self._connection = connection
@@ -74,6 +76,9 @@ class PlainPresenter:
         if self._chat is not None and self._chat.hear(said):
             self._end_chat()
         return True
+
+    def replay(self, frames: bytes) -> None:
+        """It hears of its own turns only, from their beginning."""
 
     def lagged(self, session_id: str, head_seq: int) -> None:
         """Never: its own answers are not events it could catch up on."""

@@ -17,6 +17,7 @@ class StructuredPresenter:
     __slots__ = ("_connection", "_stream")
 
     numbers_requests = True
+    answer_bytes_max = None
     is_ready = True
 
     def __init__(self, connection: ServerConnection, stream: FrameStream[Received]) -> None:
@@ -31,6 +32,9 @@ class StructuredPresenter:
 
     def hear(self, said: Said) -> bool:
         return self._stream.send_event(said.frames)
+
+    def replay(self, frames: bytes) -> None:
+        self._stream.send(frames)
 
     def lagged(self, session_id: str, head_seq: int) -> None:
         event = SessionEvent(session_id=session_id, event="lagged", details={"head_seq": head_seq})

@@ -14,9 +14,10 @@ A pure function writes the script of an answer; the provider only plays it.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
+from itertools import chain
 
 import anyio
 import anyio.lowlevel
@@ -43,7 +44,9 @@ _ECHO_SECONDS_MAX = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    deltas: tuple[ModelOutputDelta, ...]
+    deltas: Iterable[ModelOutputDelta]
+    """Made while they are played: a long prompt has very many words."""
+    length: int
     seconds: float | None = None
     """How long playing it takes; `None`: at the provider's own speed."""
 
@@ -69,7 +72,7 @@ class OfflineProvider:
         started = anyio.current_time()
         for number, delta in enumerate(script.deltas, start=1):
             yield delta
-            ahead = started + seconds * number / len(script.deltas) - anyio.current_time()
+            ahead = started + seconds * number / script.length - anyio.current_time()
             if ahead > 0.002:
                 await anyio.sleep(ahead)
             elif number % _BREATH == 0:
@@ -78,12 +81,12 @@ class OfflineProvider:
     def _usual_time(self, script: Script) -> float:
         if not self._words_per_second:
             return 0.0
-        return min(len(script.deltas) / self._words_per_second, _ECHO_SECONDS_MAX)
+        return min(script.length / self._words_per_second, _ECHO_SECONDS_MAX)
 
 
 def write_script(context: tuple[ContextMessage, ...]) -> Script:
-    heard = sum(_count_words(message) for message in context)
     last = context[-1]
+    heard = _count_words(last)
     if isinstance(last, ToolResultsMessage):
         text = "\n".join(result.result for result in last.results)
         return _answer(text or "(the tool said nothing)", heard=heard)
@@ -98,7 +101,7 @@ def write_script(context: tuple[ContextMessage, ...]) -> Script:
         case "!tool":
             name, _, arguments = rest.strip().partition(" ")
             call = ToolCallPiece(index=0, tool_name=name, arguments=arguments.strip() or "{}")
-            return Script(deltas=(call, Stopped(reason="tool_calls"), _usage(heard, 1)))
+            return Script(deltas=(call, Stopped(reason="tool_calls"), _usage(heard, 1)), length=3)
         case "!think":
             return _answer(rest.strip() or "hm", heard=heard, thoughts=rest.strip() or "hm")
         case _:
@@ -106,16 +109,20 @@ def write_script(context: tuple[ContextMessage, ...]) -> Script:
 
 
 def _answer(text: str, *, heard: int, seconds: float | None = None, thoughts: str = "") -> Script:
-    words = _WORDS.findall(text)
+    words = len(text.split())
     return Script(
-        deltas=(
-            *(ReasoningPiece(text=word) for word in _WORDS.findall(thoughts)),
-            *(TextPiece(text=word) for word in words),
-            Stopped(reason="end"),
-            _usage(heard, len(words)),
+        deltas=chain(
+            (ReasoningPiece(text=word) for word in _words(thoughts)),
+            (TextPiece(text=word) for word in _words(text)),
+            (Stopped(reason="end"), _usage(heard, words)),
         ),
+        length=len(thoughts.split()) + words + 2,
         seconds=seconds,
     )
+
+
+def _words(text: str) -> Iterator[str]:
+    return (match.group() for match in _WORDS.finditer(text))
 
 
 def _usage(heard: int, said: int) -> UsageReport:

@@ -1,0 +1,59 @@
+"""A store on a disk that can be slow, or full for some kinds of entries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+
+from nplt_storage.entries import Entry
+from nplt_storage.errors import StorageUnavailable
+from nplt_storage.history import ConversationHistory
+from nplt_storage.memory import MemoryStore
+from nplt_storage.store import Record
+
+
+class FailingStore:
+    """The real one, with a will of its own."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.append_seconds = 0.0
+        self.close_seconds = 0.0
+        self.full_for: tuple[str, ...] = ()
+        self.delete_fails = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def create(self, session_id: str, *, user: str) -> Record:
+        return FailingRecord(self, await self.store.create(session_id, user=user))
+
+    async def open(self, session_id: str) -> tuple[Record, ConversationHistory]:
+        record, history = await self.store.open(session_id)
+        return FailingRecord(self, record), history
+
+    async def delete(self, session_id: str) -> None:
+        if self.delete_fails:
+            raise StorageUnavailable("it can't be moved to the trash")
+        await self.store.delete(session_id)
+
+
+class FailingRecord:
+    def __init__(self, store: FailingStore, record: Record) -> None:
+        self._store = store
+        self._record = record
+
+    @property
+    def session_id(self) -> str:
+        return self._record.session_id
+
+    async def append(self, entry: Entry) -> None:
+        await anyio.sleep(self._store.append_seconds)
+        if entry.kind in self._store.full_for:
+            raise StorageUnavailable("no space left on device")
+        await self._record.append(entry)
+
+    async def close(self) -> None:
+        await anyio.sleep(self._store.close_seconds)
+        await self._record.close()

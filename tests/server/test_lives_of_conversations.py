@@ -1,0 +1,262 @@
+"""Opened, closed, deleted and picked up again, also on slow and full disks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.server.failing_store import FailingStore
+from tests.server.household import Ear, FunctionProvider, make_household
+
+from nplt_protocol.codes import MessageType
+from nplt_protocol.errors import RequestError
+from nplt_protocol.events import SessionEvent, TurnFinished, TurnStarted
+from nplt_protocol.replies import FileStored, Receipt, Reply
+from nplt_protocol.requests import FileData, FileMetadata, Prompt
+from nplt_server.context import ModelInputMessage
+from nplt_server.conversation import Conversation
+from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
+from nplt_server.presenters.base import Answer
+from nplt_server.presenters.structured import StructuredPresenter
+from nplt_server.providers.base import ModelRequest
+from nplt_server.registry import Registry
+from nplt_server.uploads import UploadLimits, Uploads
+from nplt_storage.attachments import AttachmentFiles
+from nplt_storage.errors import StorageUnavailable
+from nplt_storage.memory import MemoryStore
+
+
+async def patient(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    """Says what it hears; `wait` is said for ever."""
+    last = request.context[-1]
+    assert isinstance(last, ModelInputMessage)
+    yield TextPiece(text=last.content)
+    if last.content == "wait":
+        await anyio.sleep_forever()
+    yield Stopped(reason="end")
+
+
+class House:
+    def __init__(self, registry: Registry, store: FailingStore) -> None:
+        self.registry = registry
+        self.store = store
+
+    async def begin(self, *prompts: str) -> Conversation:
+        conversation = self.registry.fresh("local")
+        for prompt in prompts:
+            await say(conversation, prompt)
+        await conversation.activity.quiet()
+        return conversation
+
+    async def open_again(self, conversation: Conversation) -> Conversation:
+        """As after a restart: nothing of it is left in memory."""
+        await conversation.close()
+        del self.registry._open[conversation.session_id]
+        return await self.registry.get(conversation.session_id, "local")
+
+
+@asynccontextmanager
+async def house() -> AsyncIterator[House]:
+    async with anyio.create_task_group() as tasks:
+        household = make_household(tasks, FunctionProvider(patient))
+        assert isinstance(household.store, MemoryStore)
+        store = FailingStore(household.store)
+        household.store = store  # pyright: ignore[reportAttributeAccessIssue]
+        yield House(Registry(household), store)
+        tasks.cancel_scope.cancel()
+
+
+async def say(conversation: Conversation, text: str, message_id: str | None = None) -> Receipt:
+    receipts: list[Receipt] = []
+    prompt = Prompt(text=text, message_id=message_id)
+    await conversation.accept(prompt, receipt=receipts.append)
+    return receipts[0]
+
+
+def listen(conversation: Conversation) -> Ear:
+    ear = Ear()
+    conversation.audience.join(ear)
+    return ear
+
+
+async def test_a_conversation_that_is_being_closed_can_be_entered() -> None:
+    async with house() as here, anyio.create_task_group() as tasks:
+        conversation = await here.begin("hello")
+        conversation.used_at -= 100
+        here.store.close_seconds = 0.05
+        tasks.start_soon(here.registry.close_unused)
+        await anyio.sleep(0.01)
+        again = await here.registry.get(conversation.session_id, "local")
+        assert again is not conversation
+        await say(again, "still here")
+
+
+async def test_too_many_unused_conversations_are_closed_before_their_time() -> None:
+    async with house() as here:
+        for number in range(200):
+            await here.begin(f"number {number}")
+        await here.registry.make_room()
+        assert len(list(here.registry)) <= 128
+
+
+async def test_nothing_is_kept_of_a_conversation_in_which_nothing_was_said() -> None:
+    async with house() as here:
+        conversation = here.registry.fresh("local")
+        here.registry.left(conversation)
+        assert list(here.registry) == []
+        again = await here.registry.get(conversation.session_id, "local")
+        await say(again, "but its id is still mine")
+
+
+async def test_unknown_ids_leave_nothing_behind() -> None:
+    async with house() as here:
+        for number in range(10):
+            with pytest.raises(RequestError):
+                await here.registry.get(f"nobody{number}", "local")
+        assert here.registry._locks == {}
+
+
+async def test_a_turn_that_ran_when_the_server_died_is_interrupted_and_the_waiting_ones_run() -> (
+    None
+):
+    async with house() as here:
+        conversation = here.registry.fresh("local")
+        first = await say(conversation, "wait")
+        second = await say(conversation, "I waited")
+        again = await here.open_again(conversation)
+        await again.activity.quiet()
+        assert again.history.turn_state(first.turn_id) == "interrupted"
+        assert again.history.turn_state(second.turn_id) == "completed"
+
+
+async def test_word_left_at_shutdown_says_that_all_only_waited() -> None:
+    async with house() as here:
+        conversation = here.registry.fresh("local")
+        running = await say(conversation, "wait")
+        waiting = await say(conversation, "I waited")
+        conversation._house.draining = True
+        conversation.interrupt("shutting down")
+        await conversation.activity.quiet()
+        await conversation.leave_word()
+        conversation._house.draining = False
+        again = await here.open_again(conversation)
+        await again.activity.quiet()
+        assert again.history.turn_state(running.turn_id) == "interrupted"
+        assert again.history.turn_state(waiting.turn_id) == "completed"
+
+
+async def test_who_comes_while_it_is_picked_up_stands_behind_the_older_prompts() -> None:
+    async with house() as here, anyio.create_task_group() as tasks:
+        conversation = here.registry.fresh("local")
+        await say(conversation, "wait")
+        older = await say(conversation, "older")
+        await conversation.close()
+        del here.registry._open[conversation.session_id]
+        here.store.append_seconds = 0.02
+        ears: list[Ear] = []
+
+        async def come() -> None:
+            opened = await here.registry.get(conversation.session_id, "local")
+            ears.append(listen(opened))
+            await say(opened, "newer")
+
+        tasks.start_soon(come)
+        await anyio.sleep(0.005)
+        await come()
+        (opened,) = here.registry
+        await opened.activity.quiet()
+        for ear in ears:
+            started = [event.turn_id for event in ear.heard if isinstance(event, TurnStarted)]
+            assert older.turn_id not in started[1:]
+        assert opened.history.turn_state(older.turn_id) == "completed"
+
+
+async def test_a_full_disk_fails_the_prompt_and_mends_itself() -> None:
+    async with house() as here:
+        conversation = await here.begin("hello")
+        here.store.full_for = ("model_input",)
+        with pytest.raises(StorageUnavailable):
+            await say(conversation, "no room")
+        here.store.full_for = ()
+        await say(conversation, "room again")
+        await conversation.activity.quiet()
+        assert conversation.history.message_count == 4
+
+
+async def test_a_turn_told_to_have_failed_is_never_run_again() -> None:
+    async with house() as here:
+        conversation = await here.begin("hello")
+        ear = listen(conversation)
+        here.store.full_for = ("model_output", "fault")
+        receipt = await say(conversation, "no room for the answer", "m1")
+        await conversation.activity.quiet()
+        (finished,) = [e for e in ear.heard if isinstance(e, TurnFinished)]
+        assert (finished.turn_id, finished.state) == (receipt.turn_id, "failed")
+        assert conversation.is_busy, "the record owes it its end, so it is not closed"
+        here.store.full_for = ()
+        await say(conversation, "room again")
+        assert (await say(conversation, "no room for the answer", "m1")).state == "failed"
+        again = await here.open_again(conversation)
+        await again.activity.quiet()
+        assert again.history.turn_state(receipt.turn_id) == "failed"
+
+
+async def test_a_prompt_on_its_way_to_disk_is_cancelled_by_a_delete() -> None:
+    async with house() as here, anyio.create_task_group() as tasks:
+        conversation = await here.begin("hello")
+        here.store.append_seconds = 0.02
+        tasks.start_soon(say, conversation, "wait")
+        await anyio.sleep(0.005)
+        with anyio.fail_after(10):
+            await here.registry.delete(conversation.session_id, "local")
+        assert here.store.rows("local") == []
+
+
+async def test_a_delete_that_fails_leaves_everything_as_it_was() -> None:
+    async with house() as here:
+        conversation = await here.begin("hello")
+        ear = listen(conversation)
+        here.store.delete_fails = True
+        with pytest.raises(StorageUnavailable):
+            await here.registry.delete(conversation.session_id, "local")
+        assert not any(isinstance(event, SessionEvent) for event in ear.heard)
+        await say(conversation, "still here")
+        here.store.delete_fails = False
+        await here.registry.delete(conversation.session_id, "local")
+        assert any(isinstance(event, SessionEvent) for event in ear.heard)
+
+
+async def test_an_upload_outlives_the_closing_of_its_conversation(tmp_path: Path) -> None:
+    class Deaf:
+        """Stands where a connection's presenter would."""
+
+        answer_bytes_max = None
+
+        def __init__(self) -> None:
+            self.answers: list[Reply | RequestError] = []
+
+        def answer(self, message_type: MessageType, seq: int, reply: Reply) -> None:
+            self.answers.append(reply)
+
+        def refuse(self, message_type: int, seq: int, error: RequestError) -> None:
+            self.answers.append(error)
+
+    async with house() as here:
+        conversation = await here.begin("hello")
+        uploads = Uploads(AttachmentFiles(tmp_path), UploadLimits(), here.registry)
+        presenter = Deaf()
+
+        def answer() -> Answer:
+            stand_in: StructuredPresenter = presenter  # type: ignore[assignment]
+            return Answer(stand_in, MessageType.FILE_METADATA, 5, lambda: None)
+
+        announced = FileMetadata(filename="f", size=2)
+        await uploads.begin(announced, answer(), session_id=conversation.session_id, user="local")
+        again = await here.open_again(conversation)
+        await uploads.add(FileData(data=b"ab"), answer())
+        assert isinstance(presenter.answers[0], FileStored)
+        await say(again, "and on it goes")
+        assert again.history.entries[-1] is not None
