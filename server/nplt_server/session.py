@@ -51,6 +51,7 @@ class Session:
     __slots__ = (
         "__weakref__",
         "_answering",
+        "_awaited_at",
         "_connected_at",
         "_last_left_turn",
         "_my_turns",
@@ -100,7 +101,7 @@ class Session:
         """Those it started and still hears of, oldest first."""
         self._last_left_turn: str | None = None
         self._settled: anyio.Event | None = None
-        self._connected_at = anyio.current_time()
+        self._connected_at = self._awaited_at = anyio.current_time()
 
     # What others may know of it
 
@@ -295,7 +296,11 @@ class Session:
         self.stream.close_soon()
 
     def check_pulse(self, now: float) -> None:
-        silence = now - self.stream.last_received
+        if self._presenter is not None and not self._presenter.is_ready:
+            # It waits for us. Version 2 clients say nothing while an answer
+            # comes in, however long it takes.
+            self._awaited_at = now
+        silence = now - max(self.stream.last_received, self._awaited_at)
         limits = self.front_desk.limits
         if self._is_late_with_hello(now):
             self.send_away("say HELLO, with a token, sooner")

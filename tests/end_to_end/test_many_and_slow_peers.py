@@ -109,6 +109,17 @@ def test_a_silent_plain_client_hears_a_heartbeat_and_is_dropped_in_the_end(
     assert "silent" in texts[-1]
 
 
+def test_a_plain_client_is_not_dropped_while_a_long_answer_comes_in(
+    start_server: Start, connect: Connect
+) -> None:
+    client = connect(start_server(limits={"plain_silence_seconds_max": 1}))
+    client.greeting()
+    frames = client.chat("!slow 4 a long answer to a silent listener")
+    assert "".join(f.text for f in frames if f.type == CHAT_TEXT) == (
+        "a long answer to a silent listener"
+    )
+
+
 def test_out_of_descriptors_it_waits_and_serves_again(
     server: ServerProcess, connect: Connect
 ) -> None:
