@@ -196,7 +196,7 @@ def rename(wanted: str, name: str, server: str | None) -> None:
 @click.argument("wanted", metavar="ID|NAME")
 @server_option
 def delete(wanted: str, server: str | None) -> None:
-    """Move a conversation to the trash, where it is kept for 30 days."""
+    """Move a conversation to the trash."""
     from nplt_client.listings import delete
 
     delete(wanted, server=server)

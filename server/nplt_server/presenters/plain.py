@@ -15,6 +15,7 @@ from nplt_protocol.codes import MessageType
 from nplt_protocol.connection import Received
 from nplt_protocol.errors import RequestError
 from nplt_protocol.events import AgentThought, TextDelta, ToolStarted, TurnFinished, TurnStarted
+from nplt_protocol.json_values import JsonObject
 from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX
 from nplt_protocol.replies import FileStored, Receipt, Reply
 from nplt_protocol.server_connection import ServerConnection
@@ -107,8 +108,10 @@ class PlainPresenter:
         self._stream.send(self._connection.send_text(fit_frame(text)))
 
     def _send_thought(self, kind: str, content: str | None = None) -> None:
-        payload = {"type": kind} if content is None else {"type": kind, "content": content}
-        self._stream.send(self._connection.send_thought({**payload}))
+        thought: JsonObject = {"type": kind}
+        if content is not None:
+            thought["content"] = without_markup(content)
+        self._stream.send(self._connection.send_thought(thought))
 
 
 class _Chat:
