@@ -1,7 +1,7 @@
 """nplt-server: holds conversations, runs their turns, speaks to every client.
 
-Reading order: app (how it is put together), listener, session, registry,
-conversation, turn; then presenters, providers and tools.
+Reading order: connections (session), answers, presenters; conversations
+(registry, conversation, turn); providers and tools; app puts it together.
 """
 
 from nplt_protocol.version import __version__

@@ -25,20 +25,20 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.events import SessionEvent
 from nplt_server import __version__, house_rules
+from nplt_server.connections.front_desk import FrontDesk
+from nplt_server.connections.listener import Listener, bind, server_tls
+from nplt_server.connections.premises import Premises
+from nplt_server.connections.users import LOCAL_USER, Users
+from nplt_server.conversations.household import Household, TurnPlaces
+from nplt_server.conversations.registry import Registry
+from nplt_server.conversations.writer import Spawn
 from nplt_server.errors import CannotServe, ConfigurationError
-from nplt_server.front_desk import FrontDesk
-from nplt_server.household import Household, TurnPlaces
-from nplt_server.listener import Listener, bind, server_tls
-from nplt_server.premises import Premises
 from nplt_server.providers.offline import OfflineProvider
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.reception import Reception
-from nplt_server.registry import Registry
 from nplt_server.settings import Settings
 from nplt_server.tools.builtin import now_tool
 from nplt_server.tools.runner import ToolRunner
-from nplt_server.users import LOCAL_USER, Users
-from nplt_server.writer import Spawn
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.errors import DataDirectoryInUse, StorageError
 from nplt_storage.ids import new_entry_id, new_session_id

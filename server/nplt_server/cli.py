@@ -43,7 +43,7 @@ def main(context: click.Context, /, config: Path | None, check: bool, **flags: A
 @click.argument("name")
 def token(name: str) -> None:
     """Print a new token once, and the line to put in the settings file."""
-    from nplt_server.users import new_token, token_sum
+    from nplt_server.connections.users import new_token, token_sum
 
     fresh = new_token()
     click.echo(fresh)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from nplt_protocol.json_values import JsonObject
 from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX, WireLimits
-from nplt_server.front_desk import ConnectionLimits
-from nplt_server.household import ConversationLimits
+from nplt_server.connections.front_desk import ConnectionLimits
+from nplt_server.connections.uploads import UploadLimits
+from nplt_server.conversations.household import ConversationLimits
+from nplt_server.conversations.turn import TurnLimits
 from nplt_server.settings import Limits
-from nplt_server.turn import TurnLimits
-from nplt_server.uploads import UploadLimits
 
 
 def wire_limits(limits: Limits, *, need_tokens: bool) -> WireLimits:

@@ -15,12 +15,12 @@ from nplt_protocol.requests import Request
 from nplt_protocol.server_connection import ServerConnection
 from nplt_protocol.stream import FrameStream
 from nplt_server.answers import answer_request
+from nplt_server.connections.premises import Premises
+from nplt_server.connections.session import Session
+from nplt_server.connections.uploads import UploadLimits, Uploads
+from nplt_server.conversations.writer import Spawn
 from nplt_server.logs import transcript_for
-from nplt_server.premises import Premises
 from nplt_server.presenters.base import Answer
-from nplt_server.session import Session
-from nplt_server.uploads import UploadLimits, Uploads
-from nplt_server.writer import Spawn
 
 log = logging.getLogger(__name__)
 

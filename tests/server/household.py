@@ -12,15 +12,15 @@ import anyio
 import anyio.abc
 
 from nplt_protocol.events import Event
-from nplt_server.audience import Said
+from nplt_server.conversations.audience import Said
+from nplt_server.conversations.household import ConversationLimits, Household, TurnPlaces
+from nplt_server.conversations.turn import TurnLimits
 from nplt_server.deltas import ModelOutputDelta
-from nplt_server.household import ConversationLimits, Household, TurnPlaces
 from nplt_server.providers.base import ModelRequest, Provider
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.tools.base import Tool
 from nplt_server.tools.builtin import now_tool
 from nplt_server.tools.runner import ToolRunner
-from nplt_server.turn import TurnLimits
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.memory import MemoryStore
 

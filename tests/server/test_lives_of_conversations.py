@@ -16,14 +16,14 @@ from nplt_protocol.errors import RequestError
 from nplt_protocol.events import SessionEvent, TurnFinished, TurnStarted
 from nplt_protocol.replies import FileStored, Receipt, Reply
 from nplt_protocol.requests import FileData, FileMetadata, Prompt
+from nplt_server.connections.uploads import UploadLimits, Uploads
 from nplt_server.context import ModelInputMessage
-from nplt_server.conversation import Conversation
+from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.registry import Registry
 from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
 from nplt_server.presenters.base import Answer
 from nplt_server.presenters.structured import StructuredPresenter
 from nplt_server.providers.base import ModelRequest
-from nplt_server.registry import Registry
-from nplt_server.uploads import UploadLimits, Uploads
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.memory import MemoryStore

@@ -14,7 +14,8 @@ from nplt_protocol.events import EntryAdded, Event, TextDelta, TurnFinished
 from nplt_protocol.replies import Receipt
 from nplt_protocol.requests import Prompt
 from nplt_server.context import ToolResultsMessage
-from nplt_server.conversation import Conversation
+from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.turn import TurnLimits
 from nplt_server.deltas import (
     ModelOutputDelta,
     ReasoningPiece,
@@ -25,7 +26,6 @@ from nplt_server.deltas import (
 )
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers.base import ModelRequest
-from nplt_server.turn import TurnLimits
 from nplt_storage.entries import FaultEntry, ModelOutputEntry, ToolResultsEntry
 
 

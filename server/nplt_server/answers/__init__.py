@@ -15,9 +15,9 @@ from nplt_protocol import requests
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_server.answers import conversing, greeting, uploading, visiting
-from nplt_server.premises import Premises
+from nplt_server.connections.premises import Premises
+from nplt_server.connections.session import Session
 from nplt_server.presenters.base import Answer
-from nplt_server.session import Session
 
 Answering = Callable[[Premises, Session, Any, Answer], Awaitable[None]]
 

@@ -17,9 +17,9 @@ from nplt_protocol.replies import (
     Receipt,
 )
 from nplt_protocol.requests import Cancel, ClearRequest, HistoryRequest, ModelSwitch, Prompt
-from nplt_server.premises import Premises
+from nplt_server.connections.premises import Premises
+from nplt_server.connections.session import Session
 from nplt_server.presenters.base import Answer
-from nplt_server.session import Session
 from nplt_storage.paging import MessagePage, PageQuery
 
 _PAGE_MESSAGES_MAX = 200

@@ -12,9 +12,9 @@ from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX
 from nplt_protocol.replies import Pong, Status, Welcome
 from nplt_protocol.requests import ClientNote, Hello, Ping, StatusRequest
 from nplt_server import __version__
-from nplt_server.premises import Premises
+from nplt_server.connections.premises import Premises
+from nplt_server.connections.session import Session
 from nplt_server.presenters.base import Answer
-from nplt_server.session import Session
 
 _KEEPALIVE_SECONDS_MIN = 0.5
 

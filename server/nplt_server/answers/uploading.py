@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from nplt_protocol.requests import FileData, FileMetadata
-from nplt_server.premises import Premises
+from nplt_server.connections.premises import Premises
+from nplt_server.connections.session import Session
 from nplt_server.presenters.base import Answer
-from nplt_server.session import Session
 
 
 async def file_metadata(

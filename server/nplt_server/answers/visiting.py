@@ -26,11 +26,11 @@ from nplt_protocol.requests import (
     SessionSwitch,
     SessionUpdate,
 )
-from nplt_server.conversation import Conversation
+from nplt_server.connections.premises import Premises
+from nplt_server.connections.session import Session
+from nplt_server.conversations.conversation import Conversation
 from nplt_server.errors import no_such_conversation
-from nplt_server.premises import Premises
 from nplt_server.presenters.base import Answer
-from nplt_server.session import Session
 from nplt_storage.catalog import ConversationRow
 from nplt_storage.entries import SystemInstructionEntry
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from nplt_protocol.codes import MessageType
 from nplt_protocol.errors import RequestError
 from nplt_protocol.replies import Reply
-from nplt_server.audience import Said
+from nplt_server.conversations.audience import Said
 
 
 class Presenter(Protocol):

@@ -20,7 +20,7 @@ from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX
 from nplt_protocol.replies import FileStored, Receipt, Reply
 from nplt_protocol.server_connection import ServerConnection
 from nplt_protocol.stream import FrameStream
-from nplt_server.audience import Said
+from nplt_server.conversations.audience import Said
 from nplt_server.presenters.markup import without_markup
 from nplt_server.presenters.pieces import PieceCutter, fit_frame
 from nplt_server.presenters.texts import reply_text

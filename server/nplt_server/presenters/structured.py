@@ -10,7 +10,7 @@ from nplt_protocol.events import SessionEvent
 from nplt_protocol.replies import Reply
 from nplt_protocol.server_connection import ServerConnection
 from nplt_protocol.stream import FrameStream
-from nplt_server.audience import Said
+from nplt_server.conversations.audience import Said
 
 
 class StructuredPresenter:

@@ -21,6 +21,7 @@ from nplt_protocol.json_values import JsonObject
 from nplt_server.accumulator import ModelOutputAccumulator
 from nplt_server.clean_text import clean_text
 from nplt_server.context import render_context
+from nplt_server.conversations.voice import Voice
 from nplt_server.deltas import (
     ModelOutputDelta,
     ReasoningPiece,
@@ -31,7 +32,6 @@ from nplt_server.deltas import (
 from nplt_server.errors import AnswerCut, ProviderError, ProviderRefused, TooManySteps
 from nplt_server.providers.base import ModelRequest, Provider
 from nplt_server.tools.runner import ToolRunner
-from nplt_server.voice import Voice
 from nplt_storage.entries import (
     Entry,
     FaultEntry,

@@ -12,11 +12,11 @@ from datetime import datetime
 
 import anyio
 
-from nplt_server.activity import Activity
+from nplt_server.conversations.activity import Activity
+from nplt_server.conversations.turn import TurnLimits
+from nplt_server.conversations.writer import Spawn
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.tools.runner import ToolRunner
-from nplt_server.turn import TurnLimits
-from nplt_server.writer import Spawn
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.store import ConversationStore
 

@@ -8,10 +8,10 @@ that word, whether the first had begun can't be told, so it counts as begun.
 
 from __future__ import annotations
 
-from nplt_server.agenda import Agenda
-from nplt_server.ending import Write, end_turn, fault_for
+from nplt_server.conversations.agenda import Agenda
+from nplt_server.conversations.ending import Write, end_turn, fault_for
+from nplt_server.conversations.turn import Turn
 from nplt_server.tools.runner import ToolRunner
-from nplt_server.turn import Turn
 from nplt_storage.entries import DebugEntry
 from nplt_storage.history import ConversationHistory
 

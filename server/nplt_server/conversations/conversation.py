@@ -20,21 +20,21 @@ from nplt_protocol.events import Event, SessionEvent
 from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import Attached, Cleared, Receipt
 from nplt_protocol.requests import Attach, Prompt
-from nplt_server.acceptance import (
+from nplt_server.conversations.acceptance import (
     check_attachments,
     check_room,
     draft_of,
     first_receipt,
     second_receipt,
 )
-from nplt_server.activity import Activity
-from nplt_server.agenda import Agenda
-from nplt_server.audience import Audience
-from nplt_server.household import Household
-from nplt_server.playback import entry_event, missed_entries, missed_text
-from nplt_server.turn import Turn
-from nplt_server.unfinished import pick_up, word_for_later
-from nplt_server.writer import Writer
+from nplt_server.conversations.activity import Activity
+from nplt_server.conversations.agenda import Agenda
+from nplt_server.conversations.audience import Audience
+from nplt_server.conversations.household import Household
+from nplt_server.conversations.playback import entry_event, missed_entries, missed_text
+from nplt_server.conversations.turn import Turn
+from nplt_server.conversations.unfinished import pick_up, word_for_later
+from nplt_server.conversations.writer import Writer
 from nplt_storage.entries import (
     ClearEntry,
     Entry,

@@ -6,7 +6,7 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.replies import Receipt
 from nplt_protocol.requests import Prompt
-from nplt_server.agenda import Agenda
+from nplt_server.conversations.agenda import Agenda
 from nplt_storage.entries import AttachmentEntry, ModelInputEntry
 from nplt_storage.history import ConversationHistory
 

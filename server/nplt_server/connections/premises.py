@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import anyio
 
 from nplt_protocol.json_values import JsonObject
-from nplt_server.front_desk import FrontDesk
-from nplt_server.household import Household
-from nplt_server.registry import Registry
+from nplt_server.connections.front_desk import FrontDesk
+from nplt_server.conversations.household import Household
+from nplt_server.conversations.registry import Registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from nplt_server.activity import Activity
-from nplt_server.pace import Bucket
-from nplt_server.users import Users
+from nplt_server.connections.pace import Bucket
+from nplt_server.connections.users import Users
+from nplt_server.conversations.activity import Activity
 
 if TYPE_CHECKING:
-    from nplt_server.session import Session
+    from nplt_server.connections.session import Session
 
 _ADDRESSES_MAX = 10_000
 _FORGIVE_SECONDS = 600.0

@@ -15,12 +15,12 @@ from functools import partial
 from nplt_protocol.events import Event, TurnFinished, TurnStarted
 from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import ActiveTurn
-from nplt_server.activity import Activity
-from nplt_server.ending import end_turn, fault_for
+from nplt_server.conversations.activity import Activity
+from nplt_server.conversations.ending import end_turn, fault_for
+from nplt_server.conversations.household import Household
+from nplt_server.conversations.turn import Turn, TurnDesk, TurnOutcome, run_turn
+from nplt_server.conversations.voice import Voice
 from nplt_server.errors import as_request_error, internal_error
-from nplt_server.household import Household
-from nplt_server.turn import Turn, TurnDesk, TurnOutcome, run_turn
-from nplt_server.voice import Voice
 from nplt_storage.entries import Entry, FaultEntry
 from nplt_storage.history import ConversationHistory
 

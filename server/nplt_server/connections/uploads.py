@@ -17,9 +17,9 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.replies import FileStored
 from nplt_protocol.requests import FileData, FileMetadata
+from nplt_server.conversations.registry import Registry
 from nplt_server.errors import as_request_error, internal_error
 from nplt_server.presenters.base import Answer
-from nplt_server.registry import Registry
 from nplt_storage.attachments import AttachmentFiles, Upload
 from nplt_storage.entries import AttachmentEntry
 

@@ -23,9 +23,9 @@ import anyio
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.events import SessionEvent
-from nplt_server.conversation import Conversation
+from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.household import Household
 from nplt_server.errors import no_such_conversation
-from nplt_server.household import Household
 from nplt_storage.catalog import ConversationRow
 
 _UNUSED_SECONDS_MAX = 60.0

@@ -29,16 +29,16 @@ from nplt_protocol.replies import Receipt
 from nplt_protocol.requests import Hello, ModelSwitch, Request
 from nplt_protocol.server_connection import ServerConnection
 from nplt_protocol.stream import FrameStream
-from nplt_server.audience import Said
-from nplt_server.conversation import Conversation
+from nplt_server.connections.front_desk import FrontDesk
+from nplt_server.connections.uploads import Uploads
+from nplt_server.connections.users import LOCAL_USER
+from nplt_server.conversations.audience import Said
+from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.registry import Registry
 from nplt_server.errors import as_request_error, internal_error
-from nplt_server.front_desk import FrontDesk
 from nplt_server.presenters.base import Answer, Presenter
 from nplt_server.presenters.plain import PlainPresenter
 from nplt_server.presenters.structured import StructuredPresenter
-from nplt_server.registry import Registry
-from nplt_server.uploads import Uploads
-from nplt_server.users import LOCAL_USER
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class Session:
             return
         await self._handle(received, presenter)
         if not presenter.is_ready:
-            await self._unless_closed(presenter.ready)
+            await _unless_closed(self.stream, presenter.ready)
 
     async def _handle(self, received: RequestReceived, presenter: Presenter) -> None:
         request = received.request
@@ -189,19 +189,8 @@ class Session:
         if it listens (`nc -N` does)."""
         while (self._my_turns or self.connection.unanswered) and not self.stream.closed:
             self._settled = anyio.Event()
-            await self._unless_closed(self._settled.wait)
+            await _unless_closed(self.stream, self._settled.wait)
         await self.stream.close()
-
-    async def _unless_closed(self, wait: Callable[[], Awaitable[object]]) -> None:
-        async with anyio.create_task_group() as race:
-
-            async def watch() -> None:
-                await self.stream.wait_closed()
-                race.cancel_scope.cancel()
-
-            race.start_soon(watch)
-            await wait()
-            race.cancel_scope.cancel()
 
     # Where it stands
 
@@ -321,3 +310,18 @@ class Session:
         if self.is_welcome or not self.front_desk.users.need_tokens:
             return False
         return now - self._connected_at > self.front_desk.limits.hello_seconds_max
+
+
+async def _unless_closed(
+    stream: FrameStream[Received], wait: Callable[[], Awaitable[object]]
+) -> None:
+    """Waits for it, but not longer than the connection lasts."""
+    async with anyio.create_task_group() as race:
+
+        async def watch() -> None:
+            await stream.wait_closed()
+            race.cancel_scope.cancel()
+
+        race.start_soon(watch)
+        await wait()
+        race.cancel_scope.cancel()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import anyio
 
-from nplt_server.activity import Activity
+from nplt_server.conversations.activity import Activity
 from nplt_storage.entries import Entry
 from nplt_storage.history import ConversationHistory
 from nplt_storage.store import Record

@@ -14,9 +14,9 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.events import EntryAdded, Event, TextDelta
 from nplt_protocol.requests import Attach
-from nplt_server.household import ConversationLimits
-from nplt_server.turn import Turn
-from nplt_server.voice import Voice
+from nplt_server.conversations.household import ConversationLimits
+from nplt_server.conversations.turn import Turn
+from nplt_server.conversations.voice import Voice
 from nplt_storage.cutting import cut_to_fit
 from nplt_storage.entries import Entry
 from nplt_storage.history import ConversationHistory
