@@ -170,6 +170,10 @@ class Link:
     def _receive(self, deadline: Deadline) -> bytes:
         liveness = Liveness(self.silence_seconds, now=monotonic())
         while True:
+            # Also while bytes keep coming: they may never stop.
+            deadline.left()
+            if self.interrupts is not None:
+                self.interrupts.check()
             try:
                 data = self._wire.recv(_READ_BYTES)
             except self._would_block:

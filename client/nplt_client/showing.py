@@ -84,7 +84,7 @@ def _message(message: JsonObject) -> str:
             lines.append(sanitize_line(f"tool {call.get('tool_name')} · {call.get('status')}"))
     lines.append(sanitize(str(message.get("content") or "")).rstrip("\n"))
     if message.get("truncated"):
-        lines.append(f"(cut; {message.get('size')} in all)")
+        lines.append(sanitize_line(f"(cut; {message.get('size')} in all)"))
     return "\n".join(lines)
 
 

@@ -221,6 +221,8 @@ class Switchboard:
                 self.attached = False
                 self._leave_turns_except(None)
             case Receipt() if waiting is not None and waiting.turn is not None:
+                # It tells where we stand: somebody else may have deleted the old place.
+                self.session_id = reply.session_id
                 # At once, not when the asker wakes up: its events may be in this very batch.
                 self._own_turns.append(reply.turn_id)
                 self._turns[reply.turn_id] = _Followed(

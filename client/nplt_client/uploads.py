@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import mimetypes
+import os
+import stat
 from pathlib import Path
 
 from nplt_client.errors import ConfigurationError
@@ -53,6 +55,11 @@ async def upload(
 
 def _read(path: Path) -> bytes:
     try:
-        return path.expanduser().read_bytes()
+        # Without waiting: a pipe might never be written to, a device never end.
+        descriptor = os.open(path.expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ConfigurationError(f"can't send {path}: it is no regular file")
+            return file.read()
     except OSError as error:
         raise ConfigurationError(f"can't read {path}: {error.strerror or error}") from None

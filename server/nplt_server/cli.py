@@ -6,6 +6,7 @@ settings have mistakes, one sentence each.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,8 @@ def token(name: str) -> None:
     """Print a new token once, and the line to put in the settings file."""
     from nplt_server.connections.users import new_token, token_sum
 
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
+        raise click.BadParameter("a name has up to 64 letters, digits, _ . or -")
     fresh = new_token()
     click.echo(fresh)
     click.echo(f"users:\n  - {{name: {name}, token_sha256: {token_sum(fresh)}}}", err=True)

@@ -16,6 +16,8 @@ carry a code and a short sentence, never another library's text.
 
 from __future__ import annotations
 
+import logging
+
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_storage.errors import (
@@ -26,6 +28,8 @@ from nplt_storage.errors import (
     StorageError,
     StorageUnavailable,
 )
+
+log = logging.getLogger(__name__)
 
 
 class ServerError(Exception):
@@ -90,6 +94,8 @@ def as_request_error(error: Exception) -> RequestError | None:
         return RequestError(error.code, str(error))
     for kind, code in _CODES.items():
         if isinstance(error, kind):
+            if code in (ErrorCode.UNAVAILABLE, ErrorCode.READ_ONLY):
+                log.warning("the storage says no: %s", error)
             return RequestError(code, str(error))
     return None
 

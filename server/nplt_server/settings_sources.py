@@ -76,6 +76,8 @@ def _read_file(path: Path | None) -> Layer:
         values = yaml.safe_load(text)
     except OSError as error:
         raise ConfigurationError([f"can't read {path}: {error.strerror}"]) from None
+    except RecursionError:
+        raise ConfigurationError([f"{path} is nested too deeply"]) from None
     except UnicodeDecodeError:
         raise ConfigurationError([f"{path} is not UTF-8"]) from None
     except yaml.YAMLError as error:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from nplt_storage.errors import DataDirectoryInUse, StorageUnavailable
@@ -55,6 +56,14 @@ class DataDirectory:
             os.close(lock)
             raise DataDirectoryInUse(self.path) from error
         self._lock = lock
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Attachments that were on their way in when the last server died."""
+        for part in self.files.glob("*/*.part"):
+            with suppress(OSError):
+                part.unlink()
+                part.parent.rmdir()  # if nothing else is in it
 
     def give_back(self) -> None:
         if self._lock is not None:

@@ -7,7 +7,9 @@ may block; they are made in worker threads.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -30,7 +32,12 @@ class FileOperations(Protocol):
 
 class SystemFiles:
     def open(self, path: Path, flags: int) -> int:
-        return os.open(path, flags | os.O_CLOEXEC, PRIVATE_FILE)
+        # Without waiting: opening a pipe that nobody writes to would never return.
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, PRIVATE_FILE)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return descriptor
 
     def close(self, descriptor: int) -> None:
         os.close(descriptor)

@@ -174,3 +174,21 @@ def test_a_prompts_own_entry_is_no_part_of_the_answer() -> None:
     record = TurnRecord()
     assert record.apply(entry("the prompt", role="user")) == ""
     assert record.text == ""
+
+
+def test_nothing_in_a_history_page_can_bring_an_escape_sequence() -> None:
+    hostile = "\x1b]0;title\x07\x9b31m\u202e"
+    message: JsonObject = dict.fromkeys(
+        ("role", "content", "timestamp", "model", "state", "size", "truncated"), hostile
+    )
+    message |= {"seq": 1, "tool_calls": [{"tool_name": hostile, "status": hostile}]}
+    page = HistoryPage(
+        session_id=hostile,
+        name=hostile,
+        message_count=1,
+        head_seq=1,
+        messages=(message,),
+        page=PageEdges(has_more_before=True, has_more_after=False, before=1, after=1),
+    )
+    shown = history_text(page)
+    assert not set(shown) & {"\x1b", "\x07", "\x9b", "\u202e"}

@@ -124,6 +124,17 @@ def test_a_new_token_is_printed_once_with_its_line() -> None:
     assert "name: ada" in made.stderr
 
 
+def test_a_token_for_a_name_that_settings_would_refuse_is_not_made() -> None:
+    refused = subprocess.run(
+        [sys.executable, "-m", "nplt_server", "token", "a b"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=clean_environment(),
+    )
+    assert (refused.returncode, refused.stdout) == (2, "")
+
+
 @pytest.fixture
 def certificate(tmp_path: Path) -> dict[str, str]:
     if shutil.which("openssl") is None:

@@ -1,0 +1,59 @@
+"""What has no business in the data directory must not keep the server from starting."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from nplt_storage.errors import StorageError
+from nplt_storage.json_files import JsonFileStore
+
+NAME = "session_20261116_" + "a" * 32 + ".json"
+
+
+def clock() -> datetime:
+    return datetime(2026, 11, 16, tzinfo=UTC)
+
+
+async def open_store(data_dir: Path) -> JsonFileStore:
+    return await JsonFileStore.open_directory(data_dir, clock=clock)
+
+
+def place_for(data_dir: Path) -> Path:
+    history = data_dir / "history"
+    history.mkdir(parents=True)
+    return history / NAME
+
+
+async def test_a_pipe_in_place_of_a_file_is_a_damaged_row(tmp_path: Path) -> None:
+    os.mkfifo(place_for(tmp_path))
+    store = await open_store(tmp_path)
+    (row,) = store.rows("local")
+    assert row.damaged
+    with pytest.raises(StorageError):
+        await store.open(row.session_id)
+    await store.close()
+
+
+async def test_a_device_in_place_of_a_file_is_a_damaged_row(tmp_path: Path) -> None:
+    place_for(tmp_path).symlink_to("/dev/zero")
+    store = await open_store(tmp_path)
+    assert [row.damaged for row in store.rows("local")] == [True]
+    await store.close()
+
+
+async def test_attachments_cut_off_by_a_crash_are_swept_away(tmp_path: Path) -> None:
+    folder = tmp_path / "files" / "s1"
+    folder.mkdir(parents=True)
+    (folder / ("b" * 32)).write_bytes(b"whole")
+    (folder / ("c" * 32 + ".part")).write_bytes(b"half")
+    only_half = tmp_path / "files" / "s2"
+    only_half.mkdir()
+    (only_half / ("d" * 32 + ".part")).write_bytes(b"half")
+    store = await open_store(tmp_path)
+    assert [path.name for path in (tmp_path / "files").rglob("*") if path.is_file()] == ["b" * 32]
+    assert not only_half.exists()
+    await store.close()
