@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve install install-dev test check format bench clean
+.PHONY: help run serve install install-dev test check format bench faults clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -33,6 +33,9 @@ format: install-dev  ## rewrite the source in the house's style
 
 bench: install-dev  ## measure against the goals
 	$(BIN)/python -m benchmarks
+
+faults: install-dev  ## kill it, cut its power, fill its disk: what was promised stays
+	$(BIN)/python -m faults
 
 install-dev: $(VENV)/.installed-dev
 

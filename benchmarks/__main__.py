@@ -23,6 +23,7 @@ from benchmarks.listing import listing
 from benchmarks.paging import paging
 from benchmarks.progress import begin, end
 from benchmarks.scratch import Plan, scratch_directory
+from benchmarks.searching import searching
 from benchmarks.starting import starting
 from benchmarks.verdicts import Question, Verdict, table
 
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "B10": starting,
     "B11": asking,
     "B13": encrypting,
+    "B14": searching,
 }
 
 

@@ -9,25 +9,25 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry
-from nplt_storage.file_operations import SystemFiles
-from nplt_storage.ids import new_entry_id
-from nplt_storage.json_layout import (
+from nplt_storage.facts.entries import Entry, ModelInputEntry, ModelOutputEntry
+from nplt_storage.facts.lines import encode_line
+from nplt_storage.files.disk import SystemDisk
+from nplt_storage.files.layout import (
     Header,
     advance,
     empty_closing,
     encode_closing,
     encode_header,
 )
-from nplt_storage.json_scan import file_name
-from nplt_storage.lines import encode_line
+from nplt_storage.files.names import file_name
+from nplt_storage.ids import new_entry_id
 
 CONTENT_BYTES = 510
 FIRST_DAY = datetime(2025, 1, 1, tzinfo=UTC)
 _WORDS = "The quick brown fox jumps over the lazy dog, and the dog takes no notice. "
 
 
-class CountingFiles(SystemFiles):
+class CountingDisk(SystemDisk):
     """Real files, and how many bytes were written to them."""
 
     def __init__(self) -> None:

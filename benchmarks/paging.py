@@ -19,10 +19,10 @@ from benchmarks.processes import Program, server
 from benchmarks.scratch import Plan
 from benchmarks.verdicts import Question, Verdict
 from benchmarks.wire import HISTORY_REQUEST, Caller
+from nplt_storage.conversation.paging import PageQuery, read_page
 from nplt_storage.file_operations import SystemFiles
+from nplt_storage.files.file import JsonFile
 from nplt_storage.ids import new_entry_id
-from nplt_storage.json_file import JsonFile
-from nplt_storage.paging import PageQuery, read_page
 
 SHORT, LONG = 100, 100_000
 PAGES_PER_ROUND = 60

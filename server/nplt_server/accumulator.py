@@ -23,8 +23,8 @@ from nplt_server.deltas import (
     UsageReport,
 )
 from nplt_server.errors import AnswerTooLong
-from nplt_storage.entries import ModelInvocationDescriptor, ModelOutputEntry
-from nplt_storage.tool_calls import ToolCallRequest
+from nplt_storage.facts.entries import ModelInvocationDescriptor, ModelOutputEntry
+from nplt_storage.facts.tool_calls import ToolCallRequest
 
 _ARGUMENTS_DEPTH_MAX = 32
 

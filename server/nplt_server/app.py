@@ -29,10 +29,12 @@ from nplt_server.connections.front_desk import FrontDesk
 from nplt_server.connections.listener import Listener, bind, server_tls
 from nplt_server.connections.premises import Premises
 from nplt_server.connections.users import LOCAL_USER, Users
+from nplt_server.conversations.activity import Spawn
 from nplt_server.conversations.household import Household, TurnPlaces
+from nplt_server.conversations.library import Library
 from nplt_server.conversations.registry import Registry
-from nplt_server.conversations.writer import Spawn
 from nplt_server.errors import CannotServe, ConfigurationError
+from nplt_server.histories import open_library
 from nplt_server.providers.offline import OfflineProvider
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.reception import Reception
@@ -40,10 +42,8 @@ from nplt_server.settings import Settings
 from nplt_server.tools.builtin import now_tool
 from nplt_server.tools.runner import ToolRunner
 from nplt_storage.attachments import AttachmentFiles
-from nplt_storage.errors import DataDirectoryInUse, StorageError
+from nplt_storage.conversation.row_lists import RowQuery
 from nplt_storage.ids import new_entry_id, new_session_id
-from nplt_storage.json_files import JsonFileStore
-from nplt_storage.store import ConversationStore
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +82,9 @@ class Server:
         """Prompts accepted in an earlier life are answered, whoever is there."""
         names = {user.name for user in self._settings.users} | {LOCAL_USER}
         for user in names:
-            for row in self._premises.household.store.rows(user):
-                if row.unfinished and not row.damaged:
+            query = RowQuery(unfinished=True)
+            for row in await self._premises.household.library.all_rows(user, query):
+                if not row.damaged:
                     try:
                         await self._premises.registry.get(row.session_id, user)
                     except Exception as error:
@@ -130,13 +131,13 @@ async def serve(settings: Settings, ready: Callable[[Server], None]) -> None:
     raise_descriptor_limit()
     tls = _load_tls(settings)
     router = build_router(settings)
-    store = await _open_store(settings)
+    library = await open_library(settings, utc_now)
     try:
         # Outside the task group, so that a failure comes out as it is.
         sockets = await _bind(settings)
         async with anyio.create_task_group() as tasks:
             spawn = _spawn_into(tasks)
-            premises = _furnish(settings, store, router, spawn)
+            premises = _furnish(settings, library, router, spawn)
             reception = _open_reception(settings, premises, tls, spawn)
             server = Server(settings, premises, Listener(sockets, reception.welcome))
             ready(server)
@@ -146,16 +147,16 @@ async def serve(settings: Settings, ready: Callable[[Server], None]) -> None:
             tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
-            await store.close()
+            await library.close()
 
 
 def _furnish(
-    settings: Settings, store: ConversationStore, router: ProviderRouter, spawn: Spawn
+    settings: Settings, library: Library, router: ProviderRouter, spawn: Spawn
 ) -> Premises:
     limits = settings.limits
     conversation_limits = house_rules.conversation_limits(limits)
     household = Household(
-        store=store,
+        library=library,
         files=AttachmentFiles(settings.data_dir / "files"),
         router=router,
         tools=ToolRunner(
@@ -232,15 +233,6 @@ def _spawn_into(tasks: anyio.abc.TaskGroup) -> Spawn:
         tasks.start_soon(guarded, work)
 
     return spawn
-
-
-async def _open_store(settings: Settings) -> JsonFileStore:
-    try:
-        return await JsonFileStore.open_directory(settings.data_dir, clock=utc_now)
-    except DataDirectoryInUse:
-        raise CannotServe(f"{settings.data_dir} is in use by another nplt-server") from None
-    except (StorageError, OSError) as error:
-        raise CannotServe(f"can't use {settings.data_dir}: {error}") from None
 
 
 async def _bind(settings: Settings) -> list[socket.socket]:

@@ -14,6 +14,11 @@ from typing import Any
 import click
 
 from nplt_server import __version__
+from nplt_server.commands.doctor import doctor
+from nplt_server.commands.export import export
+from nplt_server.commands.import_files import import_files
+from nplt_server.commands.migrate import migrate
+from nplt_server.commands.repair import repair
 from nplt_server.errors import CannotServe, ConfigurationError
 
 EXIT_CONFIGURATION = 78
@@ -54,6 +59,10 @@ def token(name: str) -> None:
     click.echo("The token is shown this once; give it to its user (NPLT_TOKEN).", err=True)
 
 
+for command in (doctor, repair, import_files, export, migrate):
+    main.add_command(command)
+
+
 def _tree(flags: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in flags.items() if value is not None}
     if not given["insecure"]:
@@ -66,6 +75,7 @@ def _serve(config: Path | None, flags: dict[str, Any], *, check: bool) -> int:
     import anyio
 
     from nplt_server.app import Server, build_router, run_until_signalled
+    from nplt_server.histories import check_histories
     from nplt_server.logs import configure_logging
     from nplt_server.settings_sources import load_settings
 
@@ -77,6 +87,7 @@ def _serve(config: Path | None, flags: dict[str, Any], *, check: bool) -> int:
         settings = load_settings(flags, config_file=config)
         if check:
             build_router(settings)
+            check_histories(settings)
             click.echo("the settings are fine")
             return 0
         configure_logging(settings.log_level)

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry, ToolResultsEntry
-from nplt_storage.history import ConversationHistory
-from nplt_storage.tool_calls import ToolCallRequest, ToolCallResult
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.facts.entries import Entry, ModelInputEntry, ModelOutputEntry, ToolResultsEntry
+from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

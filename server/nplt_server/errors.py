@@ -27,6 +27,7 @@ from nplt_storage.errors import (
     ConversationReadOnly,
     StorageError,
     StorageUnavailable,
+    WrittenElsewhere,
 )
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ _CODES: dict[type[StorageError], ErrorCode] = {
     ConversationDamaged: ErrorCode.READ_ONLY,
     ConversationReadOnly: ErrorCode.READ_ONLY,
     StorageUnavailable: ErrorCode.UNAVAILABLE,
+    WrittenElsewhere: ErrorCode.CONFLICT,
     BadEntry: ErrorCode.MALFORMED,
 }
 

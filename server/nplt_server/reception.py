@@ -18,7 +18,7 @@ from nplt_server.answers import answer_request
 from nplt_server.connections.premises import Premises
 from nplt_server.connections.session import Session
 from nplt_server.connections.uploads import UploadLimits, Uploads
-from nplt_server.conversations.writer import Spawn
+from nplt_server.conversations.activity import Spawn
 from nplt_server.logs import transcript_for
 from nplt_server.presenters.base import Answer
 

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import platformdirs
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 HomePath = Annotated[Path, AfterValidator(Path.expanduser)]
@@ -49,6 +56,46 @@ class OfflineSettings(Part):
     words_per_second: Annotated[float, Field(ge=0)] = 30.0
 
 
+class BackendSettings(Part):
+    """Where a history is kept. What else stands here depends on the type, and is
+    checked by whoever opens it: `nplt_storage.opening`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    type: str = "json"
+
+    @property
+    def options(self) -> dict[str, object]:
+        return dict(self.model_extra or {})
+
+    @property
+    def turns_max(self) -> int | None:
+        turns = self.options.get("max_turns")
+        return turns if isinstance(turns, int) and not isinstance(turns, bool) else None
+
+
+class HistorySettings(Part):
+    id: Name
+    backend: BackendSettings = BackendSettings()
+    system_message: str | None = None
+
+
+class GraphHistorySettings(Part):
+    """The older way to describe one history; its keys into a graph say nothing here."""
+
+    enabled: bool = True
+    input_key: str | None = None
+    output_key: str | None = None
+    max_turns: PositiveInt | None = None
+    system_message: str | None = None
+
+
+class GraphSettings(Part):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    history: GraphHistorySettings | None = None
+
+
 class UserSettings(Part):
     name: Name
     token_sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$")]
@@ -77,6 +124,7 @@ class Limits(Part):
     turns_max: PositiveInt = 64
     call_seconds_max: PositiveFloat = 300.0
     tool_seconds_max: PositiveFloat = 30.0
+    tool_result_bytes_max: Annotated[int, Field(ge=1_024)] = 32 * 1024
     tools_at_once_max: PositiveInt = 4
     tool_calls_per_step_max: PositiveInt = 8
     steps_max: PositiveInt = 10
@@ -88,10 +136,24 @@ class Settings(Part):
     data_dir: HomePath = Field(default_factory=lambda: Path(platformdirs.user_data_dir("nplt")))
     default_model: str | None = None
     providers: tuple[OfflineSettings, ...] = (OfflineSettings(),)
+    histories: tuple[HistorySettings, ...] = (HistorySettings(id="main"),)
+    graph: GraphSettings | None = None
     users: tuple[UserSettings, ...] = ()
     limits: Limits = Limits()
     insecure: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @model_validator(mode="after")
+    def _read_older_form(self) -> Settings:
+        """`graph.history` describes the only history, unless `histories` is there."""
+        older = self.graph.history if self.graph else None
+        if older is None or not older.enabled or "histories" in self.model_fields_set:
+            return self
+        backend = BackendSettings.model_validate(
+            {"max_turns": older.max_turns} if older.max_turns else {}
+        )
+        only = HistorySettings(id="main", backend=backend, system_message=older.system_message)
+        return self.model_copy(update={"histories": (only,), "graph": None})
 
     def mistakes(self) -> list[str]:
         """What is wrong although every value by itself is fine."""
@@ -102,6 +164,12 @@ class Settings(Part):
         ]
         names = [user.name for user in self.users]
         found += [f"two users are called {n!r}" for n in sorted({*names}) if names.count(n) > 1]
+        ids = [history.id for history in self.histories]
+        found += [
+            f"two histories are called {id_!r}" for id_ in sorted({*ids}) if ids.count(id_) > 1
+        ]
+        if not self.histories:
+            found.append("histories is empty: nothing could be remembered")
         if not self.providers:
             found.append("providers is empty: nobody could answer")
         is_private = self.listen.is_loopback or (self.users and self.listen.tls)

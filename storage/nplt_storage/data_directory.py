@@ -1,10 +1,11 @@
 """The directory everything is kept in, and the lock that makes it ours.
 
     <data_dir>/
-        lock        held (flock) by the one server that uses the directory
-        history/    session_YYYYMMDD_<id>.json, one file per conversation
-        files/      <session_id>/<file_id>, attachments
-        trash/      what was deleted, until it is emptied
+        lock            held (flock) by the one server that uses the directory
+        catalog.sqlite  what lists and search are answered from; can be made again
+        history/        session_YYYYMMDD_<id>.json, one file per conversation
+        files/          <session_id>/<file_id>, attachments
+        trash/          what was deleted, for a while
 
 Private to its owner (0700). The lock is the kernel's: it ends with the process,
 however that ends.

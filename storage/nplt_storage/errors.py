@@ -7,7 +7,10 @@
         ConversationReadOnly    wait: it can be read, writing works again later
         StorageUnavailable      the operator: disk full, input/output error
         DataDirectoryInUse      the operator: another server has it
+        BadStoreConfig          the operator: there is no such store (in `opening`)
+        NotInReach              the caller: read the whole record (in `conversation.rollbacks`)
         BadEntry                the caller: this can't be remembered as it is
+            WrittenElsewhere    the caller: open it again, it has grown meanwhile
 
 `BadLine` (in `lines`) stays inside this room: it becomes one of the above.
 """
@@ -61,3 +64,7 @@ class BadEntry(StorageError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class WrittenElsewhere(BadEntry):
+    """Another process has written to it: what was known of it is out of date."""

@@ -1,56 +1,124 @@
 """Conversations that live and die with the process.
 
-The same port and the same refusals as the files: an entry that could not be
-written there is refused here too, so that a program tried out on one does not
-fail on the other.
+The same port and the same refusals as the others: an entry that could not be
+written to a file is refused here too, so that a program tried out on one store
+does not fail on the next. `max_turns` is a view: models are shown that many
+turns, everything is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Literal
 
-from nplt_storage.catalog import Catalog, ConversationRow, new_row
-from nplt_storage.entries import Entry
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.conversation.paging import MessagePage, PageQuery, read_page
+from nplt_storage.conversation.row_lists import RowPage, RowQuery, page_of
+from nplt_storage.conversation.rows import ConversationRow, fold, fold_all, new_row
+from nplt_storage.conversation.searching import SearchPage, SearchQuery, search_entries
+from nplt_storage.conversation.views import content_of
+from nplt_storage.erasing import blobs_named_by, without_words_of
 from nplt_storage.errors import (
     BadEntry,
     ConversationExists,
     ConversationNotFound,
     ConversationReadOnly,
 )
-from nplt_storage.history import ConversationHistory
+from nplt_storage.facts.entries import Entry
+from nplt_storage.facts.json_values import check_text
+from nplt_storage.facts.lines import encode_line
+from nplt_storage.facts.redaction import redacted
+from nplt_storage.facts.tool_calls import BlobReference
 from nplt_storage.ids import is_session_id
-from nplt_storage.lines import encode_line
-from nplt_storage.paging import MessagePage, PageQuery, read_page
-from nplt_storage.store import Record, StoreDescription
-from nplt_storage.views import content_of
+from nplt_storage.said import Piece, joined, not_yet_an_entry, outdates
+from nplt_storage.store import Builder, Opened, Origin, Record, StoreDescription
+
+_BATCH_ENTRIES = 100
 
 
 @dataclass(slots=True)
-class _Kept:
+class Kept:
+    """All there is of one conversation."""
+
+    origin: Origin
+    row: ConversationRow
     entries: list[Entry] = field(default_factory=list)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    said: list[Piece] = field(default_factory=list)
     writer: MemoryRecord | None = None
+
+    def add(self, entry: Entry) -> None:
+        if entry.seq != len(self.entries) + 1:
+            raise BadEntry(f"entry {entry.seq} can't follow entry {len(self.entries)}")
+        encode_line(entry)
+        self.entries.append(entry)
+        self.row = fold(self.row, entry)
+
+    def keep_blob(self, data: bytes) -> BlobReference:
+        digest = hashlib.sha256(data).hexdigest()
+        self.blobs[digest] = bytes(data)
+        return BlobReference(blob_id=digest, size=len(data), sha256=digest)
 
 
 class MemoryRecord:
-    def __init__(self, session_id: str, *, kept: _Kept, catalog: Catalog) -> None:
+    def __init__(self, session_id: str, kept: Kept) -> None:
         self.session_id = session_id
         self._kept = kept
-        self._catalog = catalog
 
     async def append(self, entry: Entry) -> None:
-        if self._kept.writer is not self:
-            raise ConversationReadOnly(self.session_id, "this record was closed")
-        if entry.seq != len(self._kept.entries) + 1:
-            raise BadEntry(f"entry {entry.seq} can't follow entry {len(self._kept.entries)}")
-        encode_line(entry)
-        self._kept.entries.append(entry)
-        self._catalog.add(self.session_id, entry)
+        kept = self._writable()
+        kept.add(entry)
+        if kept.said and outdates(entry, *kept.said[0][:2]):
+            kept.said.clear()
+
+    def say(self, turn_id: str, call: int, kind: Literal["text", "reasoning"], text: str) -> None:
+        kept = self._kept
+        if kept.writer is self:
+            if kept.said and kept.said[0][:2] != (turn_id, call):
+                kept.said.clear()
+            kept.said.append((turn_id, call, kind, text))
+
+    async def keep_blob(self, data: bytes) -> BlobReference:
+        return self._writable().keep_blob(data)
+
+    async def redact(self, seq: int, *, at: datetime) -> Entry:
+        kept = self._writable()
+        if not 1 <= seq <= len(kept.entries):
+            raise BadEntry(f"there is no entry {seq}")
+        erased = kept.entries[seq - 1]
+        tombstone = redacted(erased, at)
+        kept.entries = [without_words_of(erased, tombstone, entry) for entry in kept.entries]
+        for blob_id in blobs_named_by([erased]) - blobs_named_by(kept.entries):
+            kept.blobs.pop(blob_id, None)
+        start = new_row(self.session_id, user=kept.row.user, created_at=kept.row.created_at)
+        start = replace(start, last_accessed=kept.row.last_accessed)
+        kept.row = fold_all(start, kept.entries)
+        return tombstone
 
     async def close(self) -> None:
         if self._kept.writer is self:
             self._kept.writer = None
+
+    def _writable(self) -> Kept:
+        if self._kept.writer is not self:
+            raise ConversationReadOnly(self.session_id, "this record was closed")
+        return self._kept
+
+
+class MemoryBuilder:
+    def __init__(self, kept: Kept) -> None:
+        self._kept = kept
+
+    async def add(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            self._kept.add(entry)
+
+    async def keep_blob(self, data: bytes) -> BlobReference:
+        return self._kept.keep_blob(data)
 
 
 class EntryList:
@@ -73,40 +141,42 @@ class MemoryStore:
     description = StoreDescription(
         backend="memory", promise="kept until the server stops; nothing is written to disk"
     )
+    read_only_reason: str | None = None
 
-    def __init__(self, clock: Callable[[], datetime]) -> None:
+    def __init__(self, clock: Callable[[], datetime], *, max_turns: int | None = None) -> None:
         self._clock = clock
-        self._kept: dict[str, _Kept] = {}
-        self._catalog = Catalog()
+        self._max_turns = max_turns
+        self._kept: dict[str, Kept] = {}
+        self._trash: dict[str, Kept] = {}
 
-    def rows(self, user: str) -> list[ConversationRow]:
-        return self._catalog.of_user(user)
-
-    def count(self, user: str) -> int:
-        return self._catalog.count(user)
-
-    def row(self, session_id: str) -> ConversationRow | None:
-        return self._catalog.get(session_id)
+    # One conversation
 
     async def create(self, session_id: str, *, user: str) -> Record:
-        if not is_session_id(session_id):
-            raise ConversationNotFound(session_id)
-        if session_id in self._kept:
-            raise ConversationExists(session_id)
-        kept = self._kept[session_id] = _Kept()
-        self._catalog.put(new_row(session_id, user=user, created_at=self._clock()))
-        kept.writer = MemoryRecord(session_id, kept=kept, catalog=self._catalog)
+        self._check_free(session_id)
+        check_text(user, "the user's name")
+        now = self._clock()
+        kept = Kept(
+            Origin(user=user, created_at=now), new_row(session_id, user=user, created_at=now)
+        )
+        self._kept[session_id] = kept
+        kept.writer = MemoryRecord(session_id, kept)
         return kept.writer
 
-    async def open(self, session_id: str) -> tuple[Record, ConversationHistory]:
+    async def open(self, session_id: str) -> Opened:
         kept = self._find(session_id)
         if kept.writer is not None:
             raise ConversationReadOnly(session_id, "it is open already")
-        kept.writer = MemoryRecord(session_id, kept=kept, catalog=self._catalog)
-        return kept.writer, ConversationHistory(session_id, kept.entries)
+        kept.writer = MemoryRecord(session_id, kept)
+        return Opened(
+            record=kept.writer,
+            history=ConversationHistory(session_id, kept.entries, turns_max=self._max_turns),
+            row=kept.row,
+            said=not_yet_an_entry(joined(kept.said), kept.row, kept.entries),
+        )
 
     async def page(self, session_id: str, query: PageQuery) -> MessagePage:
-        return read_page(query, EntryList(self._find(session_id).entries))
+        kept = self._find(session_id)
+        return read_page(query, EntryList(kept.entries), hidden=kept.row.hidden)
 
     async def text_of(self, session_id: str, seq: int) -> str | None:
         entries = self._find(session_id).entries
@@ -114,20 +184,82 @@ class MemoryStore:
             return None
         return content_of(entries[seq - 1])
 
+    async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
+        if offset < 0 or length < 0:
+            raise BadEntry("a range of bytes begins at 0 or later and has no negative length")
+        data = self._find(session_id).blobs.get(blob_id)
+        if data is None:
+            raise BadEntry(f"there is no blob {blob_id!r} in conversation {session_id!r}")
+        return data[offset : offset + length]
+
+    async def entries(
+        self, session_id: str, *, after: int = 0, through: int | None = None
+    ) -> AsyncIterator[Sequence[Entry]]:
+        entries = self._find(session_id).entries
+        first = max(after, 0)
+        last = len(entries) if through is None else min(through, len(entries))
+        for start in range(first, last, _BATCH_ENTRIES):
+            yield entries[start : min(start + _BATCH_ENTRIES, last)]
+
+    async def origin(self, session_id: str) -> Origin:
+        return self._find(session_id).origin
+
+    @asynccontextmanager
+    async def build(self, session_id: str, origin: Origin) -> AsyncIterator[Builder]:
+        self._check_free(session_id)
+        row = new_row(session_id, user=origin.user, created_at=origin.created_at)
+        kept = Kept(origin, row)
+        yield MemoryBuilder(kept)
+        self._check_free(session_id)
+        self._kept[session_id] = kept
+
     async def delete(self, session_id: str) -> None:
-        self._find(session_id).writer = None
-        del self._kept[session_id]
-        self._catalog.remove(session_id)
+        kept = self._find(session_id)
+        kept.writer = None
+        self._trash[session_id] = self._kept.pop(session_id)
+
+    async def undelete(self, session_id: str) -> None:
+        if session_id not in self._trash:
+            raise ConversationNotFound(session_id)
+        self._check_free(session_id)
+        self._kept[session_id] = self._trash.pop(session_id)
+
+    # All of them
+
+    async def row(self, session_id: str) -> ConversationRow | None:
+        kept = self._kept.get(session_id)
+        return None if kept is None else kept.row
+
+    async def list(self, user: str, query: RowQuery) -> RowPage:
+        return page_of((kept.row for kept in self._of(user)), query)
+
+    async def count(self, user: str) -> int:
+        return len(self._of(user))
+
+    async def search(self, user: str, query: SearchQuery) -> SearchPage:
+        pairs = ((kept.row, entry) for kept in self._of(user) for entry in kept.entries)
+        return search_entries(pairs, query)
 
     def touch(self, session_id: str, at: datetime) -> None:
-        self._catalog.touch(session_id, at)
+        kept = self._kept.get(session_id)
+        if kept is not None and at > kept.row.last_accessed:
+            kept.row = replace(kept.row, last_accessed=at)
 
     async def close(self) -> None:
         for kept in self._kept.values():
             kept.writer = None
 
-    def _find(self, session_id: str) -> _Kept:
+    def _find(self, session_id: str) -> Kept:
         kept = self._kept.get(session_id)
         if kept is None:
             raise ConversationNotFound(session_id)
         return kept
+
+    def _of(self, user: str) -> Sequence[Kept]:
+        return [kept for kept in self._kept.values() if kept.row.user == user]
+
+    def _check_free(self, session_id: str) -> None:
+        if not is_session_id(session_id):
+            raise ConversationNotFound(session_id)
+        if session_id in self._kept:
+            raise ConversationExists(session_id)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import anyio
 
-from nplt_storage.entries import Entry
 from nplt_storage.errors import StorageUnavailable
-from nplt_storage.history import ConversationHistory
+from nplt_storage.facts.entries import Entry
 from nplt_storage.memory import MemoryStore
-from nplt_storage.store import Record
+from nplt_storage.store import Opened, Record
 
 
 class FailingStore:
@@ -27,11 +27,11 @@ class FailingStore:
         return getattr(self.store, name)
 
     async def create(self, session_id: str, *, user: str) -> Record:
-        return FailingRecord(self, await self.store.create(session_id, user=user))
+        return cast(Record, FailingRecord(self, await self.store.create(session_id, user=user)))
 
-    async def open(self, session_id: str) -> tuple[Record, ConversationHistory]:
-        record, history = await self.store.open(session_id)
-        return FailingRecord(self, record), history
+    async def open(self, session_id: str) -> Opened:
+        opened = await self.store.open(session_id)
+        return replace(opened, record=cast(Record, FailingRecord(self, opened.record)))
 
     async def delete(self, session_id: str) -> None:
         if self.delete_fails:
@@ -43,6 +43,9 @@ class FailingRecord:
     def __init__(self, store: FailingStore, record: Record) -> None:
         self._store = store
         self._record = record
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._record, name)
 
     @property
     def session_id(self) -> str:

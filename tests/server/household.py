@@ -14,6 +14,7 @@ import anyio.abc
 from nplt_protocol.events import Event
 from nplt_server.conversations.audience import Said
 from nplt_server.conversations.household import ConversationLimits, Household, TurnPlaces
+from nplt_server.conversations.library import HistoryProfile, Library
 from nplt_server.conversations.turn import TurnLimits
 from nplt_server.deltas import ModelOutputDelta
 from nplt_server.providers.base import ModelRequest, Provider
@@ -23,6 +24,7 @@ from nplt_server.tools.builtin import now_tool
 from nplt_server.tools.runner import ToolRunner
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.memory import MemoryStore
+from nplt_storage.store import ConversationStore
 
 Model = Callable[[ModelRequest], AsyncGenerator[ModelOutputDelta, None]]
 
@@ -74,6 +76,7 @@ def make_household(
     *,
     tools: tuple[Tool, ...] | None = None,
     limits: TurnLimits | None = None,
+    store: ConversationStore | None = None,
 ) -> Household:
     clock = Clock()
     numbers = count(1)
@@ -86,7 +89,7 @@ def make_household(
 
     conversation_limits = ConversationLimits()
     return Household(
-        store=MemoryStore(clock),
+        library=Library([HistoryProfile(id="main", store=store or MemoryStore(clock))]),
         files=AttachmentFiles(Path("nowhere")),
         router=ProviderRouter([provider]),
         tools=ToolRunner(tools or (now_tool(clock),), clock=clock),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import anyio
 import pytest
 from tests.server.failing_store import FailingStore
-from tests.server.household import Ear, FunctionProvider, make_household
+from tests.server.household import Clock, Ear, FunctionProvider, make_household
 
 from nplt_protocol.codes import MessageType
 from nplt_protocol.errors import RequestError
@@ -27,6 +28,7 @@ from nplt_server.providers.base import ModelRequest
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.memory import MemoryStore
+from nplt_storage.store import ConversationStore
 
 
 async def patient(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
@@ -61,10 +63,10 @@ class House:
 @asynccontextmanager
 async def house() -> AsyncIterator[House]:
     async with anyio.create_task_group() as tasks:
-        household = make_household(tasks, FunctionProvider(patient))
-        assert isinstance(household.store, MemoryStore)
-        store = FailingStore(household.store)
-        household.store = store  # pyright: ignore[reportAttributeAccessIssue]
+        store = FailingStore(MemoryStore(Clock()))
+        household = make_household(
+            tasks, FunctionProvider(patient), store=cast(ConversationStore, store)
+        )
         yield House(Registry(household), store)
         tasks.cancel_scope.cancel()
 
@@ -212,7 +214,7 @@ async def test_a_prompt_on_its_way_to_disk_is_cancelled_by_a_delete() -> None:
         await anyio.sleep(0.005)
         with anyio.fail_after(10):
             await here.registry.delete(conversation.session_id, "local")
-        assert here.store.rows("local") == []
+        assert await here.store.count("local") == 0
 
 
 async def test_a_delete_that_fails_leaves_everything_as_it_was() -> None:

@@ -18,7 +18,7 @@ from nplt_server.deltas import (
 from nplt_server.errors import ProviderRefused, ProviderUnavailable
 from nplt_server.providers.base import ModelRequest
 from nplt_server.providers.offline import OfflineProvider, Script, write_script
-from nplt_storage.entries import ModelInvocationDescriptor
+from nplt_storage.facts.entries import ModelInvocationDescriptor
 
 
 def script(*said: str | ContextMessage) -> Script:

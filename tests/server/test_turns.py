@@ -11,6 +11,7 @@ import pytest
 from tests.server.household import Ear, FunctionProvider, Model, make_household
 
 from nplt_protocol.events import EntryAdded, Event, TextDelta, TurnFinished
+from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import Receipt
 from nplt_protocol.requests import Prompt
 from nplt_server.context import ToolResultsMessage
@@ -26,7 +27,8 @@ from nplt_server.deltas import (
 )
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers.base import ModelRequest
-from nplt_storage.entries import FaultEntry, ModelOutputEntry, ToolResultsEntry
+from nplt_server.tools.base import Tool, ToolDescription
+from nplt_storage.facts.entries import FaultEntry, ModelOutputEntry, ToolResultsEntry
 
 
 class Stage:
@@ -61,7 +63,9 @@ class Stage:
 async def staged(model: Model, limits: TurnLimits | None = None) -> AsyncIterator[Stage]:
     async with anyio.create_task_group() as tasks:
         household = make_household(tasks, FunctionProvider(model), limits=limits)
-        yield Stage(Conversation("s1", user="local", household=household))
+        yield Stage(
+            Conversation("s1", user="local", household=household, profile=household.library.default)
+        )
         tasks.cancel_scope.cancel()
 
 
@@ -276,3 +280,37 @@ async def test_a_listener_that_fails_is_taken_out_and_the_turn_goes_on() -> None
 
 def test_events_know_their_conversation() -> None:
     assert all("session_id" in kind.__dataclass_fields__ for kind in Event.__args__)
+
+
+def tool_that_gives(result: str) -> Tool:
+    async def run(arguments: JsonObject) -> str:
+        return result
+
+    description = ToolDescription(name="giant", description="Gives a lot.", parameters={})
+    return Tool(description=description, run=run)
+
+
+async def test_a_giant_result_is_kept_whole_beside_the_record_and_cut_in_it() -> None:
+    async def calling(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        if isinstance(request.context[-1], ToolResultsMessage):
+            yield TextPiece(text="done")
+        else:
+            yield ToolCallPiece(index=0, tool_name="giant", arguments="{}")
+        yield Stopped(reason="end")
+
+    whole = "漢" * 40_000
+    async with anyio.create_task_group() as tasks:
+        household = make_household(
+            tasks, FunctionProvider(calling), tools=(tool_that_gives(whole),)
+        )
+        profile = household.library.default
+        conversation = Conversation("s1", user="local", household=household, profile=profile)
+        await Stage(conversation).play()
+        (entry,) = [e for e in conversation.history.entries if isinstance(e, ToolResultsEntry)]
+        (result,) = entry.results
+        assert len(result.result.encode()) <= 32 * 1024
+        assert whole.startswith(result.result)
+        assert result.blob is not None
+        data = await profile.store.blob("s1", result.blob.blob_id, 0, result.blob.size)
+        assert data.decode() == whole
+        tasks.cancel_scope.cancel()

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import anyio
 
-from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry
+from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.errors import ConversationNotFound
-from nplt_storage.history import ConversationHistory
+from nplt_storage.facts.entries import Entry, ModelInputEntry, ModelOutputEntry
+from nplt_storage.files.store import JsonFileStore
 from nplt_storage.ids import new_entry_id
-from nplt_storage.json_files import JsonFileStore
 from nplt_storage.store import Record
 
 
@@ -35,7 +35,8 @@ def say(text: str) -> None:
 async def write_for_ever(data_dir: Path, session_id: str) -> None:
     store = await JsonFileStore.open_directory(data_dir, clock=now)
     try:
-        record, history = await store.open(session_id)
+        opened = await store.open(session_id)
+        record, history = opened.record, opened.history
     except ConversationNotFound:
         record = await store.create(session_id, user="local")
         history = ConversationHistory(session_id)

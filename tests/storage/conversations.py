@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from nplt_storage.entries import (
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.facts.entries import (
     ClearEntry,
     Entry,
     FaultEntry,
@@ -15,16 +16,15 @@ from nplt_storage.entries import (
     ModelOutputEntry,
     ToolResultsEntry,
 )
-from nplt_storage.history import ConversationHistory
-from nplt_storage.json_layout import (
+from nplt_storage.facts.lines import encode_line
+from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
+from nplt_storage.files.layout import (
     Header,
     advance,
     empty_closing,
     encode_closing,
     encode_header,
 )
-from nplt_storage.lines import encode_line
-from nplt_storage.tool_calls import ToolCallRequest, ToolCallResult
 
 START = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
 

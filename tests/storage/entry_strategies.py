@@ -7,25 +7,33 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from nplt_storage.entries import (
+from nplt_storage.facts.entries import (
+    ArchivedEntry,
     AttachmentEntry,
+    CheckpointEntry,
     ClearEntry,
+    CompactionEntry,
     DebugEntry,
     Entry,
     EpochEntry,
     FaultEntry,
+    ForkedEntry,
     ModelInputEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
     ModelSwitchedEntry,
     NotebookEntry,
+    PinnedEntry,
+    QuarantineEntry,
     RenamedEntry,
+    RollbackEntry,
     SystemInstructionEntry,
     ToolResultsEntry,
     UnknownEntry,
 )
-from nplt_storage.entry_from_json import KNOWN_KINDS
-from nplt_storage.tool_calls import ToolCallRequest, ToolCallResult
+from nplt_storage.facts.entry_from_json import KNOWN_KINDS
+from nplt_storage.facts.sections import LIVE_SCREEN, LevelOfDetailSections
+from nplt_storage.facts.tool_calls import BlobReference, ToolCallRequest, ToolCallResult
 
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
 words = st.text("abcdefghij_-0123456789", min_size=1, max_size=12)
@@ -49,13 +57,27 @@ times = st.datetimes(
     ),
 )
 
-shared: dict[str, st.SearchStrategy[Any]] = {
-    "seq": st.integers(min_value=1, max_value=10**18),
+unnumbered: dict[str, st.SearchStrategy[Any]] = {
     "id": words,
     "timestamp": times,
     "turn_id": st.none() | words,
     "metadata": metadata,
 }
+known = unnumbered | {
+    "seq": st.integers(min_value=1, max_value=10**18),
+    "redacted_at": st.none() | times,
+}
+
+levels = st.lists(st.tuples(st.sampled_from(["", LIVE_SCREEN]) | texts, texts), max_size=3)
+sections = st.builds(
+    LevelOfDetailSections,
+    live=levels.map(tuple),
+    summary=levels.map(tuple),
+    gist=levels.map(tuple),
+)
+blobs = st.builds(
+    BlobReference, blob_id=words, size=st.integers(min_value=0, max_value=2**63), sha256=words
+)
 
 invocations = st.builds(ModelInvocationDescriptor, provider=words, specification=texts, model=texts)
 requests = st.builds(
@@ -75,12 +97,41 @@ results = st.builds(
     result=texts,
     duration=numbers,
     timestamp=times,
+    blob=st.none() | blobs,
+    sections=st.none() | sections,
 )
 
 unknown_fields = st.fixed_dictionaries(
     {"role": st.just("system"), "content": texts, "tool_calls": st.just([])},
     optional={"novelty": json_values, "another": json_values},
 )
+
+
+@st.composite
+def references(draw: st.DrawFn) -> Entry:
+    """Entries that speak of other entries: all of those come before them."""
+    fields = {name: draw(strategy) for name, strategy in known.items()}
+    fields["seq"] = seq = draw(st.integers(min_value=2, max_value=10**18))
+    first, last = sorted(draw(st.tuples(*[st.integers(1, seq - 1)] * 2)))
+    match draw(st.integers(0, 3)):
+        case 0:
+            return CompactionEntry(content=draw(texts), from_seq=first, through_seq=last, **fields)
+        case 1:
+            return QuarantineEntry(target_seq=last, code=draw(words), content=draw(texts), **fields)
+        case 2:
+            return ForkedEntry(from_session_id=draw(words), at_seq=last, **fields)
+        case _:
+            landmarks = st.integers(0, last)
+            return RollbackEntry(
+                to_seq=last,
+                message_count=draw(landmarks),
+                preview=draw(texts),
+                system_seq=draw(landmarks),
+                notebook_seq=draw(landmarks),
+                hidden=draw(st.sampled_from([None, (), ((first, last),)])),
+                **fields,
+            )
+
 
 entries: st.SearchStrategy[Entry] = st.one_of(
     st.builds(
@@ -90,7 +141,8 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         model=st.none() | texts,
         attachments=st.lists(words, max_size=2).map(tuple),
         options=json_objects,
-        **shared,
+        sections=st.none() | sections,
+        **known,
     ),
     st.builds(
         ModelOutputEntry,
@@ -103,28 +155,33 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         state=st.sampled_from(["completed", "interrupted", "failed"]),
         stop_reason=st.none() | texts,
         error=st.none() | json_objects,
-        **shared,
+        sections=st.none() | sections,
+        **known,
     ),
     st.builds(
         ToolResultsEntry,
         results=st.lists(results, max_size=3).map(tuple),
         call=st.integers(min_value=0, max_value=99),
-        **shared,
+        **known,
     ),
     st.builds(
         FaultEntry,
         content=texts,
         code=words,
         state=st.sampled_from(["interrupted", "failed"]),
-        **shared,
+        **known,
     ),
-    st.builds(SystemInstructionEntry, content=texts, **shared),
-    st.builds(NotebookEntry, content=texts, **shared),
-    st.builds(EpochEntry, reason=texts, **shared),
-    st.builds(ClearEntry, **shared),
-    st.builds(DebugEntry, category=words, content=texts, **shared),
-    st.builds(RenamedEntry, name=texts, **shared),
-    st.builds(ModelSwitchedEntry, model=texts, previous_model=st.none() | texts, **shared),
+    st.builds(SystemInstructionEntry, content=texts, **known),
+    st.builds(NotebookEntry, content=texts, **known),
+    st.builds(EpochEntry, reason=texts, **known),
+    st.builds(ClearEntry, **known),
+    st.builds(DebugEntry, category=words, content=texts, **known),
+    st.builds(RenamedEntry, name=texts, **known),
+    st.builds(PinnedEntry, pinned=st.booleans(), **known),
+    st.builds(ArchivedEntry, archived=st.booleans(), **known),
+    st.builds(CheckpointEntry, state=json_objects, **known),
+    references(),
+    st.builds(ModelSwitchedEntry, model=texts, previous_model=st.none() | texts, **known),
     st.builds(
         AttachmentEntry,
         file_id=words,
@@ -132,12 +189,13 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         size=st.integers(min_value=0, max_value=2**63),
         sha256=words,
         content_type=st.none() | texts,
-        **shared,
+        **known,
     ),
     st.builds(
         UnknownEntry,
         kind=words.filter(lambda kind: kind not in KNOWN_KINDS),
         fields=unknown_fields,
-        **shared,
+        seq=st.integers(min_value=1, max_value=10**18),
+        **unnumbered,
     ),
 )

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.storage.conversations import START, Pen, answer, asking, call, chat, clear, prompt
 
-from nplt_storage.catalog import (
-    Catalog,
+from nplt_storage.conversation.catalog import Catalog
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.conversation.rows import (
     ConversationRow,
     fold_all,
     name_from,
     new_row,
 )
-from nplt_storage.entries import Entry, ModelSwitchedEntry, RenamedEntry
-from nplt_storage.history import ConversationHistory
+from nplt_storage.facts.entries import Entry, ModelSwitchedEntry, RenamedEntry
 
 
 def _row(*drafts: Entry) -> ConversationRow:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.storage.conversations import START, answer_to, call, clear
 
-from nplt_storage.entries import (
+from nplt_storage.conversation.views import (
+    ResultsByCall,
+    chat_message,
+    content_of,
+    model_name,
+)
+from nplt_storage.facts.entries import (
     FaultEntry,
     ModelInputEntry,
     ModelInvocationDescriptor,
@@ -12,7 +20,9 @@ from nplt_storage.entries import (
     SystemInstructionEntry,
     ToolResultsEntry,
 )
-from nplt_storage.views import chat_message, content_of, model_name
+from nplt_storage.facts.redaction import redacted
+from nplt_storage.facts.sections import LIVE_SCREEN, LevelOfDetailSections
+from nplt_storage.facts.tool_calls import BlobReference
 
 TIME = "2026-01-02T03:04:05.000006+00:00"
 
@@ -82,6 +92,55 @@ def test_faults_and_instructions_speak_for_the_system() -> None:
     assert (message["role"], message["content"], message["state"]) == ("system", "gone", "failed")
     told = SystemInstructionEntry(seq=1, id="e", timestamp=START, content="be brief")
     assert chat_message(told, {}).role == "system"
+
+
+def test_less_detail_is_shown_where_the_entry_says_how() -> None:
+    sections = LevelOfDetailSections(
+        live=(("", "a long question"), (LIVE_SCREEN, "CPU 3 %")), gist=(("", "a question"),)
+    )
+    entry = ModelInputEntry(
+        seq=1, id="e1", timestamp=START, content="a long question", sections=sections
+    )
+    assert chat_message(entry, {}).content == "a long question"
+    assert chat_message(entry, {}, "summary").content == "a long question"
+    assert chat_message(entry, {}, "gist").content == "a question"
+    plain = ModelInputEntry(seq=1, id="e1", timestamp=START, content="as it is")
+    assert chat_message(plain, {}, "gist").content == "as it is"
+
+
+def test_results_are_shown_in_the_detail_asked_for_and_name_their_blob() -> None:
+    asked = ModelOutputEntry(
+        seq=2, id="e2", timestamp=START, turn_id="t1", content="", tool_calls=(call(),)
+    )
+    blob = BlobReference(blob_id="b1", size=9_000_000, sha256="ab")
+    given = replace(
+        answer_to(call(), "line 1 …"),
+        blob=blob,
+        sections=LevelOfDetailSections(gist=(("", "a log"),)),
+    )
+    results: ResultsByCall = {("t1", 0): ToolResultsEntry(turn_id="t1", results=(given,))}
+    assert chat_message(asked, results).tool_calls[0].result == "line 1 …"
+    shown = chat_message(asked, results, "gist").as_json()["tool_calls"]
+    assert shown == [
+        {
+            "tool_name": "look",
+            "tool_call_id": "c1",
+            "arguments": {},
+            "result": "a log",
+            "status": "success",
+            "duration": 0.25,
+            "timestamp": TIME,
+            "blob": {"blob_id": "b1", "size": 9_000_000, "sha256": "ab"},
+        }
+    ]
+
+
+def test_a_tombstone_says_that_it_is_one() -> None:
+    entry = ModelInputEntry(seq=1, id="e1", timestamp=START, content="my key is …")
+    tombstone = redacted(entry, START)
+    assert isinstance(tombstone, ModelInputEntry)
+    message = chat_message(tombstone, {}).as_json()
+    assert (message["content"], message["redacted_at"]) == ("[redacted]", TIME)
 
 
 def test_only_some_entries_have_content() -> None:

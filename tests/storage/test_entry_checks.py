@@ -11,20 +11,28 @@ from hypothesis import given
 from tests.storage.conversations import START, Pen, prompt
 from tests.storage.entry_strategies import metadata
 
-from nplt_storage.checks import METADATA_BYTES_MAX, check_entry, check_metadata
-from nplt_storage.entries import (
+from nplt_storage.errors import BadEntry
+from nplt_storage.facts.checks import METADATA_BYTES_MAX, check_entry, check_metadata
+from nplt_storage.facts.entries import (
+    CheckpointEntry,
+    CompactionEntry,
     DebugEntry,
     Entry,
     FaultEntry,
+    ForkedEntry,
     ModelInputEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
+    PinnedEntry,
+    QuarantineEntry,
+    RenamedEntry,
+    RollbackEntry,
     ToolResultsEntry,
 )
-from nplt_storage.errors import BadEntry
-from nplt_storage.json_values import DEPTH_MAX
-from nplt_storage.lines import decode_line, encode_line
-from nplt_storage.tool_calls import ToolCallRequest, ToolCallResult
+from nplt_storage.facts.json_values import DEPTH_MAX
+from nplt_storage.facts.lines import decode_line, encode_line
+from nplt_storage.facts.sections import LevelOfDetailSections
+from nplt_storage.facts.tool_calls import BlobReference, ToolCallRequest, ToolCallResult
 
 HALF = "\ud83d"
 
@@ -56,6 +64,10 @@ def _result(**changes: Any) -> ToolResultsEntry:
         "timestamp": START,
     }
     return ToolResultsEntry(results=(ToolCallResult(**{**fields, **changes}),))
+
+
+def _sections(name: str, text: str) -> LevelOfDetailSections:
+    return LevelOfDetailSections(summary=((name, text),))
 
 
 @pytest.mark.parametrize(
@@ -92,6 +104,38 @@ def _result(**changes: Any) -> ToolResultsEntry:
         (_result(timestamp=datetime(2026, 1, 1)), "timestamp has no time zone"),
         (FaultEntry(content="x", code="x", state="completed"), "not one of"),  # type: ignore[arg-type]
         (DebugEntry(category="x", content=HALF), "debug.content"),
+        (ModelOutputEntry(content="x", usage={"a": float("nan")}), "usage holds nan"),
+        (ModelOutputEntry(content="x", usage=_nested(DEPTH_MAX + 1)), "usage is nested deeper"),
+        (ModelOutputEntry(content="x", error=_nested(10_000)), "error is nested deeper"),
+        (_request(arguments=_nested(DEPTH_MAX + 1)), "arguments is nested deeper"),
+        (_request(arguments={"n": float("-inf")}), "arguments holds -inf"),
+        (_request(arguments={HALF: 1}), "a name in model_output.tool_calls.arguments"),
+        (ModelInputEntry(content="x", metadata={"a": 2**64}), "metadata holds an integer"),
+        (ModelInputEntry(content="x", metadata={"a": float("nan")}), "metadata holds nan"),
+        (ModelInputEntry(content="x", metadata=_nested(DEPTH_MAX + 1)), "metadata is nested"),
+        (ModelInputEntry(content="x", sections=_sections("a", HALF)), "sections holds a lone"),
+        (ModelOutputEntry(content="x", sections=_sections(HALF, "a")), "sections holds a lone"),
+        (_result(sections=_sections("a", HALF)), "result.sections holds a lone"),
+        (
+            ModelInputEntry(content="x", sections=LevelOfDetailSections(gist=(("a",),))),  # type: ignore[arg-type]
+            "not a name and a text",
+        ),
+        (_result(blob=BlobReference(blob_id=HALF, size=1, sha256="")), "blob_id holds a lone"),
+        (_result(blob=BlobReference(blob_id="b", size=2**64, sha256="")), "size holds an integer"),
+        (CheckpointEntry(state={"a": [2**64]}), "state holds an integer"),
+        (RenamedEntry(name=5), "renamed.name is not text"),  # type: ignore[arg-type]
+        (PinnedEntry(pinned=1), "neither true nor false"),  # type: ignore[arg-type]
+        (ModelOutputEntry(content="x", call=1.5), "call is not an integer"),  # type: ignore[arg-type]
+        (CompactionEntry(content="x", from_seq=3, through_seq=2), "from 3 through 2 is empty"),
+        (CompactionEntry(content="x", from_seq=0, through_seq=2), "names entry 0"),
+        (CompactionEntry(seq=5, content="x", from_seq=1, through_seq=5), "names entry 5"),
+        (QuarantineEntry(target_seq=-1, code="x", content="x"), "names entry -1"),
+        (ForkedEntry(seq=2, from_session_id="s", at_seq=2), "names entry 2"),
+        (RollbackEntry(seq=2, to_seq=2), "names entry 2"),
+        (RollbackEntry(seq=9, to_seq=2, system_seq=3), "can't have been left"),
+        (RollbackEntry(seq=9, to_seq=6, hidden=((3, 2),)), "not in order"),
+        (RollbackEntry(seq=9, to_seq=6, hidden=((4, 5), (2, 3))), "not in order"),
+        (RollbackEntry(seq=9, to_seq=6, hidden=((4, 7),)), "not in order"),
     ],
 )
 def test_an_entry_that_would_come_back_different_is_refused(entry: Entry, reason: str) -> None:

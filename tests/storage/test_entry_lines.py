@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 import pytest
@@ -14,9 +14,16 @@ from hypothesis import strategies as st
 from tests.storage.conversations import START, asking, call
 from tests.storage.entry_strategies import entries
 
-from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry, UnknownEntry
 from nplt_storage.errors import BadEntry
-from nplt_storage.lines import (
+from nplt_storage.facts.entries import (
+    Entry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    RollbackEntry,
+    UnknownEntry,
+)
+from nplt_storage.facts.entry_from_json import KNOWN_KINDS
+from nplt_storage.facts.lines import (
     BadLine,
     crc_suffix,
     decode_line,
@@ -25,6 +32,7 @@ from nplt_storage.lines import (
     peek_seq,
     verify_line,
 )
+from nplt_storage.facts.sections import LevelOfDetailSections
 
 _FIVE = ("role", "content", "timestamp", "tool_calls", "metadata")
 _SIX = ("tool_name", "arguments", "result", "status", "duration", "timestamp")
@@ -119,8 +127,13 @@ def test_times_are_written_in_utc_with_microseconds_and_offset() -> None:
     assert entry_as_json(entry)["timestamp"] == "2026-01-02T03:04:05.000006+00:00"
 
 
-def test_a_nul_character_is_kept() -> None:
-    entry = _stamped("a\x00b")
+def test_a_nul_character_is_kept_wherever_it_stands() -> None:
+    entry = replace(
+        _stamped("a\x00b"),
+        metadata={"a": "\x00"},
+        options={"\x00": ["\x00"]},
+        sections=LevelOfDetailSections(gist=(("\x00", "\x00"),)),
+    )
     assert decode_line(encode_line(entry)) == entry
 
 
@@ -176,6 +189,38 @@ def test_a_known_kind_in_a_shape_nobody_knows_yet_is_kept_whole() -> None:
 def test_a_field_nobody_knows_yet_does_not_hide_the_rest() -> None:
     line = _signed({**entry_as_json(_stamped("hello")), "mood": "fine"})
     assert decode_line(line) == _stamped("hello")
+
+
+def test_every_kind_there_is_can_be_written_and_read() -> None:
+    kinds = {kind.kind for kind in get_args(Entry) if kind is not UnknownEntry}
+    assert kinds == KNOWN_KINDS
+
+
+def test_what_holds_its_default_is_left_out() -> None:
+    told = {"seq", "id", "kind", "turn_id", *_FIVE}
+    assert entry_as_json(_stamped("x")).keys() == told
+    rollback = RollbackEntry(seq=2, id="e", timestamp=START, turn_id="t", to_seq=1)
+    assert entry_as_json(rollback).keys() == told | {"to_seq"}
+    output = ModelOutputEntry(seq=2, id="e", timestamp=START, turn_id="t", content="x")
+    assert entry_as_json(output).keys() == told | {"call", "state"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"to_seq": 7},
+        {"to_seq": 0},
+        {"to_seq": 3, "hidden": [[1]]},
+        {"to_seq": 3, "hidden": [[3, 4]]},
+        {"to_seq": 3, "hidden": [[True, 2]]},
+    ],
+)
+def test_a_rollback_that_leads_nowhere_is_kept_but_not_followed(wrong: dict[str, Any]) -> None:
+    rollback = RollbackEntry(seq=7, id="e", timestamp=START, to_seq=1)
+    line = _signed({**entry_as_json(rollback), **wrong})
+    entry = decode_line(line)
+    assert isinstance(entry, UnknownEntry)
+    assert encode_line(entry) == line
 
 
 @pytest.mark.parametrize("missing", ["id", "kind", "timestamp", "metadata"])

@@ -18,8 +18,8 @@ from tests.storage.file_fakes import (
     Trouble,
     WatchedFiles,
 )
+from tests.storage.json_stores import loaded
 
-from nplt_storage.entries import Entry, ModelInputEntry
 from nplt_storage.errors import (
     BadEntry,
     ConversationDamaged,
@@ -27,10 +27,11 @@ from nplt_storage.errors import (
     StorageError,
     StorageUnavailable,
 )
+from nplt_storage.facts.entries import Entry, ModelInputEntry
 from nplt_storage.file_operations import FileOperations
-from nplt_storage.json_appender import Appender
-from nplt_storage.json_file import JsonFile
-from nplt_storage.json_layout import Header
+from nplt_storage.files.appender import Appender
+from nplt_storage.files.file import JsonFile
+from nplt_storage.files.layout import Header
 
 PATH = Path("history/session_20260102_s1.json")
 OPERATIONS = ("open", "write", "truncate", "sync_data", "sync", "sync_directory", "rename")
@@ -43,8 +44,8 @@ def _file(files: FileOperations) -> JsonFile:
 def _open_with(files: FileOperations, entries: list[Entry], disk: MemoryFiles) -> Appender:
     disk.put(PATH, file_bytes(entries))
     file = _file(files)
-    descriptor, loaded = file.load()
-    assert loaded == entries
+    descriptor, found = loaded(file)
+    assert found == entries
     return Appender(file, descriptor)
 
 
@@ -111,7 +112,7 @@ def test_what_a_failed_sync_left_is_set_aside_not_acknowledged(
     pen = Pen()
     disk.put(PATH, file_bytes([pen.write(prompt("t1"))]))
     file = _file(WatchedFiles(disk, trouble))
-    appender = Appender(file, file.load()[0])
+    appender = Appender(file, loaded(file)[0])
     trouble.once["sync_data"] = [errno.EIO]
     with pytest.raises(StorageUnavailable):
         appender.append(pen.stamped(prompt("t2", "never said")))
@@ -187,9 +188,9 @@ def test_every_call_of_a_commit_is_a_safe_place_to_fail(disk: MemoryFiles) -> No
                 pen.history.add(entry)
                 entries.append(entry)
             assert len(entries) >= 4
-            _, loaded = _file(disk).load()
-            assert loaded[: len(entries)] == entries
-            assert len(loaded) <= len(entries) + 1, "one that failed last may be there"
+            _, found = loaded(_file(disk))
+            assert found[: len(entries)] == entries
+            assert len(found) <= len(entries) + 1, "one that failed last may be there"
 
 
 def test_every_call_of_creating_appending_and_recovering_is_a_safe_place_to_die() -> None:
@@ -204,10 +205,10 @@ def test_every_call_of_creating_appending_and_recovering_is_a_safe_place_to_die(
             again = MemoryFiles()
             again.contents = {path: bytearray(data) for path, data in disk.contents.items()}
             with suppress(PowerCut):
-                _file(WatchedFiles(again, _stop_at(second_stop))).load()
-            _, loaded = _file(again).load()
-            assert loaded[: len(acknowledged)] == acknowledged
-            assert len(loaded) <= len(acknowledged) + 1
+                loaded(_file(WatchedFiles(again, _stop_at(second_stop))))
+            _, found = loaded(_file(again))
+            assert found[: len(acknowledged)] == acknowledged
+            assert len(found) <= len(acknowledged) + 1
             json.loads(again.contents[PATH])
 
 
@@ -233,9 +234,9 @@ def _lost_in_power_cuts(*, lies: bool) -> int:
         disk = ForgetfulFiles(lies=lies)
         acknowledged, _ = _live_until(stop, disk)
         survived = disk.after_power_cut()
-        loaded = _file(survived).load()[1] if PATH in survived.contents else []
-        assert loaded == acknowledged[: len(loaded)]
-        lost += len(acknowledged) - len(loaded)
+        found = loaded(_file(survived))[1] if PATH in survived.contents else []
+        assert found == acknowledged[: len(found)]
+        lost += len(acknowledged) - len(found)
     return lost
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from tests.storage.conversations import counting_ids
 from tests.storage.file_fakes import MemoryFiles
+from tests.storage.json_stores import loaded
 
-from nplt_storage.entries import UnknownEntry
-from nplt_storage.entry_from_json import KNOWN_KINDS
-from nplt_storage.json_file import JsonFile
-from nplt_storage.lines import decode_line, encode_line
+from nplt_storage.facts.entries import UnknownEntry
+from nplt_storage.facts.entry_from_json import KNOWN_KINDS
+from nplt_storage.facts.lines import decode_line, encode_line
+from nplt_storage.files.file import JsonFile
 
 TEXT = (Path(__file__).parents[2] / "storage" / "FORMAT.md").read_text()
 LINES = re.findall(r"```json\n(.*?)\n```", TEXT)
@@ -45,6 +46,6 @@ def test_an_example_file_opens_as_it_is(document: str) -> None:
     files = MemoryFiles()
     files.put(PATH, data)
     session_id = json.loads(document)["session_id"]
-    _, entries = JsonFile(PATH, session_id, files=files, new_id=counting_ids()).load()
+    _, entries = loaded(JsonFile(PATH, session_id, files=files, new_id=counting_ids()))
     assert files.contents == {PATH: data}, "a sound file is opened without a change"
     assert len(entries) == json.loads(document)["head_seq"]

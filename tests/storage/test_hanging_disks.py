@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import anyio
 import pytest
 from tests.storage.conversations import START, Pen, counting_ids, file_bytes, prompt
 from tests.storage.file_fakes import MemoryFiles, WatchedFiles
+from tests.storage.json_stores import loaded
 
-from nplt_storage.entries import Entry
 from nplt_storage.errors import ConversationReadOnly, StorageUnavailable
-from nplt_storage.json_appender import Appender
-from nplt_storage.json_file import JsonFile
-from nplt_storage.json_layout import Header
-from nplt_storage.json_record import JsonRecord
+from nplt_storage.facts.entries import Entry
+from nplt_storage.files.appender import Appender
+from nplt_storage.files.commit_threads import CommitThreads
+from nplt_storage.files.committer import Committer
+from nplt_storage.files.durability import SyncLater
+from nplt_storage.files.file import JsonFile
+from nplt_storage.files.layout import Header
 
 PATH = Path("history/session_20260102_s1.json")
 
@@ -26,11 +29,13 @@ class HangingDisk:
 
     def __init__(self) -> None:
         self.files = MemoryFiles()
+        self.is_waited_for = False
         self._may_pass = threading.Event()
         self._may_pass.set()
 
     def __call__(self, operation: str, length: int) -> None:
         if operation == "sync_data":
+            self.is_waited_for = not self._may_pass.is_set()
             assert self._may_pass.wait(timeout=30)
 
     def stop(self) -> None:
@@ -52,19 +57,32 @@ def appended() -> list[Entry]:
     return []
 
 
-def _record(disk: HangingDisk, appended: list[Entry], *, seconds: float) -> JsonRecord:
+def _record(
+    disk: HangingDisk,
+    appended: list[Entry],
+    *,
+    seconds: float,
+    threads: CommitThreads | None = None,
+    sync_later: SyncLater | None = None,
+) -> Committer:
     files = WatchedFiles(disk.files, disk)
     file = JsonFile(PATH, "s1", files=files, new_id=counting_ids())
-    return JsonRecord(
-        Appender(file, file.create(Header(session_id="s1", created_at=START))),
+    descriptor = file.create(Header(session_id="s1", created_at=START))
+    return Committer(
+        Appender(file, descriptor, sync_later=sync_later),
         appended=appended.append,
         closed=lambda: None,
-        threads=anyio.CapacityLimiter(2),
+        threads=threads or CommitThreads(),
         commit_seconds_max=seconds,
     )
 
 
-async def _append_when_possible(record: JsonRecord, entry: Entry) -> None:
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await anyio.lowlevel.checkpoint()
+
+
+async def _append_when_possible(record: Committer, entry: Entry) -> None:
     while True:
         try:
             await record.append(entry)
@@ -136,7 +154,104 @@ async def test_nobody_opens_the_file_while_an_append_hangs_in_it(disk: HangingDi
         while not file.writing.locked():
             await anyio.lowlevel.checkpoint()
         with pytest.raises(ConversationReadOnly, match="has not answered yet"):
-            file.load()
+            loaded(file)
         disk.go_on()
-    _, entries = file.load()
+    _, entries = loaded(file)
     assert entries == [entry]
+
+
+async def test_a_disk_that_hangs_for_one_conversation_is_not_in_the_way_of_others(
+    disk: HangingDisk,
+) -> None:
+    threads, well = CommitThreads(), HangingDisk()
+    hanging = _record(disk, [], seconds=30, threads=threads)
+    entries = list[Entry]()
+    record, pen = _record(well, entries, seconds=30, threads=threads), Pen()
+    disk.stop()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(hanging.append, Pen().write(prompt("t1")))
+        await anyio.wait_all_tasks_blocked()
+        for number in range(20):
+            await record.append(pen.write(prompt(f"t{number}")))
+        disk.go_on()
+    assert bytes(well.files.contents[PATH]) == file_bytes(entries)
+    assert len(entries) == 20
+
+
+async def test_an_append_that_never_got_a_thread_fails_and_is_never_written(
+    disk: HangingDisk, appended: list[Entry]
+) -> None:
+    threads, well = CommitThreads(1), HangingDisk()
+    record, pen = _record(well, appended, seconds=0.05, threads=threads), Pen()
+    disk.stop()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(
+            _record(disk, [], seconds=30, threads=threads).append, Pen().write(prompt("t1"))
+        )
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(StorageUnavailable, match="no answer from the disk"):
+            await record.append(pen.stamped(prompt("t1", "never")))
+        disk.go_on()
+    record._commit_seconds_max = 30
+    entry = pen.write(prompt("t1", "said"))
+    await record.append(entry)
+    assert appended == [entry]
+    assert bytes(well.files.contents[PATH]) == file_bytes([entry])
+    assert list(well.files.contents) == [PATH], "there was nothing to set aside"
+
+
+async def test_a_later_sync_that_hangs_costs_the_next_append_its_deadline(
+    disk: HangingDisk, appended: list[Entry]
+) -> None:
+    threads, due = CommitThreads(), list[Callable[[], None]]()
+    record = _record(disk, appended, seconds=0.05, threads=threads, sync_later=due.append)
+    pen = Pen()
+    await record.append(pen.write(prompt("t1")))
+    disk.stop()
+    threads.start(due.pop())
+    await _until(lambda: disk.is_waited_for)
+    with pytest.raises(StorageUnavailable, match="no answer from the disk"):
+        await record.append(pen.stamped(prompt("t2", "too late")))
+    disk.go_on()
+    record._commit_seconds_max = 30
+    entry = pen.write(prompt("t2", "in time"))
+    await _append_when_possible(record, entry)
+    assert bytes(disk.files.contents[PATH]) == file_bytes(appended)
+    assert appended[-1] == entry
+
+
+async def test_closing_waits_for_a_sync_that_hangs_no_longer_than_for_an_append(
+    disk: HangingDisk, appended: list[Entry]
+) -> None:
+    due = list[Callable[[], None]]()
+    record = _record(disk, appended, seconds=0.05, sync_later=due.append)
+    await record.append(Pen().write(prompt("t1")))
+    disk.stop()
+    await record.close()
+    assert disk.files.open_files, "the thread that hangs there gives it back"
+    disk.go_on()
+    await _until(lambda: not disk.files.open_files)
+
+
+async def test_an_append_that_hung_while_its_file_was_opened_anew_writes_nothing(
+    disk: HangingDisk, appended: list[Entry]
+) -> None:
+    threads, due = CommitThreads(), list[Callable[[], None]]()
+    record = _record(disk, appended, seconds=0.05, threads=threads, sync_later=due.append)
+    pen = Pen()
+    await record.append(pen.write(prompt("t1")))
+    disk.stop()
+    threads.start(due.pop())
+    await _until(lambda: disk.is_waited_for)
+    with pytest.raises(StorageUnavailable, match="no answer from the disk"):
+        await record.append(pen.stamped(prompt("t2", "too late")))
+    await record.close()
+    file = record._appender._file
+    file.files = disk.files  # another way to the disk, which is well
+    again = Appender(file, loaded(file)[0])
+    again.append(pen.write(prompt("t2", "in time")))
+    disk.go_on()
+    await _until(lambda: threads.busy == 0)
+    again.close()
+    assert bytes(disk.files.contents[PATH]) == file_bytes(pen.history.entries)
+    assert not disk.files.open_files

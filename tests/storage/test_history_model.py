@@ -1,4 +1,9 @@
-"""The history's bookkeeping against a model that looks through everything each time."""
+"""The history's bookkeeping against a model that looks through everything each time.
+
+What stands is defined the way FORMAT.md does, by going back; and beside the whole
+history there are windows on its end and trimmed ones, which grow with it and must
+never say anything else.
+"""
 
 from __future__ import annotations
 
@@ -7,100 +12,51 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.storage.conversations import START, answer_to, call, counting_ids
+from tests.storage.naive_history import (
+    TURNS,
+    Naive,
+    end_of,
+    what_came_after_checkpoint,
+    window_on,
+)
 
-from nplt_storage.entries import (
+from nplt_storage.conversation.checkpoints import Checkpoint, checkpoint_state
+from nplt_storage.conversation.history import ConversationHistory, NotInReach
+from nplt_storage.conversation.rows import fold_all, new_row
+from nplt_storage.errors import BadEntry
+from nplt_storage.facts.entries import (
+    ArchivedEntry,
+    CheckpointEntry,
     ClearEntry,
+    CompactionEntry,
     DebugEntry,
     Entry,
+    EpochEntry,
     FaultEntry,
+    ForkedEntry,
     ModelInputEntry,
     ModelOutputEntry,
     ModelSwitchedEntry,
+    NotebookEntry,
+    PinnedEntry,
+    QuarantineEntry,
     RenamedEntry,
+    RollbackEntry,
     SystemInstructionEntry,
     ToolResultsEntry,
 )
-from nplt_storage.errors import BadEntry
-from nplt_storage.history import ConversationHistory
-from nplt_storage.tool_calls import ToolCallRequest
+from nplt_storage.facts.tool_calls import ToolCallRequest
 
-TURNS = ["t1", "t2", "t3", "t4", "t5"]
 turn_ids = st.sampled_from(TURNS)
 calls = st.lists(st.sampled_from([call("look", "a"), call("listen", "b")]), max_size=2)
 some_calls = st.lists(st.sampled_from([call("look", "a"), call("listen", "b")]), min_size=1)
 moves = st.sampled_from(["ask", "ask", "ask", "answer", "give up"])
 states = st.sampled_from(["completed", "completed", "completed", "interrupted", "failed"])
-
-
-class Naive:
-    """Every question by scanning the list of entries from its beginning."""
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-
-    def of_turn(self, turn_id: str, through: int | None = None) -> list[Any]:
-        kinds = (ModelInputEntry, ModelOutputEntry, ToolResultsEntry, FaultEntry)
-        return [
-            entry
-            for entry in self.entries[:through]
-            if isinstance(entry, kinds) and entry.turn_id == turn_id
-        ]
-
-    def end(self, turn_id: str, through: int | None = None) -> Any:
-        for entry in self.of_turn(turn_id, through):
-            if isinstance(entry, FaultEntry):
-                return entry
-            if isinstance(entry, ModelOutputEntry) and (
-                entry.state != "completed" or not entry.tool_calls
-            ):
-                return entry
-        return None
-
-    def state(self, turn_id: str) -> str | None:
-        mine = self.of_turn(turn_id)
-        if not mine:
-            return None
-        end = self.end(turn_id)
-        if end is not None:
-            return str(end.state)
-        return "running" if len(mine) > 1 else "waiting"
-
-    def open_calls(self, turn_id: str) -> tuple[ToolCallRequest, ...]:
-        mine = self.of_turn(turn_id)
-        if self.end(turn_id) is None and mine and isinstance(mine[-1], ModelOutputEntry):
-            return mine[-1].tool_calls
-        return ()
-
-    def context(self, turn_id: str) -> list[Entry]:
-        end = self.end(turn_id)
-        until = len(self.entries) if end is None else end.seq - 1
-        clears = [e.seq for e in self.entries[:until] if isinstance(e, ClearEntry)]
-        cleared = clears[-1] if clears else 0
-        ended = []
-        for other in TURNS:
-            other_end = self.end(other, until)
-            if other != turn_id and other_end is not None and other_end.seq > cleared:
-                ended.append((other_end.seq, other))
-        shown = [other for _, other in sorted(ended)] + [turn_id]
-        return [e for turn in shown for e in self.of_turn(turn) if not isinstance(e, FaultEntry)]
-
-    def takes(self, draft: Any) -> bool:
-        turn_id = str(draft.turn_id)
-        if isinstance(draft, ModelInputEntry):
-            return bool(draft.content.strip()) and not self.of_turn(turn_id)
-        belongs = isinstance(draft, ModelOutputEntry | ToolResultsEntry | FaultEntry)
-        if (belongs and not self.of_turn(turn_id)) or self.end(turn_id) is not None:
-            return False
-        if isinstance(draft, ModelOutputEntry):
-            outputs = [e.call for e in self.of_turn(turn_id) if isinstance(e, ModelOutputEntry)]
-            says = bool(draft.content or draft.tool_calls or draft.state != "completed")
-            return says and not self.open_calls(turn_id) and draft.call > max(outputs, default=-1)
-        if isinstance(draft, ToolResultsEntry):
-            asked = [c.tool_call_id for c in self.open_calls(turn_id)]
-            return bool(asked) and asked == [r.tool_call_id for r in draft.results]
-        return True
+targets = st.integers(-1, 40)
+FACTS = ["message_count", "name", "model", "pinned", "archived", "hidden"]
+FACTS += ["system_instruction", "notebook"]
 
 
 class HistoryMachine(RuleBasedStateMachine):
@@ -108,20 +64,25 @@ class HistoryMachine(RuleBasedStateMachine):
         super().__init__()
         self.naive = Naive()
         self.history = ConversationHistory("s1")
+        self.windows: list[ConversationHistory] = []
         self.new_id = counting_ids()
 
     def offer(self, draft: Entry) -> None:
-        taken = self.naive.takes(draft)
         before = self.history.head_seq
-        if not taken:
+        if not self.naive.takes(draft):
             with pytest.raises(BadEntry):
                 self.history.stamp(draft, id=self.new_id(), timestamp=START)
             assert self.history.head_seq == before
             return
         entry = self.history.stamp(draft, id=self.new_id(), timestamp=START)
         assert self.history.head_seq == before
-        self.history.add(entry)
-        self.naive.entries.append(entry)
+        if isinstance(entry, RollbackEntry):
+            self.windows = [window for window in self.windows if _reaches(window, entry)]
+        self.naive.add(entry)
+        for history in (self.history, *self.windows):
+            history.add(entry)
+
+    # What may happen in a turn
 
     @rule(turn_id=turn_ids, content=st.sampled_from(["hello", "again", " "]), id=turn_ids)
     def prompt(self, turn_id: str, content: str, id: str) -> None:  # noqa: A002
@@ -145,10 +106,14 @@ class HistoryMachine(RuleBasedStateMachine):
     def results(self, turn_id: str, asked: list[ToolCallRequest]) -> None:
         self.offer(ToolResultsEntry(turn_id=turn_id, results=tuple(map(answer_to, asked))))
 
+    @rule(turn_id=turn_ids)
+    def fault(self, turn_id: str) -> None:
+        self.offer(FaultEntry(turn_id=turn_id, content="", code="x", state="failed"))
+
     @rule(pick=st.integers(0, 5), asked=some_calls, move=moves)
     def a_move_that_fits(self, pick: int, asked: list[ToolCallRequest], move: str) -> None:
         """Random drafts seldom get far into a turn; these do."""
-        open_turns = [turn_id for turn_id in TURNS if self.naive.end(turn_id) is None]
+        open_turns = [turn_id for turn_id in TURNS if not self.naive.is_over(turn_id)]
         if not open_turns:
             return
         turn_id = open_turns[pick % len(open_turns)]
@@ -167,29 +132,84 @@ class HistoryMachine(RuleBasedStateMachine):
                 ModelOutputEntry(turn_id=turn_id, content="so", tool_calls=wanted, call=number)
             )
 
-    @rule(turn_id=turn_ids)
-    def fault(self, turn_id: str) -> None:
-        self.offer(FaultEntry(turn_id=turn_id, content="", code="x", state="failed"))
-
     @rule(picks=st.lists(st.tuples(st.integers(0, 5), some_calls, moves), min_size=2, max_size=6))
     def a_run_of_moves_that_fit(self, picks: list[Any]) -> None:
         for pick, asked, move in picks:
             self.a_move_that_fits(pick, asked, move)
             self.every_turn_is_the_same()
 
+    # What may happen between them
+
     @rule(turn_id=st.none() | turn_ids)
     def remark(self, turn_id: str | None) -> None:
         self.offer(DebugEntry(turn_id=turn_id, category="x", content="x"))
 
-    @rule(name=st.sampled_from(["a", "b"]))
-    def facts(self, name: str) -> None:
+    @rule(name=st.sampled_from(["a", "b"]), flag=st.booleans())
+    def choices(self, name: str, flag: bool) -> None:
         self.offer(RenamedEntry(name=name))
         self.offer(ModelSwitchedEntry(model=name))
-        self.offer(SystemInstructionEntry(content=name))
+        self.offer(PinnedEntry(pinned=flag))
+        self.offer(ArchivedEntry(archived=flag))
+
+    @rule(text=st.sampled_from(["a", "b"]))
+    def instruction(self, text: str) -> None:
+        self.offer(SystemInstructionEntry(content=text))
+
+    @rule(text=st.sampled_from(["a", "b"]))
+    def notebook(self, text: str) -> None:
+        self.offer(NotebookEntry(content=text))
 
     @rule()
     def clear(self) -> None:
         self.offer(ClearEntry())
+
+    @rule(first=targets, last=targets)
+    def what_models_see(self, first: int, last: int) -> None:
+        self.offer(EpochEntry(reason="x"))
+        self.offer(CompactionEntry(content="x", from_seq=first, through_seq=last))
+        self.offer(QuarantineEntry(target_seq=first, code="x", content="x"))
+
+    @rule(at_seq=targets)
+    def fork(self, at_seq: int) -> None:
+        self.offer(ForkedEntry(from_session_id="s0", at_seq=at_seq))
+
+    @rule(to_seq=targets)
+    def go_back_anywhere(self, to_seq: int) -> None:
+        self.offer(RollbackEntry(to_seq=to_seq))
+
+    @precondition(lambda self: self.history.head_seq > 1)
+    @rule(pick=st.integers(0, 1000), near=st.booleans())
+    def go_back(self, pick: int, near: bool) -> None:
+        """Once every turn has ended, so that it is allowed."""
+        for prompt in self.history.unfinished_turns():
+            self.offer(FaultEntry(turn_id=prompt.turn_id, content="", code="x", state="failed"))
+        others = self.history.head_seq - 1
+        steps = pick % min(4, others) if near else pick % others
+        self.offer(RollbackEntry(to_seq=others - steps))
+
+    # Those who hold only a part
+
+    @rule(entries=st.integers(0, 8))
+    def open_a_window(self, entries: int) -> None:
+        row = fold_all(new_row("s1", user="u", created_at=START), self.naive.entries)
+        held = window_on(self.naive.entries, row, entries)
+        self.watch(ConversationHistory("s1", held, row=row))
+
+    @rule(later=st.integers(0, 4), trimmed=st.integers(0, 1000))
+    def trim(self, later: int, trimmed: int) -> None:
+        row = fold_all(new_row("s1", user="u", created_at=START), self.naive.entries)
+        told = self.history.system_instruction
+        state = Checkpoint(row=row, system_instruction=told, notebook=self.history.notebook)
+        self.offer(CheckpointEntry(state=checkpoint_state(state)))
+        for number in range(later):
+            self.a_move_that_fits(number, [call()], "answer")
+        kept = what_came_after_checkpoint(self.naive, trimmed)
+        self.watch(ConversationHistory("s1", kept))
+
+    def watch(self, window: ConversationHistory) -> None:
+        self.windows = [*self.windows[-2:], window]
+
+    # What must be so
 
     @invariant()
     def every_turn_is_the_same(self) -> None:
@@ -201,21 +221,28 @@ class HistoryMachine(RuleBasedStateMachine):
 
     @invariant()
     def everything_else_is_the_same(self) -> None:
-        entries = self.naive.entries
-        assert list(self.history.entries) == entries
-        assert self.history.head_seq == len(entries)
-        prompts = [entry for entry in entries if isinstance(entry, ModelInputEntry)]
-        answers = [entry for entry in entries if isinstance(entry, ModelOutputEntry)]
-        assert self.history.message_count == len(prompts) + len(answers)
-        assert self.history.unfinished_turns() == [
-            entry for entry in prompts if self.naive.end(str(entry.turn_id)) is None
-        ]
+        naive, history = self.naive, self.history
+        assert list(history.entries) == naive.entries
+        assert list(history.standing) == naive.standing
+        assert (history.head_seq, history.first_seq) == (len(naive.entries), 1)
+        assert history.message_count == len(naive.spoken)
+        assert history.unfinished_turns() == naive.unfinished()
         for turn_id in TURNS:
-            first = [entry for entry in prompts if entry.message_id == f"m-{turn_id}"][:1]
-            assert self.history.prompt_with(f"m-{turn_id}") == (first[0] if first else None)
-        names = [entry.name for entry in entries if isinstance(entry, RenamedEntry)]
-        assert self.history.name == (names[-1] if names else None)
-        assert self.history.model == self.history.name == self.history.system_instruction
+            known = [e for e in naive.prompts if e.message_id == f"m-{turn_id}"]
+            assert history.prompt_with(f"m-{turn_id}") == (known[0] if known else None)
+        assert history.name == naive.name()
+        assert history.model == naive.last(naive.entries, ModelSwitchedEntry, "model")
+        assert history.pinned == bool(naive.last(naive.entries, PinnedEntry, "pinned"))
+        assert history.archived == bool(naive.last(naive.entries, ArchivedEntry, "archived"))
+        told = naive.last(naive.standing, SystemInstructionEntry, "content")
+        assert history.system_instruction == told
+        assert history.notebook == naive.last(naive.standing, NotebookEntry, "content")
+        epochs = [e for e in naive.standing if isinstance(e, EpochEntry)]
+        assert history.epoch == (epochs[-1] if epochs else None)
+        compactions = [e for e in naive.standing if isinstance(e, CompactionEntry)]
+        assert list(history.compactions) == compactions
+        quarantines = [e for e in naive.standing if isinstance(e, QuarantineEntry)]
+        assert history.quarantined == {e.target_seq: e for e in quarantines}
 
     @invariant()
     def a_history_read_again_is_the_same(self) -> None:
@@ -223,7 +250,82 @@ class HistoryMachine(RuleBasedStateMachine):
         assert again.get_context() == self.history.get_context()
         assert again.recent(3) == self.history.recent(3)
         assert again.unfinished_turns() == self.history.unfinished_turns()
+        assert list(again.standing) == list(self.history.standing)
+        assert again.hidden == self.history.hidden
+
+    @invariant()
+    def the_row_says_the_same(self) -> None:
+        row = fold_all(new_row("s1", user="u", created_at=START), self.naive.entries)
+        history = self.history
+        assert (row.head_seq, row.message_count) == (history.head_seq, history.message_count)
+        assert (row.name if row.named else None) == history.name
+        assert (row.model, row.pinned, row.archived) == (
+            history.model,
+            history.pinned,
+            history.archived,
+        )
+        assert row.hidden == history.hidden
+        unfinished = [(entry.turn_id, entry.seq) for entry in history.unfinished_turns()]
+        assert sorted(row.unfinished) == sorted(unfinished)
+        told = [e.seq for e in self.naive.standing if isinstance(e, SystemInstructionEntry)]
+        noted = [e.seq for e in self.naive.standing if isinstance(e, NotebookEntry)]
+        assert (row.system_seq, row.notebook_seq) == (
+            told[-1] if told else 0,
+            noted[-1] if noted else 0,
+        )
+
+    @invariant()
+    def no_window_says_anything_else(self) -> None:
+        for window in self.windows:
+            whole = self.history
+            assert window.snapshot().head_seq == whole.head_seq
+            for fact in FACTS:
+                assert getattr(window, fact) == getattr(whole, fact), fact
+            assert window.unfinished_turns() == whole.unfinished_turns()
+            assert end_of(list(whole.standing), window.first_seq) == end_of(
+                list(window.standing), window.first_seq
+            )
+            self.contexts_are_the_end_of_the_whole(window)
+            self.rollbacks_are_the_same_or_out_of_reach(window)
+            for seq in range(-1, whole.head_seq + 1):
+                assert window.entries_after(seq) in (None, self.naive.entries[max(seq, 0) :])
+            assert window.entries_after(whole.head_seq) == []
+
+    def contexts_are_the_end_of_the_whole(self, window: ConversationHistory) -> None:
+        whole = self.history
+        held = {entry.turn_id for entry in window.standing}
+        for turn_id in [*(turn for turn in TURNS if turn in held), "yet to come"]:
+            assert window.turn_state(turn_id) == whole.turn_state(turn_id)
+            assert window.end_of_turn(turn_id) == whole.end_of_turn(turn_id)
+            assert window.open_calls(turn_id) == whole.open_calls(turn_id)
+            seen, all_of_it = window.context_entries(turn_id), whole.context_entries(turn_id)
+            assert seen == all_of_it[len(all_of_it) - len(seen) :]
+        cleared = [e.seq for e in window.standing if isinstance(e, ClearEntry)]
+        if window.first_seq == 1 or (cleared and cleared[-1] >= window.first_seq):
+            assert window.context_entries("yet to come") == whole.context_entries("yet to come")
+            assert window.get_context() == whole.get_context()
+
+    def rollbacks_are_the_same_or_out_of_reach(self, window: ConversationHistory) -> None:
+        for to_seq in range(self.history.head_seq + 1):
+            try:
+                draft = window.rollback_to(to_seq)
+            except NotInReach:
+                assert len(window.entries) < window.head_seq
+            except BadEntry:
+                with pytest.raises(BadEntry):
+                    self.history.rollback_to(to_seq)
+            else:
+                assert draft == self.history.rollback_to(to_seq)
+
+
+def _reaches(window: ConversationHistory, rollback: RollbackEntry) -> bool:
+    """A window that can't follow says so before anything is written."""
+    try:
+        window.rollback_to(rollback.to_seq)
+    except NotInReach:
+        return False
+    return True
 
 
 TestHistoryMachine = HistoryMachine.TestCase
-TestHistoryMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestHistoryMachine.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)

@@ -15,14 +15,14 @@ from tests.storage.conversations import (
     prompt,
 )
 
-from nplt_storage.entries import (
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.facts.entries import (
     Entry,
     ModelInputEntry,
     ModelSwitchedEntry,
     RenamedEntry,
     SystemInstructionEntry,
 )
-from nplt_storage.history import ConversationHistory
 
 
 @pytest.fixture

@@ -15,7 +15,9 @@ from tests.storage.conversations import (
     prompt,
 )
 
-from nplt_storage.entries import (
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.errors import BadEntry
+from nplt_storage.facts.entries import (
     ClearEntry,
     DebugEntry,
     Entry,
@@ -27,8 +29,6 @@ from nplt_storage.entries import (
     ToolResultsEntry,
     UnknownEntry,
 )
-from nplt_storage.errors import BadEntry
-from nplt_storage.history import ConversationHistory
 
 
 @pytest.fixture

@@ -6,21 +6,24 @@ import json
 import os
 import stat
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from tests.storage.conversations import (
+    START,
     Pen,
     answer,
     chat,
     file_bytes,
     prompt,
-    ticking_clock,
 )
-from tests.storage.store_contract import write
+from tests.storage.json_stores import open_store, row_of, rows, write
 
 from nplt_storage.attachments import AttachmentFiles
-from nplt_storage.entries import EpochEntry
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.conversation.paging import PageQuery
+from nplt_storage.conversation.searching import SearchQuery
 from nplt_storage.errors import (
     ConversationDamaged,
     ConversationExists,
@@ -28,13 +31,8 @@ from nplt_storage.errors import (
     DataDirectoryInUse,
     StorageUnavailable,
 )
-from nplt_storage.history import ConversationHistory
-from nplt_storage.json_files import JsonFileStore
-from nplt_storage.paging import PageQuery
-
-
-async def _open(data_dir: Path) -> JsonFileStore:
-    return await JsonFileStore.open_directory(data_dir, clock=ticking_clock())
+from nplt_storage.facts.entries import EpochEntry
+from nplt_storage.files.store import JsonFileStore
 
 
 @pytest.fixture
@@ -44,7 +42,7 @@ def data_dir(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def store(data_dir: Path) -> AsyncIterator[JsonFileStore]:
-    opened = await _open(data_dir)
+    opened = await open_store(data_dir)
     yield opened
     await opened.close()
 
@@ -74,16 +72,16 @@ async def test_a_second_store_on_the_same_directory_is_refused(
     store: JsonFileStore, data_dir: Path
 ) -> None:
     with pytest.raises(DataDirectoryInUse, match="in use by another server"):
-        await _open(data_dir)
+        await open_store(data_dir)
     await store.close()
-    second = await _open(data_dir)
+    second = await open_store(data_dir)
     await second.close()
 
 
 async def test_a_directory_that_can_not_be_made_is_said_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageUnavailable, match="can't be used"):
-        await _open(tmp_path / "file" / "data")
+        await open_store(tmp_path / "file" / "data")
 
 
 async def test_a_file_is_named_for_its_utc_day_and_id(store: JsonFileStore, data_dir: Path) -> None:
@@ -145,10 +143,11 @@ async def test_rows_are_the_same_when_they_are_built_again(
         record = await store.create(f"s{number}", user="ada")
         for entry in chat(number):
             await record.append(entry)
-    rows = store.rows("ada")
+    before = await rows(store, "ada")
     await store.close()
-    again = await _open(data_dir)
-    assert again.rows("ada") == rows
+    (data_dir / "catalog.sqlite").unlink()
+    again = await open_store(data_dir)
+    assert await rows(again, "ada") == before
     await again.close()
 
 
@@ -160,8 +159,8 @@ async def test_a_damaged_file_is_listed_and_left_alone(history_dir: Path, data_d
     (history_dir / "session_20260104_empty.json").write_bytes(b"")
     (history_dir / "session_20260102_good.json").write_bytes(file_bytes(chat(2), "good"))
     (history_dir / "session_20260105_dir.json").mkdir()
-    store = await _open(data_dir)
-    assert {row.session_id: row.damaged for row in store.rows("local")} == {
+    store = await open_store(data_dir)
+    assert {row.session_id: row.damaged for row in await rows(store)} == {
         "bad": True,
         "noise": True,
         "empty": True,
@@ -183,19 +182,20 @@ async def test_a_damaged_conversation_is_still_its_users(history_dir: Path, data
     for line in (-4, -3):  # more than a crash can tear
         data[data.index(data.split(b"\n")[line]) + 30] ^= 1
     (history_dir / "session_20260102_s1.json").write_bytes(data)
-    store = await _open(data_dir)
-    (row,) = store.rows("ada")
+    store = await open_store(data_dir)
+    (row,) = await rows(store, "ada")
     assert row.damaged
-    assert store.rows("local") == []
+    assert await rows(store, "local") == []
     await store.close()
 
 
 async def test_a_damaged_conversation_can_be_deleted(history_dir: Path, data_dir: Path) -> None:
     (history_dir / "session_20260103_noise.json").write_bytes(b"noise")
-    store = await _open(data_dir)
+    store = await open_store(data_dir)
     await store.delete("noise")
-    assert (data_dir / "trash" / "session_20260103_noise.json").read_bytes() == b"noise"
-    assert store.rows("local") == []
+    (trashed,) = (data_dir / "trash").iterdir()
+    assert (trashed / "session_20260103_noise.json").read_bytes() == b"noise"
+    assert await rows(store, "local") == []
     await store.close()
 
 
@@ -204,15 +204,14 @@ async def test_damage_found_while_reading_sets_the_conversation_apart(
 ) -> None:
     path = history_dir / "session_20260102_s1.json"
     path.write_bytes(file_bytes(chat(100), "s1"))
-    store = await _open(data_dir)
+    store = await open_store(data_dir)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
     assert len((await store.page("s1", PageQuery())).messages) == 20, "far from the damage"
     with pytest.raises(ConversationDamaged):
         await store.page("s1", PageQuery(limit=200, max_bytes=10**9))
-    row = store.row("s1")
-    assert row is not None
+    row = await row_of(store, "s1")
     assert row.damaged
     with pytest.raises(ConversationDamaged):
         await store.open("s1")
@@ -225,7 +224,7 @@ async def test_a_file_that_got_shorter_since_it_was_listed_is_damage(
 ) -> None:
     path = history_dir / "session_20260102_s1.json"
     path.write_bytes(file_bytes(chat(3), "s1"))
-    store = await _open(data_dir)
+    store = await open_store(data_dir)
     path.write_bytes(shorter := file_bytes(chat(2), "s1"))
     with pytest.raises(ConversationDamaged, match="but there were"):
         await store.page("s1", PageQuery())
@@ -247,9 +246,8 @@ async def test_two_files_for_one_conversation_are_damage(history_dir: Path, data
     for day in ("20260102", "20260103"):
         path = history_dir / f"session_{day}_s1.json"
         path.write_bytes(file_bytes(chat(1), "s1"))
-    store = await _open(data_dir)
-    row = store.row("s1")
-    assert row is not None
+    store = await open_store(data_dir)
+    row = await row_of(store, "s1")
     assert row.damaged
     await store.close()
 
@@ -266,8 +264,8 @@ async def test_files_that_are_not_conversations_are_passed_over(
         "session_20260102_-.json",
     ):
         (history_dir / name).write_bytes(b"")
-    store = await _open(data_dir)
-    assert store.rows("local") == []
+    store = await open_store(data_dir)
+    assert await rows(store, "local") == []
     await store.close()
 
 
@@ -277,9 +275,8 @@ async def test_a_torn_file_is_made_whole_before_it_is_read(
     path = history_dir / "session_20260102_s1.json"
     whole = file_bytes(chat(4), "s1")
     path.write_bytes(whole[:-300])
-    store = await _open(data_dir)
-    row = store.row("s1")
-    assert row is not None
+    store = await open_store(data_dir)
+    row = await row_of(store, "s1")
     assert not row.damaged
     assert not list(history_dir.glob("*.broken-*")), "listing does not write"
     page = await store.page("s1", PageQuery())
@@ -289,34 +286,59 @@ async def test_a_torn_file_is_made_whole_before_it_is_read(
     await store.close()
 
 
-async def test_deleting_moves_the_file_and_its_attachments_to_the_trash(
+async def test_a_deleted_conversation_comes_back_with_all_it_had(
     store: JsonFileStore, data_dir: Path
 ) -> None:
     record = await store.create("s1", user="ada")
-    await write(record, ConversationHistory("s1"), prompt("t1"))
+    await write(record, ConversationHistory("s1"), prompt("t1", "where is it?"))
+    blob = await record.keep_blob(b"giant")
     async with AttachmentFiles(store.directory.files).receive("s1", size=3) as upload:
         await upload.write(b"abc")
         stored = await upload.finish()
     (data_dir / "history" / "session_20260102_s1.json.broken-1").write_bytes(b"torn")
-    data = (data_dir / "history" / "session_20260102_s1.json").read_bytes()
+    before = await row_of(store, "s1")
     await store.delete("s1")
-    trash = data_dir / "trash"
-    assert (trash / "session_20260102_s1.json").read_bytes() == data
-    assert (trash / "session_20260102_s1.json.broken-1").read_bytes() == b"torn"
-    assert (trash / "files_s1" / stored.file_id).read_bytes() == b"abc"
+    assert await store.row("s1") is None
+    assert await rows(store, "ada") == []
+    assert (await store.search("ada", SearchQuery(text="where"))).hits == ()
     assert list((data_dir / "history").iterdir()) == []
     assert list((data_dir / "files").iterdir()) == []
+    await store.undelete("s1")
+    assert await row_of(store, "s1") == before
+    assert len((await store.search("ada", SearchQuery(text="where"))).hits) == 1
+    assert await store.blob("s1", blob.blob_id, 0, 10) == b"giant"
+    assert (data_dir / "files" / "s1" / stored.file_id).read_bytes() == b"abc"
+    assert (data_dir / "history" / "session_20260102_s1.json.broken-1").read_bytes() == b"torn"
+    with pytest.raises(ConversationExists):
+        await store.undelete("s1")
+    await (await store.open("s1")).record.close()
 
 
-async def test_nothing_in_the_trash_is_overwritten(store: JsonFileStore, data_dir: Path) -> None:
-    for _ in range(3):
-        await store.create("s1", user="ada")
-        await store.delete("s1")
-    assert sorted(path.name for path in (data_dir / "trash").iterdir()) == [
-        "session_20260102_s1.json",
-        "session_20260102_s1.json~2",
-        "session_20260102_s1.json~3",
-    ]
+async def test_two_files_for_one_conversation_can_be_deleted(
+    history_dir: Path, data_dir: Path
+) -> None:
+    for day in ("20260102", "20260103"):
+        (history_dir / f"session_{day}_s1.json").write_bytes(file_bytes(chat(1), "s1"))
+    store = await open_store(data_dir)
+    await store.delete("s1")
+    assert list(history_dir.iterdir()) == []
+    assert await rows(store) == []
+    await store.undelete("s1")
+    assert (await row_of(store, "s1")).damaged
+    await store.close()
+
+
+async def test_the_trash_is_emptied_after_thirty_days(data_dir: Path) -> None:
+    store = await open_store(data_dir)
+    await store.create("s1", user="ada")
+    await store.delete("s1")
+    assert await store.empty_trash() == 0
+    await store.close()
+    later = await open_store(data_dir, clock=lambda: START + timedelta(days=30, seconds=1))
+    assert list((data_dir / "trash").iterdir()) == []
+    with pytest.raises(ConversationNotFound):
+        await later.undelete("s1")
+    await later.close()
 
 
 async def test_a_file_taken_away_by_someone_else_is_not_found(
@@ -348,7 +370,7 @@ async def test_descriptors_are_open_only_while_a_conversation_is(
     assert count() == before
 
 
-async def test_closing_the_store_closes_what_is_open(store: JsonFileStore) -> None:
+async def test_closing_the_store_closes_what_isopen_store(store: JsonFileStore) -> None:
     record = await store.create("s1", user="ada")
     await record.append(Pen().stamped(prompt("t1")))
     await store.close()

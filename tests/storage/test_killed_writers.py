@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.storage.conversations import ticking_clock
-
-from nplt_storage.json_files import JsonFileStore
+from tests.storage.json_stores import all_entries, open_store, rows
 
 SCRIPT = Path(__file__).with_name("append_until_killed.py")
 KILLS = 20
@@ -51,13 +49,17 @@ async def test_killing_the_writer_loses_nothing_acknowledged(
     acknowledged: list[str] = []
     for _ in range(KILLS):
         acknowledged += _run_and_kill(writers, chance.randrange(1, 60))
-    store = await JsonFileStore.open_directory(tmp_path, clock=ticking_clock())
-    record, history = await store.open("s1")
-    stored = [f"{entry.seq} {entry.id}" for entry in history.entries]
+    store = await open_store(tmp_path)
+    stored = [f"{entry.seq} {entry.id}" for entry in await all_entries(store, "s1")]
     assert set(acknowledged) <= set(stored)
     assert len(set(acknowledged)) == len(acknowledged)
     assert len(stored) - len(acknowledged) <= KILLS, "at most one unacknowledged each time"
     (path,) = (tmp_path / "history").glob("*.json")
     assert len(json.loads(path.read_bytes())["messages"]) == len(stored)
-    await record.close()
+    kept_up = await rows(store)
+    await store.close()
+    for catalogue in tmp_path.glob("catalog.sqlite*"):
+        catalogue.unlink()
+    store = await open_store(tmp_path)
+    assert await rows(store) == kept_up, "the catalogue kept up through all of it"
     await store.close()

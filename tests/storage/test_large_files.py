@@ -5,20 +5,27 @@ Counted in bytes and calls that go through the port, not in seconds.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.storage.conversations import START, counting_ids
+from tests.storage.disk_fakes import WatchedDisk
 from tests.storage.file_fakes import WatchedFiles
 
-from nplt_storage.entries import ModelInputEntry
+from nplt_storage.conversation.paging import PageQuery, read_page
+from nplt_storage.conversation.rows import new_row
+from nplt_storage.facts.entries import ModelInputEntry
+from nplt_storage.facts.lines import crc_suffix, encode_line
 from nplt_storage.file_operations import SystemFiles
-from nplt_storage.json_appender import Appender
-from nplt_storage.json_file import JsonFile
-from nplt_storage.json_layout import Header, advance, empty_closing, encode_closing, encode_header
-from nplt_storage.lines import crc_suffix, encode_line
-from nplt_storage.paging import PageQuery, read_page
+from nplt_storage.files.appender import Appender
+from nplt_storage.files.disk import SystemDisk
+from nplt_storage.files.file import JsonFile
+from nplt_storage.files.layout import Header, advance, empty_closing, encode_closing, encode_header
+from nplt_storage.files.opening import open_at_end
+from nplt_storage.files.window import Enough
 
 LINES = 100_000
 FEW = 128 * 1024
@@ -69,6 +76,10 @@ def file(large_file: Path, files: WatchedFiles) -> JsonFile:
     return JsonFile(large_file, "s1", files=files, new_id=counting_ids())
 
 
+def _appender(file: JsonFile, descriptor: int | None = None) -> Appender:
+    return Appender(file, descriptor)
+
+
 def test_the_fast_lines_are_the_real_ones() -> None:
     assert list(_lines(12)) == [encode_line(_entry(seq)) for seq in range(1, 13)]
 
@@ -114,36 +125,46 @@ def test_a_single_text_is_found_in_few_reads(file: JsonFile, calls: list[str]) -
 
 
 def test_an_append_reads_nothing_and_writes_once(
-    file: JsonFile, files: WatchedFiles, calls: list[str]
+    large_file: Path, files: WatchedFiles, calls: list[str], tmp_path: Path
 ) -> None:
+    path = tmp_path / large_file.name
+    shutil.copy(large_file, path)
+    file = JsonFile(path, "s1", files=files, new_id=counting_ids())
     file.settle()
-    appender = Appender(file)
-    appender.append(_entry(LINES + 1))  # the first one opens the file
+    appender = _appender(file)
+    appender.commit(appender.prepare(_entry(LINES + 1)))  # the first one opens the file
     calls.clear()
     files.bytes_read = 0
-    appender.append(_entry(LINES + 2))
+    appender.commit(appender.prepare(_entry(LINES + 2)))
     assert calls == ["write", "sync_data"]
     assert files.bytes_read == 0
     appender.release()
-    descriptor = SystemFiles().open(file.path, 2)
-    tail = file.tail
-    assert tail is not None
-    SystemFiles().truncate(descriptor, tail.last)  # as it was, for the other tests
-    SystemFiles().close(descriptor)
 
 
 def test_a_line_of_megabytes_does_not_hide_its_neighbours(tmp_path: Path) -> None:
     path = tmp_path / "session_20260102_s1.json"
     file = JsonFile(path, "s1", files=SystemFiles(), new_id=counting_ids())
-    appender = Appender(file, file.create(Header(session_id="s1", created_at=START)))
+    appender = _appender(file, file.create(Header(session_id="s1", created_at=START)))
     for seq in range(1, 41):
         content = "long " * 500_000 if seq % 10 == 5 else f"prompt {seq}"
         entry = ModelInputEntry(
             seq=seq, id=f"e{seq}", timestamp=START, turn_id=f"t{seq}", content=content
         )
-        appender.append(entry)
+        appender.commit(appender.prepare(entry))
     appender.release()
     for seq in range(1, 41):
         with file.reading() as entries:
             assert next(entries.after(seq - 1)).seq == seq
             assert next(entries.before(seq + 1)).seq == seq
+
+
+def test_opening_to_go_on_reads_the_end_of_the_file_only(large_file: Path) -> None:
+    disk = WatchedDisk(SystemDisk(), lambda operation, length: None)
+    file = JsonFile(large_file, "s1", files=disk, new_id=counting_ids())
+    row = replace(new_row("s1", user="local", created_at=START), head_seq=LINES)
+    opened = open_at_end(disk, file, row)
+    disk.close(opened.descriptor)
+    kept = [entry.seq for entry in opened.entries]
+    assert kept == list(range(kept[0], LINES + 1))
+    assert 1_000 < len(kept) <= Enough().entries
+    assert disk.bytes_read < 2 * 1024 * 1024 < large_file.stat().st_size / 7

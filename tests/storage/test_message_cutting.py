@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.storage.entry_strategies import json_objects, texts
 
-from nplt_storage.cutting import cut_to_fit, size_as_json
-from nplt_storage.json_values import JsonObject
+from nplt_storage.conversation.cutting import cut_to_fit, size_as_json
+from nplt_storage.facts.json_values import JsonObject
 
 
 def _message(content: str, *, result: str = "", arguments: Any = None) -> JsonObject:

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from tests.storage.json_stores import open_store, rows
 
 from nplt_storage.errors import StorageError
-from nplt_storage.json_files import JsonFileStore
 
 NAME = "session_20261116_" + "a" * 32 + ".json"
-
-
-def clock() -> datetime:
-    return datetime(2026, 11, 16, tzinfo=UTC)
-
-
-async def open_store(data_dir: Path) -> JsonFileStore:
-    return await JsonFileStore.open_directory(data_dir, clock=clock)
 
 
 def place_for(data_dir: Path) -> Path:
@@ -31,7 +22,7 @@ def place_for(data_dir: Path) -> Path:
 async def test_a_pipe_in_place_of_a_file_is_a_damaged_row(tmp_path: Path) -> None:
     os.mkfifo(place_for(tmp_path))
     store = await open_store(tmp_path)
-    (row,) = store.rows("local")
+    (row,) = await rows(store)
     assert row.damaged
     with pytest.raises(StorageError):
         await store.open(row.session_id)
@@ -41,7 +32,14 @@ async def test_a_pipe_in_place_of_a_file_is_a_damaged_row(tmp_path: Path) -> Non
 async def test_a_device_in_place_of_a_file_is_a_damaged_row(tmp_path: Path) -> None:
     place_for(tmp_path).symlink_to("/dev/zero")
     store = await open_store(tmp_path)
-    assert [row.damaged for row in store.rows("local")] == [True]
+    assert [row.damaged for row in await rows(store)] == [True]
+    await store.close()
+
+
+async def test_a_link_that_leads_nowhere_is_a_damaged_row(tmp_path: Path) -> None:
+    place_for(tmp_path).symlink_to("nowhere")
+    store = await open_store(tmp_path)
+    assert [row.damaged for row in await rows(store)] == [True]
     await store.close()
 
 

@@ -7,22 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.storage.conversations import chat, counting_ids, file_bytes, ticking_clock
+from tests.storage.conversations import chat, counting_ids, file_bytes
+from tests.storage.disk_fakes import WatchedDisk
 from tests.storage.file_fakes import MemoryFiles, Trouble, WatchedFiles
+from tests.storage.json_stores import open_store, row_of
 
-from nplt_storage.entries import (
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.conversation.paging import PageQuery
+from nplt_storage.conversation.searching import SearchQuery
+from nplt_storage.errors import ConversationDamaged, StorageUnavailable
+from nplt_storage.facts.entries import (
     DebugEntry,
+    Entry,
     FaultEntry,
     ModelInputEntry,
     ModelOutputEntry,
     SystemInstructionEntry,
     ToolResultsEntry,
 )
-from nplt_storage.errors import ConversationDamaged, StorageUnavailable
-from nplt_storage.history import ConversationHistory
-from nplt_storage.json_file import JsonFile
-from nplt_storage.json_files import JsonFileStore
-from nplt_storage.paging import PageQuery
+from nplt_storage.file_operations import FileOperations
+from nplt_storage.files.disk import SystemDisk
+from nplt_storage.files.file import JsonFile
+from nplt_storage.files.workshop import FileSettings
 
 PATH = Path("history/session_20251231_abc-def.json")
 
@@ -61,8 +67,16 @@ OLD: dict[str, Any] = {
 def _open(data: bytes) -> tuple[ConversationHistory, MemoryFiles]:
     files = MemoryFiles()
     files.put(PATH, data)
-    file = JsonFile(PATH, "abc-def", files=files, new_id=counting_ids())
-    return ConversationHistory("abc-def", file.load()[1]), files
+    return ConversationHistory("abc-def", _load(_file(files))), files
+
+
+def _file(files: FileOperations) -> JsonFile:
+    return JsonFile(PATH, "abc-def", files=files, new_id=counting_ids())
+
+
+def _load(file: JsonFile) -> list[Entry]:
+    with file.reading() as entries:
+        return list(entries.after(0))
 
 
 def _with(messages: list[dict[str, Any]], **more: Any) -> bytes:
@@ -99,7 +113,7 @@ def test_its_tool_calls_are_joined_as_before() -> None:
 
 def test_a_taken_in_file_is_opened_like_any_other() -> None:
     history, files = _open(json.dumps(OLD).encode())
-    _, again = JsonFile(PATH, "abc-def", files=files, new_id=counting_ids()).load()
+    again = _load(_file(files))
     assert again == list(history.entries)
     assert len(files.contents) == 2
 
@@ -182,7 +196,7 @@ def test_what_is_no_conversation_is_left_alone(data: bytes) -> None:
     files = MemoryFiles()
     files.put(PATH, data)
     with pytest.raises(ConversationDamaged):
-        JsonFile(PATH, "abc-def", files=files, new_id=counting_ids()).load()
+        _load(_file(files))
     assert files.contents == {PATH: data}
 
 
@@ -199,14 +213,12 @@ def test_a_crash_while_taking_in_can_be_repeated() -> None:
             disk, trouble = MemoryFiles(), Trouble()
             disk.put(PATH, data)
             trouble.once[operation] = [0] * place + [5]
-            file = JsonFile(
-                PATH, "abc-def", files=WatchedFiles(disk, trouble), new_id=counting_ids()
-            )
+            file = _file(WatchedFiles(disk, trouble))
             try:
-                file.load()
+                _load(file)
             except StorageUnavailable:
                 assert disk.contents[PATH] == data or b'"format":1' in disk.contents[PATH]
-                file.load()
+                _load(file)
             originals = [bytes(disk.contents[path]) for path in disk.contents if path != PATH]
             assert originals == [data]
 
@@ -215,7 +227,7 @@ def test_an_original_kept_earlier_is_not_overwritten() -> None:
     files = MemoryFiles()
     files.put(PATH, json.dumps(OLD).encode())
     files.put(PATH.with_name(PATH.name + ".orig"), b"another one")
-    JsonFile(PATH, "abc-def", files=files, new_id=counting_ids()).load()
+    _load(_file(files))
     assert bytes(files.contents[PATH.with_name(PATH.name + ".orig")]) == b"another one"
     assert PATH.with_name(PATH.name + ".orig-2") in files.contents
 
@@ -226,14 +238,31 @@ async def test_the_store_lists_an_older_file_and_takes_it_in_when_it_is_read(
     path = tmp_path / PATH
     path.parent.mkdir()
     path.write_text(json.dumps(OLD))
-    store = await JsonFileStore.open_directory(tmp_path, clock=ticking_clock())
-    row = store.row("abc-def")
-    assert row is not None
+    store = await open_store(tmp_path)
+    row = await row_of(store, "abc-def")
     assert (row.name, row.message_count, row.damaged) == ("帮我查看CPU使用率", 2, False)
+    assert [hit.seq for hit in (await store.search("local", SearchQuery(text="系统"))).hits] == [2]
     assert json.loads(path.read_bytes()) == OLD, "listing does not write"
     page = await store.page("abc-def", PageQuery())
     assert [message["role"] for message in page.messages] == ["user", "assistant"]
     assert json.loads(path.with_name(path.name + ".orig").read_bytes()) == OLD
-    record, _ = await store.open("abc-def")
-    await record.close()
+    await (await store.open("abc-def")).record.close()
+    assert await row_of(store, "abc-def") == row
     await store.close()
+
+
+async def test_an_older_file_that_was_taken_in_is_known_at_the_next_start(tmp_path: Path) -> None:
+    path = tmp_path / PATH
+    path.parent.mkdir()
+    path.write_text(json.dumps(OLD | {"uploaded_files": [{"name": "a.txt", "size": 3}]}, indent=4))
+    store = await open_store(tmp_path)
+    await store.page("abc-def", PageQuery())
+    row = await row_of(store, "abc-def")
+    origin = await store.origin("abc-def")
+    assert origin.extra == {"uploaded_files": [{"name": "a.txt", "size": 3}]}
+    await store.close()
+    disk = WatchedDisk(SystemDisk(), lambda operation, length: None)
+    again = await open_store(tmp_path, FileSettings(disk=disk))
+    assert await row_of(again, "abc-def") == row
+    assert disk.bytes_read == 0
+    await again.close()

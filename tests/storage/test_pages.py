@@ -21,12 +21,18 @@ from tests.storage.conversations import (
     prompt,
 )
 
-from nplt_storage.entries import DebugEntry, Entry, SystemInstructionEntry, ToolResultsEntry
-from nplt_storage.json_reader import FileEntries
-from nplt_storage.lines import entry_as_json
+from nplt_storage.conversation.paging import (
+    EntrySource,
+    MessagePage,
+    PageQuery,
+    read_page,
+    size_as_json,
+)
+from nplt_storage.conversation.views import MessageEntry, chat_message
+from nplt_storage.facts.entries import DebugEntry, Entry, SystemInstructionEntry, ToolResultsEntry
+from nplt_storage.facts.lines import entry_as_json
+from nplt_storage.files.reader import FileEntries
 from nplt_storage.memory import EntryList
-from nplt_storage.paging import EntrySource, MessagePage, PageQuery, read_page, size_as_json
-from nplt_storage.views import MessageEntry, chat_message
 
 
 def from_memory(entries: list[Entry]) -> EntrySource:

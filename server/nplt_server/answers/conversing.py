@@ -16,11 +16,19 @@ from nplt_protocol.replies import (
     PageEdges,
     Receipt,
 )
-from nplt_protocol.requests import Cancel, ClearRequest, HistoryRequest, ModelSwitch, Prompt
+from nplt_protocol.requests import (
+    Cancel,
+    ClearRequest,
+    HistoryRequest,
+    ModelSwitch,
+    Prompt,
+)
 from nplt_server.connections.premises import Premises
 from nplt_server.connections.session import Session
+from nplt_server.conversations.library import Found
 from nplt_server.presenters.base import Answer
-from nplt_storage.paging import MessagePage, PageQuery
+from nplt_storage.conversation.paging import MessagePage, PageQuery
+from nplt_storage.conversation.rows import NEW_NAME
 
 _PAGE_MESSAGES_MAX = 200
 _ENVELOPE_BYTES = 2_048
@@ -96,23 +104,24 @@ async def history(
             ErrorCode.UNSUPPORTED, "this server keeps only the live level of detail", field="detail"
         )
     session_id = request.session_id or session.here().session_id
-    row = premises.registry.row(session_id, session.user)
+    found = await premises.registry.find(session_id, session.user)
     if request.seq is not None:
-        answer.give(await _message_range(premises, session_id, request))
+        answer.give(await _message_range(found, session_id, request))
         return
-    if row is None:
+    if found is None:
         cursor = request.before or request.after or request.around or 0
         page = MessagePage(
             messages=(), has_more_before=False, has_more_after=False, before=cursor, after=cursor
         )
     else:
         query = _page_query(premises, request, answer.bytes_max)
-        page = await premises.household.store.page(session_id, query)
-        row = premises.registry.row(session_id, session.user) or row
+        page = await found.profile.store.page(session_id, query)
+        found = await premises.registry.find(session_id, session.user) or found
+    row = found.row if found else None
     answer.give(
         HistoryPage(
             session_id=session_id,
-            name=row.name if row else "new conversation",
+            name=row.name if row else NEW_NAME,
             message_count=row.message_count if row else 0,
             head_seq=row.head_seq if row else 0,
             messages=page.messages,
@@ -152,10 +161,10 @@ def written_size(message: JsonObject) -> int:
 
 
 async def _message_range(
-    premises: Premises, session_id: str, request: HistoryRequest
+    found: Found | None, session_id: str, request: HistoryRequest
 ) -> MessageRange:
     assert request.seq is not None
-    text = await premises.household.store.text_of(session_id, request.seq)
+    text = await found.profile.store.text_of(session_id, request.seq) if found else None
     if text is None:
         raise no_such_message(session_id, request.seq)
     length = min(request.length or _RANGE_CHARACTERS_MAX, _RANGE_CHARACTERS_MAX)

@@ -7,13 +7,14 @@ import anyio
 from nplt_protocol import PROTOCOL_VERSION, SPEC_VERSION
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
-from nplt_protocol.json_values import JsonObject
+from nplt_protocol.json_values import JsonObject, JsonValue
 from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX
 from nplt_protocol.replies import Pong, Status, Welcome
 from nplt_protocol.requests import ClientNote, Hello, Ping, StatusRequest
 from nplt_server import __version__
 from nplt_server.connections.premises import Premises
 from nplt_server.connections.session import Session
+from nplt_server.conversations.library import Library
 from nplt_server.presenters.base import Answer
 
 _KEEPALIVE_SECONDS_MIN = 0.5
@@ -96,6 +97,24 @@ async def client_note(
     """A version 2 client tells its UDP port. There is nothing to say to that."""
 
 
+def _storage(library: Library) -> JsonObject:
+    """The promise that holds where fresh conversations go, and of the others."""
+    described: list[JsonValue] = []
+    for profile in library:
+        store = profile.store
+        one: JsonObject = {
+            "history": profile.id,
+            "backend": store.description.backend,
+            "promise": store.description.promise,
+        }
+        if store.read_only_reason is not None:
+            one["read_only"] = store.read_only_reason
+        described.append(one)
+    first = described[0]
+    assert isinstance(first, dict)
+    return {**first, "histories": described} if len(described) > 1 else first
+
+
 async def status(
     premises: Premises, session: Session, request: StatusRequest, answer: Answer
 ) -> None:
@@ -108,19 +127,25 @@ async def status(
             assert isinstance(count, int)
             states[conversation.state] = count + 1
             queued += conversation.prompts_waiting
-    description = house.store.description
     answer.give(
         Status(
             server=SERVER_NAME,
             uptime=round(premises.uptime(), 3),
             connections=len(premises.front_desk),
-            conversations={"stored": house.store.count(session.user), "open": states},
+            conversations={
+                "stored": await house.library.count(session.user),
+                "open": states,
+            },
             turns={
                 "started": house.counters.turns_started,
                 "finished": {**house.counters.turns_finished},
                 "queued": queued,
             },
-            storage={"backend": description.backend, "promise": description.promise},
-            versions={"protocol": PROTOCOL_VERSION, "spec": SPEC_VERSION, "server": __version__},
+            storage=_storage(house.library),
+            versions={
+                "protocol": PROTOCOL_VERSION,
+                "spec": SPEC_VERSION,
+                "server": __version__,
+            },
         )
     )

@@ -21,7 +21,7 @@ from nplt_server.conversations.registry import Registry
 from nplt_server.errors import as_request_error, internal_error
 from nplt_server.presenters.base import Answer
 from nplt_storage.attachments import AttachmentFiles, Upload
-from nplt_storage.entries import AttachmentEntry
+from nplt_storage.facts.entries import AttachmentEntry
 
 log = logging.getLogger(__name__)
 

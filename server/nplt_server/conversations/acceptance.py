@@ -7,8 +7,8 @@ from nplt_protocol.errors import RequestError
 from nplt_protocol.replies import Receipt
 from nplt_protocol.requests import Prompt
 from nplt_server.conversations.agenda import Agenda
-from nplt_storage.entries import AttachmentEntry, ModelInputEntry
-from nplt_storage.history import ConversationHistory
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.facts.entries import AttachmentEntry, ModelInputEntry
 
 
 def draft_of(prompt: Prompt, *, turn_id: str) -> ModelInputEntry:

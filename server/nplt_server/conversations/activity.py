@@ -1,8 +1,13 @@
-"""Counts what is going on, so that others can wait until nothing is."""
+"""What goes on beside everything else, counted, so that others can wait until nothing does."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import anyio
+
+Spawn = Callable[[Callable[[], Awaitable[None]]], None]
+"""Runs something beside everything else, until the server stops."""
 
 
 class Activity:

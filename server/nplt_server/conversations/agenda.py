@@ -18,11 +18,11 @@ from nplt_protocol.replies import ActiveTurn
 from nplt_server.conversations.activity import Activity
 from nplt_server.conversations.ending import end_turn, fault_for
 from nplt_server.conversations.household import Household
+from nplt_server.conversations.ledger import Ledger
 from nplt_server.conversations.turn import Turn, TurnDesk, TurnOutcome, run_turn
 from nplt_server.conversations.voice import Voice
 from nplt_server.errors import as_request_error, internal_error
-from nplt_storage.entries import Entry, FaultEntry
-from nplt_storage.history import ConversationHistory
+from nplt_storage.facts.entries import Entry, FaultEntry
 
 log = logging.getLogger(__name__)
 
@@ -42,25 +42,24 @@ class Agenda:
         "_history",
         "_house",
         "_is_busy",
+        "_ledger",
         "_owed",
         "_running",
-        "_user",
         "_waiting",
         "_write",
     )
 
     def __init__(
         self,
-        history: ConversationHistory,
+        ledger: Ledger,
         *,
-        user: str,
         household: Household,
         activity: Activity,
         write: Callable[[Entry], Awaitable[Entry]],
         emit: Callable[[Event], None],
     ) -> None:
-        self._history = history
-        self._user = user
+        self._ledger = ledger
+        self._history = ledger.history
         self._house = household
         self._activity = activity
         self._write = write
@@ -113,7 +112,12 @@ class Agenda:
             turn.model = self._house.router.choose(turn.prompt.model, self._history.model)
             self._running = _Running(
                 turn=turn,
-                voice=Voice(self._emit, session_id=self._history.session_id, turn_id=turn.turn_id),
+                voice=Voice(
+                    self._emit,
+                    note=self._ledger.say,
+                    session_id=self._history.session_id,
+                    turn_id=turn.turn_id,
+                ),
             )
             self._start(lambda: self._run(turn))
         else:
@@ -163,7 +167,7 @@ class Agenda:
         house = self._house
         has_place = False
         with turn.cancellable():
-            await house.places.take(self._user)
+            await house.places.take(self._ledger.user)
             has_place = True
         house.counters.turns_started += 1
         self._emit(
@@ -181,7 +185,7 @@ class Agenda:
             outcome = self._unrecorded(turn, error)
         finally:
             if has_place:
-                house.places.give_back(self._user)
+                house.places.give_back(self._ledger.user)
         self._running = None
         self._finish(turn, outcome)
 
@@ -197,6 +201,7 @@ class Agenda:
             limits=self._house.turn_limits,
             new_call_id=self._house.new_entry_id,
             write=self._write,
+            keep_blob=self._ledger.keep_blob,
         )
 
     @property

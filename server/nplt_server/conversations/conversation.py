@@ -31,19 +31,22 @@ from nplt_server.conversations.activity import Activity
 from nplt_server.conversations.agenda import Agenda
 from nplt_server.conversations.audience import Audience
 from nplt_server.conversations.household import Household
+from nplt_server.conversations.ledger import Ledger
+from nplt_server.conversations.library import HistoryProfile
 from nplt_server.conversations.playback import entry_event, missed_entries, missed_text
 from nplt_server.conversations.turn import Turn
 from nplt_server.conversations.unfinished import pick_up, word_for_later
 from nplt_server.conversations.writer import Writer
-from nplt_storage.entries import (
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.conversation.rows import NEW_NAME, ConversationRow
+from nplt_storage.facts.entries import (
     ClearEntry,
     Entry,
     ModelInputEntry,
     ModelSwitchedEntry,
     RenamedEntry,
 )
-from nplt_storage.history import ConversationHistory
-from nplt_storage.store import Record
+from nplt_storage.store import Opened
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +67,11 @@ class Conversation:
     __slots__ = (
         "_agenda",
         "_house",
-        "_is_closed",
-        "_record",
+        "_ledger",
         "_writer",
         "activity",
         "audience",
         "deleted",
-        "history",
         "session_id",
         "used_at",
         "user",
@@ -82,29 +83,22 @@ class Conversation:
         *,
         user: str,
         household: Household,
-        history: ConversationHistory | None = None,
-        record: Record | None = None,
+        profile: HistoryProfile,
+        opened: Opened | None = None,
     ) -> None:
         self.session_id = session_id
         self.user = user
         self.audience = Audience(household.limits.message_bytes_max)
         self.deleted = False
         self.used_at = anyio.current_time()
-        self.history = history or ConversationHistory(session_id)
         self._house = household
-        self._record = record
-        self._is_closed = False
-        self.activity = Activity(part_of=household.activity)
-        self._writer = Writer(
-            self.history,
-            open_record=self._open_record,
-            stamp=self._stamp,
-            spawn=household.spawn,
-            activity=self.activity,
+        self._ledger = Ledger(
+            session_id, user=user, household=household, profile=profile, opened=opened
         )
+        self.activity = Activity(part_of=household.activity)
+        self._writer = Writer(self._ledger, spawn=household.spawn, activity=self.activity)
         self._agenda = Agenda(
-            self.history,
-            user=user,
+            self._ledger,
             household=household,
             activity=self.activity,
             write=self._write_shielded,
@@ -114,13 +108,29 @@ class Conversation:
     # What it is
 
     @property
+    def history(self) -> ConversationHistory:
+        return self._ledger.history
+
+    @property
+    def profile(self) -> HistoryProfile:
+        return self._ledger.profile
+
+    @property
     def is_stored(self) -> bool:
-        return self._record is not None
+        return self._ledger.is_stored
+
+    @property
+    def is_stale(self) -> bool:
+        return self._ledger.is_stale
+
+    @property
+    def row(self) -> ConversationRow | None:
+        """As lists show it, up to the last entry; `None` while it is not stored."""
+        return self._ledger.row
 
     @property
     def name(self) -> str:
-        row = self._house.store.row(self.session_id)
-        return row.name if row else "new conversation"
+        return self.row.name if self.row else NEW_NAME
 
     @property
     def model(self) -> str:
@@ -252,7 +262,7 @@ class Conversation:
         return await self._write(draft)
 
     async def ensure_stored(self) -> None:
-        await self._open_record()
+        await self._ledger.open()
 
     def emit(self, event: Event) -> None:
         self.audience.emit(event)
@@ -267,35 +277,24 @@ class Conversation:
             await self._write_shielded(word_for_later(len(self._agenda.waiting)))
 
     async def close(self) -> None:
-        self._is_closed = True
-        if self._record is not None:
-            record, self._record = self._record, None
-            await record.close()
+        await self._ledger.close()
 
     async def reopen(self) -> None:
         """It was closed to be deleted, and could not be."""
-        self._record, _ = await self._house.store.open(self.session_id)
-        self._is_closed = self.deleted = False
+        await self._ledger.reopen()
+        self.deleted = False
 
     async def pick_up(self) -> None:
         """What was left undone when the server stopped last."""
         await pick_up(
-            self.history, self._agenda, tools=self._house.tools, write=self._write_shielded
+            self.history,
+            self._agenda,
+            said=self._ledger.said,
+            tools=self._house.tools,
+            write=self._write_shielded,
         )
 
     # How lines are written
-
-    async def _open_record(self) -> Record:
-        if self._is_closed:
-            raise RequestError(ErrorCode.UNAVAILABLE, "this conversation was just closed")
-        if self._record is None:
-            self._record = await self._house.store.create(self.session_id, user=self.user)
-        return self._record
-
-    def _stamp(self, draft: Entry) -> Entry:
-        return self.history.stamp(
-            draft, id=self._house.new_entry_id(), timestamp=self._house.clock()
-        )
 
     async def _write(self, draft: Entry) -> Entry:
         entry = await self._writer.write(lambda: draft, self._tell)

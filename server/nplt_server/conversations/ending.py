@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from nplt_server.tools.runner import ToolRunner
-from nplt_storage.entries import Entry, FaultEntry, ToolResultsEntry
-from nplt_storage.history import ConversationHistory
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.facts.entries import Entry, FaultEntry, ToolResultsEntry
 
 Write = Callable[[Entry], Awaitable[Entry]]
 

@@ -12,13 +12,12 @@ from datetime import datetime
 
 import anyio
 
-from nplt_server.conversations.activity import Activity
+from nplt_server.conversations.activity import Activity, Spawn
+from nplt_server.conversations.library import Library
 from nplt_server.conversations.turn import TurnLimits
-from nplt_server.conversations.writer import Spawn
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.tools.runner import ToolRunner
 from nplt_storage.attachments import AttachmentFiles
-from nplt_storage.store import ConversationStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +62,7 @@ class TurnPlaces:
 
 @dataclass(slots=True, kw_only=True)
 class Household:
-    store: ConversationStore
+    library: Library
     files: AttachmentFiles
     router: ProviderRouter
     tools: ToolRunner

@@ -17,10 +17,10 @@ from nplt_protocol.requests import Attach
 from nplt_server.conversations.household import ConversationLimits
 from nplt_server.conversations.turn import Turn
 from nplt_server.conversations.voice import Voice
-from nplt_storage.cutting import cut_to_fit
-from nplt_storage.entries import Entry
-from nplt_storage.history import ConversationHistory
-from nplt_storage.lines import entry_as_json
+from nplt_storage.conversation.cutting import cut_to_fit
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.facts.entries import Entry
+from nplt_storage.facts.lines import entry_as_json
 
 _ENVELOPE_BYTES = 512
 """Room for what stands around an entry in its event."""
@@ -40,11 +40,12 @@ def missed_entries(
     history: ConversationHistory, after_seq: int, limits: ConversationLimits
 ) -> list[bytes]:
     missed = history.head_seq - after_seq
-    if missed > limits.replay_entries_max:
+    entries = history.entries_after(after_seq)
+    if entries is None or missed > limits.replay_entries_max:
         raise _too_much_to_replay(missed)
     frames: list[bytes] = []
     total = 0
-    for entry in history.entries[max(0, after_seq) :]:
+    for entry in entries:
         event = entry_event(history.session_id, entry, limits.message_bytes_max)
         frames.append(encode_event(event, message_bytes_max=limits.message_bytes_max))
         total += len(frames[-1])

@@ -25,8 +25,10 @@ from nplt_protocol.errors import RequestError
 from nplt_protocol.events import SessionEvent
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.household import Household
+from nplt_server.conversations.library import Found, HistoryProfile
 from nplt_server.errors import no_such_conversation
-from nplt_storage.catalog import ConversationRow
+from nplt_storage.conversation.row_lists import RowQuery
+from nplt_storage.conversation.rows import ConversationRow
 
 _UNUSED_SECONDS_MAX = 60.0
 _UNUSED_MAX = 128
@@ -46,39 +48,50 @@ class Registry:
 
     # Getting in
 
-    def fresh(self, user: str) -> Conversation:
+    def fresh(self, user: str, history: str | None = None) -> Conversation:
         """A new conversation under a reserved id, not stored yet."""
+        profile = self._house.library.profile(history)
         session_id = self._house.new_session_id()
         self._reserve(session_id, user)
-        return self._keep(Conversation(session_id, user=user, household=self._house))
+        return self._keep(self._unstored(session_id, user, profile))
 
     async def get(self, session_id: str, user: str) -> Conversation:
         """The open conversation; opened if need be."""
-        self._check_entry(session_id, user)
         conversation = self._open.get(session_id)
-        if conversation is None:
+        if conversation is None or conversation.is_stale:
             async with self._alone_with(session_id):
+                await self._put_away_stale(session_id)
                 conversation = self._open.get(session_id) or await self._load(session_id, user)
-        if conversation.deleted:
+        if conversation.deleted or conversation.user != user:
             raise no_such_conversation(session_id)
         conversation.used_at = anyio.current_time()
         return conversation
 
-    def row(self, session_id: str, user: str) -> ConversationRow | None:
-        """Its row in the catalogue; `None` while it is only reserved."""
-        self._check_entry(session_id, user)
-        return self._house.store.row(session_id)
+    async def find(self, session_id: str, user: str) -> Found | None:
+        """Where it is kept, and its row; `None` while it is only reserved."""
+        conversation = self._open.get(session_id)
+        if conversation is not None and conversation.row is not None:
+            found = Found(profile=conversation.profile, row=conversation.row)
+        else:
+            kept = await self._house.library.find(session_id)
+            if kept is None:
+                if self._reserved.get(session_id) != user:
+                    raise no_such_conversation(session_id)
+                return None
+            found = kept
+        if found.row.user != user:
+            raise no_such_conversation(session_id)
+        return found
 
-    def resolve(self, wanted: str, user: str) -> str:
+    async def resolve(self, wanted: str, user: str) -> str:
         """Exact id, else exact name, else unique prefix of an id."""
         if self._reserved.get(wanted) == user:
             return wanted
-        rows = self._house.store.rows(user)
-        for matches in (
-            [row for row in rows if row.session_id == wanted],
-            [row for row in rows if row.name == wanted],
-            [row for row in rows if wanted and row.session_id.startswith(wanted)],
-        ):
+        found = await self._house.library.find(wanted)
+        if found is not None and found.row.user == user:
+            return wanted
+        for query in (RowQuery(name_is=wanted), RowQuery(id_prefix=wanted)) if wanted else ():
+            matches = await self._house.library.all_rows(user, query)
             if len(matches) == 1:
                 return matches[0].session_id
             if matches:
@@ -108,6 +121,11 @@ class Registry:
 
     async def delete(self, session_id: str, user: str) -> None:
         """To the trash; whoever is attached is told and finds a fresh one."""
+        found = await self.find(session_id, user)
+        if found is not None and found.row.damaged:
+            async with self._alone_with(session_id):
+                await found.profile.store.delete(session_id)
+            return
         conversation = await self.get(session_id, user)
         async with self._alone_with(session_id):
             conversation.deleted = True
@@ -116,7 +134,7 @@ class Registry:
             if conversation.is_stored:
                 await conversation.close()
                 try:
-                    await self._house.store.delete(session_id)
+                    await conversation.profile.store.delete(session_id)
                 except Exception:
                     # It is still there, and so are those who stand in it.
                     await conversation.reopen()
@@ -148,13 +166,26 @@ class Registry:
                 self._open.pop(conversation.session_id, None)
                 await conversation.close()
 
+    async def _put_away_stale(self, session_id: str) -> None:
+        """Another server has written to it: whoever comes in now sees what it wrote."""
+        conversation = self._open.get(session_id)
+        if conversation is not None and conversation.is_stale:
+            await conversation.activity.quiet()
+            del self._open[session_id]
+            await conversation.close()
+
     async def _load(self, session_id: str, user: str) -> Conversation:
         await self.make_room()
-        if self._house.store.row(session_id) is None:
-            return self._keep(Conversation(session_id, user=user, household=self._house))
-        record, history = await self._house.store.open(session_id)
+        found = await self.find(session_id, user)
+        if found is None:
+            return self._keep(self._unstored(session_id, user))
+        opened = await found.profile.store.open(session_id)
         conversation = Conversation(
-            session_id, user=user, household=self._house, history=history, record=record
+            session_id,
+            user=user,
+            household=self._house,
+            profile=found.profile,
+            opened=opened,
         )
         try:
             await conversation.pick_up()
@@ -169,6 +200,16 @@ class Registry:
         if len(self._open) > _UNUSED_MAX * 3 // 2:
             await self.close_unused()
 
+    def _unstored(
+        self, session_id: str, user: str, profile: HistoryProfile | None = None
+    ) -> Conversation:
+        return Conversation(
+            session_id,
+            user=user,
+            household=self._house,
+            profile=profile or self._house.library.default,
+        )
+
     def _keep(self, conversation: Conversation) -> Conversation:
         self._open[conversation.session_id] = conversation
         return conversation
@@ -180,12 +221,6 @@ class Registry:
                 self._reserved.move_to_end(oldest)
             else:
                 del self._reserved[oldest]
-
-    def _check_entry(self, session_id: str, user: str) -> None:
-        row = self._house.store.row(session_id)
-        owner = row.user if row is not None else self._reserved.get(session_id)
-        if owner != user:
-            raise no_such_conversation(session_id)
 
     @asynccontextmanager
     async def _alone_with(self, session_id: str) -> AsyncIterator[None]:

@@ -32,7 +32,8 @@ from nplt_server.deltas import (
 from nplt_server.errors import AnswerCut, ProviderError, ProviderRefused, TooManySteps
 from nplt_server.providers.base import ModelRequest, Provider
 from nplt_server.tools.runner import ToolRunner
-from nplt_storage.entries import (
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.facts.entries import (
     Entry,
     FaultEntry,
     ModelInputEntry,
@@ -40,8 +41,7 @@ from nplt_storage.entries import (
     ModelOutputEntry,
     ToolResultsEntry,
 )
-from nplt_storage.history import ConversationHistory
-from nplt_storage.tool_calls import ToolCallResult
+from nplt_storage.facts.tool_calls import BlobReference, ToolCallResult
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +53,8 @@ class TurnLimits:
     steps_max: int = 10
     answer_bytes_max: int = 8 * 1024 * 1024
     call_seconds_max: float = 300.0
+    result_bytes_max: int = 32 * 1024
+    """Of a tool's result in the record; the whole of a larger one is kept beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ class TurnDesk:
     new_call_id: Callable[[], str]
     write: Callable[[Entry], Awaitable[Entry]]
     """On disk when it returns; not to be cancelled half way."""
+    keep_blob: Callable[[bytes], Awaitable[BlobReference]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,7 +221,23 @@ async def _write_results(turn: Turn, desk: TurnDesk) -> None:
         turn.results.get(call.tool_call_id) or desk.tools.skipped(call, turn.cancel_reason)
         for call in calls
     )
-    await desk.write(ToolResultsEntry(turn_id=turn.turn_id, call=turn.call, results=results))
+    kept = tuple([await _keep_whole(result, desk) for result in results])
+    await desk.write(ToolResultsEntry(turn_id=turn.turn_id, call=turn.call, results=kept))
+
+
+async def _keep_whole(result: ToolCallResult, desk: TurnDesk) -> ToolCallResult:
+    """A giant result goes beside the record; its beginning stands in it."""
+    bytes_max = desk.limits.result_bytes_max
+    if len(result.result) * 4 <= bytes_max:
+        return result
+    data = result.result.encode()
+    if len(data) <= bytes_max:
+        return result
+    beginning = data[:bytes_max].decode(errors="ignore")
+    blob: BlobReference | None = None
+    with anyio.CancelScope(shield=True):
+        blob = await desk.keep_blob(data)
+    return replace(result, result=beginning, blob=blob)
 
 
 async def _end_early(

@@ -3,7 +3,8 @@
 Pieces of text that arrive within one tick of the event loop leave as one
 event: a provider that is faster than the network can't flood anybody with tiny
 frames, and a slow one is still heard word by word. Whatever else the turn says
-comes after the text that stood before it.
+comes after the text that stood before it. What is said is noted first, so that
+text people have seen outlives this process.
 """
 
 from __future__ import annotations
@@ -19,17 +20,27 @@ from nplt_protocol.events import (
     ToolFinished,
     ToolStarted,
 )
-from nplt_storage.tool_calls import ToolCallRequest, ToolCallResult
+from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
 
 _DELTA_CHARACTERS_MAX = 64 * 1024
 _RESULT_CHARACTERS_MAX = 32 * 1024
 
 Kind = Literal["text", "reasoning"]
+Note = Callable[[str, int, Kind, str], None]
+"""(turn_id, call, kind, text): kept, should this process die before the entry is."""
 
 
 class Voice:
-    def __init__(self, emit: Callable[[Event], None], *, session_id: str, turn_id: str) -> None:
+    def __init__(
+        self,
+        emit: Callable[[Event], None],
+        *,
+        note: Note,
+        session_id: str,
+        turn_id: str,
+    ) -> None:
         self._emit = emit
+        self._note = note
         self._session_id = session_id
         self._turn_id = turn_id
         self._call = 0
@@ -106,6 +117,7 @@ class Voice:
             return
         text = "".join(self._pieces)
         self._pieces.clear()
+        self._note(self._turn_id, self._call, self._kind, text)
         for event in self.events(self._kind, text, self._offsets[self._kind]):
             self._emit(event)
         self._offsets[self._kind] += len(text)

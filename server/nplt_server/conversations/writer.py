@@ -8,18 +8,14 @@ moment of writing (the receipt, then the event) happens here, without a gap.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import anyio
 
-from nplt_server.conversations.activity import Activity
-from nplt_storage.entries import Entry
-from nplt_storage.history import ConversationHistory
-from nplt_storage.store import Record
-
-Spawn = Callable[[Callable[[], Awaitable[None]]], None]
-"""Runs something beside everything else, until the server stops."""
+from nplt_server.conversations.activity import Activity, Spawn
+from nplt_server.conversations.ledger import Ledger
+from nplt_storage.facts.entries import Entry
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,26 +30,20 @@ class _Order:
 class Writer:
     __slots__ = (
         "_activity",
-        "_history",
-        "_open_record",
+        "_ledger",
         "_orders",
         "_spawn",
-        "_stamp",
         "_writing",
     )
 
     def __init__(
         self,
-        history: ConversationHistory,
+        ledger: Ledger,
         *,
-        open_record: Callable[[], Awaitable[Record]],
-        stamp: Callable[[Entry], Entry],
         spawn: Spawn,
         activity: Activity,
     ) -> None:
-        self._history = history
-        self._open_record = open_record
-        self._stamp = stamp
+        self._ledger = ledger
         self._spawn = spawn
         self._activity = activity
         # A list: it is short, and an empty deque takes 600 bytes of every idle connection.
@@ -92,9 +82,5 @@ class Writer:
         draft = order.prepare()
         if draft is None:
             return
-        entry = self._stamp(draft)
-        record = await self._open_record()
-        await record.append(entry)
-        self._history.add(entry)
-        order.entry = entry
+        entry = order.entry = await self._ledger.append(draft)
         order.stored(entry)

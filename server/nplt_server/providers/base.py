@@ -17,7 +17,7 @@ from nplt_protocol.json_values import JsonValue
 from nplt_server.context import ContextMessage
 from nplt_server.deltas import ModelOutputDelta
 from nplt_server.tools.base import ToolDescription
-from nplt_storage.entries import ModelInvocationDescriptor
+from nplt_storage.facts.entries import ModelInvocationDescriptor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

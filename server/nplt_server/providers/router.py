@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_server.providers.base import Provider
-from nplt_storage.entries import ModelInvocationDescriptor
+from nplt_storage.facts.entries import ModelInvocationDescriptor
 
 
 class ProviderRouter:

@@ -17,7 +17,7 @@ import anyio
 
 from nplt_server.clean_text import clean_text
 from nplt_server.tools.base import Tool, ToolDescription, ToolFailed
-from nplt_storage.tool_calls import ToolCallRequest, ToolCallResult
+from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
 
 log = logging.getLogger(__name__)
 

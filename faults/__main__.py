@@ -1,0 +1,99 @@
+"""`python -m faults [P1 P3 …]`: does terrible things, prints what survived.
+
+Exit code 0: every promise that was tried was kept. 1: one was broken, or a
+check could not be carried out. 2: there is no such check. What this machine
+can't do (no root, no strace) is skipped, and said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from faults.failed_syncs import failed_syncs
+from faults.full_disk import full_disk
+from faults.kills import kills
+from faults.plan import Plan, scratch_directory
+from faults.power_cuts import power_cuts
+from faults.results import CannotBeDone, Promised, Result, table
+from faults.system_calls import system_calls
+from faults.torn_files import torn_files
+
+Check = Callable[[Plan], list[Result]]
+
+CHECKS: dict[str, tuple[Check, str]] = {
+    "P1": (kills, "kill -9 under load"),
+    "P2": (power_cuts, "power cuts: an ext4 image is shut down and mounted again (root)"),
+    "P3": (system_calls, "death at each system call of a commit (strace)"),
+    "P4": (full_disk, "a full disk: a small tmpfs (root), refused writes (strace)"),
+    "P5": (failed_syncs, "syncs that fail (strace)"),
+    "P6": (torn_files, "a file of 1,000 messages, cut and with bits flipped"),
+}
+
+
+def main() -> int:
+    options = _options()
+    if options.list:
+        print("\n".join(f"{number}  {what}" for number, (_, what) in CHECKS.items()))
+        return 0
+    # Whoever ends it ends it in good order: there may be mounts and servers.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    results: list[Result] = []
+    with scratch_directory(options.dir) as scratch:
+        plan = Plan(
+            scratch=scratch,
+            seed=options.seed,
+            quick=options.quick,
+            every_byte=options.every_byte,
+            sabotage=options.sabotage,
+        )
+        for number in options.numbers or CHECKS:
+            results += _carry_out(number, plan)
+    print(table(results))
+    for skipped in (result for result in results if result.outcome == "SKIPPED"):
+        print(f"SKIPPED {skipped.number}: {skipped.what}: {skipped.today}", file=sys.stderr)
+    return 1 if any(result.outcome == "BROKEN" for result in results) else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m faults", description="Break it.")
+    parser.add_argument("numbers", nargs="*", metavar="NUMBER", type=str.upper, help="P1 P3 …")
+    parser.add_argument("--quick", action="store_true", help="fewer faults of each kind")
+    parser.add_argument("--every-byte", action="store_true", help="P6 leaves none out: hours")
+    parser.add_argument("--list", action="store_true", help="say what there is, and exit")
+    parser.add_argument("--seed", type=int, default=2026, help="of everything left to chance")
+    parser.add_argument("--dir", type=Path, help="where to put files meanwhile")
+    parser.add_argument(
+        "--sabotage",
+        action="store_true",
+        help="take an acknowledged line out after each fault: every check must fail",
+    )
+    options = parser.parse_args()
+    if unknown := [number for number in options.numbers if number not in CHECKS]:
+        parser.error(f"no such check: {', '.join(unknown)} (there are {', '.join(CHECKS)})")
+    return options
+
+
+def _carry_out(number: str, plan: Plan) -> list[Result]:
+    check, what = CHECKS[number]
+    promised = Promised(number=number, what=what)
+    begun = time.monotonic()
+    try:
+        results = check(plan)
+    except CannotBeDone as reason:
+        results = [promised.skipped(str(reason))]
+    except Exception as error:
+        # One that can't be carried out must not hide what the others found.
+        traceback.print_exc()
+        results = [promised.judged([f"{type(error).__name__}: {error}"], "not carried out")]
+    print(f"{number} took {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+    return results
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""P5: the disk does not confirm. Never acknowledged, never tried again blindly:
+that conversation takes nothing until it was opened anew by the rule, and the
+others go on.
+
+strace fails the syncs of one file only. From the k-th on they all fail, so that
+the failure falls on a prompt, on an answer and on the mending in turn; then
+strace lets go, and the conversation must go on by itself.
+"""
+
+from __future__ import annotations
+
+from faults.ledger import Ledger
+from faults.plan import Plan
+from faults.progress import Progress
+from faults.reading import conversation_files, judge
+from faults.results import Promised, Result
+from faults.sabotage import take_out_a_line
+from faults.serving import ServerProgram
+from faults.talking import Finished, Refused, Talker
+from faults.tracing import Attached, Injection, check_strace, injected
+
+_SYNCS = ("fdatasync", "fsync")
+_CLEAR_CODES = ("unavailable", "read_only")
+_PROMISED = Promised(number="P5", what="the disk does not confirm")
+
+
+def failed_syncs(plan: Plan) -> list[Result]:
+    check_strace()
+    places = range(1, 5) if plan.quick else range(1, 13)
+    complaints: list[str] = []
+    promises = failures = 0
+    progress = Progress("P5 failed syncs", len(places))
+    for k in places:
+        ledger = Ledger()
+        said, failed = _fail_from(plan, k, ledger)
+        complaints += [f"from sync {k} on: {one}" for one in said]
+        promises += len(ledger)
+        failures += failed
+        progress.step()
+    progress.end()
+    today = f"{failures} syncs failed at {len(places)} places, {promises} promises"
+    return [_PROMISED.judged(complaints, today)]
+
+
+def _fail_from(plan: Plan, k: int, ledger: Ledger) -> tuple[list[str], int]:
+    data_dir = plan.new_path("syncs") / "data"
+    trace = data_dir.with_name("trace")
+    complaints: list[str] = []
+    with ServerProgram(data_dir) as server:
+        server.start()
+        with Talker(server.port, ledger) as unlucky, Talker(server.port, ledger) as lucky:
+            room = unlucky.create()
+            (path,) = conversation_files(data_dir)
+            lucky.create()
+            for talker in (unlucky, lucky):
+                talker.ask()
+            failing = Injection(calls=_SYNCS, effect="error=EIO", when=f"{k}+", path=path)
+            with Attached(server.pid, failing, trace):
+                complaints += _while_failing(unlucky, lucky, room, k)
+            if not _is_completed(unlucky.ask()):
+                complaints.append("the conversation did not go on when the disk was well again")
+    failed = injected(trace)
+    if not failed:
+        complaints.append("no sync failed: nothing was tried")
+    if plan.sabotage:
+        take_out_a_line(data_dir, ledger.acked())
+    with ServerProgram(data_dir) as server:
+        server.start()
+        complaints += judge(server.port, data_dir, ledger.acked())
+    return complaints, failed
+
+
+def _while_failing(unlucky: Talker, lucky: Talker, room: str, k: int) -> list[str]:
+    complaints: list[str] = []
+    # Two syncs a turn, so after k prompts the k-th sync is well behind us.
+    told = [unlucky.ask() for _ in range(k)]
+    for one in told:
+        if isinstance(one, Refused) and one.code not in _CLEAR_CODES:
+            complaints.append(f"not a clear error: {one.code}: {one.message}")
+    if _is_completed(unlucky.ask()):
+        complaints.append("a turn completed although no sync works")
+    if not _is_completed(lucky.ask()):
+        complaints.append("another conversation did not go on")
+    if not unlucky.page(room, view="entries", limit=5)["messages"]:
+        complaints.append("the conversation can't be read meanwhile")
+    return complaints
+
+
+def _is_completed(told: Finished | Refused) -> bool:
+    return isinstance(told, Finished) and told.state == "completed"

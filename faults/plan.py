@@ -1,0 +1,63 @@
+"""What a check is given: a place for its files, how thorough to be, and chance.
+
+Chance is seeded by the run and the check, so that a run can be repeated. When
+exactly a process dies is up to the machine; what it was told to do is not.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    scratch: Path
+    seed: int
+    quick: bool = False
+    every_byte: bool = False
+    sabotage: bool = False
+    """An acknowledged line is taken out after each fault: every check must fail."""
+
+    def chance(self, *names: object) -> random.Random:
+        return random.Random("/".join(map(str, (self.seed, *names))))
+
+    def new_path(self, name: str) -> Path:
+        for number in count(1):
+            path = self.scratch / f"{name}-{number}"
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            return path
+        raise AssertionError
+
+
+@contextmanager
+def scratch_directory(chosen: Path | None) -> Iterator[Path]:
+    """On a real disk if possible: many systems keep /tmp in memory."""
+    usual = Path("/var/tmp")
+    parent = chosen or (usual if os.access(usual, os.W_OK) else None)
+    with tempfile.TemporaryDirectory(prefix="nplt-faults-", dir=parent) as path:
+        yield Path(path)
+
+
+@contextmanager
+def memory_directory(plan: Plan) -> Iterator[Path]:
+    """For checks that are not about the disk: in memory if there is a place."""
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK):
+        yield plan.new_path("memory")
+        return
+    path = Path(tempfile.mkdtemp(prefix="nplt-faults-", dir=shared))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,126 @@
+"""The server as a program: started, perhaps through a tracer, and killed.
+
+Every one gets an environment without anything that would configure it, and
+writes no byte code, so that the only files it touches are its conversations.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+PATIENCE_SECONDS = 60.0
+_SETTINGS = {
+    "providers": [{"id": "offline", "type": "offline", "words_per_second": 0}],
+    "log_level": "error",
+}
+
+
+class DidNotStart(Exception):
+    """It ended, or said something else, instead of listening."""
+
+
+class Server(Protocol):
+    """One data directory, and whichever process serves it at the moment."""
+
+    @property
+    def data_dir(self) -> Path: ...
+
+    @property
+    def port(self) -> int: ...
+
+    def spawn(self) -> None:
+        """Without waiting for it to listen."""
+        ...
+
+    def start(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+class ServerProgram:
+    """`nplt-server`, as anyone would start it; `through` is a command that runs it."""
+
+    def __init__(self, data_dir: Path, *, through: Sequence[str] = ()) -> None:
+        self.data_dir = data_dir
+        self.port = 0
+        self._through = through
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> ServerProgram:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def spawn(self) -> None:
+        command = [*self._through, sys.executable, "-m", "nplt_server", *flags(self.data_dir)]
+        with log_path(self.data_dir).open("ab") as log:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=clean_environment()
+            )
+
+    def start(self) -> None:
+        self.spawn()
+        assert self._process is not None
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE_SECONDS)
+        line = self._process.stdout.readline() if ready else "nothing"
+        if not line.startswith("listening on "):
+            if not line:
+                self._process.wait(timeout=PATIENCE_SECONDS)  # of what it dies is its own affair
+            self.kill()
+            raise DidNotStart(f"{line!r}; {newest_log(self.data_dir)}")
+        self.port = int(line.rsplit(":", 1)[1])
+
+    def kill(self) -> None:
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def was_killed(self) -> bool:
+        """Whether it died of SIGKILL already."""
+        assert self._process is not None
+        try:
+            return self._process.wait(timeout=PATIENCE_SECONDS) == -signal.SIGKILL
+        except subprocess.TimeoutExpired:
+            return False
+
+
+def flags(data_dir: Path) -> list[str]:
+    """Also writes the settings they name, beside the data directory."""
+    config = data_dir.with_name(f"{data_dir.name}.yaml")
+    config.write_text(json.dumps(_SETTINGS))  # JSON is YAML
+    return ["--config", str(config), "--port", "0", "--data-dir", str(data_dir)]
+
+
+def log_path(data_dir: Path) -> Path:
+    return data_dir.with_name(f"{data_dir.name}.log")
+
+
+def newest_log(data_dir: Path) -> str:
+    path = log_path(data_dir)
+    return path.read_text()[-2_000:] if path.exists() else "no log"
+
+
+def clean_environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("NPLT_")}
+    return {**kept, "PYTHONDONTWRITEBYTECODE": "1"}

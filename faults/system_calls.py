@@ -1,0 +1,158 @@
+"""P3: every system call of a commit is a safe place to die.
+
+strace kills the server at the k-th call of a kind, for k = 1, 2, … until the
+whole story is told without the call having come that often. The story mends a
+torn file, goes on in an old conversation and begins a new one. It is told from
+the server's first call on; only `openat`, of which Python's own start makes
+thousands, is counted from the moment the server listens.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from tests.support.raw_client import Closed
+
+from faults.ledger import Ledger
+from faults.lives import Tally
+from faults.nursery import ForkedServer, Nursery
+from faults.plan import Plan
+from faults.progress import Progress
+from faults.reading import conversation_files, judge
+from faults.results import Promised, Result
+from faults.sabotage import take_out_a_line
+from faults.serving import DidNotStart, ServerProgram
+from faults.talking import NotGranted, Refused, Talker
+from faults.tracing import Attached, Injection, check_strace, most_calls, through_strace
+from faults.verdict import Acked
+
+CALLS = (
+    ("openat",),
+    ("pwrite64",),
+    ("write",),
+    ("fsync",),
+    ("fdatasync",),
+    ("rename", "renameat", "renameat2"),
+    ("ftruncate",),
+    ("unlink", "unlinkat"),
+)
+_NEEDED = ("openat", "pwrite64", "fsync", "fdatasync", "rename", "ftruncate")
+"""If a commit does without one of them, this check looks in the wrong place."""
+_QUICK_STRIDE = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """A data directory with a torn conversation in it, and what was promised of it."""
+
+    data_dir: Path
+    acked: Acked
+    session_id: str
+
+
+@dataclass(slots=True, kw_only=True)
+class _Deaths:
+    by_call: dict[str, int] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+
+
+class NotInjected(Exception):
+    """strace let a call pass that it was told to kill at: nothing was tried."""
+
+
+def system_calls(plan: Plan) -> list[Result]:
+    check_strace()
+    deaths = _Deaths()
+    progress = Progress("P3 deaths")
+    with Nursery() as nursery:
+        beginning = begin(plan, nursery)
+        for calls in CALLS:
+            for k in count(1, _QUICK_STRIDE if plan.quick else 1):
+                injection = Injection(calls=calls, effect="signal=SIGKILL", when=str(k))
+                if not _die_at(plan, nursery, beginning, injection, deaths.tally):
+                    break
+                deaths.by_call[calls[0]] = deaths.by_call.get(calls[0], 0) + 1
+                progress.step(f"at {calls[0]} {k}, {deaths.tally}")
+    progress.end()
+    promised = Promised(number="P3", what="death at each system call")
+    counts = ", ".join(f"{call} {times}" for call, times in deaths.by_call.items())
+    never = [f"no {call} was ever made" for call in _NEEDED if call not in deaths.by_call]
+    return [promised.judged([*deaths.tally.complaints, *never], f"{deaths.tally}; {counts}")]
+
+
+def begin(plan: Plan, nursery: Nursery) -> Beginning:
+    data_dir = plan.new_path("beginning") / "data"
+    ledger = Ledger()
+    with ForkedServer(nursery, data_dir) as server:
+        server.start()
+        with Talker(server.port, ledger) as talker:
+            session_id = talker.create()
+            for _ in range(3):
+                talker.ask()
+    (path,) = conversation_files(data_dir)
+    with path.open("ab") as file:
+        file.write(b',{"seq":torn')
+    return Beginning(data_dir=data_dir, acked=ledger.acked(), session_id=session_id)
+
+
+def _die_at(
+    plan: Plan, nursery: Nursery, beginning: Beginning, injection: Injection, tally: Tally
+) -> bool:
+    """Whether it died there; if not, the story came to its end."""
+    data_dir = plan.new_path("death") / "data"
+    shutil.copytree(beginning.data_dir, data_dir)
+    ledger = Ledger(beginning.acked)
+    has_died = _tell_until_dead(data_dir, injection, ledger, beginning.session_id)
+    if plan.sabotage:
+        take_out_a_line(data_dir, ledger.acked())
+    at = f"at {injection.calls[0]} {injection.when}: "
+    with ForkedServer(nursery, data_dir) as server:
+        server.start()
+        tally.complain(at + said for said in judge(server.port, data_dir, ledger.acked()))
+        with Talker(server.port, ledger) as talker:
+            talker.attach(beginning.session_id)
+            if isinstance(talker.ask(), Refused):
+                tally.complain([f"{at}the conversation does not go on"])
+        tally.complain(at + said for said in judge(server.port, data_dir, ledger.acked()))
+    tally.deaths += 1
+    tally.promises += len(ledger)
+    shutil.rmtree(data_dir.parent)
+    return has_died
+
+
+def _tell_until_dead(data_dir: Path, injection: Injection, ledger: Ledger, session_id: str) -> bool:
+    trace = data_dir.with_name("trace")
+    late = "openat" in injection.calls
+    through = () if late else through_strace(injection, trace)
+    with ServerProgram(data_dir, through=through) as server:
+        try:
+            server.start()
+        except DidNotStart:
+            if server.was_killed():
+                return True
+            raise
+        try:
+            with Attached(server.pid, injection, trace) if late else nullcontext():
+                _story(server.port, ledger, session_id)
+        except (Closed, OSError):
+            if server.was_killed():
+                return True
+            raise
+    if most_calls(trace) >= int(injection.when):
+        raise NotInjected(f"{injection.calls[0]} {injection.when} came, and nobody died")
+    return False
+
+
+def _story(port: int, ledger: Ledger, session_id: str) -> None:
+    with Talker(port, ledger) as talker:
+        talker.attach(session_id)
+        talker.ask(700)
+        talker.create()
+        for _ in range(2):
+            if isinstance(refusal := talker.ask(), Refused):
+                raise NotGranted(f"a prompt in good times: {refusal.message}")
+        talker.page(session_id, view="entries", limit=200)

@@ -1,0 +1,144 @@
+"""A conversation's record as its writer sees it: history, row and record in step.
+
+The record is created with the first line, so that a conversation in which
+nothing was said costs nothing; if that first line can't be written, the record
+is gone again. An entry is in the history and the row once it is as safe as the
+backend promises, and not before.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import anyio
+
+from nplt_protocol.codes import ErrorCode
+from nplt_protocol.errors import RequestError
+from nplt_server.conversations.household import Household
+from nplt_server.conversations.library import HistoryProfile
+from nplt_server.conversations.voice import Kind
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.conversation.rows import ConversationRow, fold, new_row
+from nplt_storage.errors import ConversationNotFound, StorageError, WrittenElsewhere
+from nplt_storage.facts.entries import Entry, SystemInstructionEntry
+from nplt_storage.facts.tool_calls import BlobReference
+from nplt_storage.store import Opened, Record
+
+log = logging.getLogger(__name__)
+
+
+class Ledger:
+    __slots__ = (
+        "_house",
+        "_is_closed",
+        "_record",
+        "history",
+        "is_stale",
+        "profile",
+        "row",
+        "said",
+        "user",
+    )
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        user: str,
+        household: Household,
+        profile: HistoryProfile,
+        opened: Opened | None = None,
+    ) -> None:
+        self.user = user
+        self.profile = profile
+        self.history = (
+            opened.history
+            if opened
+            else ConversationHistory(session_id, turns_max=profile.turns_max)
+        )
+        self.row: ConversationRow | None = opened.row if opened else None
+        self.said = opened.said if opened else None
+        self.is_stale = False
+        """Another server has written to it: it must be opened again to go on."""
+        self._house = household
+        self._record: Record | None = opened.record if opened else None
+        self._is_closed = False
+
+    @property
+    def session_id(self) -> str:
+        return self.history.session_id
+
+    @property
+    def is_stored(self) -> bool:
+        return self._record is not None
+
+    async def append(self, draft: Entry) -> Entry:
+        """Only the conversation's writer calls this, one draft after the other."""
+        self._stamp(draft)  # a bad draft is refused before anything is created
+        is_new = self._record is None
+        record = await self.open()
+        try:
+            if not self.history.head_seq and self.profile.system_message:
+                await self._commit(
+                    record, SystemInstructionEntry(content=self.profile.system_message)
+                )
+            return await self._commit(record, draft)
+        except Exception:
+            if is_new and not self.history.head_seq:
+                await self._take_back(record)
+            raise
+
+    async def open(self) -> Record:
+        if self._is_closed:
+            raise RequestError(ErrorCode.UNAVAILABLE, "this conversation was just closed")
+        if self._record is None:
+            record = await self.profile.store.create(self.session_id, user=self.user)
+            self._record = record
+            self.row = new_row(self.session_id, user=self.user, created_at=self._house.clock())
+        return self._record
+
+    def say(self, turn_id: str, call: int, kind: Kind, text: str) -> None:
+        if self._record is not None:
+            self._record.say(turn_id, call, kind, text)
+
+    async def keep_blob(self, data: bytes) -> BlobReference:
+        return await (await self.open()).keep_blob(data)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._record is not None:
+            record, self._record = self._record, None
+            await record.close()
+
+    async def reopen(self) -> None:
+        """It was closed to be deleted, and could not be."""
+        self._record = (await self.profile.store.open(self.session_id)).record
+        self._is_closed = False
+
+    def _stamp(self, draft: Entry) -> Entry:
+        return self.history.stamp(
+            draft, id=self._house.new_entry_id(), timestamp=self._house.clock()
+        )
+
+    async def _commit(self, record: Record, draft: Entry) -> Entry:
+        entry = self._stamp(draft)
+        try:
+            await record.append(entry)
+        except WrittenElsewhere:
+            self.is_stale = True
+            raise
+        self.history.add(entry)
+        if self.row is not None:
+            self.row = fold(self.row, entry)
+        return entry
+
+    async def _take_back(self, record: Record) -> None:
+        self._record = self.row = None
+        with anyio.CancelScope(shield=True):
+            try:
+                await record.close()
+                await self.profile.store.delete(self.session_id)
+            except ConversationNotFound:
+                pass  # a store may do this by itself
+            except StorageError as error:
+                log.warning("%s: an empty conversation is left: %s", self.session_id, error)

@@ -1,0 +1,100 @@
+"""The histories of this server, side by side: where each conversation is kept.
+
+One is enough for most; an operator may configure several (files for everyday,
+Redis for the team, memory for trying things out). The first is where fresh
+conversations go unless SESSION_NEW names another. To whoever lists or looks
+for a conversation they are one.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from nplt_protocol.codes import ErrorCode
+from nplt_protocol.errors import RequestError
+from nplt_storage.conversation.row_lists import (
+    RowPage,
+    RowQuery,
+    place_of,
+    write_cursor,
+)
+from nplt_storage.conversation.rows import ConversationRow
+from nplt_storage.store import ConversationStore
+
+_ROWS_AT_ONCE = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryProfile:
+    id: str
+    store: ConversationStore
+    system_message: str | None = None
+    """What a new conversation's models are told, unless it says otherwise."""
+    turns_max: int | None = None
+    """How many turns a model is shown at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    profile: HistoryProfile
+    row: ConversationRow
+
+
+class Library:
+    def __init__(self, profiles: Sequence[HistoryProfile]) -> None:
+        self._profiles = tuple(profiles)
+
+    def __iter__(self) -> Iterator[HistoryProfile]:
+        return iter(self._profiles)
+
+    @property
+    def default(self) -> HistoryProfile:
+        return self._profiles[0]
+
+    def profile(self, wanted: str | None) -> HistoryProfile:
+        if wanted is None:
+            return self.default
+        for profile in self._profiles:
+            if profile.id == wanted:
+                return profile
+        known = ", ".join(profile.id for profile in self._profiles)
+        raise RequestError(
+            ErrorCode.NOT_FOUND,
+            f"there is no history {wanted!r}; there are: {known}",
+            field="history",
+        )
+
+    async def find(self, session_id: str) -> Found | None:
+        for profile in self._profiles:
+            row = await profile.store.row(session_id)
+            if row is not None:
+                return Found(profile=profile, row=row)
+        return None
+
+    async def list(self, user: str, query: RowQuery) -> RowPage:
+        pages = [await profile.store.list(user, query) for profile in self._profiles]
+        if len(pages) == 1:
+            return pages[0]
+        rows = sorted((row for page in pages for row in page.rows), key=place_of, reverse=True)
+        page = tuple(rows[: query.limit])
+        more = len(rows) > len(page) or any(page.next_cursor for page in pages)
+        return RowPage(rows=page, next_cursor=write_cursor(page[-1]) if more and page else None)
+
+    async def all_rows(self, user: str, query: RowQuery) -> builtins.list[ConversationRow]:
+        rows: builtins.list[ConversationRow] = []
+        query = replace(query, limit=_ROWS_AT_ONCE)
+        while True:
+            page = await self.list(user, query)
+            rows += page.rows
+            if page.next_cursor is None:
+                return rows
+            query = replace(query, cursor=page.next_cursor)
+
+    async def count(self, user: str) -> int:
+        return sum([await profile.store.count(user) for profile in self._profiles])
+
+    async def close(self) -> None:
+        for profile in self._profiles:
+            await profile.store.close()

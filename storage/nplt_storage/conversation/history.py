@@ -1,0 +1,278 @@
+"""One conversation in memory: append-only, and what can be asked of it.
+
+`stamp` checks a draft and gives it number, id and time; nothing has changed
+until `add`, which the caller does once the entry is on disk. Every question is
+answered from bookkeeping done in `add`, never by going through the entries
+again; only a rollback is followed by putting together what stands now.
+
+It may be given the newest entries only, and the conversation's row for the
+rest: then it answers for what it holds, and says `NotInReach` where that would
+be wrong. What is handed out is a copy or can't be changed. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import takewhile
+from typing import TypeVar
+
+from nplt_storage.conversation.choices import Choices
+from nplt_storage.conversation.rollbacks import NotInReach
+from nplt_storage.conversation.rows import ConversationRow
+from nplt_storage.conversation.rules import check_next
+from nplt_storage.conversation.standing import EntriesSoFar, Ranges, Standing
+from nplt_storage.conversation.timeline import Timeline
+from nplt_storage.conversation.turns import TurnState
+from nplt_storage.conversation.views import ChatMessage, MessageEntry, chat_message
+from nplt_storage.errors import BadEntry
+from nplt_storage.facts.checks import check_entry, check_metadata, check_time
+from nplt_storage.facts.entries import (
+    CompactionEntry,
+    Entry,
+    EpochEntry,
+    FaultEntry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    NotebookEntry,
+    QuarantineEntry,
+    Role,
+    RollbackEntry,
+    SystemInstructionEntry,
+    ToolResultsEntry,
+)
+from nplt_storage.facts.json_values import JsonObject
+from nplt_storage.facts.tool_calls import ToolCallRequest
+
+__all__ = ["ConversationHistory", "HistorySnapshot", "NotInReach"]
+
+_E = TypeVar("_E", bound=Entry)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistorySnapshot:
+    """A conversation as it stood at one moment; what comes later does not show."""
+
+    session_id: str
+    head_seq: int
+    entries: Sequence[Entry]
+    """Those that stood."""
+    message_count: int
+    name: str | None
+    model: str | None
+    system_instruction: str | None
+    notebook: str | None
+    pinned: bool
+    archived: bool
+
+
+class ConversationHistory:
+    def __init__(
+        self,
+        session_id: str,
+        entries: Iterable[Entry] = (),
+        *,
+        row: ConversationRow | None = None,
+        turns_max: int | None = None,
+    ) -> None:
+        """Entries in order; with `row`, the conversation's at the last of them or
+        earlier, they may begin late and leave out what it calls hidden."""
+        self.session_id = session_id
+        self._turns_max = turns_max
+        self._timeline = Timeline(entries, row)
+        self._choices = Choices(self._timeline.held.entries, self._timeline.row)
+
+    @classmethod
+    def replay(
+        cls, session_id: str, entries: Iterable[Entry], through_seq: int
+    ) -> ConversationHistory:
+        """The conversation exactly as it was when that entry was the last one."""
+        history = cls(session_id, takewhile(lambda entry: entry.seq <= through_seq, entries))
+        if history.head_seq != through_seq:
+            raise BadEntry(f"there is no entry {through_seq}")
+        return history
+
+    # What it is now
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """All that are held, whether they stand or not."""
+        return self._timeline.held.so_far()
+
+    @property
+    def standing(self) -> Sequence[Entry]:
+        return EntriesSoFar(self._standing.entries)
+
+    @property
+    def head_seq(self) -> int:
+        return self._timeline.head_seq
+
+    @property
+    def first_seq(self) -> int:
+        """Everything that stands from here on is held; 1: everything there is."""
+        return self._timeline.before.first_seq
+
+    @property
+    def hidden(self) -> Ranges:
+        return self._timeline.hidden
+
+    @property
+    def name(self) -> str | None:
+        return self._choices.name
+
+    @property
+    def model(self) -> str | None:
+        return self._choices.model
+
+    @property
+    def pinned(self) -> bool:
+        return self._choices.pinned
+
+    @property
+    def archived(self) -> bool:
+        return self._choices.archived
+
+    @property
+    def message_count(self) -> int:
+        return self._timeline.before.message_count + len(self._standing.spoken)
+
+    @property
+    def system_instruction(self) -> str | None:
+        return self._latest_told(self._standing.instructions, self._timeline.before.system_seq)
+
+    @property
+    def notebook(self) -> str | None:
+        return self._latest_told(self._standing.notebooks, self._timeline.before.notebook_seq)
+
+    @property
+    def epoch(self) -> EpochEntry | None:
+        return self._standing.epoch
+
+    @property
+    def compactions(self) -> tuple[CompactionEntry, ...]:
+        return tuple(self._standing.compactions)
+
+    @property
+    def quarantined(self) -> dict[int, QuarantineEntry]:
+        """By the number of the entry that is not shown to models."""
+        return dict(self._standing.quarantined)
+
+    def snapshot(self) -> HistorySnapshot:
+        return HistorySnapshot(
+            session_id=self.session_id,
+            head_seq=self.head_seq,
+            entries=self.standing,
+            message_count=self.message_count,
+            name=self.name,
+            model=self.model,
+            system_instruction=self.system_instruction,
+            notebook=self.notebook,
+            pinned=self.pinned,
+            archived=self.archived,
+        )
+
+    def entries_after(self, seq: int) -> list[Entry] | None:
+        """Every entry after that one, standing or not; `None` if not all are held."""
+        return self._timeline.held.after(seq, self.head_seq)
+
+    # Growing
+
+    def stamp(self, draft: _E, *, id: str, timestamp: datetime) -> _E:  # noqa: A002
+        check_metadata(draft.metadata)
+        check_entry(draft)
+        check_time(timestamp, "timestamp")
+        if not id:
+            raise BadEntry("an entry needs an id")
+        check_next(draft, self._standing.turns, self.head_seq)
+        entry = replace(draft, seq=self.head_seq + 1, id=id, timestamp=timestamp)
+        # What follows from the record is known better here than to who asks.
+        if isinstance(entry, ToolResultsEntry):
+            turn = self._standing.turns.get(entry.turn_id)
+            return replace(entry, call=turn.last_call if turn else entry.call)
+        if isinstance(entry, RollbackEntry):
+            known = self._timeline.rollback_draft(entry.to_seq)
+            return replace(
+                entry,
+                message_count=known.message_count,
+                preview=known.preview,
+                system_seq=known.system_seq,
+                notebook_seq=known.notebook_seq,
+                hidden=known.hidden,
+            )
+        return entry
+
+    def rollback_to(self, to_seq: int) -> RollbackEntry:
+        """The draft that takes back what came after that entry. `BadEntry` if there is
+        nothing to take back or a turn has not ended; `NotInReach` if it lies before
+        what is held: then a history of the whole record knows."""
+        check_next(RollbackEntry(to_seq=to_seq), self._standing.turns, self.head_seq)
+        return self._timeline.rollback_draft(to_seq)
+
+    def add(self, entry: Entry) -> None:
+        self._timeline.add(entry)
+        self._choices.add(entry)
+
+    # Turns
+
+    def prompt_with(self, message_id: str) -> ModelInputEntry | None:
+        """Also one that was taken back: what is sent twice runs once."""
+        return self._choices.prompts.get(message_id)
+
+    def turn_state(self, turn_id: str) -> TurnState | None:
+        turn = self._standing.turns.get(turn_id)
+        return None if turn is None else turn.state
+
+    def end_of_turn(self, turn_id: str) -> ModelOutputEntry | FaultEntry | None:
+        turn = self._standing.turns.get(turn_id)
+        return None if turn is None else turn.end
+
+    def unfinished_turns(self) -> list[ModelInputEntry]:
+        return self._standing.turns.unfinished()
+
+    def open_calls(self, turn_id: str) -> tuple[ToolCallRequest, ...]:
+        turn = self._standing.turns.get(turn_id)
+        return () if turn is None else turn.open_calls
+
+    # What is shown
+
+    def context_entries(self, turn_id: str) -> list[Entry]:
+        """Turns that ended before, in the order they ended, then this turn's own
+        entries; an id that is not there is taken as a turn yet to come."""
+        shown: list[Entry] = []
+        for turn in self._standing.turns.shown_to(turn_id, self._turns_max):
+            shown += turn.entries
+        own = self._standing.turns.get(turn_id)
+        return [*shown, *own.entries] if own else shown
+
+    def get_context(self, max_turns: int = 5) -> list[JsonObject]:
+        turns_max = max_turns if self._turns_max is None else min(max_turns, self._turns_max)
+        return [
+            chat_message(entry, self._standing.results).as_json()
+            for turn in self._standing.turns.recent(turns_max)
+            for entry in turn.entries
+            if not isinstance(entry, ToolResultsEntry)
+        ]
+
+    def recent(self, n: int) -> list[ChatMessage]:
+        return self._messages(self._standing.spoken[-n:] if n > 0 else [])
+
+    def by_role(self, role: Role) -> list[ChatMessage]:
+        said: Sequence[MessageEntry] = self._standing.spoken
+        if role == "system":
+            said = self._standing.said_by_system
+        return self._messages([entry for entry in said if entry.role == role])
+
+    @property
+    def _standing(self) -> Standing:
+        return self._timeline.standing
+
+    def _messages(self, said: Iterable[MessageEntry]) -> list[ChatMessage]:
+        return [chat_message(entry, self._standing.results).copy() for entry in said]
+
+    def _latest_told(
+        self, told: Sequence[SystemInstructionEntry | NotebookEntry], earlier_seq: int | None
+    ) -> str | None:
+        if told and told[-1].seq >= (earlier_seq or 0):
+            return told[-1].content
+        return self._choices.quoted.get(earlier_seq or 0)

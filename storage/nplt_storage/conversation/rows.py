@@ -1,0 +1,185 @@
+"""A conversation's row in lists, made from its entries and nothing else.
+
+`fold` is all there is to a row: the same function keeps it up to date while a
+conversation grows and builds it anew from the record. Whoever keeps rows can
+throw them away at any time; only last-access times are their own.
+
+A row also holds the landmarks one needs to open a long conversation at its end:
+where the instruction and the notebook stand, which ranges a rollback has hidden,
+which turns have not ended.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from nplt_storage.facts.entries import (
+    ArchivedEntry,
+    Entry,
+    FaultEntry,
+    ForkedEntry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    ModelSwitchedEntry,
+    NotebookEntry,
+    PinnedEntry,
+    RenamedEntry,
+    RollbackEntry,
+    SystemInstructionEntry,
+)
+
+NEW_NAME = "new conversation"
+NAME_CHARACTERS_MAX = 40
+PREVIEW_CHARACTERS_MAX = 80
+
+_LOOKED_AT_MAX = 1000
+"""Characters of a message that are looked at: a name or a preview needs no more."""
+_BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationRow:
+    session_id: str
+    user: str
+    name: str = NEW_NAME
+    message_count: int = 0
+    created_at: datetime
+    updated_at: datetime
+    last_accessed: datetime
+    model: str | None = None
+    preview: str = ""
+    pinned: bool = False
+    archived: bool = False
+    damaged: bool = False
+    head_seq: int = 0
+    named: bool = False
+    """Whether the name is settled: someone gave it, or the first prompt did."""
+    unfinished: tuple[tuple[str, int], ...] = ()
+    """Turns that were prompted and have no end yet, each with its prompt's number."""
+    hidden: tuple[tuple[int, int], ...] = ()
+    """Ranges of entries (first, last) that a rollback took back, in order."""
+    system_seq: int = 0
+    notebook_seq: int = 0
+    """The entries that hold the instruction and the notebook; 0: none."""
+    first_seq: int = 1
+    """The oldest entry there is, where a backend trims."""
+
+
+def new_row(session_id: str, *, user: str, created_at: datetime) -> ConversationRow:
+    return ConversationRow(
+        session_id=session_id,
+        user=user,
+        created_at=created_at,
+        updated_at=created_at,
+        last_accessed=created_at,
+    )
+
+
+def fold(row: ConversationRow, entry: Entry) -> ConversationRow:
+    changes: dict[str, Any] = {}
+    match entry:
+        case ModelInputEntry() | ModelOutputEntry():
+            changes = _after_message(row, entry)
+        case FaultEntry():
+            changes = {"unfinished": _without(row.unfinished, entry.turn_id)}
+        case RenamedEntry():
+            changes = {"name": entry.name, "named": True}
+        case ModelSwitchedEntry():
+            changes = {"model": entry.model}
+        case PinnedEntry():
+            changes = {"pinned": entry.pinned}
+        case ArchivedEntry():
+            changes = {"archived": entry.archived}
+        case SystemInstructionEntry():
+            changes = {"system_seq": entry.seq}
+        case NotebookEntry():
+            changes = {"notebook_seq": entry.seq}
+        case RollbackEntry():
+            changes = _after_rollback(row, entry)
+        case ForkedEntry():
+            changes = {"unfinished": ()}
+        case _:
+            pass
+    return replace(
+        row,
+        head_seq=entry.seq,
+        updated_at=entry.timestamp,
+        last_accessed=max(row.last_accessed, entry.timestamp),
+        **changes,
+    )
+
+
+def _after_message(
+    row: ConversationRow, entry: ModelInputEntry | ModelOutputEntry
+) -> dict[str, Any]:
+    changes: dict[str, Any] = {"message_count": row.message_count + 1}
+    # An answer that only calls tools says nothing: the words before it stay.
+    if preview := preview_of(entry.content):
+        changes["preview"] = preview
+    if isinstance(entry, ModelInputEntry):
+        if not row.named:
+            changes |= {"name": name_from(entry.content), "named": True}
+        if entry.turn_id is not None:
+            others = _without(row.unfinished, entry.turn_id)
+            changes["unfinished"] = (*others, (entry.turn_id, entry.seq))
+    elif entry.ends_turn:
+        changes["unfinished"] = _without(row.unfinished, entry.turn_id)
+    return changes
+
+
+def _after_rollback(row: ConversationRow, entry: RollbackEntry) -> dict[str, Any]:
+    return {
+        "message_count": entry.message_count,
+        "preview": entry.preview,
+        "system_seq": entry.system_seq,
+        "notebook_seq": entry.notebook_seq,
+        "hidden": hidden_after(row.hidden, entry),
+        "unfinished": (),
+    }
+
+
+def hidden_after(
+    hidden: tuple[tuple[int, int], ...], rollback: RollbackEntry
+) -> tuple[tuple[int, int], ...]:
+    """The ranges that do not stand once this rollback is there; it hides itself too."""
+    if rollback.hidden is not None:
+        before = rollback.hidden
+    else:
+        before = tuple(range_ for range_ in hidden if range_[1] <= rollback.to_seq)
+    return (*before, (rollback.to_seq + 1, rollback.seq))
+
+
+def _without(
+    unfinished: tuple[tuple[str, int], ...], turn_id: str | None
+) -> tuple[tuple[str, int], ...]:
+    return tuple(turn for turn in unfinished if turn[0] != turn_id)
+
+
+def fold_all(row: ConversationRow, entries: Iterable[Entry]) -> ConversationRow:
+    for entry in entries:
+        row = fold(row, entry)
+    return row
+
+
+def name_from(prompt: str) -> str:
+    lines = prompt[:_LOOKED_AT_MAX].splitlines()
+    line = next((line for line in map(_single_line, lines) if line), "")
+    if len(line) <= NAME_CHARACTERS_MAX:
+        return line or NEW_NAME
+    cut = line[: NAME_CHARACTERS_MAX - 1]
+    if line[NAME_CHARACTERS_MAX - 1] != " " and " " in cut:
+        cut = cut[: cut.rindex(" ")]
+    return cut.rstrip() + "…"
+
+
+def preview_of(content: str) -> str:
+    return _single_line(content[:_LOOKED_AT_MAX])[:PREVIEW_CHARACTERS_MAX]
+
+
+def _single_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if line.isprintable() else _BLANKS.sub(" ", line).strip()

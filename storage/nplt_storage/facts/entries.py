@@ -1,0 +1,277 @@
+"""The facts a conversation consists of. An entry is never changed.
+
+    model_input         user        what someone asked; begins a turn
+    model_output        assistant   what a model answered, and which tools it wants
+    tool_results        system      what the tools gave, all calls of one output
+    fault               system      a turn ended without (further) output
+    system_instruction  system      what every call is told from here on
+    notebook            system      the memory notebook's text from here on
+    epoch               system      context is compiled anew from here on
+    compaction          system      a summary that may stand for a range of entries
+    clear               system      what ended before is no longer shown to models
+    rollback            system      what stood after an earlier entry stands no longer
+    quarantine          system      one entry is not shown to models
+    checkpoint          system      the state here, for when what is older is trimmed
+    forked              system      the entries so far are another conversation's
+    debug               system      a remark for whoever looks for a mistake
+    renamed             system      the conversation's name from here on
+    pinned              system      whether it stands on top of lists
+    archived            system      whether it is kept out of everyday lists
+    model_switched      system      the model of the turns from here on
+    attachment          system      a file was stored beside the conversation
+
+A draft carries no number, id or time; the history stamps it. A kind this
+version does not know is an `UnknownEntry`: kept whole, shown to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import ClassVar, Final, Literal, TypeAlias
+
+from nplt_storage.facts.json_values import JsonValue
+from nplt_storage.facts.sections import LevelOfDetailSections
+from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
+
+Role: TypeAlias = Literal["user", "assistant", "system"]
+OutputState: TypeAlias = Literal["completed", "interrupted", "failed"]
+FaultState: TypeAlias = Literal["interrupted", "failed"]
+
+UNSTAMPED: Final = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInvocationDescriptor:
+    provider: str
+    specification: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """The fields all kinds share."""
+
+    role: ClassVar[Role] = "system"
+
+    seq: int = 0
+    id: str = ""
+    timestamp: datetime = UNSTAMPED
+    turn_id: str | None = None
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    redacted_at: datetime | None = None
+    """When its content was erased for good; what is left is a tombstone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInputEntry(HistoryEntry):
+    kind: ClassVar[str] = "model_input"
+    role: ClassVar[Role] = "user"
+
+    content: str
+    message_id: str | None = None
+    model: str | None = None
+    attachments: tuple[str, ...] = ()
+    options: Mapping[str, JsonValue] = field(default_factory=dict)
+    sections: LevelOfDetailSections | None = None
+    """`None`: the content is all there is, at every level of detail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOutputEntry(HistoryEntry):
+    kind: ClassVar[str] = "model_output"
+    role: ClassVar[Role] = "assistant"
+
+    content: str
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallRequest, ...] = ()
+    invocation: ModelInvocationDescriptor | None = None
+    usage: Mapping[str, JsonValue] | None = None
+    call: int = 0
+    state: OutputState = "completed"
+    stop_reason: str | None = None
+    error: Mapping[str, JsonValue] | None = None
+    sections: LevelOfDetailSections | None = None
+
+    @property
+    def ends_turn(self) -> bool:
+        return self.state != "completed" or not self.tool_calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResultsEntry(HistoryEntry):
+    kind: ClassVar[str] = "tool_results"
+
+    results: tuple[ToolCallResult, ...]
+    call: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultEntry(HistoryEntry):
+    kind: ClassVar[str] = "fault"
+
+    content: str
+    code: str
+    state: FaultState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemInstructionEntry(HistoryEntry):
+    kind: ClassVar[str] = "system_instruction"
+
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotebookEntry(HistoryEntry):
+    kind: ClassVar[str] = "notebook"
+
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochEntry(HistoryEntry):
+    kind: ClassVar[str] = "epoch"
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionEntry(HistoryEntry):
+    kind: ClassVar[str] = "compaction"
+
+    content: str
+    from_seq: int
+    through_seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearEntry(HistoryEntry):
+    kind: ClassVar[str] = "clear"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackEntry(HistoryEntry):
+    """From here on the conversation stands as it did after entry `to_seq`: what
+    models see, that is. Names, models and pins are people's choices and stay."""
+
+    kind: ClassVar[str] = "rollback"
+
+    to_seq: int
+    message_count: int = 0
+    """How the conversation stands now, known when this is written, so that neither
+    a list nor opening it needs to go back: messages, the last words among them,
+    the entries that hold the instruction and the notebook (0: none)."""
+    preview: str = ""
+    system_seq: int = 0
+    notebook_seq: int = 0
+    hidden: tuple[tuple[int, int], ...] | None = None
+    """The ranges (first, last) that did not stand at `to_seq`, where that can't be
+    told from the ranges hidden now: when a rollback is itself taken back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuarantineEntry(HistoryEntry):
+    kind: ClassVar[str] = "quarantine"
+
+    target_seq: int
+    code: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointEntry(HistoryEntry):
+    kind: ClassVar[str] = "checkpoint"
+
+    state: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForkedEntry(HistoryEntry):
+    """Turns that had not ended there are not taken up here."""
+
+    kind: ClassVar[str] = "forked"
+
+    from_session_id: str
+    at_seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebugEntry(HistoryEntry):
+    kind: ClassVar[str] = "debug"
+
+    category: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenamedEntry(HistoryEntry):
+    kind: ClassVar[str] = "renamed"
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedEntry(HistoryEntry):
+    kind: ClassVar[str] = "pinned"
+
+    pinned: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchivedEntry(HistoryEntry):
+    kind: ClassVar[str] = "archived"
+
+    archived: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSwitchedEntry(HistoryEntry):
+    kind: ClassVar[str] = "model_switched"
+
+    model: str
+    previous_model: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachmentEntry(HistoryEntry):
+    kind: ClassVar[str] = "attachment"
+
+    file_id: str
+    filename: str
+    size: int
+    sha256: str
+    content_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownEntry(HistoryEntry):
+    """`fields` holds everything of the line beside the shared ones, in its order."""
+
+    kind: str
+    fields: Mapping[str, JsonValue]
+
+
+Entry: TypeAlias = (
+    ModelInputEntry
+    | ModelOutputEntry
+    | ToolResultsEntry
+    | FaultEntry
+    | SystemInstructionEntry
+    | NotebookEntry
+    | EpochEntry
+    | CompactionEntry
+    | ClearEntry
+    | RollbackEntry
+    | QuarantineEntry
+    | CheckpointEntry
+    | ForkedEntry
+    | DebugEntry
+    | RenamedEntry
+    | PinnedEntry
+    | ArchivedEntry
+    | ModelSwitchedEntry
+    | AttachmentEntry
+    | UnknownEntry
+)

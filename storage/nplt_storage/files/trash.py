@@ -1,0 +1,144 @@
+"""Deleting a conversation: a move, not an end; for a while it can be brought back.
+
+    trash/YYYYMMDDTHHMMSS_<id>/     when it was deleted (UTC), and all of it:
+        session_YYYYMMDD_<id>.json  and what stood beside it
+        files/                      its attachments
+
+The conversation's file goes first: with it the conversation is gone, in one
+step. It comes back last. What a crash left in between stands in the directory
+of conversations without its file, and is moved after it at the next start.
+Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from nplt_storage.data_directory import DataDirectory
+from nplt_storage.errors import ConversationExists, ConversationNotFound
+from nplt_storage.files.access import plain_errors
+from nplt_storage.files.disk import Disk
+from nplt_storage.files.names import companion_of, companions, session_id_of
+
+KEPT_FOR: Final = timedelta(days=30)
+
+_ATTACHMENTS: Final = "files"
+_TIME: Final = "%Y%m%dT%H%M%S"
+_FOLDER: Final = re.compile(r"([0-9]{8}T[0-9]{6})_([^~]+)(?:~[0-9]+)?")
+
+
+class Trash:
+    def __init__(self, disk: Disk, directory: DataDirectory) -> None:
+        self._disk = disk
+        self._directory = directory
+
+    def put(self, session_id: str, *, at: datetime) -> None:
+        """Its file (two, if that is what is wrong with it) and all that belongs to it."""
+        disk, history = self._disk, self._directory.history
+        with plain_errors(session_id):
+            names = disk.names_in(history)
+            paths = [history / name for name in names if session_id_of(name) == session_id]
+            if not paths:
+                raise ConversationNotFound(session_id)
+            folder = self._new_folder(f"{at.astimezone(UTC):{_TIME}}_{session_id}")
+            for path in paths:
+                disk.rename(path, folder / path.name)
+            disk.sync_directory(folder)
+            disk.sync_directory(history)
+            self._put_companions(names, paths, folder)
+            if disk.names_in(self._directory.files / session_id):
+                disk.rename(self._directory.files / session_id, folder / _ATTACHMENTS)
+                disk.sync_directory(self._directory.files)
+                disk.sync_directory(folder)
+
+    def take_back(self, session_id: str) -> list[str]:
+        """The names its files have again: those of the latest deletion."""
+        disk, history, files = self._disk, self._directory.history, self._directory.files
+        with plain_errors(session_id):
+            folder = self._latest(session_id)
+            names = disk.names_in(folder)
+            whole = [name for name in names if session_id_of(name) == session_id]
+            there = set(disk.names_in(history))
+            if not whole:
+                raise ConversationNotFound(session_id)
+            if any(session_id_of(name) == session_id for name in there):
+                raise ConversationExists(session_id)
+            if _ATTACHMENTS in names:
+                disk.rename(folder / _ATTACHMENTS, files / session_id)
+                disk.sync_directory(files)
+            for name in names:
+                if name not in (*whole, _ATTACHMENTS):
+                    disk.rename(folder / name, history / name)
+            disk.sync_directory(history)
+            for name in whole:
+                disk.rename(folder / name, history / name)
+            disk.sync_directory(history)
+            disk.remove_tree(folder)
+        return whole
+
+    def finish(self, names: Sequence[str]) -> None:
+        """What a crash left behind of deletions: `names` are those in the directory
+        of conversations."""
+        disk, history, files = self._disk, self._directory.history, self._directory.files
+        there = {session_id_of(name) for name in names}
+        folders = {_owner(name): self._directory.trash / name for name in self._folders()}
+        left = {owner: folder for owner, folder in folders.items() if owner not in there}
+        for name in names:
+            if (owner := companion_of(name)) in left:
+                disk.rename(history / name, left[owner] / name)
+        for owner in disk.names_in(files):
+            if owner in left and disk.names_in(files / owner):
+                disk.rename(files / owner, left[owner] / _ATTACHMENTS)
+
+    def empty(self, now: datetime, older_than: timedelta = KEPT_FOR) -> int:
+        """Removes for good what was deleted that long ago; says how many there were."""
+        oldest = f"{(now - older_than).astimezone(UTC):{_TIME}}"
+        old = [name for name in self._folders() if name[: len(oldest)] < oldest]
+        for name in old:
+            self._disk.remove_tree(self._directory.trash / name)
+        return len(old)
+
+    def _put_companions(self, names: Sequence[str], paths: Sequence[Path], folder: Path) -> None:
+        beside = [name for path in paths for name in companions(names, path)]
+        for name in beside:
+            self._disk.rename(self._directory.history / name, folder / name)
+        if beside:
+            self._disk.sync_directory(folder)
+            self._disk.sync_directory(self._directory.history)
+
+    def _new_folder(self, name: str) -> Path:
+        taken = set(self._disk.names_in(self._directory.trash))
+        free = next(each for number in count(1) if (each := _numbered(name, number)) not in taken)
+        folder = self._directory.trash / free
+        self._disk.make_directory(folder)
+        return folder
+
+    def _latest(self, session_id: str) -> Path:
+        folders = [name for name in self._folders() if _owner(name) == session_id]
+        if not folders:
+            raise ConversationNotFound(session_id)
+        return self._directory.trash / folders[-1]
+
+    def _folders(self) -> list[str]:
+        """The oldest deletion first."""
+        names = self._disk.names_in(self._directory.trash)
+        return sorted((name for name in names if _FOLDER.fullmatch(name)), key=_age_key)
+
+
+def _numbered(name: str, number: int) -> str:
+    return name if number == 1 else f"{name}~{number}"
+
+
+def _owner(folder: str) -> str:
+    parts = _FOLDER.fullmatch(folder)
+    assert parts is not None
+    return parts[2]
+
+
+def _age_key(folder: str) -> tuple[str, int, str]:
+    return folder[:15], len(folder), folder

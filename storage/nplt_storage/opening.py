@@ -1,0 +1,227 @@
+"""From a few words of configuration to a store.
+
+    type: json                      files below the data directory (the default)
+    type: memory                    nothing on disk
+    type: redis                     needs `url`; redis://, rediss:// or unix://
+    type: package.module:Class      your own
+
+A class of yours has `async def open(cls, options, context)`, a class method; it
+gets the options as they were written and is responsible for checking them.
+`nplt_storage.testing` tells whether it keeps the rules.
+
+Every other word is checked here, so that a typing error is an error, and says
+what was probably meant. A backend is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+from urllib.parse import urlsplit
+
+from nplt_storage.errors import StorageError
+from nplt_storage.store import ConversationStore
+
+Options: TypeAlias = Mapping[str, Any]
+
+
+class BadStoreConfig(StorageError):
+    """The operator: the configuration names what is not there, or can't be meant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    type: str = "json"
+    options: Options = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreContext:
+    """What a store may need to know of the house it is opened in."""
+
+    data_dir: Path
+    clock: Callable[[], datetime]
+
+
+class StoreClass(Protocol):
+    async def open(self, options: Options, context: StoreContext) -> ConversationStore: ...
+
+
+async def open_store(
+    config: StoreConfig, *, data_dir: Path, clock: Callable[[], datetime]
+) -> ConversationStore:
+    context = StoreContext(data_dir=data_dir, clock=clock)
+    if ":" in config.type:
+        return await _find_class(config.type).open(config.options, context)
+    backend = _find_backend(config.type)
+    return await backend.open(_checked(config, backend), context)
+
+
+def check_config(config: StoreConfig) -> None:
+    """All that can be told without opening anything; raises `BadStoreConfig`."""
+    if ":" in config.type:
+        _find_class(config.type)
+    else:
+        _checked(config, _find_backend(config.type))
+
+
+# What an option may be
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError("is text")
+    return value
+
+
+def _count(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError("is a whole number above 0")
+    return value
+
+
+def _seconds(value: object) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+        raise ValueError("is a number of seconds above 0")
+    return float(value)
+
+
+def _durability(value: object) -> str:
+    if value not in ("always", "interval", "never"):
+        raise ValueError("is always, interval or never")
+    return str(value)
+
+
+def _redis_url(value: object) -> str:
+    if urlsplit(_text(value)).scheme not in ("redis", "rediss", "unix"):
+        raise ValueError("begins with redis://, rediss:// or unix://")
+    return _text(value)
+
+
+# The backends of the house
+
+
+async def _open_memory(options: Options, context: StoreContext) -> ConversationStore:
+    from nplt_storage.memory import MemoryStore
+
+    return MemoryStore(context.clock, max_turns=options.get("max_turns"))
+
+
+async def _open_files(options: Options, context: StoreContext) -> ConversationStore:
+    from nplt_storage.files.durability import Durability
+    from nplt_storage.files.store import JsonFileStore
+    from nplt_storage.files.workshop import FileSettings
+
+    settings = FileSettings(
+        durability=Durability(
+            mode=options.get("durability", "always"),
+            interval_seconds=options.get("interval_seconds", 1.0),
+        ),
+        max_turns=options.get("max_turns"),
+    )
+    return await JsonFileStore.open_directory(
+        context.data_dir, clock=context.clock, settings=settings
+    )
+
+
+async def _open_redis(options: Options, context: StoreContext) -> ConversationStore:
+    try:
+        from nplt_storage.redis_streams.store import RedisStore
+    except ModuleNotFoundError as error:
+        if error.name != "redis":
+            raise
+        raise BadStoreConfig(
+            "conversations in Redis need a package that is not installed: pip install 'nplt[redis]'"
+        ) from error
+    return await RedisStore.open_url(
+        options["url"],
+        clock=context.clock,
+        key_prefix=options.get("key_prefix", "nplt:"),
+        ttl_seconds=options.get("ttl"),
+        max_turns=options.get("max_turns"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Backend:
+    open: Callable[[Options, StoreContext], Awaitable[ConversationStore]]
+    options: Mapping[str, Callable[[object], object]]
+    needed: tuple[str, ...] = ()
+
+
+_BACKENDS: dict[str, _Backend] = {
+    "json": _Backend(
+        open=_open_files,
+        options={
+            "durability": _durability,
+            "interval_seconds": _seconds,
+            "max_turns": _count,
+        },
+    ),
+    "memory": _Backend(open=_open_memory, options={"max_turns": _count}),
+    "redis": _Backend(
+        open=_open_redis,
+        options={"url": _redis_url, "key_prefix": _text, "ttl": _count, "max_turns": _count},
+        needed=("url",),
+    ),
+}
+
+
+def _find_backend(type_: str) -> _Backend:
+    backend = _BACKENDS.get(type_)
+    if backend is None:
+        known = ", ".join(_BACKENDS)
+        raise BadStoreConfig(
+            f"there is no store of type {type_!r}{_meant(type_, _BACKENDS)}; "
+            f"there are {known}, and package.module:Class for one of your own"
+        )
+    return backend
+
+
+def _checked(config: StoreConfig, backend: _Backend) -> Options:
+    """Options that are `None` are taken as not given."""
+    checked: dict[str, object] = {}
+    for name, value in config.options.items():
+        check = backend.options.get(name)
+        if check is None:
+            raise BadStoreConfig(
+                f"a {config.type} store has no option {name!r}{_meant(name, backend.options)}; "
+                f"it has {', '.join(backend.options)}"
+            )
+        if value is not None:
+            try:
+                checked[name] = check(value)
+            except ValueError as error:
+                raise BadStoreConfig(f"{name} of a {config.type} store {error}") from None
+    for name in backend.needed:
+        if name not in checked:
+            raise BadStoreConfig(f"a {config.type} store needs {name}")
+    return checked
+
+
+def _meant(name: str, known: Mapping[str, object]) -> str:
+    nearest = get_close_matches(name, known, n=1)
+    return f" (did you mean {nearest[0]!r}?)" if nearest else ""
+
+
+def _find_class(path: str) -> StoreClass:
+    module_name, _, class_name = path.partition(":")
+    try:
+        module = import_module(module_name)
+    except ImportError as error:
+        raise BadStoreConfig(f"the store {path!r} can't be imported: {error}") from error
+    except ValueError:
+        raise BadStoreConfig(f"{path!r} is not of the form package.module:Class") from None
+    found: StoreClass | None = getattr(module, class_name, None)
+    if found is None:
+        raise BadStoreConfig(
+            f"there is no {class_name!r} in {module_name}{_meant(class_name, vars(module))}"
+        )
+    if not callable(getattr(found, "open", None)):
+        raise BadStoreConfig(f"{path!r} has no `open(options, context)`")
+    return found

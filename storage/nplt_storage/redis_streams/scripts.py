@@ -1,0 +1,268 @@
+"""What Redis does in one step, in its own language.
+
+Every script gets the conversation's base name as the first key and the prefix
+as the second. It answers with a word, or with what was asked for:
+
+    done    it is so now
+    gone    there is no such conversation
+    taken   there is one already
+    stale   the head or the revision is not what the writer believes: nothing changed
+
+A script that begins to write does not fail halfway: all that could refuse it
+is asked before.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_COMMON: Final = """
+local base, prefix = KEYS[1], KEYS[2]
+local meta, log, live = base .. ':meta', base .. ':log', base .. ':live'
+
+local function keys_of(of)
+  local found = {of .. ':meta', of .. ':log', of .. ':checkpoint', of .. ':live', of .. ':blobs'}
+  for _, id in ipairs(redis.call('SMEMBERS', of .. ':blobs')) do
+    found[#found + 1] = of .. ':blob:' .. id
+  end
+  return found
+end
+
+-- All keys of a conversation go at the same instant; 0: they stay.
+local function expire(of, milliseconds)
+  milliseconds = tonumber(milliseconds)
+  local now = redis.call('TIME')
+  local at = now[1] * 1000 + math.floor(now[2] / 1000) + milliseconds
+  for _, key in ipairs(keys_of(of)) do
+    if milliseconds > 0 then
+      redis.call('PEXPIREAT', key, string.format('%.0f', at))
+    else
+      redis.call('PERSIST', key)
+    end
+  end
+end
+
+local function drop(of)
+  for _, key in ipairs(keys_of(of)) do redis.call('DEL', key) end
+end
+
+local function move(from, to)
+  drop(to)
+  for _, key in ipairs(keys_of(from)) do
+    if redis.call('EXISTS', key) == 1 then
+      redis.call('RENAME', key, to .. string.sub(key, #from + 1))
+    end
+  end
+end
+
+local function list_of_its_user()
+  return prefix .. '@user:' .. redis.call('HGET', meta, 'user')
+end
+
+local function set_row(row, place)
+  local list, before = list_of_its_user(), redis.call('HGET', meta, 'place')
+  redis.call('HSET', meta, 'row', row, 'place', place)
+  if before and before ~= place then redis.call('ZREM', list, before) end
+  redis.call('ZADD', list, 0, place)
+end
+
+local function digest_at(seq)
+  local found = redis.call('XRANGE', log, seq .. '-0', seq .. '-0')[1]
+  return found and redis.sha1hex(found[2][2]) or 'none'
+end
+
+-- Takes the entry at the head back if it is one of those whose writer never
+-- heard whether they arrived.
+local function take_back(seq, digests)
+  if not string.find(digests, digest_at(seq), 1, true) then return false end
+  redis.call('XDEL', log, seq .. '-0')
+  redis.call('XSETID', log, (seq - 1) .. '-0')
+  redis.call('HSET', meta, 'head', seq - 1)
+  return true
+end
+"""
+
+CREATE: Final = (
+    _COMMON
+    + """
+local row, place, user, origin, rev, ttl = unpack(ARGV)
+if redis.call('EXISTS', meta) == 1 then return 'taken' end
+drop(base)
+redis.call('HSET', meta, 'user', user, 'origin', origin, 'rev', rev, 'head', 0)
+set_row(row, place)
+expire(base, ttl)
+return 'done'
+"""
+)
+
+OPEN: Final = (
+    _COMMON
+    + """
+if redis.call('EXISTS', meta) == 0 then return 'gone' end
+if tonumber(ARGV[1]) > 0 then expire(base, ARGV[1]) end
+local known = redis.call('HMGET', meta, 'row', 'accessed', 'damaged', 'rev')
+known[5] = redis.call('GET', base .. ':checkpoint')
+known[6] = redis.call('GET', live)
+return known
+"""
+)
+
+APPEND: Final = (
+    _COMMON
+    + """
+local seq, line, row, place, rev, ttl, forget, doubts = unpack(ARGV)
+local known = redis.call('HMGET', meta, 'head', 'rev')
+if not known[1] then return 'gone' end
+if known[2] ~= rev then return 'stale' end
+local head = tonumber(known[1])
+seq = tonumber(seq)
+if head >= seq and doubts ~= '' then
+  local digest = digest_at(seq)
+  if digest == redis.sha1hex(line) and string.find(doubts, digest, 1, true) then return 'done' end
+  if head == seq and take_back(seq, doubts) then head = seq - 1 end
+end
+if head ~= seq - 1 then return 'stale' end
+redis.call('XADD', log, seq .. '-0', 'line', line)
+redis.call('HSET', meta, 'head', seq)
+set_row(row, place)
+if forget == '1' then redis.call('DEL', live) end
+if tonumber(ttl) > 0 then expire(base, ttl) end
+return 'done'
+"""
+)
+
+SETTLE: Final = (
+    _COMMON
+    + """
+local seq, row, place, rev, doubts = unpack(ARGV)
+local known = redis.call('HMGET', meta, 'head', 'rev')
+if not known[1] then return 'gone' end
+if known[2] ~= rev or known[1] ~= seq then return 'stale' end
+if take_back(tonumber(seq), doubts) then set_row(row, place) end
+return 'done'
+"""
+)
+
+TRIM: Final = (
+    _COMMON
+    + """
+local head, rev, first, checkpoint, row, place, ttl = unpack(ARGV)
+local known = redis.call('HMGET', meta, 'head', 'rev')
+if not known[1] then return 'gone' end
+if known[1] ~= head or known[2] ~= rev then return 'stale' end
+redis.call('SET', base .. ':checkpoint', checkpoint)
+redis.call('XTRIM', log, 'MINID', first .. '-0')
+set_row(row, place)
+if tonumber(ttl) > 0 then expire(base, ttl) end
+return 'done'
+"""
+)
+
+SAY: Final = (
+    _COMMON
+    + """
+local begins, pieces = unpack(ARGV)
+local left = redis.call('PTTL', meta)
+if left == -2 then return 'gone' end
+redis.call(begins == '1' and 'SET' or 'APPEND', live, pieces)
+if left > 0 then redis.call('PEXPIRE', live, left) end
+return 'done'
+"""
+)
+
+TOUCH: Final = (
+    _COMMON
+    + """
+local at, ttl = unpack(ARGV)
+if redis.call('EXISTS', meta) == 0 then return 'gone' end
+local known = redis.call('HGET', meta, 'accessed')
+if not known or known < at then redis.call('HSET', meta, 'accessed', at) end
+if tonumber(ttl) > 0 then expire(base, ttl) end
+return 'done'
+"""
+)
+
+KEEP_BLOB: Final = (
+    _COMMON
+    + """
+local blob_id, data, ttl = unpack(ARGV)
+if redis.call('EXISTS', meta) == 0 then return 'gone' end
+redis.call('SET', base .. ':blob:' .. blob_id, data)
+redis.call('SADD', base .. ':blobs', blob_id)
+if tonumber(ttl) > 0 then expire(base, ttl) end
+return 'done'
+"""
+)
+
+DELETE: Final = (
+    _COMMON
+    + """
+local trash, ttl = KEYS[3], ARGV[1]
+if redis.call('EXISTS', meta) == 0 then return 'gone' end
+redis.call('ZREM', list_of_its_user(), redis.call('HGET', meta, 'place'))
+move(base, trash)
+expire(trash, ttl)
+return 'done'
+"""
+)
+
+DROP: Final = _COMMON + "drop(base)\nreturn 'done'\n"
+
+UNDELETE: Final = (
+    _COMMON
+    + """
+local trash, ttl = KEYS[3], ARGV[1]
+if redis.call('EXISTS', trash .. ':meta') == 0 then return 'gone' end
+if redis.call('EXISTS', meta) == 1 then return 'taken' end
+move(trash, base)
+redis.call('ZADD', list_of_its_user(), 0, redis.call('HGET', meta, 'place'))
+expire(base, ttl)
+return 'done'
+"""
+)
+
+PUBLISH: Final = (
+    _COMMON
+    + """
+local made = KEYS[3]
+local row, place, user, origin, rev, head, ttl = unpack(ARGV)
+if redis.call('EXISTS', meta) == 1 then return 'taken' end
+move(made, base)
+redis.call('HSET', meta, 'user', user, 'origin', origin, 'rev', rev, 'head', head)
+set_row(row, place)
+expire(base, ttl)
+return 'done'
+"""
+)
+
+REWRITE: Final = (
+    _COMMON
+    + """
+local made = KEYS[3]
+local head, rev, row, place, new_rev, ttl = unpack(ARGV)
+local known = redis.call('HMGET', meta, 'head', 'rev')
+if not known[1] then return 'gone' end
+if known[1] ~= head or known[2] ~= rev then return 'stale' end
+redis.call('RENAME', made .. ':log', log)
+if redis.call('EXISTS', made .. ':checkpoint') == 1 then
+  redis.call('RENAME', made .. ':checkpoint', base .. ':checkpoint')
+end
+redis.call('HSET', meta, 'rev', new_rev)
+set_row(row, place)
+for place_in_list = 7, #ARGV do
+  redis.call('DEL', base .. ':blob:' .. ARGV[place_in_list])
+  redis.call('SREM', base .. ':blobs', ARGV[place_in_list])
+end
+expire(base, ttl)
+return 'done'
+"""
+)
+
+FORGET_PLACE: Final = (
+    _COMMON
+    + """
+local list, place = KEYS[3], ARGV[1]
+if redis.call('HGET', meta, 'place') ~= place then redis.call('ZREM', list, place) end
+return 'done'
+"""
+)

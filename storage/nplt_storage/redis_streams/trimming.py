@@ -1,0 +1,102 @@
+"""Where a conversation may be cut so that only its newest turns are left, all whole.
+
+Turns can overlap: the next prompt is often there before an answer is. A cut is
+only made where no turn lies on both sides of it, so sometimes more is kept than
+was asked for, never less and never a part. Turns that a rollback took back do
+not count; they go with what stood around them.
+
+What is cut off lives on in a checkpoint: the state at the cut. It is no entry of
+the stream, since only the writer may give out numbers; it stands beside it, has
+the number of the last entry that went, and changes in the same step as the cut.
+Whoever reads it and then the stream gets the conversation as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nplt_storage.conversation.checkpoints import Checkpoint, checkpoint_state
+from nplt_storage.conversation.rows import fold_all
+from nplt_storage.conversation.views import content_of
+from nplt_storage.facts.entries import (
+    CheckpointEntry,
+    Entry,
+    FaultEntry,
+    ForkedEntry,
+    ModelOutputEntry,
+    RollbackEntry,
+)
+
+
+@dataclass(slots=True)
+class _Span:
+    first: int
+    last: int
+    is_ended: bool = False
+    counts: bool = True
+
+
+class TurnSpans:
+    """Where the turns of the kept entries begin and end."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, _Span] = {}
+
+    def add(self, entry: Entry) -> None:
+        if isinstance(entry, RollbackEntry):
+            self._roll_back(entry)
+        elif isinstance(entry, ForkedEntry):
+            for turn in self._turns.values():
+                turn.is_ended = True
+        elif entry.turn_id is not None:
+            turn = self._turns.setdefault(entry.turn_id, _Span(entry.seq, entry.seq))
+            turn.last = entry.seq
+            turn.is_ended = turn.is_ended or ends_turn(entry)
+
+    def first_to_keep(self, max_turns: int) -> int:
+        """The number of the first entry that stays; 0 if all do."""
+        spans = sorted(self._turns.values(), key=lambda turn: turn.first, reverse=True)
+        kept = 0
+        for place, turn in enumerate(spans):
+            kept += turn.is_ended and turn.counts
+            older = spans[place + 1 :]
+            if kept >= max_turns and all(o.is_ended and o.last < turn.first for o in older):
+                return turn.first if older else 0
+        return 0
+
+    def forget_before(self, seq: int) -> None:
+        self._turns = {id_: turn for id_, turn in self._turns.items() if turn.first >= seq}
+
+    def _roll_back(self, rollback: RollbackEntry) -> None:
+        self._turns = {id_: t for id_, t in self._turns.items() if t.first <= rollback.to_seq}
+        for turn in self._turns.values():
+            if turn.last > rollback.to_seq:  # what is left of it must stay with the rollback
+                turn.last, turn.is_ended, turn.counts = rollback.seq, True, False
+
+
+def ends_turn(entry: Entry) -> bool:
+    if isinstance(entry, ModelOutputEntry):
+        return entry.ends_turn
+    return isinstance(entry, FaultEntry)
+
+
+def checkpoint_after(
+    before: Checkpoint, gone: Sequence[Entry], *, entry_id: str
+) -> CheckpointEntry:
+    """The state once these entries are gone too."""
+    row = fold_all(before.row, gone)
+    texts = {entry.seq: content_of(entry) for entry in gone}
+    last = gone[-1]
+    state = Checkpoint(
+        row=row,
+        system_instruction=_text(row.system_seq, texts, before.system_instruction),
+        notebook=_text(row.notebook_seq, texts, before.notebook),
+    )
+    return CheckpointEntry(
+        seq=last.seq, id=entry_id, timestamp=last.timestamp, state=checkpoint_state(state)
+    )
+
+
+def _text(seq: int, texts: dict[int, str | None], before: str | None) -> str | None:
+    return None if seq == 0 else texts.get(seq, before)

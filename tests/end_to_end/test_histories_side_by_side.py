@@ -1,0 +1,103 @@
+"""Histories of several kinds in one server, and one Redis under two servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.raw_client import (
+    ATTACH,
+    ERROR,
+    HISTORY_REQUEST,
+    PROMPT,
+    SESSION_LIST,
+    SESSION_NEW,
+    STATUS,
+    TURN_FINISHED,
+    RawClient,
+)
+from tests.support.redis_server import RedisServer
+from tests.support.server_process import ServerProcess
+
+Start = Callable[[str], ServerProcess]
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path / "redis", appendfsync="always")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def start(tmp_path: Path, redis: RedisServer) -> Iterator[Start]:
+    servers: list[ServerProcess] = []
+    histories = [
+        {"id": "main"},
+        {"id": "team", "backend": {"type": "redis", "url": redis.url, "key_prefix": "t:"}},
+        {"id": "short", "backend": {"type": "memory", "max_turns": 1}},
+    ]
+
+    def start(name: str) -> ServerProcess:
+        server = ServerProcess(tmp_path / name, settings={"histories": histories})
+        servers.append(server)
+        return server.start()
+
+    yield start
+    for server in servers:
+        server.kill()
+
+
+def begin(client: RawClient, history: str, name: str) -> str:
+    created = client.request(SESSION_NEW, {"history": history, "name": name}).json
+    client.ask(f"hello {name}")
+    return str(created["session_id"])
+
+
+def names(client: RawClient) -> list[str]:
+    return [row["name"] for row in client.request(SESSION_LIST).json["sessions"]]
+
+
+def test_one_list_shows_them_all_and_what_was_promised_is_there_after_a_kill(start: Start) -> None:
+    server = start("data")
+    with RawClient(server.port) as client:
+        client.hello()
+        for history in ("main", "team", "short"):
+            begin(client, history, f"in {history}")
+        assert names(client) == ["in short", "in team", "in main"]
+        promised = client.request(STATUS).json["storage"]["histories"]
+        assert [each["backend"] for each in promised] == ["json", "redis", "memory"]
+    server.kill()
+    server.start()
+    with RawClient(server.port) as client:
+        client.hello()
+        assert names(client) == ["in team", "in main"]
+        for row in client.request(SESSION_LIST).json["sessions"]:
+            page = client.request(HISTORY_REQUEST, {"session_id": row["session_id"]}).json
+            assert [each["role"] for each in page["messages"]] == ["user", "assistant"]
+
+
+def test_who_comes_second_on_a_shared_redis_is_refused_and_goes_on_after_attaching_again(
+    start: Start,
+) -> None:
+    with RawClient(start("one").port) as first, RawClient(start("two").port) as second:
+        first.hello()
+        second.hello()
+        session_id = begin(first, "team", "shared")
+        assert second.request(ATTACH, {"session_id": session_id}).json["head_seq"] == 3
+        second.ask("the second goes on")
+        refused = first.request(PROMPT, {"text": "I know nothing of that"})
+        assert refused.type == ERROR
+        assert refused.json["code"] == "conflict"
+        first.request(ATTACH, {"session_id": session_id})
+        first.request(PROMPT, {"text": "now I do"})
+        assert first.event(TURN_FINISHED).json["state"] == "completed"
+        page = first.request(HISTORY_REQUEST, {"session_id": session_id}).json
+        assert [each["content"] for each in page["messages"] if each["role"] == "user"] == [
+            "hello shared",
+            "the second goes on",
+            "now I do",
+        ]
+        assert [each["seq"] for each in page["messages"]] == [2, 3, 4, 5, 6, 7]

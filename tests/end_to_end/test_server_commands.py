@@ -1,0 +1,334 @@
+"""What an operator types to look after the files themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import click
+import pytest
+from click.testing import CliRunner, Result
+from tests.storage.care_samples import (
+    FILE_ID,
+    LONG_RESULT,
+    all_entries,
+    attachment,
+    file_store,
+    put,
+    put_attachment,
+    the_file,
+    with_long_result,
+)
+from tests.storage.conversations import START, answer, chat, ticking_clock
+from tests.support.raw_client import RawClient
+from tests.support.redis_server import RedisServer
+from tests.support.server_process import ServerProcess
+
+from nplt_server.commands.doctor import doctor
+from nplt_server.commands.export import export
+from nplt_server.commands.import_files import import_files
+from nplt_server.commands.migrate import migrate
+from nplt_server.commands.repair import repair
+from nplt_storage.facts.entries import Entry
+from nplt_storage.redis_streams.store import RedisStore
+from nplt_storage.store import Origin
+
+OLD = {"session_id": "old", "messages": [{"role": "user", "content": "hello"}]}
+
+
+def run(command: click.Command, *arguments: object, **options: Any) -> Result:
+    result = CliRunner().invoke(command, [str(each) for each in arguments], **options)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """Conversations of two users, one with all that can stand beside a file."""
+    directory = tmp_path / "data"
+
+    async def furnish() -> None:
+        async with file_store(directory) as store:
+            await put(store, chat(3))
+            more: list[Entry] = [attachment(b"bytes"), answer("t1", call=1)]
+            ada = Origin(user="ada", created_at=START)
+            await put(store, with_long_result(*more), "s2", origin=ada, blobs=[LONG_RESULT])
+
+    anyio.run(furnish)
+    put_attachment(directory, "s2", b"bytes")
+    return directory
+
+
+def damage(data_dir: Path) -> Path:
+    path = the_file(data_dir)
+    path.write_bytes(path.read_bytes().replace(b"word 1", b"word 7"))
+    return path
+
+
+# doctor
+
+
+def test_the_doctor_is_content_with_what_is_in_order(data_dir: Path) -> None:
+    result = run(doctor, data_dir)
+    assert result.exit_code == 0
+    assert result.output.startswith("2 conversations, ")
+    assert result.output.endswith(": nothing wrong, 0 notes\n")
+
+
+def test_the_doctor_says_what_is_wrong_one_line_each(data_dir: Path) -> None:
+    path = damage(data_dir)
+    path.with_name(f"{path.name}.broken-1").write_bytes(b"x")
+    result = run(doctor, data_dir)
+    assert result.exit_code == 1
+    wrong, noted, summary = result.output.splitlines()
+    assert wrong.startswith(f"wrong history/{path.name}, byte ")
+    assert wrong.endswith("entry 3 is lost")
+    assert noted.startswith(f"note  history/{path.name}.broken-1: ")
+    assert summary.endswith("1 wrong, 1 notes")
+
+
+def test_the_doctor_speaks_json_to_scripts(data_dir: Path) -> None:
+    path = damage(data_dir)
+    result = run(doctor, "--json", data_dir)
+    report = json.loads(result.output)
+    assert (result.exit_code, report["conversations"], report["wrong"]) == (1, 2, 1)
+    (finding,) = report["findings"]
+    assert (finding["file"], finding["level"]) == (f"history/{path.name}", "wrong")
+    assert (finding["code"], finding["seqs"]) == ("damaged", [3, 3])
+
+
+def test_names_of_files_can_not_play_with_the_terminal(data_dir: Path) -> None:
+    (data_dir / "history" / "\x1b[2Jbell\x07").write_bytes(b"")
+    assert "\x1b" not in run(doctor, data_dir).output
+
+
+def test_the_doctor_looks_where_the_settings_say(data_dir: Path, tmp_path: Path) -> None:
+    result = run(doctor, env={"NPLT_DATA_DIR": str(data_dir)})
+    assert result.output.startswith("2 conversations")
+    result = run(doctor, env={"NPLT_DATA_DIR": str(tmp_path / "none")})
+    assert (result.exit_code, result.output) == (0, f"{tmp_path}/none: nothing there yet\n")
+
+
+@pytest.mark.parametrize("what", ["nothing", "file", "directory"])
+def test_the_doctor_refuses_what_is_no_data_directory(tmp_path: Path, what: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "directory").mkdir()
+    assert run(doctor, tmp_path / what).exit_code == 2
+
+
+# repair
+
+
+def test_a_repair_is_announced_and_then_done(data_dir: Path) -> None:
+    path = damage(data_dir)
+    original = path.read_bytes()
+    preview = run(repair, "--dry-run", path)
+    assert (preview.exit_code, path.read_bytes()) == (0, original)
+    result = run(repair, path)
+    assert result.exit_code == 0
+    assert result.output.splitlines()[:-1] == preview.output.splitlines()[:-1]
+    assert result.output.endswith(f"the original is kept as {path.name}.before-repair-1\n")
+    assert path.with_name(f"{path.name}.before-repair-1").read_bytes() == original
+    after = run(doctor, data_dir)
+    assert (after.exit_code, "nothing wrong" in after.output) == (0, True)
+
+
+def test_a_repaired_conversation_is_served_again(data_dir: Path) -> None:
+    async def is_there() -> list[Entry]:
+        async with file_store(data_dir) as store:
+            opened = await store.open("s1")
+            await opened.record.close()
+            return await all_entries(store)
+
+    run(repair, damage(data_dir))
+    assert anyio.run(is_there) == chat(3)[:2]
+    assert run(doctor, data_dir).exit_code == 0
+
+
+def test_nothing_to_repair_is_said_and_nothing_touched(data_dir: Path) -> None:
+    result = run(repair, the_file(data_dir))
+    assert (result.exit_code, result.output) == (0, "nothing to repair\n")
+    assert not list((data_dir / "history").glob("*before-repair*"))
+
+
+def test_what_can_not_be_repaired_is_left_alone(data_dir: Path, tmp_path: Path) -> None:
+    path = the_file(data_dir)
+    path.write_bytes(b"noise")
+    result = run(repair, path)
+    assert (result.exit_code, path.read_bytes()) == (1, b"noise")
+    assert "can't be told" in result.stderr
+    stranger = tmp_path / "letters.txt"
+    stranger.write_text("hello")
+    assert run(repair, stranger).exit_code == 1
+    assert run(repair, tmp_path / "nothing").exit_code == 2
+
+
+# import and export
+
+
+def test_files_come_in_and_those_that_can_not_are_said(data_dir: Path, tmp_path: Path) -> None:
+    old, bad = tmp_path / "old.json", tmp_path / "bad.json"
+    old.write_text(json.dumps(OLD))
+    bad.write_text("{}")
+    result = run(import_files, bad, old, the_file(data_dir), "--data-dir", data_dir)
+    assert result.exit_code == 1
+    assert result.stderr == f"{bad}: it holds no list of messages\n"
+    first, second = result.stdout.splitlines()
+    assert first == f"{old}: imported as old, 2 entries"
+    assert second.endswith("(there is a conversation s1 already)")
+    assert run(doctor, data_dir).output.startswith("4 conversations")
+
+
+def test_imported_files_can_be_given_to_a_user(tmp_path: Path) -> None:
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps(OLD))
+    result = run(import_files, old, "--user", "eve", "--data-dir", tmp_path / "data")
+    assert result.exit_code == 0
+    assert json.loads(the_file(tmp_path / "data", "old").read_bytes())["user"] == "eve"
+
+
+def test_an_export_holds_all_and_an_import_puts_it_back(data_dir: Path, tmp_path: Path) -> None:
+    document = tmp_path / "document.json"
+    assert run(export, "s2", "-o", document, "--data-dir", data_dir).exit_code == 0
+    shown = run(export, "s2", "--data-dir", data_dir)
+    assert shown.stdout_bytes == document.read_bytes()
+    other = tmp_path / "other"
+    assert run(import_files, document, "--data-dir", other).exit_code == 0
+    assert the_file(other, "s2").read_bytes() == the_file(data_dir, "s2").read_bytes()
+    assert (other / "files" / "s2" / FILE_ID).read_bytes() == b"bytes"
+    assert run(doctor, other).exit_code == 0
+
+
+def test_an_export_of_what_is_not_there_leaves_no_file(data_dir: Path, tmp_path: Path) -> None:
+    document = tmp_path / "document.json"
+    result = run(export, "nobody", "-o", document, "--data-dir", data_dir)
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "nplt-server: there is no conversation 'nobody'\n",
+    )
+    assert not list(tmp_path.glob("*document*"))
+
+
+def test_an_export_that_lacks_something_says_so(data_dir: Path) -> None:
+    (data_dir / "files" / "s2" / FILE_ID).unlink()
+    result = run(export, "s2", "--data-dir", data_dir)
+    assert result.exit_code == 1
+    assert FILE_ID in result.stderr
+    json.loads(result.stdout)
+
+
+# migrate
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis")).start()
+    yield server
+    server.kill()
+
+
+def test_all_users_conversations_go_to_redis_and_back_unchanged(
+    data_dir: Path, tmp_path: Path, redis_server: RedisServer
+) -> None:
+    redis = f"{redis_server.url}?key_prefix=[odd]*prefix:"
+    there = run(migrate, data_dir, redis)
+    assert (there.exit_code, there.output) == (0, "2 copied, 0 there already, 0 left\n")
+    back = run(migrate, redis, tmp_path / "back")
+    assert (back.exit_code, back.output) == (0, "2 copied, 0 there already, 0 left\n")
+    for session_id in ("s1", "s2"):
+        moved, original = the_file(tmp_path / "back", session_id), the_file(data_dir, session_id)
+        assert moved.read_bytes() == original.read_bytes()
+    again = run(migrate, data_dir, redis)
+    assert (again.exit_code, again.output) == (0, "0 copied, 2 there already, 0 left\n")
+
+
+def test_a_trimmed_conversation_can_be_moved_to_files(
+    tmp_path: Path, redis_server: RedisServer
+) -> None:
+    async def furnish() -> list[Entry]:
+        store = await RedisStore.open_url(
+            redis_server.url, clock=ticking_clock(), key_prefix="trim:", max_turns=2
+        )
+        record = await store.create("s1", user="ada")
+        for entry in chat(6):
+            await record.append(entry)
+        await record.close()
+        left = await all_entries(store)
+        await store.close()
+        return left
+
+    left = anyio.run(furnish)
+    assert left[0].seq > 1
+    result = run(migrate, f"{redis_server.url}?key_prefix=trim:", tmp_path / "data")
+    assert (result.exit_code, result.output) == (0, "1 copied, 0 there already, 0 left\n")
+    document = json.loads(the_file(tmp_path / "data").read_bytes())
+    assert [line["seq"] for line in document["messages"]] == list(range(1, left[-1].seq + 1))
+    assert run(doctor, tmp_path / "data").exit_code == 0
+
+
+def test_attachments_and_blobs_move_from_directory_to_directory(
+    data_dir: Path, tmp_path: Path
+) -> None:
+    assert run(migrate, data_dir, tmp_path / "new").exit_code == 0
+    assert run(doctor, tmp_path / "new").output.endswith("nothing wrong, 0 notes\n")
+    assert (tmp_path / "new" / "files" / "s2" / FILE_ID).read_bytes() == b"bytes"
+
+
+def test_what_can_not_be_moved_is_left_and_said(data_dir: Path, tmp_path: Path) -> None:
+    path = damage(data_dir)
+    before = path.read_bytes()
+    result = run(migrate, data_dir, tmp_path / "new")
+    assert result.exit_code == 1
+    assert result.stdout == "1 copied, 0 there already, 1 left\n"
+    assert result.stderr.startswith("s1: left: ")
+    assert path.read_bytes() == before
+
+
+def test_another_conversation_of_that_id_is_not_overwritten(data_dir: Path, tmp_path: Path) -> None:
+    async def furnish() -> None:
+        async with file_store(tmp_path / "new") as store:
+            await put(store, chat(2))
+
+    anyio.run(furnish)
+    before = the_file(tmp_path / "new").read_bytes()
+    result = run(migrate, data_dir, tmp_path / "new")
+    assert (result.exit_code, result.stdout) == (1, "1 copied, 0 there already, 1 left\n")
+    assert the_file(tmp_path / "new").read_bytes() == before
+
+
+def test_places_that_are_none_are_refused(data_dir: Path, tmp_path: Path) -> None:
+    assert run(migrate, data_dir, data_dir).exit_code == 2
+    assert run(migrate, tmp_path / "nothing", tmp_path / "new").exit_code == 1
+    assert run(migrate, data_dir, f"unix://{tmp_path}/no.sock").exit_code == 1
+
+
+# While a server runs
+
+
+def test_beside_a_running_server_one_may_look_but_not_touch(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    with RawClient(server.port) as client:
+        client.hello()
+        client.ask("hello")
+    (path,) = (server.data_dir / "history").glob("session_*.json")
+    looked = run(doctor, server.data_dir)
+    assert (looked.exit_code, "nothing wrong" in looked.output) == (0, True)
+    session_id = path.name.split("_")[2].removesuffix(".json")
+    shown = run(export, session_id, "--data-dir", server.data_dir)
+    assert len(json.loads(shown.stdout)["messages"]) == 2
+    (tmp_path / "new" / "history").mkdir(parents=True)
+    for refused in (
+        run(repair, path),
+        run(import_files, path, "--data-dir", server.data_dir),
+        run(migrate, server.data_dir, tmp_path / "new"),
+        run(migrate, tmp_path / "new", server.data_dir),
+    ):
+        assert refused.exit_code == 1
+        assert (
+            refused.stderr == f"nplt-server: {server.data_dir} is in use: stop that server first\n"
+        )

@@ -1,0 +1,198 @@
+"""Several histories side by side, and what a history gives its conversations."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.server.household import Clock, FunctionProvider, make_household
+
+from nplt_protocol.errors import RequestError
+from nplt_protocol.requests import Prompt
+from nplt_server.context import ContextMessage, SystemMessage
+from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.library import HistoryProfile, Library
+from nplt_server.conversations.registry import Registry
+from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
+from nplt_server.errors import CannotServe, ConfigurationError
+from nplt_server.histories import check_histories, open_library
+from nplt_server.providers.base import ModelRequest
+from nplt_server.settings import Settings
+from nplt_storage.conversation.row_lists import RowQuery
+from nplt_storage.memory import MemoryStore
+
+
+class House:
+    def __init__(self, registry: Registry, library: Library) -> None:
+        self.registry = registry
+        self.library = library
+        self.contexts: list[tuple[ContextMessage, ...]] = []
+
+    async def begin(self, history: str | None, *prompts: str) -> Conversation:
+        conversation = self.registry.fresh("local", history)
+        for prompt in prompts:
+            await conversation.accept(Prompt(text=prompt), receipt=lambda _: None)
+            await conversation.activity.quiet()
+        return conversation
+
+
+@asynccontextmanager
+async def house() -> AsyncIterator[House]:
+    heard: list[tuple[ContextMessage, ...]] = []
+
+    async def listening(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        heard.append(request.context)
+        yield TextPiece(text="yes")
+        yield Stopped(reason="end")
+
+    async with anyio.create_task_group() as tasks:
+        household = make_household(tasks, FunctionProvider(listening))
+        clock = Clock()
+        household.library = Library(
+            [
+                HistoryProfile(id="main", store=MemoryStore(clock)),
+                HistoryProfile(
+                    id="short",
+                    store=MemoryStore(clock),
+                    system_message="Answer briefly.",
+                    turns_max=2,
+                ),
+            ]
+        )
+        here = House(Registry(household), household.library)
+        here.contexts = heard
+        yield here
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_conversation_is_kept_where_it_was_begun() -> None:
+    async with house() as here:
+        first = await here.begin(None, "one")
+        second = await here.begin("short", "two")
+        main, short = here.library
+        assert [row.session_id for row in (await main.store.list("local", RowQuery())).rows] == [
+            first.session_id
+        ]
+        assert [row.session_id for row in (await short.store.list("local", RowQuery())).rows] == [
+            second.session_id
+        ]
+
+
+async def test_a_list_shows_them_all_in_one_order_page_by_page() -> None:
+    async with house() as here:
+        begun = [
+            (await here.begin("short" if number % 3 else None, f"prompt {number}")).session_id
+            for number in range(7)
+        ]
+        met: list[str] = []
+        query = RowQuery(limit=2)
+        while True:
+            page = await here.library.list("local", query)
+            assert len(page.rows) <= 2
+            met += [row.session_id for row in page.rows]
+            if page.next_cursor is None:
+                break
+            query = RowQuery(limit=2, cursor=page.next_cursor)
+        assert met == begun[::-1]
+
+
+async def test_a_conversation_is_found_by_name_and_prefix_wherever_it_is() -> None:
+    async with house() as here:
+        conversation = await here.begin("short", "hello there")
+        await conversation.close()
+        assert await here.registry.resolve("hello there", "local") == conversation.session_id
+        with pytest.raises(RequestError):
+            await here.registry.resolve("hello there", "somebody else")
+
+
+async def test_its_system_message_is_the_first_thing_a_new_conversation_says_to_a_model() -> None:
+    async with house() as here:
+        conversation = await here.begin("short", "hello")
+        assert here.contexts[-1][0] == SystemMessage(instruction="Answer briefly.")
+        kinds = [entry.kind for entry in conversation.history.entries]
+        assert kinds == ["system_instruction", "model_input", "model_output"]
+
+
+async def test_a_model_is_shown_no_more_turns_than_the_history_says() -> None:
+    async with house() as here:
+        conversation = await here.begin("short", *(f"prompt {number}" for number in range(5)))
+        # The instruction, two turns that ended, and the prompt itself.
+        assert len(here.contexts[-1]) == 1 + 2 * 2 + 1
+        assert conversation.history.message_count == 10
+
+
+async def test_a_history_that_is_not_there_is_refused_with_those_that_are() -> None:
+    async with house() as here:
+        with pytest.raises(RequestError, match="main, short"):
+            here.registry.fresh("local", "long")
+
+
+def test_the_older_form_describes_the_only_history() -> None:
+    settings = Settings.model_validate(
+        {"graph": {"entry": "chat", "history": {"max_turns": 10, "system_message": "Be kind."}}}
+    )
+    (only,) = settings.histories
+    assert (only.backend.type, only.backend.turns_max, only.system_message) == (
+        "json",
+        10,
+        "Be kind.",
+    )
+
+
+def test_histories_win_over_the_older_form() -> None:
+    settings = Settings.model_validate(
+        {
+            "graph": {"history": {"max_turns": 10}},
+            "histories": [{"id": "short", "backend": {"type": "memory", "max_turns": 3}}],
+        }
+    )
+    assert [history.id for history in settings.histories] == ["short"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "sentence"),
+    [
+        ({"type": "jsom"}, "json"),
+        ({"type": "redis", "url": "redis://localhost", "tll": 3}, "ttl"),
+        ({"type": "memory", "max_turns": 0}, "max_turns"),
+        ({"type": "nowhere.to:Find"}, "nowhere"),
+    ],
+)
+def test_a_mistake_in_a_backend_is_told_with_its_place(
+    backend: dict[str, object], sentence: str
+) -> None:
+    settings = Settings.model_validate({"histories": [{"id": "main", "backend": backend}]})
+    with pytest.raises(ConfigurationError) as caught:
+        check_histories(settings)
+    (mistake,) = caught.value.mistakes
+    assert mistake.startswith("histories.0.backend: ")
+    assert sentence in mistake
+
+
+async def test_two_histories_in_files_have_a_directory_each(tmp_path: Path) -> None:
+    settings = Settings.model_validate(
+        {"data_dir": str(tmp_path), "histories": [{"id": "main"}, {"id": "second"}]}
+    )
+    library = await open_library(settings, Clock())
+    try:
+        for profile in library:
+            record = await profile.store.create("a" * 32, user="local")
+            await record.close()
+    finally:
+        await library.close()
+    assert len(list((tmp_path / "history").glob("session_*.json"))) == 1
+    assert len(list((tmp_path / "histories" / "second" / "history").glob("session_*.json"))) == 1
+
+
+async def test_a_history_that_can_not_be_opened_closes_those_before_it(tmp_path: Path) -> None:
+    (tmp_path / "histories").write_text("in the way")
+    settings = Settings.model_validate(
+        {"data_dir": str(tmp_path), "histories": [{"id": "main"}, {"id": "second"}]}
+    )
+    with pytest.raises(CannotServe, match="second"):
+        await open_library(settings, Clock())
+    alone = Settings.model_validate({"data_dir": str(tmp_path)})
+    await (await open_library(alone, Clock())).close()  # the lock was given back

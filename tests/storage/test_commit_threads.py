@@ -1,0 +1,227 @@
+"""Threads for commits: side by side, few, and nobody waits for another's disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import anyio
+import pytest
+
+from nplt_storage.files.commit_threads import CommitThreads
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Closed until the test, or its end, opens it."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+@pytest.fixture
+def threads() -> Iterator[CommitThreads]:
+    threads = CommitThreads()
+    yield threads
+    threads.close()
+
+
+def _hang_at(gate: threading.Event) -> Callable[[], None]:
+    def hang() -> None:
+        assert gate.wait(timeout=30)
+
+    return hang
+
+
+def _nothing() -> None:
+    pass
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await anyio.lowlevel.checkpoint()
+
+
+async def test_work_is_done_elsewhere_and_waited_for(threads: CommitThreads) -> None:
+    where: list[threading.Thread] = []
+    await threads.submit(lambda: where.append(threading.current_thread()))
+    assert where != []
+    assert where[0] is not threading.current_thread()
+
+
+async def test_what_went_wrong_is_raised_where_it_is_waited_for(threads: CommitThreads) -> None:
+    def fail() -> None:
+        raise OSError("no")
+
+    with pytest.raises(OSError, match="no"):
+        await threads.submit(fail)
+    await threads.submit(_nothing)
+
+
+async def test_commits_wait_for_the_disk_together(threads: CommitThreads) -> None:
+    all_of_them = threading.Barrier(32)
+
+    def meet() -> None:
+        all_of_them.wait(timeout=30)
+
+    await asyncio.gather(*[threads.submit(meet) for _ in range(32)])
+
+
+async def test_everyone_hears_of_their_own_work(threads: CommitThreads) -> None:
+    done: list[int] = []
+
+    def work(number: int) -> Callable[[], None]:
+        def carry_out() -> None:
+            if number % 3 == 0:
+                raise ValueError(number)
+            done.append(number)
+
+        return carry_out
+
+    results = await asyncio.gather(
+        *[threads.submit(work(number)) for number in range(500)], return_exceptions=True
+    )
+    failed = [result.args[0] for result in results if isinstance(result, ValueError)]
+    assert failed == [number for number in range(500) if number % 3 == 0]
+    assert [result for result in results if result is None] == [None] * len(done)
+    assert sorted(done) == [number for number in range(500) if number % 3]
+
+
+async def test_there_are_no_threads_before_there_is_work_and_few_for_little(
+    threads: CommitThreads,
+) -> None:
+    assert threads.count == 0
+    for _ in range(50):
+        await threads.submit(_nothing)
+    assert threads.count == 1
+
+
+async def test_threads_leave_when_there_is_nothing_to_do_and_come_back() -> None:
+    threads = CommitThreads(idle_seconds_max=0.001)
+    for _ in range(3):
+        await asyncio.gather(*[threads.submit(_nothing) for _ in range(8)])
+        await _until(lambda: threads.count == 0)
+
+
+async def test_work_that_meets_threads_on_their_way_out_is_done_all_the_same() -> None:
+    threads = CommitThreads(idle_seconds_max=0.000_01)
+    for _ in range(300):
+        await threads.submit(_nothing)
+
+
+async def test_there_are_never_more_threads_than_allowed(gate: threading.Event) -> None:
+    threads = CommitThreads(2)
+    waiting = [threads.submit(_hang_at(gate)) for _ in range(6)]
+    assert threads.count == 2
+    gate.set()
+    await asyncio.gather(*waiting)
+    assert threads.count == 2
+    threads.close()
+
+
+async def test_a_commit_that_hangs_holds_up_nobody_else(
+    threads: CommitThreads, gate: threading.Event
+) -> None:
+    hanging = [threads.submit(_hang_at(gate)) for _ in range(8)]
+    for _ in range(100):
+        await threads.submit(_nothing)
+    assert not any(one.done() for one in hanging)
+    gate.set()
+    await asyncio.gather(*hanging)
+
+
+async def test_the_loop_is_woken_once_for_all_that_finished_meanwhile(
+    threads: CommitThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    wake, wakes = loop.call_soon_threadsafe, 0
+
+    def count_and_wake(*args: object) -> object:
+        nonlocal wakes
+        wakes += 1
+        return wake(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", count_and_wake)
+    waiting = [threads.submit(_nothing) for _ in range(20)]
+    while threads.busy:  # the loop does not get to look before
+        time.sleep(0)
+    await asyncio.gather(*waiting)
+    assert wakes == 1
+
+
+async def test_to_stop_waiting_does_not_stop_the_work(
+    threads: CommitThreads, gate: threading.Event
+) -> None:
+    done = threading.Event()
+
+    def work() -> None:
+        assert gate.wait(timeout=30)
+        done.set()
+
+    waiting = threads.submit(work)
+    waiting.cancel()
+    gate.set()
+    await _until(done.is_set)
+
+
+async def test_after_closing_threads_leave_as_soon_as_they_are_through(
+    gate: threading.Event,
+) -> None:
+    threads = CommitThreads(idle_seconds_max=3600)
+    hanging = threads.submit(_hang_at(gate))
+    await threads.submit(_nothing)
+    assert threads.count == 2
+    threads.close()
+    await _until(lambda: threads.count == 1)
+    gate.set()
+    await hanging
+    await _until(lambda: threads.count == 0)
+
+
+async def test_several_loops_share_the_threads(threads: CommitThreads) -> None:
+    async def commit_often() -> None:
+        for _ in range(50):
+            await asyncio.gather(*[threads.submit(_nothing) for _ in range(4)])
+
+    await asyncio.gather(*[anyio.to_thread.run_sync(asyncio.run, commit_often()) for _ in range(4)])
+
+
+async def test_a_loop_that_is_gone_is_not_missed(
+    threads: CommitThreads, gate: threading.Event
+) -> None:
+    async def leave() -> None:
+        threads.submit(_hang_at(gate))
+
+    await anyio.to_thread.run_sync(asyncio.run, leave())
+    gate.set()
+    await _until(lambda: threads.busy == 0)
+    await threads.submit(_nothing)
+
+
+async def test_work_nobody_waits_for_is_done_and_its_failure_logged(
+    threads: CommitThreads, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise OSError("the disk is gone")
+
+    with caplog.at_level(logging.ERROR):
+        threads.start(fail)
+        await _until(lambda: threads.busy == 0)
+    assert "the disk is gone" in caplog.text
+    await threads.submit(_nothing)
+
+
+def test_a_process_can_end_while_a_commit_hangs() -> None:
+    program = """
+import asyncio, threading
+from nplt_storage.files.commit_threads import CommitThreads
+async def main():
+    CommitThreads().submit(threading.Event().wait)
+asyncio.run(main())
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=30).returncode == 0

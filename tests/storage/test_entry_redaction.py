@@ -1,0 +1,151 @@
+"""What is left of an entry whose words were erased: the fact, and no word of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from tests.storage.conversations import START, Pen, answer, answering, asking, call, prompt
+from tests.storage.entry_strategies import entries
+
+from nplt_storage.conversation.checkpoints import Checkpoint, checkpoint_state, read_checkpoint
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.conversation.rows import fold_all, new_row
+from nplt_storage.errors import BadEntry
+from nplt_storage.facts.entries import (
+    ArchivedEntry,
+    AttachmentEntry,
+    CheckpointEntry,
+    ClearEntry,
+    Entry,
+    EpochEntry,
+    FaultEntry,
+    ForkedEntry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    ModelSwitchedEntry,
+    PinnedEntry,
+    RenamedEntry,
+    RollbackEntry,
+    SystemInstructionEntry,
+    ToolResultsEntry,
+)
+from nplt_storage.facts.lines import decode_line, encode_line
+from nplt_storage.facts.redaction import REDACTED, redacted
+from nplt_storage.facts.sections import LevelOfDetailSections
+from nplt_storage.facts.tool_calls import BlobReference, ToolCallRequest
+
+LATER = START + timedelta(days=1)
+SECRET = "hunter2"
+SECTIONS = LevelOfDetailSections(live=(("", SECRET),), gist=((SECRET, SECRET),))
+STAMP = {"seq": 9, "id": "e9", "timestamp": START, "turn_id": "t"}
+REQUEST = ToolCallRequest(
+    tool_call_id="c1",
+    tool_name="look",
+    raw_arguments=SECRET,
+    arguments={SECRET: SECRET},
+    parse_error=SECRET,
+    parse_warning=SECRET,
+)
+
+
+def _result() -> ToolResultsEntry:
+    (result,) = answering("t", call()).results
+    blob = BlobReference(blob_id="b", size=7, sha256=SECRET)
+    return ToolResultsEntry(
+        results=(replace(result, result=SECRET, blob=blob, sections=SECTIONS),),
+        **STAMP,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ModelInputEntry(
+            content=SECRET, attachments=(SECRET,), options={"a": SECRET}, sections=SECTIONS
+        ),
+        ModelOutputEntry(
+            content=SECRET,
+            reasoning=SECRET,
+            tool_calls=(REQUEST,),
+            error={"text": SECRET},
+            sections=SECTIONS,
+        ),
+        FaultEntry(content=SECRET, code="x", state="failed"),
+        SystemInstructionEntry(content=SECRET),
+        RenamedEntry(name=SECRET),
+        RollbackEntry(to_seq=3, preview=SECRET),
+        AttachmentEntry(file_id="f", filename=SECRET, size=7, sha256=SECRET, content_type=SECRET),
+        CheckpointEntry(state={"row": {"name": SECRET, "preview": SECRET}, "notebook": SECRET}),
+        _result(),
+    ],
+    ids=lambda entry: entry.kind,
+)
+def test_no_word_is_left(entry: Entry) -> None:
+    told = replace(entry, **STAMP, metadata={"said": SECRET})  # type: ignore[arg-type]
+    assert SECRET.encode() in encode_line(told)
+    tombstone = redacted(told, LATER)
+    assert SECRET.encode() not in encode_line(tombstone)
+    assert tombstone.redacted_at == LATER
+
+
+@settings(max_examples=50)
+@given(entries)
+def test_a_tombstone_stands_where_its_entry_stood(entry: Entry) -> None:
+    try:
+        tombstone = redacted(entry, LATER)
+    except BadEntry:
+        return
+    for field in ("seq", "id", "kind", "timestamp", "turn_id", "role"):
+        assert getattr(tombstone, field) == getattr(entry, field)
+    assert decode_line(encode_line(tombstone)) == tombstone
+    assert redacted(tombstone, LATER + timedelta(1)) == tombstone, "once is enough"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ClearEntry(),
+        EpochEntry(reason="budget"),
+        PinnedEntry(pinned=True),
+        ArchivedEntry(archived=True),
+        ModelSwitchedEntry(model="a/b"),
+        ForkedEntry(from_session_id="s", at_seq=1),
+        RollbackEntry(to_seq=1),
+    ],
+    ids=lambda entry: entry.kind,
+)
+def test_where_nobody_said_anything_there_is_nothing_to_erase(entry: Entry) -> None:
+    with pytest.raises(BadEntry, match="nothing to erase"):
+        redacted(entry, LATER)
+
+
+def test_every_view_works_when_everything_was_erased() -> None:
+    pen = Pen()
+    pen.write_all([prompt("t1"), asking("t1", call()), answering("t1", call())])
+    pen.write_all([answer("t1", call=1), prompt("t2"), answer("t2")])
+    before = pen.history
+    after = ConversationHistory("s1", [redacted(entry, LATER) for entry in before.entries])
+    assert after.message_count == before.message_count
+    assert after.turn_state("t1") == "completed"
+    shown = after.get_context()
+    assert [message["seq"] for message in shown] == [m["seq"] for m in before.get_context()]
+    (tool_call,) = after.recent(4)[0].tool_calls
+    assert (tool_call.tool_name, tool_call.result) == ("look", REDACTED)
+    assert [message["content"] for message in shown] == [REDACTED, "", *[REDACTED] * 3]
+
+
+def test_a_checkpoint_goes_on_counting() -> None:
+    row = fold_all(
+        new_row("s1", user="u", created_at=START),
+        Pen().write_all([prompt("t1", SECRET), answer("t1", SECRET)]),
+    )
+    state = checkpoint_state(Checkpoint(row=row, system_instruction=SECRET))
+    tombstone = redacted(CheckpointEntry(state=state, seq=3), LATER)
+    assert isinstance(tombstone, CheckpointEntry)
+    checkpoint = read_checkpoint(tombstone)
+    assert checkpoint is not None
+    assert checkpoint.row == replace(row, name=REDACTED, preview=REDACTED)
+    assert checkpoint.system_instruction == REDACTED

@@ -1,0 +1,259 @@
+"""Going back: nothing is erased, and everything is as it was."""
+
+from __future__ import annotations
+
+import pytest
+from tests.storage.conversations import (
+    Pen,
+    answer,
+    answering,
+    asking,
+    call,
+    clear,
+    fault,
+    prompt,
+)
+
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.conversation.standing import Standing
+from nplt_storage.errors import BadEntry
+from nplt_storage.facts.entries import (
+    ArchivedEntry,
+    CompactionEntry,
+    Entry,
+    EpochEntry,
+    ForkedEntry,
+    ModelInputEntry,
+    ModelSwitchedEntry,
+    NotebookEntry,
+    PinnedEntry,
+    QuarantineEntry,
+    RenamedEntry,
+    RollbackEntry,
+    SystemInstructionEntry,
+)
+
+
+@pytest.fixture
+def pen() -> Pen:
+    """Three turns: entries 1-2, 3-4, 5-6."""
+    pen = Pen()
+    for turn in ("t1", "t2", "t3"):
+        pen.write_all([prompt(turn, f"ask {turn}"), answer(turn, f"say {turn}")])
+    return pen
+
+
+def back(pen: Pen, to_seq: int) -> RollbackEntry:
+    entry = pen.write(pen.history.rollback_to(to_seq))
+    assert isinstance(entry, RollbackEntry)
+    return entry
+
+
+def said(history: ConversationHistory) -> list[str]:
+    return [message.content for message in history.recent(99)]
+
+
+def seqs(entries: list[Entry]) -> list[int]:
+    return [entry.seq for entry in entries]
+
+
+def test_what_came_after_is_taken_back_and_still_there(pen: Pen) -> None:
+    rollback = back(pen, 2)
+    assert (rollback.seq, rollback.to_seq) == (7, 2)
+    assert said(pen.history) == ["ask t1", "say t1"]
+    assert seqs(list(pen.history.standing)) == [1, 2]
+    assert seqs(list(pen.history.entries)) == [1, 2, 3, 4, 5, 6, 7]
+    assert pen.history.message_count == 2
+    assert pen.history.turn_state("t2") is None
+    assert seqs(pen.history.context_entries("next")) == [1, 2]
+    pen.write(prompt("t4"))
+    assert seqs(pen.history.context_entries("t4")) == [1, 2, 8]
+
+
+def test_a_rollback_knows_how_the_conversation_stands_then(pen: Pen) -> None:
+    pen.write_all([SystemInstructionEntry(content="a"), NotebookEntry(content="b")])
+    pen.write_all([prompt("t4"), asking("t4", call()), answering("t4", call()), fault("t4")])
+    assert pen.history.rollback_to(4) == RollbackEntry(
+        to_seq=4, message_count=4, preview="say t2", system_seq=0, notebook_seq=0
+    )
+    assert pen.history.rollback_to(10) == RollbackEntry(
+        to_seq=10, message_count=8, preview="hello", system_seq=7, notebook_seq=8
+    )
+
+
+def test_a_rollback_can_be_taken_back(pen: Pen) -> None:
+    back(pen, 2)
+    undo = back(pen, 6)
+    assert undo.hidden == ()
+    assert said(pen.history) == ["ask t1", "say t1", "ask t2", "say t2", "ask t3", "say t3"]
+    assert pen.history.hidden == ((7, 8),)
+    redo = back(pen, 7)
+    assert redo.hidden == ((3, 7),)
+    assert said(pen.history) == ["ask t1", "say t1"]
+    assert ConversationHistory("s1", pen.history.entries).hidden == pen.history.hidden
+
+
+def test_going_back_into_a_branch_that_was_left_shows_that_branch(pen: Pen) -> None:
+    back(pen, 2)
+    pen.write_all([prompt("t4", "other"), answer("t4", "way")])
+    back(pen, 2)
+    back(pen, 9)
+    assert said(pen.history) == ["ask t1", "say t1", "other", "way"]
+    assert pen.history.hidden == ((3, 7), (10, 11))
+
+
+def test_clears_quarantines_compactions_and_epochs_are_undone(pen: Pen) -> None:
+    pen.write_all(
+        [
+            clear(),
+            QuarantineEntry(target_seq=2, code="x", content="x"),
+            CompactionEntry(content="x", from_seq=1, through_seq=4),
+            EpochEntry(reason="budget"),
+        ]
+    )
+    history = pen.history
+    assert history.get_context() == []
+    assert list(history.quarantined) == [2]
+    assert [entry.seq for entry in history.compactions] == [9]
+    assert history.epoch is not None
+    back(pen, 6)
+    assert len(history.get_context()) == 6
+    assert not history.quarantined
+    assert not history.compactions
+    assert pen.history.epoch is None
+
+
+def test_instruction_and_notebook_go_back_and_peoples_choices_stay(pen: Pen) -> None:
+    pen.write_all([SystemInstructionEntry(content="old"), NotebookEntry(content="old")])
+    pen.write_all([SystemInstructionEntry(content="new"), NotebookEntry(content="new")])
+    pen.write_all([RenamedEntry(name="mine"), ModelSwitchedEntry(model="a/b")])
+    pen.write_all([PinnedEntry(pinned=True), ArchivedEntry(archived=True)])
+    back(pen, 8)
+    history = pen.history
+    assert (history.system_instruction, history.notebook) == ("old", "old")
+    assert (history.name, history.model) == ("mine", "a/b")
+    assert (history.pinned, history.archived) == (True, True)
+    back(pen, 2)
+    assert (history.system_instruction, history.notebook) == (None, None)
+
+
+def test_a_prompt_that_was_taken_back_does_not_run_again_when_it_is_resent(pen: Pen) -> None:
+    sent = pen.write(ModelInputEntry(turn_id="t4", content="x", message_id="m4"))
+    pen.write(fault("t4"))
+    back(pen, 6)
+    assert pen.history.prompt_with("m4") == sent
+
+
+def test_a_turn_that_had_not_ended_there_is_over(pen: Pen) -> None:
+    pen.write_all([prompt("t4"), asking("t4", call()), answering("t4", call()), fault("t4")])
+    for to_seq in (7, 8, 9):
+        back(pen, to_seq)
+        assert pen.history.unfinished_turns() == []
+        assert pen.history.turn_state("t4") == "interrupted"
+        assert pen.history.open_calls("t4") == ()
+        assert seqs(pen.history.context_entries("next")) == [1, 2, 3, 4, 5, 6]
+        with pytest.raises(BadEntry, match="turn t4 has ended"):
+            pen.write(answer("t4", call=9))
+    assert pen.history.message_count == 8, "it still shows"
+
+
+@pytest.mark.parametrize("to_seq", [-1, 0, 6, 7, 100])
+def test_only_what_is_there_can_be_gone_back_to(pen: Pen, to_seq: int) -> None:
+    with pytest.raises(BadEntry):
+        pen.history.rollback_to(to_seq)
+    with pytest.raises(BadEntry):
+        pen.stamped(RollbackEntry(to_seq=to_seq))
+    assert pen.history.head_seq == 6
+
+
+def test_nothing_is_taken_back_while_a_turn_runs(pen: Pen) -> None:
+    pen.write(prompt("t4"))
+    with pytest.raises(BadEntry, match="a turn has not ended"):
+        pen.history.rollback_to(2)
+
+
+def test_whoever_drafts_a_rollback_need_not_know_the_rest(pen: Pen) -> None:
+    wrong = RollbackEntry(to_seq=4, message_count=1, preview="x", hidden=((1, 2),))
+    entry = pen.write(wrong)
+    assert isinstance(entry, RollbackEntry)
+    assert (entry.message_count, entry.preview, entry.hidden) == (4, "say t2", None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        CompactionEntry(content="x", from_seq=1, through_seq=7),
+        QuarantineEntry(target_seq=7, code="x", content="x"),
+        ForkedEntry(from_session_id="s0", at_seq=7),
+    ],
+)
+def test_a_fact_is_about_what_is_there(pen: Pen, wrong: Entry) -> None:
+    with pytest.raises(BadEntry, match="there are 1 to 6"):
+        pen.write(wrong)
+
+
+def test_a_fork_leaves_the_turns_that_were_under_way() -> None:
+    pen = Pen()
+    pen.write_all([prompt("t1"), answer("t1"), prompt("t2"), asking("t2", call()), prompt("t3")])
+    pen.write(ForkedEntry(from_session_id="s0", at_seq=5))
+    assert pen.history.unfinished_turns() == []
+    assert seqs(pen.history.context_entries("next")) == [1, 2]
+    assert pen.history.message_count == 5, "they still show"
+    pen.write_all([prompt("t4"), answer("t4")])
+    assert seqs(pen.history.context_entries("next")) == [1, 2, 7, 8]
+
+
+def test_replaying_gives_the_conversation_as_it_was_at_any_number(pen: Pen) -> None:
+    back(pen, 2)
+    pen.write_all([RenamedEntry(name="late"), prompt("t4")])
+    entries = list(pen.history.entries)
+    assert said(ConversationHistory.replay("s1", entries, 4)) == said(
+        ConversationHistory("s1", entries[:4])
+    )
+    then = ConversationHistory.replay("s1", iter(entries), 7)
+    assert (then.head_seq, then.message_count, then.name) == (7, 2, "ask t1")
+    assert ConversationHistory.replay("s1", entries, 0).head_seq == 0
+    with pytest.raises(BadEntry, match="there is no entry 10"):
+        ConversationHistory.replay("s1", entries, 10)
+
+
+def test_a_snapshot_stays_as_it_was(pen: Pen) -> None:
+    before = pen.history.snapshot()
+    pen.write_all([RenamedEntry(name="later"), SystemInstructionEntry(content="later")])
+    back(pen, 2)
+    pen.write(prompt("t4"))
+    assert seqs(list(before.entries)) == [1, 2, 3, 4, 5, 6]
+    assert (before.head_seq, before.message_count, before.name) == (6, 6, "ask t1")
+    assert (before.system_instruction, before.notebook, before.model) == (None, None, None)
+    after = pen.history.snapshot()
+    assert seqs(list(after.entries)) == [1, 2, 10]
+    with pytest.raises(AttributeError):
+        after.name = "x"  # type: ignore[misc]
+
+
+def test_messages_handed_out_are_copies() -> None:
+    pen = Pen()
+    pen.write(ModelInputEntry(turn_id="t1", content="x", metadata={"deep": {"a": [1]}}))
+    message = pen.history.recent(1)[0]
+    message.metadata["deep"]["a"].append(2)  # type: ignore[call-overload,index,union-attr]
+    assert pen.history.by_role("user")[0].metadata == {"deep": {"a": [1]}}
+
+
+def test_reading_a_record_with_many_rollbacks_looks_once_at_what_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pen = Pen()
+    pen.write_all([prompt("t0"), answer("t0")])
+    for number in range(1, 50):
+        pen.write_all([prompt(f"t{number}"), answer(f"t{number}")])
+        back(pen, pen.history.head_seq - 2)
+    looked_at: list[int] = []
+    add = Standing.add
+
+    def counted(standing: Standing, entry: Entry) -> None:
+        looked_at.append(entry.seq)
+        add(standing, entry)
+
+    monkeypatch.setattr(Standing, "add", counted)
+    assert ConversationHistory("s1", pen.history.entries).message_count == 2
+    assert looked_at == [1, 2]

@@ -1,0 +1,285 @@
+"""A conversation opened at its end: what it holds it knows, and it knows what it doesn't."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.storage.conversations import (
+    START,
+    Pen,
+    answer,
+    answering,
+    asking,
+    call,
+    chat,
+    clear,
+    fault,
+    prompt,
+)
+
+from nplt_storage.conversation.checkpoints import (
+    Checkpoint,
+    checkpoint_state,
+    read_checkpoint,
+    row_from_entries,
+)
+from nplt_storage.conversation.history import ConversationHistory, NotInReach
+from nplt_storage.conversation.rows import ConversationRow, fold_all, new_row
+from nplt_storage.errors import BadEntry, StorageError
+from nplt_storage.facts.entries import (
+    CheckpointEntry,
+    Entry,
+    ModelSwitchedEntry,
+    NotebookEntry,
+    PinnedEntry,
+    RenamedEntry,
+    RollbackEntry,
+    SystemInstructionEntry,
+)
+from nplt_storage.facts.lines import decode_line, encode_line
+
+
+def row_of(entries: list[Entry]) -> ConversationRow:
+    return fold_all(new_row("s1", user="ada", created_at=START), entries)
+
+
+def told() -> list[Entry]:
+    """Entries 1-4 say what holds, then ten turns of two entries each."""
+    pen = Pen()
+    pen.write_all([SystemInstructionEntry(content="be brief"), NotebookEntry(content="noted")])
+    pen.write_all([RenamedEntry(name="mine"), ModelSwitchedEntry(model="a/b")])
+    for number in range(10):
+        pen.write_all(
+            [prompt(f"t{number}", f"ask {number}"), answer(f"t{number}", f"say {number}")]
+        )
+    return list(pen.history.entries)
+
+
+def window(entries: list[Entry], *seqs: int) -> ConversationHistory:
+    held = [entry for entry in entries if entry.seq in seqs]
+    return ConversationHistory("s1", held, row=row_of(entries))
+
+
+def test_a_window_knows_from_the_row_what_came_before() -> None:
+    entries = told()
+    history = window(entries, 1, 2, 21, 22, 23, 24)
+    assert (history.head_seq, history.first_seq, history.message_count) == (24, 21, 20)
+    assert (history.name, history.model, history.pinned) == ("mine", "a/b", False)
+    assert (history.system_instruction, history.notebook) == ("be brief", "noted")
+    assert [message.seq for message in history.recent(99)] == [21, 22, 23, 24]
+    assert [entry.seq for entry in history.context_entries("next")] == [21, 22, 23, 24]
+
+
+def test_a_window_grows_as_the_whole_does() -> None:
+    entries = told()
+    history = window(entries, 1, 2, 23, 24)
+    pen = Pen(history=history)
+    pen.write_all([prompt("t10"), answer("t10"), PinnedEntry(pinned=True)])
+    assert (history.head_seq, history.message_count, history.pinned) == (27, 22, True)
+    assert history.turn_state("t10") == "completed"
+
+
+def test_the_first_prompt_gave_the_name_long_before_the_window() -> None:
+    entries = chat(5)
+    history = window(entries, *range(9, 13))
+    assert history.name == "word 0"
+
+
+def test_entries_missed_are_given_whole_or_not_at_all() -> None:
+    history = window(told(), 1, 2, 21, 22, 23, 24)
+    assert history.entries_after(24) == []
+    missed = history.entries_after(20)
+    assert missed is not None
+    assert [entry.seq for entry in missed] == [21, 22, 23, 24]
+    assert history.entries_after(19) is None
+    assert history.entries_after(0) is None
+    whole = ConversationHistory("s1", told())
+    assert whole.entries_after(-5) == whole.entries_after(0) == list(whole.entries)
+
+
+def test_a_window_goes_back_as_far_as_it_holds_everything() -> None:
+    entries = told()
+    history, whole = window(entries, 1, 2, 21, 22, 23, 24), ConversationHistory("s1", entries)
+    assert history.rollback_to(22) == whole.rollback_to(22)
+    with pytest.raises(NotInReach) as caught:
+        history.rollback_to(18)
+    assert isinstance(caught.value, StorageError)
+    with pytest.raises(NotInReach):
+        Pen(history=history).write(RollbackEntry(to_seq=18))
+    assert history.head_seq == 24
+    with pytest.raises(BadEntry):
+        history.rollback_to(24)
+
+
+def test_words_before_the_window_are_not_guessed() -> None:
+    history = window(told(), 1, 2, 21, 22, 23, 24)
+    with pytest.raises(NotInReach):
+        history.rollback_to(20)  # everything after it is held, but not its last words
+
+
+def test_an_instruction_before_the_window_is_not_guessed() -> None:
+    pen = Pen(history=ConversationHistory("s1", told()))
+    pen.write_all([SystemInstructionEntry(content="be kind"), prompt("t10"), answer("t10")])
+    entries = list(pen.history.entries)
+    history = window(entries, 2, 23, 24, 25, 26, 27)
+    assert history.system_instruction == "be kind"
+    assert history.rollback_to(25).system_seq == 25
+    with pytest.raises(NotInReach):
+        history.rollback_to(24)
+
+
+def test_a_window_leaves_out_what_was_taken_back() -> None:
+    pen = Pen(history=ConversationHistory("s1", told()))
+    pen.write(pen.history.rollback_to(6))
+    pen.write_all([prompt("t10"), answer("t10")])
+    entries = list(pen.history.entries)
+    history = window(entries, 1, 2, 3, 4, 5, 6, 26, 27)
+    assert history.first_seq == 1
+    assert history.message_count == 4
+    assert [entry.seq for entry in history.context_entries("next")] == [5, 6, 26, 27]
+    assert history.rollback_to(26) == pen.history.rollback_to(26)
+    assert history.rollback_to(3) == pen.history.rollback_to(3)
+    with pytest.raises(NotInReach):
+        history.rollback_to(24)  # hidden, and not held
+
+
+def test_a_conversation_that_was_taken_back_to_before_the_window_is_as_its_row_says() -> None:
+    pen = Pen(history=ConversationHistory("s1", told()))
+    pen.write(pen.history.rollback_to(8))
+    entries = list(pen.history.entries)
+    history = window(entries, 1, 2, 7, 8)
+    assert (history.head_seq, history.message_count) == (25, 4)
+    assert [message.content for message in history.recent(9)] == ["ask 1", "say 1"]
+    entry = Pen(history=history).write(prompt("t10"))
+    assert entry.seq == 26
+    assert history.entries_after(25) == [entry]
+
+
+def test_a_rollback_someone_else_drafted_moves_a_window_too() -> None:
+    whole = Pen(history=ConversationHistory("s1", told()))
+    history = window(told(), 1, 2, 21, 22, 23, 24)
+    rollback = whole.write(whole.history.rollback_to(8))
+    history.add(rollback)
+    assert history.message_count == whole.history.message_count == 4
+    assert history.hidden == whole.history.hidden
+    assert history.system_instruction == "be brief"
+    assert history.recent(9) == []
+    assert history.first_seq == 9
+
+
+def test_turns_that_have_not_ended_are_found_in_a_window() -> None:
+    pen = Pen(history=ConversationHistory("s1", told()))
+    pen.write_all([prompt("t10"), asking("t10", call())])
+    entries = list(pen.history.entries)
+    history = window(entries, 1, 2, 25, 26)
+    assert [entry.seq for entry in history.unfinished_turns()] == [25]
+    assert history.open_calls("t10") == (call(),)
+    Pen(history=history).write_all([answering("t10", call()), fault("t10")])
+    assert history.turn_state("t10") == "interrupted"
+
+
+def test_a_row_that_is_behind_catches_up() -> None:
+    entries = told()
+    history = ConversationHistory("s1", entries[18:], row=row_of(entries[:20]))
+    assert (history.head_seq, history.message_count) == (24, 20)
+
+
+def test_entries_come_in_order() -> None:
+    entries = chat(2)
+    with pytest.raises(BadEntry, match="entry 1 can't follow entry 2"):
+        ConversationHistory("s1", [entries[1], entries[0]])
+
+
+# How many turns a model sees
+
+
+def test_a_limit_counts_turns_that_ended_and_never_splits_one() -> None:
+    pen = Pen(history=ConversationHistory("s1", chat(9), turns_max=2))
+    history = pen.history
+    assert [entry.turn_id for entry in history.context_entries("next")] == ["t7"] * 2 + ["t8"] * 4
+    pen.write(prompt("t9"))
+    assert {entry.turn_id for entry in history.context_entries("t9")} == {"t7", "t8", "t9"}
+    assert {entry.turn_id for entry in history.context_entries("t5")} == {"t3", "t4", "t5"}
+    assert [message["turn_id"] for message in history.get_context(5)] == ["t7"] * 2 + ["t8"] * 3
+    assert [message["turn_id"] for message in history.get_context(1)] == ["t8"] * 3
+    assert history.message_count == len(history.recent(999)), "it is a view: nothing is gone"
+
+
+def test_a_limit_and_a_clear_both_hold() -> None:
+    pen = Pen(history=ConversationHistory("s1", chat(3), turns_max=2))
+    pen.write_all([clear(), prompt("t9"), answer("t9")])
+    assert {entry.turn_id for entry in pen.history.context_entries("next")} == {"t9"}
+
+
+# Trimmed conversations
+
+
+def trimmed(*, first: int) -> tuple[list[Entry], ConversationHistory]:
+    """The whole, and what is left of it: a checkpoint among the last entries."""
+    pen = Pen(history=ConversationHistory("s1", told()))
+    history = pen.history
+    state = Checkpoint(
+        row=row_of(list(history.entries)),
+        system_instruction=history.system_instruction,
+        notebook=history.notebook,
+    )
+    pen.write(CheckpointEntry(state=checkpoint_state(state)))
+    pen.write_all([prompt("t10", "ask 10"), answer("t10", "say 10")])
+    entries = list(history.entries)
+    return entries, ConversationHistory("s1", entries[first - 1 :])
+
+
+@pytest.mark.parametrize("first", [21, 25])
+def test_a_checkpoint_stands_for_what_was_trimmed(first: int) -> None:
+    entries, history = trimmed(first=first)
+    assert (history.head_seq, history.first_seq, history.message_count) == (27, first, 22)
+    assert (history.name, history.model) == ("mine", "a/b")
+    assert (history.system_instruction, history.notebook) == ("be brief", "noted")
+    assert row_from_entries(entries[first - 1 :]) == row_of(entries)
+
+
+def test_a_trimmed_conversation_goes_back_to_before_its_checkpoint() -> None:
+    _, history = trimmed(first=21)
+    pen = Pen(history=history)
+    pen.write(history.rollback_to(22))
+    assert [message.content for message in history.recent(9)] == ["ask 8", "say 8"]
+    assert history.system_instruction == "be brief"
+
+
+def test_nobody_goes_back_to_what_is_no_longer_kept() -> None:
+    entries, _ = trimmed(first=21)
+    row = replace(row_of(entries), first_seq=21)
+    history = ConversationHistory("s1", entries[20:], row=row)
+    with pytest.raises(BadEntry, match="entry 20 is no longer kept"):
+        history.rollback_to(20)
+    assert history.system_instruction == "be brief"
+
+
+def test_what_a_checkpoint_quotes_outweighs_an_older_entry_that_is_held() -> None:
+    pen = Pen()
+    pen.write_all([SystemInstructionEntry(content="old"), SystemInstructionEntry(content="new")])
+    state = checkpoint_state(
+        Checkpoint(row=row_of(list(pen.history.entries)), system_instruction="new")
+    )
+    pen.write_all([prompt("t1"), answer("t1"), CheckpointEntry(state=state)])
+    entries = list(pen.history.entries)
+    history = ConversationHistory("s1", [entries[0], *entries[2:]], row=row_of(entries))
+    assert history.system_instruction == "new"
+    assert history.rollback_to(3).system_seq == 2
+
+
+def test_a_checkpoint_comes_back_from_its_line() -> None:
+    row = replace(row_of(told()), hidden=((3, 5),), unfinished=(("t", 9),), pinned=True)
+    checkpoint = Checkpoint(row=row, notebook="noted")
+    entry = CheckpointEntry(seq=25, id="e", timestamp=START, state=checkpoint_state(checkpoint))
+    again = decode_line(encode_line(entry))
+    assert isinstance(again, CheckpointEntry)
+    assert read_checkpoint(again) == checkpoint
+
+
+@pytest.mark.parametrize("state", [{}, {"row": None}, {"row": {"name": "x"}}, {"row": [1]}])
+def test_a_checkpoint_nobody_understands_is_passed_over(state: dict[str, object]) -> None:
+    entry = CheckpointEntry(seq=9, id="e", timestamp=START, state=state)  # type: ignore[arg-type]
+    history = ConversationHistory("s1", [entry])
+    assert (history.head_seq, history.message_count) == (9, 0)

@@ -1,0 +1,282 @@
+"""What a start reads: nothing that is known, and everything that is not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import anyio
+import pytest
+from tests.storage.conversations import START, Pen, answer, chat, file_bytes, prompt
+from tests.storage.disk_fakes import WatchedDisk
+from tests.storage.json_stores import all_entries, open_store, row_of, rows, write
+
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.conversation.paging import PageQuery
+from nplt_storage.conversation.searching import SearchQuery
+from nplt_storage.errors import ConversationDamaged
+from nplt_storage.facts.entries import PinnedEntry, RenamedEntry
+from nplt_storage.files.disk import SystemDisk
+from nplt_storage.files.durability import Durability
+from nplt_storage.files.store import JsonFileStore
+from nplt_storage.files.workshop import FileSettings
+
+
+class Watch:
+    """A store on a disk that counts what is read while it starts."""
+
+    def __init__(self) -> None:
+        self.disk = WatchedDisk(SystemDisk(), lambda operation, length: None)
+
+    async def start(self, data_dir: Path) -> JsonFileStore:
+        self.disk.bytes_read = 0
+        return await open_store(data_dir, FileSettings(disk=self.disk))
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+async def _fill(data_dir: Path, *, conversations: int = 5) -> None:
+    store = await open_store(data_dir)
+    for number in range(conversations):
+        record = await store.create(f"s{number}", user="local")
+        history = ConversationHistory(f"s{number}")
+        await write(record, history, prompt("t1", f"question {number}"), answer("t1"))
+        await write(record, history, RenamedEntry(name=f"name {number}"))
+        await write(record, history, PinnedEntry(pinned=number % 2 == 0))
+    await store.close()
+
+
+def _file(data_dir: Path, session_id: str) -> Path:
+    return data_dir / "history" / f"session_20260102_{session_id}.json"
+
+
+async def test_a_start_reads_no_file_that_is_known(tmp_path: Path, watch: Watch) -> None:
+    await _fill(tmp_path)
+    store = await watch.start(tmp_path)
+    assert len(await rows(store)) == 5
+    assert watch.disk.bytes_read == 0
+    await store.close()
+
+
+async def test_what_was_only_looked_at_is_known_too(tmp_path: Path, watch: Watch) -> None:
+    await _fill(tmp_path)
+    store = await open_store(tmp_path)
+    await store.page("s1", PageQuery())  # the first look applies the opening rule
+    await (await store.open("s2")).record.close()
+    await store.close()
+    await (await watch.start(tmp_path)).close()
+    assert watch.disk.bytes_read == 0
+
+
+async def test_of_a_file_that_was_written_on_the_rest_is_read(tmp_path: Path, watch: Watch) -> None:
+    _file(tmp_path, "s1").parent.mkdir()
+    _file(tmp_path, "s1").write_bytes(file_bytes(chat(500), "s1"))
+    await (await open_store(tmp_path)).close()
+    shutil.copy(tmp_path / "catalog.sqlite", tmp_path / "stale")
+    store = await open_store(tmp_path)
+    opened = await store.open("s1")
+    await write(opened.record, opened.history, prompt("new", "a needle"), answer("new"))
+    expected = await row_of(store, "s1")
+    await store.close()
+    shutil.move(tmp_path / "stale", tmp_path / "catalog.sqlite")
+    again = await watch.start(tmp_path)
+    assert await row_of(again, "s1") == expected
+    assert len((await again.search("local", SearchQuery(text="needle"))).hits) == 1
+    assert watch.disk.bytes_read < 60_000 < _file(tmp_path, "s1").stat().st_size
+    await again.close()
+
+
+async def test_a_new_file_is_read_and_one_that_is_gone_forgotten(tmp_path: Path) -> None:
+    await _fill(tmp_path)
+    _file(tmp_path, "s0").unlink()
+    _file(tmp_path, "new").write_bytes(file_bytes(chat(3, content="thing "), "new"))
+    store = await open_store(tmp_path)
+    assert {row.session_id for row in await rows(store)} == {"new", "s1", "s2", "s3", "s4"}
+    hits = (await store.search("local", SearchQuery(text="thing 1"))).hits
+    assert [hit.session_id for hit in hits] == ["new"]
+    assert not (await store.search("local", SearchQuery(text="question 0"))).hits
+    await store.close()
+
+
+async def test_a_file_changed_by_someone_else_is_read_anew(tmp_path: Path) -> None:
+    await _fill(tmp_path)
+    pen = Pen()
+    other = pen.write_all([prompt("t1", "nothing like it"), answer("t1"), prompt("t2")])
+    other += pen.write_all([answer("t2", "long " * 500), prompt("t3"), answer("t3")])
+    path = _file(tmp_path, "s1")
+    with path.open("r+b") as file:  # the same inode, and longer
+        file.write(file_bytes(other, "s1"))
+    store = await open_store(tmp_path)
+    assert (await row_of(store, "s1")).name == "nothing like it"
+    assert await all_entries(store, "s1") == other
+    assert not (await store.search("local", SearchQuery(text="question 1"))).hits
+    await store.close()
+
+
+@pytest.mark.parametrize("harm", ["removed", "noise", "empty", "a directory"])
+async def test_a_lost_or_broken_catalogue_is_made_again(tmp_path: Path, harm: str) -> None:
+    await _fill(tmp_path)
+    store = await open_store(tmp_path)
+    before = await rows(store)
+    await store.close()
+    path = tmp_path / "catalog.sqlite"
+    for left in tmp_path.glob("catalog.sqlite*"):
+        left.unlink()
+    match harm:
+        case "noise":
+            path.write_bytes(os.urandom(10_000))
+        case "empty":
+            path.touch()
+        case "a directory":
+            path.mkdir()
+        case _:
+            pass
+    again = await open_store(tmp_path)
+    assert await rows(again) == before
+    if harm != "a directory":  # rows are kept in memory then, words are not
+        assert len((await again.search("local", SearchQuery(text="question"))).hits) == 5
+    await again.close()
+
+
+async def test_a_head_below_the_known_one_is_damage_and_stays_so(tmp_path: Path) -> None:
+    await _fill(tmp_path)
+    shorter = file_bytes(Pen().write_all([prompt("t1"), answer("t1")]), "s1")
+    _file(tmp_path, "s1").write_bytes(shorter)
+    for _ in range(2):
+        store = await open_store(tmp_path)
+        assert (await row_of(store, "s1")).damaged
+        with pytest.raises(ConversationDamaged, match="it ends at line 2, but there were 4"):
+            await store.open("s1")
+        await store.close()
+    assert _file(tmp_path, "s1").read_bytes() == shorter
+
+
+async def test_one_that_was_cut_short_while_served_is_damage_at_the_next_start_too(
+    tmp_path: Path,
+) -> None:
+    await _fill(tmp_path)
+    store = await open_store(tmp_path)
+    shorter = file_bytes(Pen().write_all([prompt("t1"), answer("t1")]), "s1")
+    _file(tmp_path, "s1").write_bytes(shorter)
+    with pytest.raises(ConversationDamaged, match="but there were 4"):
+        await store.page("s1", PageQuery())
+    assert (await row_of(store, "s1")).damaged
+    await store.close()
+    again = await open_store(tmp_path)
+    assert (await row_of(again, "s1")).damaged
+    await again.close()
+
+
+async def test_without_syncs_a_power_cut_may_shorten_a_file(tmp_path: Path) -> None:
+    settings = FileSettings(durability=Durability(mode="never"))
+    store = await open_store(tmp_path, settings)
+    record = await store.create("s1", user="local")
+    entries = Pen().write_all([prompt("t1"), answer("t1"), prompt("t2")])
+    for entry in entries:
+        await record.append(entry)
+    await store.close()
+    _file(tmp_path, "s1").write_bytes(file_bytes(entries[:2], "s1"))
+    again = await open_store(tmp_path, settings)
+    row = await row_of(again, "s1")
+    assert (row.damaged, row.head_seq) == (False, 2)
+    assert "a power cut may take" in again.description.promise
+    await again.close()
+
+
+async def test_a_file_that_was_put_right_is_well_at_the_next_start(tmp_path: Path) -> None:
+    await _fill(tmp_path)
+    whole = _file(tmp_path, "s1").read_bytes()
+    _file(tmp_path, "s1").write_bytes(b"X" + whole[1:])
+    store = await open_store(tmp_path)
+    assert (await row_of(store, "s1")).damaged
+    await store.close()
+    _file(tmp_path, "s1").write_bytes(whole)
+    again = await open_store(tmp_path)
+    assert not (await row_of(again, "s1")).damaged
+    await (await again.open("s1")).record.close()
+    await again.close()
+
+
+async def test_what_a_crash_left_on_its_way_in_is_swept_away(tmp_path: Path) -> None:
+    await _fill(tmp_path, conversations=1)
+    history = tmp_path / "history"
+    (history / ".session_20260102_s9.json.whole.new").write_bytes(b"half")
+    (history / ".session_20260102_s9.json.new").write_bytes(b"half")
+    (history / ".session_20260102_s9.blobs.new").mkdir()
+    (history / ".session_20260102_s9.blobs.new" / ("a" * 64)).write_bytes(b"half")
+    (history / ".someone's.new").write_bytes(b"not ours")
+    await (await open_store(tmp_path)).close()
+    names = sorted(path.name for path in history.iterdir())
+    assert names == [".someone's.new", "session_20260102_s0.json"]
+
+
+async def test_an_interrupted_deletion_is_finished(tmp_path: Path) -> None:
+    await _fill(tmp_path, conversations=2)
+    beside = _file(tmp_path, "s0").with_name("session_20260102_s0.json.orig")
+    beside.write_bytes(b"original")
+    folder = tmp_path / "trash" / f"{START:%Y%m%dT%H%M%S}_s0"
+    folder.mkdir()
+    _file(tmp_path, "s0").rename(folder / _file(tmp_path, "s0").name)
+    store = await open_store(tmp_path)
+    assert [row.session_id for row in await rows(store)] == ["s1"]
+    assert not beside.exists()
+    await store.undelete("s0")
+    assert beside.exists()
+    await store.close()
+
+
+async def test_where_much_is_to_be_read_who_asks_for_one_need_not_wait(tmp_path: Path) -> None:
+    (tmp_path / "history").mkdir()
+    for number in range(60):
+        session_id = f"s{number:02}"
+        _file(tmp_path, session_id).write_bytes(file_bytes(chat(5), session_id))
+    store = await open_store(tmp_path, FileSettings(read_before_serving_bytes=0))
+    last = await row_of(store, "s59")
+    assert (last.name, last.head_seq) == ("word 0", 12)
+    opened = await store.open("s58")
+    await write(opened.record, opened.history, prompt("new"), answer("new"))
+    await store.delete("s57")
+    while len(await rows(store)) < 59:
+        await anyio.lowlevel.checkpoint()
+    assert (await row_of(store, "s58")).head_seq == 14
+    assert await store.row("s57") is None
+    await store.close()
+
+
+async def test_a_start_that_was_cut_off_while_reading_goes_on_the_next_time(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "history").mkdir()
+    for number in range(60):
+        session_id = f"s{number:02}"
+        _file(tmp_path, session_id).write_bytes(file_bytes(chat(5), session_id))
+    await (await open_store(tmp_path, FileSettings(read_before_serving_bytes=0))).close()
+    store = await open_store(tmp_path)
+    assert len(await rows(store)) == 60
+    await store.close()
+
+
+async def test_a_long_one_that_is_asked_for_while_it_is_read_is_given_whole(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "history").mkdir()
+    entries = chat(600)  # more than one piece
+    _file(tmp_path, "long").write_bytes(file_bytes(entries, "long"))
+    for number in range(20):
+        _file(tmp_path, f"s{number}").write_bytes(file_bytes(chat(5), f"s{number}"))
+    store = await open_store(tmp_path, FileSettings(read_before_serving_bytes=0))
+    found: dict[str, int] = {}
+
+    async def look(session_id: str) -> None:
+        found[session_id] = (await row_of(store, session_id)).head_seq
+
+    async with anyio.create_task_group() as tasks:
+        for session_id in ("long", "s3", "s19", "long"):
+            tasks.start_soon(look, session_id)
+    assert found == {"long": entries[-1].seq, "s3": 12, "s19": 12}
+    assert (await store.open("long")).history.head_seq == entries[-1].seq
+    await store.close()

@@ -1,0 +1,123 @@
+"""A store is named in a few words; a word that means nothing is an error that helps."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.storage.conversations import ticking_clock
+from tests.support.redis_server import RedisServer
+
+from nplt_storage.errors import StorageUnavailable
+from nplt_storage.memory import MemoryStore
+from nplt_storage.opening import BadStoreConfig, StoreConfig, StoreContext, open_store
+from nplt_storage.store import ConversationStore
+
+
+async def opened(data_dir: Path, type: str, **options: object) -> ConversationStore:  # noqa: A002
+    config = StoreConfig(type=type, options=options)
+    return await open_store(config, data_dir=data_dir, clock=ticking_clock())
+
+
+class OwnStore(MemoryStore):
+    """What a user might write."""
+
+    options: Mapping[str, Any]
+
+    @classmethod
+    async def open(cls, options: Mapping[str, Any], context: StoreContext) -> OwnStore:  # type: ignore[override]
+        store = cls(context.clock)
+        store.options = options
+        return store
+
+
+@pytest.mark.parametrize("type", ["json", "memory"])
+async def test_a_store_is_opened_by_its_name(tmp_path: Path, type: str) -> None:  # noqa: A002
+    store = await opened(tmp_path / "data", type, max_turns=5)
+    assert store.description.backend == type
+    await store.close()
+
+
+async def test_files_are_kept_as_durably_as_asked_for(tmp_path: Path) -> None:
+    store = await opened(tmp_path / "data", "json", durability="interval", interval_seconds=3)
+    assert "3 s later" in store.description.promise
+    await store.close()
+
+
+async def test_redis_is_opened_by_its_url(redis_server: RedisServer, tmp_path: Path) -> None:
+    store = await opened(tmp_path, "redis", url=redis_server.url, key_prefix="named:", ttl=60)
+    await store.create("s1", user="ada")
+    assert store.description.backend == "redis"
+    await store.close()
+    with redis_server.client() as client:
+        assert 0 < client.pttl("named:s1:meta") <= 60_000
+
+
+async def test_ones_own_class_is_named_by_its_path(tmp_path: Path) -> None:
+    store = await opened(tmp_path, f"{__name__}:OwnStore", colour="green")
+    assert isinstance(store, OwnStore)
+    assert store.options == {"colour": "green"}
+
+
+async def test_the_default_is_files(tmp_path: Path) -> None:
+    store = await open_store(StoreConfig(), data_dir=tmp_path / "data", clock=ticking_clock())
+    assert store.description.backend == "json"
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("type", "options", "says"),
+    [
+        ("jsno", {}, "no store of type 'jsno' (did you mean 'json'?)"),
+        ("mongo", {}, "there are json, memory, redis, and package.module:Class"),
+        ("redis", {}, "a redis store needs url"),
+        ("redis", {"url": None}, "a redis store needs url"),
+        ("redis", {"uri": "redis://h"}, "no option 'uri' (did you mean 'url'?)"),
+        ("redis", {"url": "http://h"}, "url of a redis store begins with redis://"),
+        ("redis", {"url": "redis://h", "ttl": 0}, "ttl of a redis store is a whole number above 0"),
+        ("redis", {"url": "redis://h", "ttl": True}, "ttl of a redis store is a whole number"),
+        ("redis", {"url": "redis://h", "max_turns": "5"}, "max_turns of a redis store is a whole"),
+        ("redis", {"url": "redis://h", "key_prefix": ""}, "key_prefix of a redis store is text"),
+        ("json", {"max_turn": 3}, "did you mean 'max_turns'?"),
+        ("json", {"durability": "often"}, "is always, interval or never"),
+        ("json", {"interval_seconds": float("nan")}, "is a number of seconds above 0"),
+        ("memory", {"url": "redis://h"}, "a memory store has no option 'url'; it has max_turns"),
+        ("no.such.module:Store", {}, "can't be imported"),
+        (":Store", {}, "not of the form package.module:Class"),
+        ("nplt_storage.memory:MemoryStor", {}, "did you mean 'MemoryStore'?"),
+        ("nplt_storage.opening:StoreConfig", {}, "has no `open(options, context)`"),
+    ],
+)
+async def test_what_can_not_be_meant_is_refused(
+    tmp_path: Path,
+    type: str,  # noqa: A002
+    options: dict[str, object],
+    says: str,
+) -> None:
+    with pytest.raises(BadStoreConfig) as refusal:
+        await opened(tmp_path, type, **options)
+    assert says in str(refusal.value)
+
+
+async def test_without_the_redis_package_it_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("nplt_storage.redis_streams")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(BadStoreConfig, match=r"pip install 'nplt\[redis\]'"):
+        await opened(tmp_path, "redis", url="redis://localhost")
+
+
+async def test_a_redis_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> None:
+    with pytest.raises(StorageUnavailable, match="can't be reached"):
+        await opened(tmp_path, "redis", url=f"unix://{tmp_path}/nobody.sock")
+
+
+def test_redis_is_not_imported_before_it_is_asked_for() -> None:
+    program = "import sys, nplt_storage.opening; sys.exit('redis' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,0 +1,249 @@
+"""Redis dies, hangs, or its answer is lost: nothing acknowledged is, and nothing comes twice."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from tests.storage.store_makers import MemoryMaker
+from tests.support.cutting_proxy import CuttingProxy
+from tests.support.redis_server import RedisServer
+
+from nplt_storage.conversation.checkpoints import read_checkpoint
+from nplt_storage.conversation.paging import PageQuery
+from nplt_storage.errors import (
+    BadEntry,
+    ConversationDamaged,
+    ConversationNotFound,
+    StorageUnavailable,
+)
+from nplt_storage.facts.entries import CheckpointEntry, SystemInstructionEntry
+from nplt_storage.redis_streams.store import RedisStore
+from nplt_storage.testing.maker import ticking_clock
+from nplt_storage.testing.writing import (
+    Writer,
+    answer,
+    entries_of,
+    ids_of,
+    messages_among,
+    prompt,
+    row_of,
+)
+
+MAKE = MemoryMaker()
+"""Only for its clock."""
+prefixes = count()
+
+
+async def opened(url: str, prefix: str, *, timeout_seconds: float = 5.0) -> RedisStore:
+    return await RedisStore.open_url(
+        url, clock=ticking_clock(), key_prefix=prefix, timeout_seconds=timeout_seconds
+    )
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"failures{next(prefixes)}:"
+
+
+@pytest.fixture
+async def store(redis_server: RedisServer, prefix: str) -> AsyncIterator[RedisStore]:
+    store = await opened(redis_server.url, prefix, timeout_seconds=0.5)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def proxy(redis_server: RedisServer, tmp_path: Path) -> Iterator[CuttingProxy]:
+    target = redis_server.directory / "redis.sock"
+    proxy = CuttingProxy(tmp_path / "proxy.sock", target=target)
+    yield proxy
+    proxy.close()
+
+
+async def test_a_dead_redis_is_said_to_be_so_and_all_goes_on_when_it_is_back(
+    store: RedisStore, redis_server: RedisServer
+) -> None:
+    writer = await Writer.create(MAKE, store)
+    await writer.turns(1, 3)
+    redis_server.kill()
+    with pytest.raises(StorageUnavailable):
+        await writer.write(prompt("t4"))
+    with pytest.raises(StorageUnavailable):
+        await store.page("s1", PageQuery())
+    assert store.read_only_reason == "Redis can't be reached"
+    redis_server.start()
+    await writer.turns(4, 5)
+    assert store.read_only_reason is None
+    assert await entries_of(store) == list(writer.history.entries)
+
+
+async def test_nothing_acknowledged_is_lost_when_redis_is_killed_again_and_again(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis(appendfsync="always")
+    store = await opened(server.url, "p:")
+    assert "on its disk before it is acknowledged" in store.description.promise
+    writer = await Writer.create(MAKE, store)
+    for number in range(1, 6):
+        await writer.turns(number, number)
+        server.restart()
+    assert await entries_of(store) == list(writer.history.entries)
+    await store.close()
+
+
+async def test_a_redis_that_hangs_is_not_waited_for_and_what_failed_is_not_there(
+    store: RedisStore, redis_server: RedisServer
+) -> None:
+    writer = await Writer.create(MAKE, store)
+    await writer.write(prompt("t1"))
+    redis_server.freeze()
+    try:
+        with pytest.raises(StorageUnavailable, match="does not answer"):
+            await writer.write(answer("t1", "half heard"))
+    finally:
+        redis_server.thaw()
+    # Redis wakes up and does what was still waiting in its socket; the writer
+    # was told that it failed, so what it says next takes the place.
+    (said,) = await writer.write(answer("t1", "said instead"))
+    found = await entries_of(store)
+    assert found[1:] == [said]
+    assert (await row_of(store)).preview == "said instead"
+
+
+async def test_an_entry_that_failed_is_not_there_after_closing_either(
+    store: RedisStore, redis_server: RedisServer
+) -> None:
+    writer = await Writer.create(MAKE, store)
+    (first,) = await writer.write(prompt("t1"))
+    redis_server.freeze()
+    try:
+        with pytest.raises(StorageUnavailable):
+            await writer.write(answer("t1", "half heard"))
+    finally:
+        redis_server.thaw()
+    await writer.record.close()
+    assert await entries_of(store) == [first]
+    again = Writer.of(MAKE, await store.open("s1"))
+    await again.write(answer("t1", "once more"))
+    assert (await row_of(store)).head_seq == 2
+
+
+async def test_an_append_whose_answer_was_lost_is_there_once(
+    proxy: CuttingProxy, prefix: str
+) -> None:
+    store = await opened(proxy.url, prefix)
+    writer = await Writer.create(MAKE, store)
+    for number in range(5):
+        proxy.lose_reply_to(b"needle%d" % number)
+        await writer.write(prompt(f"t{number}", f"needle{number}"))
+    assert proxy.replies_lost == 5
+    found = await entries_of(store)
+    assert found == list(writer.history.entries)
+    await store.close()
+
+
+async def test_a_writer_whose_answer_was_lost_and_who_was_overtaken_learns_both(
+    store: RedisStore, redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entry is there, for another server went on from it; what it says next is refused."""
+    writer = await Writer.create(MAKE, store)
+    run = store._connection.run
+
+    def lost_and_overtaken(script: str, keys: list[str], *arguments: bytes) -> object:
+        monkeypatch.undo()
+        run(script, keys, *arguments)
+        run(script, keys, 2, b"another server's line", *arguments[2:])
+        raise redis.ConnectionError
+
+    monkeypatch.setattr(store._connection, "run", lost_and_overtaken)
+    await writer.write(prompt("t1"))
+    with pytest.raises(BadEntry, match="another server"):
+        await writer.write(answer("t1"))
+
+
+async def test_a_cut_whose_answer_was_lost_is_made_once_and_nothing_is_miscounted(
+    proxy: CuttingProxy, prefix: str
+) -> None:
+    store = await RedisStore.open_url(
+        proxy.url, clock=ticking_clock(), key_prefix=prefix, max_turns=2
+    )
+    writer = await Writer.create(MAKE, store)
+    await writer.write(SystemInstructionEntry(content="be brief"))
+    for number in range(1, 9):
+        if number in (5, 6):  # the cuts before were heard of, so Redis knows the script
+            proxy.lose_reply_to(b'"kind":"checkpoint"')
+        await writer.turns(number, number)
+    assert proxy.replies_lost == 2
+    await writer.record.close()
+    opened_again = await store.open("s1")
+    history, row = opened_again.history, opened_again.row
+    assert history.message_count == writer.history.message_count
+    assert history.system_instruction == "be brief"
+    checkpoint, *kept = await entries_of(store)
+    assert {entry.turn_id for entry in kept} == {"t7", "t8"}
+    assert row.first_seq == kept[0].seq == checkpoint.seq + 1
+    assert isinstance(checkpoint, CheckpointEntry)
+    state = read_checkpoint(checkpoint)
+    assert state is not None
+    assert state.row.message_count + len(messages_among(kept)) == row.message_count
+    await store.close()
+
+
+async def test_a_conversation_redis_has_lost_is_not_found(
+    store: RedisStore, redis_server: RedisServer, prefix: str
+) -> None:
+    writer = await Writer.create(MAKE, store)
+    await writer.write(prompt("t1"))
+    with redis_server.client() as client:
+        client.delete(*client.keys(f"{prefix}s1:*"))
+    with pytest.raises(ConversationNotFound):
+        await writer.write(answer("t1"))
+    assert await ids_of(store) == []
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing", "headless"])
+async def test_damage_is_noticed_and_only_one_conversation_suffers(
+    store: RedisStore, redis_server: RedisServer, prefix: str, damage: str
+) -> None:
+    for session_id in ("s1", "s2"):
+        writer = await Writer.create(MAKE, store, session_id)
+        await writer.turns(1, 3)
+        await writer.record.close()
+    log = f"{prefix}s1:log"
+    with redis_server.client() as client:
+        if damage == "flipped":
+            found: Any = client.execute_command("XRANGE", log, "-", "+")
+            lines = [bytes(fields[b"line"]) for _, fields in found]
+            client.delete(log)
+            for seq, line in enumerate(lines, 1):
+                client.xadd(log, {"line": line.replace(b"say 2", b"sey 2")}, id=f"{seq}-0")
+        else:
+            client.xdel(log, "5-0" if damage == "missing" else "8-0")
+    with pytest.raises(ConversationDamaged):
+        await store.open("s1")
+    assert sorted(await ids_of(store)) == ["s1", "s2"]
+    assert (await row_of(store, "s1")).damaged
+    assert not (await row_of(store, "s2")).damaged
+    await Writer.of(MAKE, await store.open("s2")).turns(4, 4)
+
+
+async def test_a_redis_without_memory_refuses_and_goes_on_when_it_has_some(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    server = start_redis()
+    store = await opened(server.url, "p:")
+    assert "lost when it stops" in store.description.promise
+    writer = await Writer.create(MAKE, store)
+    with server.client() as client:
+        client.config_set("maxmemory", "1")
+        with pytest.raises(StorageUnavailable, match="no memory left"):
+            await writer.write(prompt("t1"))
+        assert await entries_of(store) == []
+        client.config_set("maxmemory", "0")
+    await writer.write(prompt("t1"))
+    await store.close()

@@ -1,0 +1,112 @@
+"""Real processes on one Redis: they contend, they are killed, and the record is sound."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from tests.storage.store_makers import MemoryMaker
+from tests.support.redis_server import RedisServer
+from tests.support.server_process import clean_environment
+
+from nplt_storage.redis_streams.store import RedisStore
+from nplt_storage.testing.maker import ticking_clock
+from nplt_storage.testing.writing import Writer, entries_of, row_of, without_gaps
+
+PROGRAM = Path(__file__).parent / "redis_writer.py"
+MAKE = MemoryMaker()
+"""Only for its clock."""
+prefixes = count()
+
+
+class Process:
+    def __init__(self, server: RedisServer, prefix: str, name: str, turns: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(PROGRAM), server.url, prefix, name, str(turns)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=clean_environment(),
+        )
+
+    def acknowledged(self, *, at_most: int | None = None) -> Iterator[str]:
+        """Ids as they come, until it waits."""
+        assert self._process.stdout is not None
+        for place, line in enumerate(self._process.stdout, 1):
+            if line.strip() == "waiting":
+                return
+            yield line.strip()
+            if place == at_most:
+                return
+
+    def kill(self) -> list[str]:
+        """Gives the ids it had told nobody asked for yet."""
+        self._process.kill()
+        rest, _ = self._process.communicate(timeout=30)
+        return [line for line in rest.splitlines() if line != "waiting"]
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"processes{next(prefixes)}:"
+
+
+async def opened(server: RedisServer, prefix: str) -> RedisStore:
+    return await RedisStore.open_url(server.url, clock=ticking_clock(), key_prefix=prefix)
+
+
+async def test_two_processes_that_contend_lose_and_mix_nothing(
+    redis_server: RedisServer, prefix: str
+) -> None:
+    store = await opened(redis_server, prefix)
+    await store.create("s1", user="ada")
+    processes = [Process(redis_server, prefix, name, 20) for name in ("a", "b")]
+    kept = [id_ for process in processes for id_ in process.acknowledged()]
+    for process in processes:
+        process.kill()
+    found = await entries_of(store)
+    assert without_gaps(found)
+    assert sorted(entry.id for entry in found) == sorted(kept)
+    assert len(kept) == 40
+    assert (await row_of(store)).head_seq == 40
+    for name in ("a", "b"):
+        own = [entry.turn_id for entry in found if (entry.turn_id or "").startswith(name)]
+        assert own == [f"{name}{number}" for number in range(20)]
+    await store.close()
+
+
+async def test_a_killed_writer_loses_nothing_it_was_told_is_there(
+    redis_server: RedisServer, prefix: str
+) -> None:
+    store = await opened(redis_server, prefix)
+    record = await store.create("s1", user="ada")
+    await record.close()
+    process = Process(redis_server, prefix, "a", 100_000)
+    told = [*process.acknowledged(at_most=25), *process.kill()]
+    found = await entries_of(store)
+    assert without_gaps(found)
+    # One more may be there: it was killed before it could say so.
+    assert [entry.id for entry in found][: len(told)] == told
+    assert len(found) - len(told) in (0, 1)
+    writer = Writer.of(MAKE, await store.open("s1"))
+    await writer.turns(1, 1)
+    await store.close()
+
+
+async def test_what_a_killed_writer_was_saying_is_there(
+    redis_server: RedisServer, prefix: str
+) -> None:
+    store = await opened(redis_server, prefix)
+    record = await store.create("s1", user="ada")
+    await record.close()
+    process = Process(redis_server, prefix, "a", 2)
+    assert len(list(process.acknowledged())) == 2
+    process.kill()
+    opened_again = await store.open("s1")
+    assert opened_again.said is not None
+    assert opened_again.said.turn_id == "a1"
+    assert opened_again.said.text == "a was saying"
+    await store.close()

@@ -1,0 +1,163 @@
+"""What was deleted can be brought back whole, for a while, and nothing is overwritten."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tests.storage.conversations import START
+from tests.storage.disk_fakes import MemoryDisk, StopAt, WatchedDisk
+from tests.storage.file_fakes import PowerCut
+
+from nplt_storage.data_directory import DataDirectory
+from nplt_storage.errors import ConversationExists, ConversationNotFound
+from nplt_storage.files.disk import Disk
+from nplt_storage.files.trash import KEPT_FOR, Trash
+
+ROOT = Path("data")
+HISTORY = ROOT / "history"
+FOLDER = ROOT / "trash" / "20260102T030405_s1"
+ALL = {
+    HISTORY / "session_20260102_s1.json": b"the conversation",
+    HISTORY / "session_20260102_s1.json.broken-1": b"torn",
+    HISTORY / "session_20260102_s1.json.live": b"said",
+    HISTORY / "session_20260102_s1.json.orig": b"original",
+    HISTORY / "session_20260102_s1.blobs" / ("a" * 64): b"blob",
+    ROOT / "files" / "s1" / ("b" * 32): b"attachment",
+}
+OTHERS = {
+    HISTORY / "session_20260102_s10.json": b"another",
+    HISTORY / "session_20260102_s10.json.live": b"another's",
+    HISTORY / "session_20260102_s10.blobs" / ("a" * 64): b"another's",
+    ROOT / "files" / "s10" / ("b" * 32): b"another's",
+    ROOT / "trash" / "session_20250101_old.json": b"an older program's trash",
+}
+
+
+def _disk() -> MemoryDisk:
+    disk = MemoryDisk()
+    for path, data in (ALL | OTHERS).items():
+        disk.put(path, data)
+    return disk
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    return _disk()
+
+
+def _trash(disk: Disk) -> Trash:
+    return Trash(disk, DataDirectory(ROOT))
+
+
+def _in_trash() -> dict[Path, bytes]:
+    moved: dict[Path, bytes] = {}
+    for path, data in ALL.items():
+        if path.is_relative_to(HISTORY):
+            moved[FOLDER / path.relative_to(HISTORY)] = data
+        else:
+            moved[FOLDER / "files" / path.name] = data
+    return moved
+
+
+def test_all_of_it_goes_to_one_folder_that_says_when(disk: MemoryDisk) -> None:
+    _trash(disk).put("s1", at=START)
+    assert disk.contents == _in_trash() | OTHERS
+
+
+def test_all_of_it_comes_back(disk: MemoryDisk) -> None:
+    before = disk.contents
+    _trash(disk).put("s1", at=START)
+    assert _trash(disk).take_back("s1") == ["session_20260102_s1.json"]
+    assert disk.contents == before
+    assert disk.names_in(ROOT / "trash") == ["session_20250101_old.json"]
+
+
+def test_two_files_for_one_conversation_go_and_come_back_together(disk: MemoryDisk) -> None:
+    disk.put(HISTORY / "session_20260103_s1.json", b"again")
+    before = disk.contents
+    _trash(disk).put("s1", at=START)
+    assert not any(name.endswith("_s1.json") for name in disk.names_in(HISTORY))
+    assert len(_trash(disk).take_back("s1")) == 2
+    assert disk.contents == before
+
+
+def test_what_is_not_there_is_not_found(disk: MemoryDisk) -> None:
+    with pytest.raises(ConversationNotFound):
+        _trash(disk).put("s2", at=START)
+    for never_deleted in ("s1", "old", "..", "*"):
+        with pytest.raises(ConversationNotFound):
+            _trash(disk).take_back(never_deleted)
+
+
+def test_deleted_twice_the_later_one_comes_back_first(disk: MemoryDisk) -> None:
+    path = HISTORY / "session_20260102_s1.json"
+    _trash(disk).put("s1", at=START)
+    for text in (b"second", b"third"):
+        disk.put(path, text)
+        _trash(disk).put("s1", at=START)  # within the same second
+    for text in (b"third", b"second", b"the conversation"):
+        _trash(disk).take_back("s1")
+        assert disk.contents[path] == text
+        disk.remove(path)
+
+
+def test_it_does_not_come_back_over_another_one(disk: MemoryDisk) -> None:
+    _trash(disk).put("s1", at=START)
+    disk.put(HISTORY / "session_20260105_s1.json", b"another")
+    before = disk.contents
+    with pytest.raises(ConversationExists):
+        _trash(disk).take_back("s1")
+    assert disk.contents == before
+
+
+def test_emptied_after_thirty_days_from_the_deletion(disk: MemoryDisk) -> None:
+    trash = _trash(disk)
+    trash.put("s1", at=START)
+    trash.put("s10", at=START + timedelta(seconds=2))
+    assert trash.empty(START + KEPT_FOR) == 0
+    assert trash.empty(START + KEPT_FOR + timedelta(seconds=1)) == 1
+    assert disk.names_in(ROOT / "trash") == ["20260102T030407_s10", "session_20250101_old.json"]
+    with pytest.raises(ConversationNotFound):
+        trash.take_back("s1")
+
+
+def test_a_crash_at_any_call_of_a_deletion_leaves_it_there_or_gone_and_whole_either_way() -> None:
+    outcomes = set()
+    for stop in range(1, 40):
+        disk, watch = _disk(), StopAt(stop)
+        before = disk.contents
+        with suppress(PowerCut):
+            _trash(WatchedDisk(disk, watch)).put("s1", at=START)
+        _trash(disk).finish(disk.names_in(HISTORY))
+        if HISTORY / "session_20260102_s1.json" in disk.contents:
+            assert disk.contents == before
+            outcomes.add("there")
+        else:
+            assert disk.contents == _in_trash() | OTHERS
+            outcomes.add("gone")
+            _trash(disk).take_back("s1")
+            assert disk.contents == before
+    assert outcomes == {"there", "gone"}
+
+
+def test_a_crash_at_any_call_of_bringing_it_back_can_be_repeated() -> None:
+    whole = _disk().contents
+    for stop in range(1, 40):
+        disk = _disk()
+        _trash(disk).put("s1", at=START)
+        with suppress(PowerCut):
+            _trash(WatchedDisk(disk, StopAt(stop))).take_back("s1")
+        _trash(disk).finish(disk.names_in(HISTORY))
+        if HISTORY / "session_20260102_s1.json" not in disk.contents:
+            _trash(disk).take_back("s1")
+        assert {**disk.contents} == whole
+
+
+def test_what_stands_beside_no_file_and_was_never_deleted_is_left_alone(disk: MemoryDisk) -> None:
+    disk.put(HISTORY / "session_20260102_s3.json.orig", b"someone's")
+    before = disk.contents
+    _trash(disk).finish(disk.names_in(HISTORY))
+    assert disk.contents == before
