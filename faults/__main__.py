@@ -49,7 +49,6 @@ def main() -> int:
             scratch=scratch,
             seed=options.seed,
             quick=options.quick,
-            every_byte=options.every_byte,
             sabotage=options.sabotage,
         )
         for number in options.numbers or CHECKS:
@@ -64,7 +63,6 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m faults", description="Break it.")
     parser.add_argument("numbers", nargs="*", metavar="NUMBER", type=str.upper, help="P1 P3 …")
     parser.add_argument("--quick", action="store_true", help="fewer faults of each kind")
-    parser.add_argument("--every-byte", action="store_true", help="P6 leaves none out: hours")
     parser.add_argument("--list", action="store_true", help="say what there is, and exit")
     parser.add_argument("--seed", type=int, default=2026, help="of everything left to chance")
     parser.add_argument("--dir", type=Path, help="where to put files meanwhile")

@@ -22,7 +22,6 @@ class Plan:
     scratch: Path
     seed: int
     quick: bool = False
-    every_byte: bool = False
     sabotage: bool = False
     """An acknowledged line is taken out after each fault: every check must fail."""
 

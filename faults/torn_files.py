@@ -2,9 +2,10 @@
 conversation apart; the list still shows all.
 
 A file of 1,000 messages is cut at every byte of its last lines, around the end
-of every line and at many bytes in between (with `--every-byte`, at every byte),
-and bits of it are flipped. Hundreds of such files lie in one directory, and the
-server is asked for each. Nothing here is about syncs, so it is done in memory.
+of every line and at many bytes in between, and bits of it are flipped. Hundreds
+of such files lie in one directory, and the server is asked for each; then the
+storage room itself is, at every single byte. Nothing here is about syncs, so it
+is done in memory.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from faults.every_byte import every_byte
 from faults.flipped_bits import flipped_bits
 from faults.ledger import Ledger
 from faults.nursery import ForkedServer, Nursery
@@ -36,10 +38,11 @@ _PROMPT_STRIDE = 61
 def torn_files(plan: Plan) -> list[Result]:
     with memory_directory(plan) as directory, Nursery() as nursery:
         specimen = make_specimen(nursery, directory)
-        return [
+        results = [
             _cut_files(plan, specimen, directory),
             flipped_bits(plan, specimen, directory, nursery),
         ]
+        return results if plan.quick else [*results, every_byte(plan, specimen, directory)]
 
 
 def _cut_files(plan: Plan, specimen: Specimen, directory: Path) -> Result:
@@ -57,10 +60,8 @@ def _cut_files(plan: Plan, specimen: Specimen, directory: Path) -> Result:
 
 def _cuts(plan: Plan, specimen: Specimen) -> Sequence[int]:
     """A file without its closing line is counted again from its lines, so each cut
-    costs the reading of a whole file: all of them take hours."""
+    costs the reading of a whole file."""
     size = len(specimen.data)
-    if plan.every_byte:
-        return range(size + 1)
     tail = specimen.ends[-2 if plan.quick else -8]
     ends = specimen.ends[:: 50 if plan.quick else 4]
     near_ends = {end + by for end in ends for by in (-1, 0, 1)}

@@ -39,6 +39,16 @@ from tests.support.server_process import ServerProcess
 
 
 @pytest.fixture
+def server(request: pytest.FixtureRequest) -> ServerProcess:
+    """Shared, unless a test cares who else has conversations there."""
+    alone = request.node.get_closest_marker("alone")
+    name = "start_server" if alone else "shared_server"
+    found = request.getfixturevalue(name)
+    started: ServerProcess = found() if alone else found
+    return started
+
+
+@pytest.fixture
 def client(connect: Connect) -> RawClient:
     raw = connect()
     raw.hello()
@@ -265,6 +275,7 @@ def walk(
             return seen
 
 
+@pytest.mark.alone
 def test_lists_are_paged_newest_first(client: RawClient) -> None:
     names = [f"talk {number}" for number in range(7)]
     for name in names:
@@ -285,6 +296,7 @@ def test_lists_are_paged_newest_first(client: RawClient) -> None:
     assert [row["name"] for row in found] == ["talk 4"]
 
 
+@pytest.mark.alone
 def test_switching_takes_id_name_or_unique_prefix(client: RawClient) -> None:
     first = client.request(SESSION_NEW, {"name": "one"}).json["session_id"]
     client.request(SESSION_NEW, {"name": "twin"})
@@ -297,6 +309,7 @@ def test_switching_takes_id_name_or_unique_prefix(client: RawClient) -> None:
     assert client.request(SESSION_SWITCH, {"session_id": "nobody"}).json["code"] == "not_found"
 
 
+@pytest.mark.alone
 def test_a_fresh_conversation_is_listed_with_its_first_message(connect: Connect) -> None:
     client = connect()
     session_id = client.hello()["session_id"]
@@ -311,6 +324,7 @@ def test_a_fresh_conversation_is_listed_with_its_first_message(connect: Connect)
     assert row["name"] == "hello from afar"
 
 
+@pytest.mark.alone
 def test_renaming_is_seen_by_everyone_attached(client: RawClient, connect: Connect) -> None:
     client.ask("hello")
     session_id = (
@@ -376,6 +390,7 @@ def test_a_model_switch_is_kept_and_told(
     assert "two/echo" in unknown["message"]
 
 
+@pytest.mark.alone
 def test_deleting_moves_everyone_to_a_fresh_conversation(
     client: RawClient, connect: Connect, server: ServerProcess
 ) -> None:
@@ -394,6 +409,7 @@ def test_deleting_moves_everyone_to_a_fresh_conversation(
     assert any(session_id in path.name for path in (server.data_dir / "trash").rglob("*"))
 
 
+@pytest.mark.alone
 def test_status_says_how_it_is_going(client: RawClient) -> None:
     client.ask("hello")
     status = client.request(STATUS).json

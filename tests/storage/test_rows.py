@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.storage.conversations import START, Pen, answer, asking, call, chat, clear, prompt
 
-from nplt_storage.conversation.catalog import Catalog
 from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.conversation.row_lists import RowQuery, page_of
 from nplt_storage.conversation.rows import (
     ConversationRow,
     fold_all,
@@ -83,36 +83,17 @@ def test_the_row_and_the_history_count_alike() -> None:
     assert (row.message_count, row.head_seq) == (history.message_count, history.head_seq)
 
 
-def test_the_list_of_a_user_is_theirs_alone_and_newest_first() -> None:
-    def row(session_id: str, user: str, minutes: int, *, pinned: bool = False) -> ConversationRow:
+def test_a_list_is_newest_first_with_the_pinned_on_top() -> None:
+    def row(session_id: str, minutes: int, *, pinned: bool = False) -> ConversationRow:
         at = START + timedelta(minutes=minutes)
         return ConversationRow(
             session_id=session_id,
-            user=user,
+            user="ada",
             created_at=at,
             updated_at=at,
             last_accessed=at,
             pinned=pinned,
         )
 
-    catalog = Catalog(
-        [
-            row("a", "ada", 1),
-            row("b", "bob", 2),
-            row("c", "ada", 3),
-            row("d", "ada", 0, pinned=True),
-        ]
-    )
-    assert [row.session_id for row in catalog.of_user("ada")] == ["d", "c", "a"]
-    assert catalog.of_user("eve") == []
-
-
-def test_touching_moves_last_access_forward_only() -> None:
-    catalog = Catalog([new_row("a", user="ada", created_at=START)])
-    catalog.touch("a", START + timedelta(hours=1))
-    catalog.touch("a", START)
-    catalog.touch("not there", START)
-    row = catalog.get("a")
-    assert row is not None
-    assert row.last_accessed == START + timedelta(hours=1)
-    assert row.updated_at == START
+    rows = [row("a", 1), row("c", 3), row("d", 0, pinned=True)]
+    assert [row.session_id for row in page_of(rows, RowQuery()).rows] == ["d", "c", "a"]

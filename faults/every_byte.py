@@ -1,0 +1,110 @@
+"""P6, without a server: the file of 1,000 messages, cut at every byte there is.
+
+Here the storage room is asked directly, a third of a million times, by as many
+processes as there are processors. After each cut the file is opened by the
+rule: every line before the cut is there byte for byte, what was torn lies
+beside it, and one more entry can be appended and read back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from faults.plan import Plan
+from faults.progress import Progress
+from faults.results import Promised, Result
+from faults.specimen import Specimen, place
+from nplt_storage.errors import ConversationDamaged, StorageError
+from nplt_storage.facts.entries import DebugEntry
+from nplt_storage.file_operations import SystemFiles
+from nplt_storage.files.appender import Appender
+from nplt_storage.files.file import JsonFile
+
+_SHARE = 500
+_PARSED_STRIDE = 101
+"""Every so many cuts the whole document is parsed as well; that takes the longest."""
+_NEXT = DebugEntry(
+    id="next", timestamp=datetime(2026, 1, 1, tzinfo=UTC), category="faults", content="next"
+)
+
+
+def every_byte(plan: Plan, specimen: Specimen, directory: Path) -> Result:
+    cuts = range(len(specimen.data) + 1)
+    shares = [cuts[start : start + _SHARE] for start in range(0, len(cuts), _SHARE)]
+    progress = Progress("P6 every byte", len(cuts))
+    complaints: list[str] = []
+    with ProcessPoolExecutor() as processes:
+        try_share = partial(_try_share, specimen, directory, plan.sabotage)
+        for share, said in zip(shares, processes.map(try_share, shares), strict=True):
+            complaints += said
+            for _ in share:
+                progress.step(f"{len(complaints)} complaints")
+    progress.end()
+    promised = Promised(number="P6", what="a file cut at every byte")
+    return promised.judged(complaints, f"{len(cuts):,} cuts")
+
+
+def _try_share(
+    specimen: Specimen, directory: Path, sabotage: bool, cuts: Sequence[int]
+) -> list[str]:
+    logging.disable(logging.WARNING)  # each cut is set aside, and said to be
+    data_dir = directory / f"bytes-{os.getpid()}"
+    (data_dir / "history").mkdir(parents=True, exist_ok=True)
+    path = place(data_dir, specimen.session_id, specimen.data)
+    complaints: list[str] = []
+    for cut in cuts:
+        data = specimen.data[:cut]
+        whole = specimen.whole_lines(cut)
+        if sabotage and whole > 0:
+            data = data[: specimen.ends[whole - 1]] + data[specimen.ends[whole] :]
+        path.write_bytes(data)
+        complaints += [f"cut at byte {cut}: {said}" for said in _try_one(path, specimen, cut)]
+    return complaints
+
+
+def _try_one(path: Path, specimen: Specimen, cut: int) -> Iterator[str]:
+    whole = specimen.whole_lines(cut)
+    file = JsonFile(path, specimen.session_id, files=SystemFiles(), new_id=lambda: "new")
+    try:
+        appender = Appender(file, file.open_for_appending())
+    except ConversationDamaged as damage:
+        if whole >= 0:
+            yield f"it is called damaged: {damage}"
+        elif path.read_bytes() != specimen.data[:cut]:
+            yield "a damaged file was changed"
+        return
+    entry = replace(_NEXT, seq=whole + 1)
+    try:
+        appender.append(entry)
+    except StorageError as error:
+        yield f"it does not go on: {error}"
+        return
+    finally:
+        appender.close()
+    kept = specimen.data[: specimen.ends[whole]]
+    now = path.read_bytes()
+    if not now.startswith(kept):
+        yield "a line before the cut was changed"
+    with file.reading() as source:
+        if source.head_seq != whole + 1 or list(source.after(whole)) != [entry]:
+            yield "what was appended can't be read back"
+    if cut % _PARSED_STRIDE == 0 and len(json.loads(now)["messages"]) != whole + 1:
+        yield "the document holds something else"
+    yield from _kept_aside(path, specimen.data[specimen.ends[whole] : cut], cut, specimen)
+
+
+def _kept_aside(path: Path, torn: bytes, cut: int, specimen: Specimen) -> Iterator[str]:
+    aside = sorted(path.parent.glob(f"{path.name}.broken-*"))
+    found = [broken.read_bytes() for broken in aside]
+    if cut < len(specimen.data) and found != ([torn] if torn else []):
+        yield f"{len(torn)} torn bytes are not kept aside as they were"
+    for broken in aside:
+        broken.unlink()
