@@ -114,6 +114,7 @@ async def _open_memory(options: Options, context: StoreContext) -> ConversationS
 
 async def _open_files(options: Options, context: StoreContext) -> ConversationStore:
     from nplt_storage.files.durability import Durability
+    from nplt_storage.files.free_space import FREE_BYTES_MIN
     from nplt_storage.files.store import JsonFileStore
     from nplt_storage.files.workshop import FileSettings
 
@@ -123,6 +124,7 @@ async def _open_files(options: Options, context: StoreContext) -> ConversationSt
             interval_seconds=options.get("interval_seconds", 1.0),
         ),
         max_turns=options.get("max_turns"),
+        free_bytes_min=options.get("free_bytes_min", FREE_BYTES_MIN),
     )
     return await JsonFileStore.open_directory(
         context.data_dir, clock=context.clock, settings=settings
@@ -161,6 +163,7 @@ _BACKENDS: dict[str, _Backend] = {
             "durability": _durability,
             "interval_seconds": _seconds,
             "max_turns": _count,
+            "free_bytes_min": _count,
         },
     ),
     "memory": _Backend(open=_open_memory, options={"max_turns": _count}),

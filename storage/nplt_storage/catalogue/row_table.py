@@ -8,7 +8,6 @@ knows of it.
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import replace
 from datetime import datetime
 
 from nplt_storage.catalogue.freshness import FileStamp, FoundFile
@@ -148,11 +147,9 @@ def _conditions(query: RowQuery, after: Place | None) -> tuple[list[str], list[o
 
 def _row(data: bytes, last_accessed: int) -> ConversationRow:
     try:
-        row = row_from_bytes(data)
+        return row_from_bytes(data, last_accessed=from_microseconds(last_accessed))
     except (ValueError, TypeError) as error:
         raise sqlite3.DatabaseError(f"a row can't be read: {error}") from error
-    accessed_at = from_microseconds(last_accessed)
-    return row if row.last_accessed == accessed_at else replace(row, last_accessed=accessed_at)
 
 
 def _stamp(name: str, size: int, mtime_ns: int, inode: int, *rest: int) -> FileStamp:

@@ -19,11 +19,15 @@ def row_as_bytes(row: ConversationRow) -> bytes:
     return orjson.dumps({name: getattr(row, name) for name in _NAMES})
 
 
-def row_from_bytes(data: bytes) -> ConversationRow:
-    """Raises `ValueError` or `TypeError` for what `row_as_bytes` did not make."""
+def row_from_bytes(data: bytes, *, last_accessed: datetime | None = None) -> ConversationRow:
+    """Raises `ValueError` or `TypeError` for what `row_as_bytes` did not make. A list
+    reads fifty of these, so what is as a rule empty is not gone through."""
     source: dict[str, Any] = orjson.loads(data)
     for name in _TIMES:
         source[name] = datetime.fromisoformat(source[name])
     for name in _PAIRS:
-        source[name] = tuple(tuple(pair) for pair in source[name])
+        pairs = source[name]
+        source[name] = tuple(tuple(pair) for pair in pairs) if pairs else ()
+    if last_accessed is not None:
+        source["last_accessed"] = last_accessed
     return ConversationRow(**source)

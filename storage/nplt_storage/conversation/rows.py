@@ -80,6 +80,8 @@ def new_row(session_id: str, *, user: str, created_at: datetime) -> Conversation
 
 
 def fold(row: ConversationRow, entry: Entry) -> ConversationRow:
+    """Whoever changes what it makes of an entry raises `ROWS_VERSION` in
+    `catalogue.database`, so that rows made before are made anew."""
     changes: dict[str, Any] = {}
     match entry:
         case ModelInputEntry() | ModelOutputEntry():

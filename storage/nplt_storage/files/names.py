@@ -22,7 +22,7 @@ from nplt_storage.ids import is_session_id
 _SUFFIX = ".json"
 _NAME = re.compile(r"session_([0-9]{8})_(.+)\.json", re.DOTALL)
 _COMPANION = re.compile(r"(session_[0-9]{8}_(.+?))(?:\.json\.(.+)|\.blobs)", re.DOTALL)
-_COPY = re.compile(r"\.(?:broken-[0-9]+|orig(?:-[0-9]+)?)")
+_COPY = re.compile(r"\.(?:broken-[0-9]+|before-repair-[0-9]+|orig(?:-[0-9]+)?)")
 
 
 def file_name(session_id: str, created_at: datetime) -> str:
