@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 HEADER = struct.Struct(">BHH")
 MORE = 0x80
 HELLO, ERROR, PING, PONG, PROMPT, ATTACH = 0x02, 0x03, 0x04, 0x05, 0x07, 0x08
-HISTORY_REQUEST, SESSION_LIST = 0x10, 0x14
+HISTORY_REQUEST, SESSION_LIST, STATUS = 0x10, 0x14, 0x1E
 TEXT_DELTA, TURN_FINISHED, SESSION_EVENT = 0x21, 0x25, 0x26
 SECONDS_MAX = 60.0
 
@@ -56,8 +56,10 @@ def split(data: bytes) -> tuple[list[Frame], bytes]:
 class Caller:
     """One connection, one request at a time; events are passed over."""
 
-    def __init__(self, port: int, sock: socket.socket | None = None) -> None:
-        self.sock = sock or socket.create_connection(("127.0.0.1", port), timeout=SECONDS_MAX)
+    def __init__(
+        self, port: int, sock: socket.socket | None = None, *, patience: float = SECONDS_MAX
+    ) -> None:
+        self.sock = sock or socket.create_connection(("127.0.0.1", port), timeout=patience)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._rest = b""
         self._frames: list[Frame] = []

@@ -30,6 +30,7 @@ from nplt_server.connections.listener import Listener, bind, server_tls
 from nplt_server.connections.premises import Premises
 from nplt_server.connections.users import LOCAL_USER, Users
 from nplt_server.conversations.activity import Spawn
+from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.household import Household, TurnPlaces
 from nplt_server.conversations.library import Library
 from nplt_server.conversations.registry import Registry
@@ -115,15 +116,20 @@ class Server:
             conversation.interrupt("the server is shutting down")
         with anyio.move_on_after(5.0):
             await activity.quiet()
-        for conversation in self._premises.registry:
-            try:
-                await conversation.leave_word()
-            except Exception:
-                log.exception("%s: its last word could not be written", conversation.session_id)
+        async with anyio.create_task_group() as tasks:
+            for conversation in self._premises.registry:
+                tasks.start_soon(_last_word, conversation)
         for session in self._premises.front_desk:
             session.send_away("The server is shutting down.", ErrorCode.SHUTTING_DOWN)
         with anyio.move_on_after(1.0):
             await self._premises.front_desk.empty()
+
+
+async def _last_word(conversation: Conversation) -> None:
+    try:
+        await conversation.leave_word()
+    except Exception:
+        log.exception("%s: its last word could not be written", conversation.session_id)
 
 
 async def serve(settings: Settings, ready: Callable[[Server], None]) -> None:

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 import anyio
 
-from nplt_storage.errors import StorageUnavailable
+from nplt_storage.conversation.row_lists import RowPage, RowQuery
+from nplt_storage.errors import StorageUnavailable, WrittenElsewhere
 from nplt_storage.facts.entries import Entry
 from nplt_storage.memory import MemoryStore
 from nplt_storage.store import Opened, Record
@@ -22,6 +23,8 @@ class FailingStore:
         self.close_seconds = 0.0
         self.full_for: tuple[str, ...] = ()
         self.delete_fails = False
+        self.written_elsewhere = False
+        self.is_down = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
@@ -32,6 +35,11 @@ class FailingStore:
     async def open(self, session_id: str) -> Opened:
         opened = await self.store.open(session_id)
         return replace(opened, record=cast(Record, FailingRecord(self, opened.record)))
+
+    async def list(self, user: str, query: RowQuery) -> RowPage:
+        if self.is_down:
+            raise StorageUnavailable("nobody answers")
+        return await self.store.list(user, query)
 
     async def delete(self, session_id: str) -> None:
         if self.delete_fails:
@@ -55,6 +63,8 @@ class FailingRecord:
         await anyio.sleep(self._store.append_seconds)
         if entry.kind in self._store.full_for:
             raise StorageUnavailable("no space left on device")
+        if self._store.written_elsewhere:
+            raise WrittenElsewhere("another server has written to it")
         await self._record.append(entry)
 
     async def close(self) -> None:

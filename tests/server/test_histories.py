@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import anyio
 import pytest
+from tests.server.failing_store import FailingStore
 from tests.server.household import Clock, FunctionProvider, make_household
 
 from nplt_protocol.errors import RequestError
@@ -22,7 +24,9 @@ from nplt_server.histories import check_histories, open_library
 from nplt_server.providers.base import ModelRequest
 from nplt_server.settings import Settings
 from nplt_storage.conversation.row_lists import RowQuery
+from nplt_storage.errors import StorageUnavailable
 from nplt_storage.memory import MemoryStore
+from nplt_storage.store import ConversationStore
 
 
 class House:
@@ -196,3 +200,29 @@ async def test_a_history_that_can_not_be_opened_closes_those_before_it(tmp_path:
         await open_library(settings, Clock())
     alone = Settings.model_validate({"data_dir": str(tmp_path)})
     await (await open_library(alone, Clock())).close()  # the lock was given back
+
+
+async def test_a_history_that_does_not_answer_hides_its_own_conversations_only() -> None:
+    well, down = MemoryStore(Clock()), FailingStore(MemoryStore(Clock()))
+    record = await well.create("a" * 32, user="local")
+    await record.close()
+    library = Library(
+        [
+            HistoryProfile(id="down", store=cast(ConversationStore, down)),
+            HistoryProfile(id="well", store=well),
+        ]
+    )
+    down.is_down = True
+    page = await library.list("local", RowQuery())
+    assert [row.session_id for row in page.rows] == ["a" * 32]
+    alone = Library([HistoryProfile(id="down", store=cast(ConversationStore, down))])
+    with pytest.raises(StorageUnavailable):
+        await alone.list("local", RowQuery())
+
+
+async def test_a_conversation_that_could_not_be_stored_yet_stays_where_it_was_to_be_kept() -> None:
+    async with house() as here:
+        conversation = here.registry.fresh("local", "short")
+        here.registry.left(conversation)
+        again = await here.registry.get(conversation.session_id, "local")
+        assert again.profile.id == "short"

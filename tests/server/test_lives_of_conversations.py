@@ -26,7 +26,7 @@ from nplt_server.presenters.base import Answer
 from nplt_server.presenters.structured import StructuredPresenter
 from nplt_server.providers.base import ModelRequest
 from nplt_storage.attachments import AttachmentFiles
-from nplt_storage.errors import StorageUnavailable
+from nplt_storage.errors import StorageUnavailable, WrittenElsewhere
 from nplt_storage.memory import MemoryStore
 from nplt_storage.store import ConversationStore
 
@@ -263,3 +263,58 @@ async def test_an_upload_outlives_the_closing_of_its_conversation(tmp_path: Path
         await say(again, "and on it goes")
         kinds = [entry.kind for entry in again.history.entries]
         assert kinds.index("attachment") < kinds.index("model_input", 1)
+
+
+async def test_a_conversation_that_was_closed_meanwhile_is_deleted_all_the_same() -> None:
+    async with house() as here:
+        conversation = await here.begin("hello")
+        await conversation.close()
+        del here.registry._open[conversation.session_id]
+        await here.registry.delete(conversation.session_id, "local")
+        assert await here.store.count("local") == 0
+
+
+async def test_word_that_was_left_counts_for_one_start() -> None:
+    async with house() as here:
+        conversation = here.registry.fresh("local")
+        await say(conversation, "wait")
+        waiting = await say(conversation, "wait")
+        conversation._house.draining = True
+        conversation.interrupt("shutting down")
+        await conversation.activity.quiet()
+        await conversation.leave_word()
+        conversation._house.draining = False
+        again = await here.open_again(conversation)
+        assert again.history.turn_state(waiting.turn_id) == "waiting"
+        once_more = await here.open_again(again)  # as after a crash: it had begun
+        assert once_more.history.turn_state(waiting.turn_id) == "interrupted"
+
+
+async def test_where_nothing_can_be_written_a_conversation_opens_and_owes_its_ends() -> None:
+    async with house() as here:
+        conversation = here.registry.fresh("local")
+        begun = await say(conversation, "wait")
+        here.store.full_for = ("fault", "model_input", "model_output")
+        again = await here.open_again(conversation)
+        assert again.history.turn_state(begun.turn_id) == "waiting"
+        with pytest.raises(StorageUnavailable):
+            await say(again, "no room")
+        here.store.full_for = ()
+        await say(again, "hello")
+        assert again.history.turn_state(begun.turn_id) == "interrupted"
+
+
+async def test_who_is_in_a_conversation_another_server_wrote_to_is_sent_out_to_come_in_again() -> (
+    None
+):
+    async with house() as here:
+        conversation = await here.begin("hello")
+        ear = listen(conversation)
+        here.store.written_elsewhere = True
+        with pytest.raises(WrittenElsewhere):
+            await say(conversation, "I know nothing of that")
+        here.store.written_elsewhere = False
+        assert [event.event for event in ear.heard if isinstance(event, SessionEvent)] == ["lagged"]
+        again = await here.registry.get(conversation.session_id, "local")
+        assert again is not conversation
+        await say(again, "now I do")

@@ -230,6 +230,10 @@ class Session:
                 self._tell(said)
                 self.enter(self.registry.fresh(self.user))
                 return
+            case SessionEvent(event="lagged"):
+                self._tell(said)
+                self.depart()
+                return
             case _:
                 pass
         self._tell(said)

@@ -208,6 +208,9 @@ class Agenda:
     def is_in_debt(self) -> bool:
         return bool(self._owed)
 
+    def owe(self, fault: FaultEntry) -> None:
+        self._owed.append(fault)
+
     async def pay_debts(self) -> None:
         """Ends that were told and could not be written are written now, before
         anything else is: a turn that is over must never be taken up again."""
@@ -249,6 +252,6 @@ class Agenda:
         if known is None:
             log.error("a turn of %s failed", self._history.session_id, exc_info=error)
             known = internal_error()
-        self._owed.append(fault_for(turn.turn_id, known.message, code=known.code, state="failed"))
+        self.owe(fault_for(turn.turn_id, known.message, code=known.code, state="failed"))
         details: JsonObject = {"code": known.code, "message": known.message}
         return TurnOutcome(state="failed", seq=self._history.head_seq, usage={}, error=details)

@@ -93,7 +93,12 @@ class Conversation:
         self.used_at = anyio.current_time()
         self._house = household
         self._ledger = Ledger(
-            session_id, user=user, household=household, profile=profile, opened=opened
+            session_id,
+            user=user,
+            household=household,
+            profile=profile,
+            opened=opened,
+            outdated=self._tell_outdated,
         )
         self.activity = Activity(part_of=household.activity)
         self._writer = Writer(self._ledger, spawn=household.spawn, activity=self.activity)
@@ -146,7 +151,9 @@ class Conversation:
     @property
     def is_busy(self) -> bool:
         agenda = self._agenda
-        return bool(len(agenda)) or agenda.is_in_debt or not self.activity.is_quiet
+        # What is owed to an outdated record can't be paid through this one.
+        owes = agenda.is_in_debt and not self.is_stale
+        return bool(len(agenda)) or owes or not self.activity.is_quiet
 
     @property
     def is_unused(self) -> bool:
@@ -266,6 +273,10 @@ class Conversation:
 
     def emit(self, event: Event) -> None:
         self.audience.emit(event)
+
+    def _tell_outdated(self) -> None:
+        """Everyone is sent out, and comes in again to what another server wrote."""
+        self._announce("lagged", {"head_seq": self.history.head_seq})
 
     def _announce(self, what: str, details: JsonObject) -> None:
         self.emit(SessionEvent(session_id=self.session_id, event=what, details=details))

@@ -9,6 +9,7 @@ backend promises, and not before.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import anyio
 
@@ -31,6 +32,7 @@ class Ledger:
     __slots__ = (
         "_house",
         "_is_closed",
+        "_outdated",
         "_record",
         "history",
         "is_stale",
@@ -48,6 +50,7 @@ class Ledger:
         household: Household,
         profile: HistoryProfile,
         opened: Opened | None = None,
+        outdated: Callable[[], None] = lambda: None,
     ) -> None:
         self.user = user
         self.profile = profile
@@ -59,7 +62,9 @@ class Ledger:
         self.row: ConversationRow | None = opened.row if opened else None
         self.said = opened.said if opened else None
         self.is_stale = False
-        """Another server has written to it: it must be opened again to go on."""
+        """Another server has written to it, or deleted it: to go on it must be
+        opened again. `outdated` is told once."""
+        self._outdated = outdated
         self._house = household
         self._record: Record | None = opened.record if opened else None
         self._is_closed = False
@@ -124,8 +129,10 @@ class Ledger:
         entry = self._stamp(draft)
         try:
             await record.append(entry)
-        except WrittenElsewhere:
-            self.is_stale = True
+        except (WrittenElsewhere, ConversationNotFound):
+            if not self.is_stale:
+                self.is_stale = True
+                self._outdated()
             raise
         self.history.add(entry)
         if self.row is not None:

@@ -9,8 +9,10 @@ for a conversation they are one.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
@@ -21,9 +23,13 @@ from nplt_storage.conversation.row_lists import (
     write_cursor,
 )
 from nplt_storage.conversation.rows import ConversationRow
+from nplt_storage.errors import StorageError
 from nplt_storage.store import ConversationStore
 
+log = logging.getLogger(__name__)
+
 _ROWS_AT_ONCE = 200
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +73,21 @@ class Library:
         )
 
     async def find(self, session_id: str) -> Found | None:
+        trouble: StorageError | None = None
         for profile in self._profiles:
-            row = await profile.store.row(session_id)
+            try:
+                row = await profile.store.row(session_id)
+            except StorageError as error:
+                trouble = error  # it may be in another one
+                continue
             if row is not None:
                 return Found(profile=profile, row=row)
+        if trouble is not None:
+            raise trouble
         return None
 
     async def list(self, user: str, query: RowQuery) -> RowPage:
-        pages = [await profile.store.list(user, query) for profile in self._profiles]
+        pages = await self._ask_each(lambda store: store.list(user, query))
         if len(pages) == 1:
             return pages[0]
         rows = sorted((row for page in pages for row in page.rows), key=place_of, reverse=True)
@@ -93,8 +106,27 @@ class Library:
             query = replace(query, cursor=page.next_cursor)
 
     async def count(self, user: str) -> int:
-        return sum([await profile.store.count(user) for profile in self._profiles])
+        return sum(await self._ask_each(lambda store: store.count(user)))
 
     async def close(self) -> None:
         for profile in self._profiles:
-            await profile.store.close()
+            try:
+                await profile.store.close()
+            except StorageError as error:
+                log.warning("the history %s could not be closed: %s", profile.id, error)
+
+    async def _ask_each(
+        self, ask: Callable[[ConversationStore], Awaitable[_Answer]]
+    ) -> builtins.list[_Answer]:
+        """One that is out of order hides what it holds, not what the others do."""
+        answers: builtins.list[_Answer] = []
+        trouble: StorageError | None = None
+        for profile in self._profiles:
+            try:
+                answers.append(await ask(profile.store))
+            except StorageError as error:
+                trouble = error
+                log.warning("the history %s does not answer: %s", profile.id, error)
+        if trouble is not None and not answers:
+            raise trouble
+        return answers

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import anyio
 
@@ -36,12 +37,17 @@ _RESERVED_MAX = 10_000
 _CANDIDATES_MAX = 20
 
 
+class _Reservation(NamedTuple):
+    user: str
+    profile: HistoryProfile
+
+
 class Registry:
     def __init__(self, household: Household) -> None:
         self._house = household
         self._open: dict[str, Conversation] = {}
         self._locks: dict[str, anyio.Lock] = {}
-        self._reserved: OrderedDict[str, str] = OrderedDict()
+        self._reserved: OrderedDict[str, _Reservation] = OrderedDict()
 
     def __iter__(self) -> Iterator[Conversation]:
         return iter(tuple(self._open.values()))
@@ -52,7 +58,7 @@ class Registry:
         """A new conversation under a reserved id, not stored yet."""
         profile = self._house.library.profile(history)
         session_id = self._house.new_session_id()
-        self._reserve(session_id, user)
+        self._reserve(session_id, _Reservation(user, profile))
         return self._keep(self._unstored(session_id, user, profile))
 
     async def get(self, session_id: str, user: str) -> Conversation:
@@ -75,7 +81,7 @@ class Registry:
         else:
             kept = await self._house.library.find(session_id)
             if kept is None:
-                if self._reserved.get(session_id) != user:
+                if not self._is_reserved(session_id, user):
                     raise no_such_conversation(session_id)
                 return None
             found = kept
@@ -85,7 +91,7 @@ class Registry:
 
     async def resolve(self, wanted: str, user: str) -> str:
         """Exact id, else exact name, else unique prefix of an id."""
-        if self._reserved.get(wanted) == user:
+        if self._is_reserved(wanted, user):
             return wanted
         found = await self._house.library.find(wanted)
         if found is not None and found.row.user == user:
@@ -120,28 +126,34 @@ class Registry:
             del self._open[conversation.session_id]
 
     async def delete(self, session_id: str, user: str) -> None:
-        """To the trash; whoever is attached is told and finds a fresh one."""
-        found = await self.find(session_id, user)
-        if found is not None and found.row.damaged:
-            async with self._alone_with(session_id):
-                await found.profile.store.delete(session_id)
-            return
-        conversation = await self.get(session_id, user)
+        """To the trash, also if it is damaged; whoever is attached is told and finds
+        a fresh one."""
         async with self._alone_with(session_id):
-            conversation.deleted = True
-            conversation.cancel_all("the conversation was deleted")
-            await conversation.activity.quiet()
-            if conversation.is_stored:
-                await conversation.close()
-                try:
-                    await conversation.profile.store.delete(session_id)
-                except Exception:
-                    # It is still there, and so are those who stand in it.
-                    await conversation.reopen()
-                    raise
-            self._open.pop(session_id, None)
+            found = await self.find(session_id, user)
+            conversation = self._open.get(session_id)
+            if conversation is None:
+                if found is not None:
+                    await found.profile.store.delete(session_id)
+            else:
+                await self._delete_open(conversation)
             self._reserved.pop(session_id, None)
-        conversation.emit(SessionEvent(session_id=session_id, event="deleted"))
+        if conversation is not None:
+            conversation.emit(SessionEvent(session_id=session_id, event="deleted"))
+
+    async def _delete_open(self, conversation: Conversation) -> None:
+        session_id = conversation.session_id
+        conversation.deleted = True
+        conversation.cancel_all("the conversation was deleted")
+        await conversation.activity.quiet()
+        if conversation.is_stored:
+            await conversation.close()
+            try:
+                await conversation.profile.store.delete(session_id)
+            except Exception:
+                # It is still there, and so are those who stand in it.
+                await conversation.reopen()
+                raise
+        self._open.pop(session_id, None)
 
     async def close_unused(self) -> None:
         """Those unused for long, and the longest unused of too many."""
@@ -155,8 +167,10 @@ class Registry:
                 await self._close(conversation)
 
     async def close_all(self) -> None:
-        for conversation in self:
-            await conversation.close()
+        """Side by side: one that is slow keeps nobody else waiting."""
+        async with anyio.create_task_group() as tasks:
+            for conversation in self:
+                tasks.start_soon(conversation.close)
         self._open.clear()
 
     async def _close(self, conversation: Conversation) -> None:
@@ -178,7 +192,8 @@ class Registry:
         await self.make_room()
         found = await self.find(session_id, user)
         if found is None:
-            return self._keep(self._unstored(session_id, user))
+            profile = self._reserved[session_id].profile
+            return self._keep(self._unstored(session_id, user, profile))
         opened = await found.profile.store.open(session_id)
         conversation = Conversation(
             session_id,
@@ -200,22 +215,19 @@ class Registry:
         if len(self._open) > _UNUSED_MAX * 3 // 2:
             await self.close_unused()
 
-    def _unstored(
-        self, session_id: str, user: str, profile: HistoryProfile | None = None
-    ) -> Conversation:
-        return Conversation(
-            session_id,
-            user=user,
-            household=self._house,
-            profile=profile or self._house.library.default,
-        )
+    def _unstored(self, session_id: str, user: str, profile: HistoryProfile) -> Conversation:
+        return Conversation(session_id, user=user, household=self._house, profile=profile)
 
     def _keep(self, conversation: Conversation) -> Conversation:
         self._open[conversation.session_id] = conversation
         return conversation
 
-    def _reserve(self, session_id: str, user: str) -> None:
-        self._reserved[session_id] = user
+    def _is_reserved(self, session_id: str, user: str) -> bool:
+        reservation = self._reserved.get(session_id)
+        return reservation is not None and reservation.user == user
+
+    def _reserve(self, session_id: str, reservation: _Reservation) -> None:
+        self._reserved[session_id] = reservation
         for oldest in tuple(self._reserved)[: max(0, len(self._reserved) - _RESERVED_MAX)]:
             if oldest in self._open:
                 self._reserved.move_to_end(oldest)
