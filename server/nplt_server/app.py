@@ -44,9 +44,13 @@ from nplt_server.tools.builtin import now_tool
 from nplt_server.tools.runner import ToolRunner
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.conversation.row_lists import RowQuery
+from nplt_storage.errors import ConversationReadOnly
 from nplt_storage.ids import new_entry_id, new_session_id
 
 log = logging.getLogger(__name__)
+
+_RESUME_ATTEMPTS = 5
+_RESUME_SECONDS = 5.0
 
 
 def utc_now() -> datetime:
@@ -80,16 +84,27 @@ class Server:
             tasks.cancel_scope.cancel()
 
     async def resume(self) -> None:
-        """Prompts accepted in an earlier life are answered, whoever is there."""
+        """Prompts accepted in an earlier life are answered, whoever is there. Where
+        another server may be at it, or died with it open, that takes a few attempts."""
         names = {user.name for user in self._settings.users} | {LOCAL_USER}
-        for user in names:
-            query = RowQuery(unfinished=True)
-            for row in await self._premises.household.library.all_rows(user, query):
+        for attempt in range(_RESUME_ATTEMPTS):
+            if attempt:
+                await anyio.sleep(_RESUME_SECONDS)
+            if all([await self._resume_all(user) for user in names]):
+                return
+
+    async def _resume_all(self, user: str) -> bool:
+        query = RowQuery(unfinished=True)
+        all_taken_up = True
+        for row in await self._premises.household.library.all_rows(user, query):
+            try:
                 if not row.damaged:
-                    try:
-                        await self._premises.registry.get(row.session_id, user)
-                    except Exception as error:
-                        log.warning("%s can't be taken up again: %s", row.session_id, error)
+                    await self._premises.registry.get(row.session_id, user)
+            except ConversationReadOnly:
+                all_taken_up = False
+            except Exception as error:
+                log.warning("%s can't be taken up again: %s", row.session_id, error)
+        return all_taken_up
 
     async def _look_after(self) -> None:
         while True:
@@ -107,7 +122,9 @@ class Server:
         busy = sum(conversation.is_busy for conversation in conversations)
         log.info("shutting down: %d conversations are busy", busy)
         for conversation in conversations:
-            conversation.emit(SessionEvent(session_id=conversation.session_id, event="shutdown"))
+            conversation.audience.emit(
+                SessionEvent(session_id=conversation.session_id, event="shutdown")
+            )
         with anyio.move_on_after(self._settings.limits.drain_seconds_max) as self._patience:
             # Quiet: no turn runs and every line is written. Prompts that only
             # wait are on disk and can be left for the next start.

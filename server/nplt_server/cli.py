@@ -75,13 +75,19 @@ def _serve(config: Path | None, flags: dict[str, Any], *, check: bool) -> int:
     import anyio
 
     from nplt_server.app import Server, build_router, run_until_signalled
+    from nplt_server.commands.surroundings import forget_stdout
     from nplt_server.histories import check_histories
     from nplt_server.logs import configure_logging
     from nplt_server.settings_sources import load_settings
 
     def announce(server: Server) -> None:
         host, port = server.address
-        print(f"listening on {host}:{port}", flush=True)
+        try:
+            print(f"listening on {host}:{port}", flush=True)
+        except OSError as error:
+            # Serving matters more than saying so.
+            forget_stdout()
+            click.echo(f"nplt-server: can't write to stdout: {error.strerror}", err=True)
 
     try:
         settings = load_settings(flags, config_file=config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,8 @@ from nplt_server.settings import HistorySettings, Settings
 from nplt_storage.errors import DataDirectoryInUse, StorageError
 from nplt_storage.opening import BadStoreConfig, StoreConfig, check_config, open_store
 from nplt_storage.store import ConversationStore
+
+log = logging.getLogger(__name__)
 
 
 def _config_of(history: HistorySettings) -> StoreConfig:
@@ -31,6 +34,9 @@ def check_histories(settings: Settings) -> None:
 
 
 async def open_library(settings: Settings, clock: Callable[[], datetime]) -> Library:
+    older = settings.graph.history if settings.graph else None
+    if older is not None and older.enabled:
+        log.warning("graph.history is not looked at: histories is there, and wins")
     profiles: list[HistoryProfile] = []
     directories = _directories(settings)
     try:

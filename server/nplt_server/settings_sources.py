@@ -27,6 +27,9 @@ _NOT_OURS = {"SERVER", "TOKEN", "TOKEN_FILE", "DEBUG"}
 """NPLT_* variables that are the client's, or say something else."""
 
 
+_WORDS = {"tuple_type": "expected a list", "model_type": "expected keys and values"}
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     values: Tree
@@ -135,7 +138,8 @@ def _sentence(item: Any, layers: list[Layer]) -> str:
         near = get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
         return f"{where}: unknown key{hint}"
-    return f"{where}: {item['msg'][:1].lower()}{item['msg'][1:]}"
+    said = _WORDS.get(item["type"]) or item["msg"][:1].lower() + item["msg"][1:]
+    return f"{where}: {said}"
 
 
 def _where(path: list[Any], layers: list[Layer]) -> str:

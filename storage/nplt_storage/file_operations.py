@@ -20,6 +20,10 @@ class FileOperations(Protocol):
     def open(self, path: Path, flags: int) -> int: ...
     def close(self, descriptor: int) -> None: ...
     def size(self, descriptor: int) -> int: ...
+    def is_at(self, descriptor: int, path: Path) -> bool:
+        """Whether that name still leads to that file."""
+        ...
+
     def read(self, descriptor: int, length: int, offset: int) -> bytes: ...
     def write(self, descriptor: int, data: bytes | memoryview, offset: int) -> int: ...
     def truncate(self, descriptor: int, size: int) -> None: ...
@@ -44,6 +48,12 @@ class SystemFiles:
 
     def size(self, descriptor: int) -> int:
         return os.fstat(descriptor).st_size
+
+    def is_at(self, descriptor: int, path: Path) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), path.stat())
+        except FileNotFoundError:
+            return False
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         return os.pread(descriptor, length, offset)

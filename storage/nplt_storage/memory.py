@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 from nplt_storage.conversation.history import ConversationHistory
@@ -38,6 +38,7 @@ from nplt_storage.said import Piece, joined, not_yet_an_entry, outdates
 from nplt_storage.store import Builder, Opened, Origin, Record, StoreDescription
 
 _BATCH_ENTRIES = 100
+_KEPT_FOR = timedelta(days=30)
 
 
 @dataclass(slots=True)
@@ -147,7 +148,8 @@ class MemoryStore:
         self._clock = clock
         self._max_turns = max_turns
         self._kept: dict[str, Kept] = {}
-        self._trash: dict[str, Kept] = {}
+        self._trash: dict[str, tuple[datetime, Kept]] = {}
+        """With the time of the deletion; the oldest first."""
 
     # One conversation
 
@@ -216,13 +218,17 @@ class MemoryStore:
     async def delete(self, session_id: str) -> None:
         kept = self._find(session_id)
         kept.writer = None
-        self._trash[session_id] = self._kept.pop(session_id)
+        now = self._clock()
+        for deleted_id, (at, _) in list(self._trash.items()):
+            if at < now - _KEPT_FOR or deleted_id == session_id:
+                del self._trash[deleted_id]
+        self._trash[session_id] = now, self._kept.pop(session_id)
 
     async def undelete(self, session_id: str) -> None:
         if session_id not in self._trash:
             raise ConversationNotFound(session_id)
         self._check_free(session_id)
-        self._kept[session_id] = self._trash.pop(session_id)
+        _, self._kept[session_id] = self._trash.pop(session_id)
 
     # All of them
 

@@ -15,19 +15,21 @@ what was probably meant. A backend is imported when it is asked for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 from nplt_storage.errors import StorageError
 from nplt_storage.store import ConversationStore
 
 Options: TypeAlias = Mapping[str, Any]
+_QUOTED: Final = re.compile(r"'\w+'")
 
 
 class BadStoreConfig(StorageError):
@@ -57,7 +59,7 @@ async def open_store(
 ) -> ConversationStore:
     context = StoreContext(data_dir=data_dir, clock=clock)
     if ":" in config.type:
-        return await _find_class(config.type).open(config.options, context)
+        return await _open_own(config, context)
     backend = _find_backend(config.type)
     return await backend.open(_checked(config, backend), context)
 
@@ -98,9 +100,31 @@ def _durability(value: object) -> str:
 
 
 def _redis_url(value: object) -> str:
-    if urlsplit(_text(value)).scheme not in ("redis", "rediss", "unix"):
+    url = _text(value)
+    if url.partition("://")[0] not in ("redis", "rediss", "unix"):
         raise ValueError("begins with redis://, rediss:// or unix://")
-    return _text(value)
+    try:
+        _ = urlsplit(url).port
+    except ValueError:
+        # In words of our own: a slash in a password makes a port of its beginning.
+        raise ValueError(
+            "has a host or port that can't be read (in a password, / ? and # "
+            "are written %2F, %3F and %23)"
+        ) from None
+    try:
+        from redis import ConnectionPool
+    except ImportError:
+        return url  # whoever opens it says what is missing
+    try:
+        pool = ConnectionPool.from_url(url)
+        pool.connection_class(**pool.connection_kwargs)  # connects to nothing yet
+    except TypeError as error:
+        unknown = _QUOTED.search(str(error))
+        what = f"the option {unknown[0]}" if unknown else "an option"
+        raise ValueError(f"has {what}, which the Redis client does not know") from None
+    except Exception as error:  # the client has many ways to say no
+        raise ValueError(f"can't be read: {error}") from None
+    return url
 
 
 # The backends of the house
@@ -212,14 +236,27 @@ def _meant(name: str, known: Mapping[str, object]) -> str:
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 
+async def _open_own(config: StoreConfig, context: StoreContext) -> ConversationStore:
+    found = _find_class(config.type)
+    try:
+        return await found.open(config.options, context)
+    except (StorageError, OSError):
+        raise  # these say what is the matter
+    except Exception as error:
+        raise BadStoreConfig(
+            f"the store {config.type!r} can't be opened: {type(error).__name__}: {error}"
+        ) from error
+
+
 def _find_class(path: str) -> StoreClass:
     module_name, _, class_name = path.partition(":")
+    if not all(part.isidentifier() for part in (*module_name.split("."), class_name)):
+        raise BadStoreConfig(f"{path!r} is not of the form package.module:Class")
     try:
         module = import_module(module_name)
-    except ImportError as error:
-        raise BadStoreConfig(f"the store {path!r} can't be imported: {error}") from error
-    except ValueError:
-        raise BadStoreConfig(f"{path!r} is not of the form package.module:Class") from None
+    except Exception as error:  # it is the operator's own code: anything can happen in it
+        reason = str(error) if isinstance(error, ImportError | SyntaxError) else repr(error)
+        raise BadStoreConfig(f"the store {path!r} can't be imported: {reason}") from error
     found: StoreClass | None = getattr(module, class_name, None)
     if found is None:
         raise BadStoreConfig(

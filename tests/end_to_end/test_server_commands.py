@@ -88,7 +88,7 @@ def test_the_doctor_says_what_is_wrong_one_line_each(data_dir: Path) -> None:
     assert wrong.startswith(f"wrong history/{path.name}, byte ")
     assert wrong.endswith("entry 3 is lost")
     assert noted.startswith(f"note  history/{path.name}.broken-1: ")
-    assert summary.endswith("1 wrong, 1 notes")
+    assert summary.endswith("1 wrong, 1 note")
 
 
 def test_the_doctor_speaks_json_to_scripts(data_dir: Path) -> None:
@@ -174,7 +174,9 @@ def test_files_come_in_and_those_that_can_not_are_said(data_dir: Path, tmp_path:
     old, bad = tmp_path / "old.json", tmp_path / "bad.json"
     old.write_text(json.dumps(OLD))
     bad.write_text("{}")
-    result = run(import_files, bad, old, the_file(data_dir), "--data-dir", data_dir)
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(OLD | {"session_id": "s1"}))
+    result = run(import_files, bad, old, other, "--data-dir", data_dir)
     assert result.exit_code == 1
     assert result.stderr == f"{bad}: it holds no list of messages\n"
     first, second = result.stdout.splitlines()

@@ -722,7 +722,7 @@ def brings_back_the_deleted_when_it_starts(patch: pytest.MonkeyPatch) -> None:
     open_store = SharedMemoryMaker.open_store
 
     async def reviving(self: SharedMemoryMaker, **_: object) -> ConversationStore:
-        self.kept.update(self.trash)
+        self.kept.update({id_: kept for id_, (_, kept) in self.trash.items()})
         return await open_store(self)
 
     patch.setattr(SharedMemoryMaker, "open_store", reviving)
@@ -768,7 +768,11 @@ def keeps_everything(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TurnSpans, "first_to_keep", lambda self, max_turns: 0)
 
 
-@breaks("what_was_trimmed_is_still_accounted_for", of="redis")
+@breaks(
+    "what_was_trimmed_is_still_accounted_for",
+    "what_was_told_right_before_the_cut_still_holds",
+    of="redis",
+)
 def forgets_what_was_said_to_the_model(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("nplt_storage.redis_streams.trimming._text", lambda *_: None)
 

@@ -98,6 +98,9 @@ class MemoryDisk:
     def size(self, descriptor: int) -> int:
         return len(self.open_files[descriptor].data)
 
+    def is_at(self, descriptor: int, path: Path) -> bool:
+        return self._folder(path.parent).names.get(path.name) is self.open_files[descriptor]
+
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         return bytes(self.open_files[descriptor].data[offset : offset + length])
 

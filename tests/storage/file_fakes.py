@@ -40,6 +40,9 @@ class MemoryFiles:
     def size(self, descriptor: int) -> int:
         return len(self.open_files[descriptor])
 
+    def is_at(self, descriptor: int, path: Path) -> bool:
+        return self.contents.get(path) is self.open_files[descriptor]
+
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         return bytes(self.open_files[descriptor][offset : offset + length])
 
@@ -123,6 +126,9 @@ class WatchedFiles:
 
     def size(self, descriptor: int) -> int:
         return self._files.size(descriptor)
+
+    def is_at(self, descriptor: int, path: Path) -> bool:
+        return self._files.is_at(descriptor, path)
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         self._before("read", length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import ClassVar
@@ -33,7 +34,7 @@ class SharedMemoryMaker(StoreMaker):
     def __init__(self) -> None:
         super().__init__()
         self.kept: dict[str, Kept] = {}
-        self.trash: dict[str, Kept] = {}
+        self.trash: dict[str, tuple[datetime, Kept]] = {}
 
     async def open_store(
         self, *, max_turns: int | None = None, ttl_seconds: int | None = None

@@ -17,6 +17,7 @@ from tests.storage.surveyed_files import SurveyedFile, SurveyedFiles
 from nplt_storage.catalogue.books import Books
 from nplt_storage.catalogue.catalogue import Catalogue
 from nplt_storage.catalogue.database import make_anew, transaction
+from nplt_storage.catalogue.text_index import TextIndex
 from nplt_storage.conversation.row_lists import BadCursor
 from nplt_storage.conversation.searching import (
     SearchPage,
@@ -235,3 +236,22 @@ async def test_without_fts5_searching_is_refused_and_lists_go_on(
     catalogue.forget("s1")
     assert await catalogue.row("s1") is None
     await catalogue.close()
+
+
+def test_room_for_one_more_message_of_a_full_moment_is_found_at_once(
+    connection: sqlite3.Connection,
+) -> None:
+    """An import without times has thousands of messages at one moment."""
+    index = TextIndex(connection)
+    asked: list[str] = []
+
+    def said(seq: int) -> ModelInputEntry:
+        return ModelInputEntry(seq=seq, id=f"e{seq}", content="fox", timestamp=START)
+
+    with transaction(connection):
+        index.add(1, 1, [said(seq) for seq in range(1, 2_001)])
+        connection.set_trace_callback(asked.append)
+        index.add(1, 1, [said(seq) for seq in range(2_001, 2_101)])
+        connection.set_trace_callback(None)
+    looking = [statement for statement in asked if statement.startswith("SELECT max(id)")]
+    assert 100 <= len(looking) <= 110

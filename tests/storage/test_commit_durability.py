@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from threading import Semaphore, Timer
 
 import anyio
 import pytest
@@ -21,10 +22,11 @@ from tests.storage.json_stores import loaded
 from nplt_storage.errors import ConversationDamaged, StorageError, StorageUnavailable
 from nplt_storage.facts.entries import Entry
 from nplt_storage.file_operations import FileOperations, SystemFiles
+from nplt_storage.files import durability
 from nplt_storage.files.appender import Appender
 from nplt_storage.files.commit_threads import CommitThreads
 from nplt_storage.files.committer import Committer
-from nplt_storage.files.durability import Durability
+from nplt_storage.files.durability import Durability, SyncSchedule
 from nplt_storage.files.file import JsonFile
 from nplt_storage.files.layout import Header
 
@@ -346,3 +348,59 @@ def test_twenty_thousand_appends_write_in_proportion() -> None:
     assert written[-1] - written[0] < 30, "numbers have more digits later, nothing else"
     assert sum(written) < 2 * len(disk.contents[PATH])
     assert len(json.loads(disk.contents[PATH])["messages"]) == 20_000
+
+
+# When the system has no thread to give
+
+
+class NoThread(Timer):
+    def start(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+async def test_an_append_without_a_thread_fails_and_the_next_one_works(
+    tmp_path: Path, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, pen = _record(tmp_path / "s1.json", Durability(), trouble), Pen()
+    entry = pen.stamped(prompt("t1"))
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitThreads, "_add", _no_thread)
+        with pytest.raises(StorageUnavailable):
+            await record.append(entry)
+    await record.append(entry)
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitThreads, "_add", _no_thread)
+        await record.close()
+    assert loaded(_file(SystemFiles(), tmp_path / "s1.json"))[1] == [entry]
+
+
+def _no_thread(*_: object) -> None:
+    raise StorageUnavailable("no thread")
+
+
+async def test_what_can_not_be_synced_later_is_synced_now(
+    tmp_path: Path, trouble: Trouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mode = Durability(mode="interval", interval_seconds=3600)
+    record, pen = _record(tmp_path / "s1.json", mode, trouble), Pen()
+    trouble.seen.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(durability, "Timer", NoThread)
+        for number in range(2):
+            await record.append(pen.write(prompt(f"t{number}")))
+    assert trouble.seen == ["write", "sync_data"] * 2
+    await record.append(pen.write(prompt("t3")))
+    assert trouble.seen == ["write", "sync_data"] * 2 + ["write"]
+    await record.close()
+
+
+def test_what_is_due_and_has_no_thread_is_synced_where_it_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CommitThreads, "_add", _no_thread)
+    schedule = SyncSchedule(0.001, CommitThreads())
+    done = Semaphore(0)
+    for _ in range(3):
+        schedule.add(lambda: done.release())
+    for _ in range(3):
+        assert done.acquire(timeout=30)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 import anyio
 import pytest
 
+from nplt_storage.errors import StorageUnavailable
+from nplt_storage.files import commit_threads
 from nplt_storage.files.commit_threads import CommitThreads
 
 
@@ -225,3 +227,40 @@ async def main():
 asyncio.run(main())
 """
     assert subprocess.run([sys.executable, "-c", program], timeout=30).returncode == 0
+
+
+# When the system has no thread to give
+
+
+class NoThread(threading.Thread):
+    def start(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+async def test_work_for_which_there_is_no_thread_is_refused_and_later_work_is_done(
+    threads: CommitThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_threads, "Thread", NoThread)
+        for _ in range(2):
+            with pytest.raises(StorageUnavailable, match="no thread"):
+                threads.submit(_nothing)
+        with pytest.raises(StorageUnavailable, match="no thread"):
+            threads.start(_nothing)
+    assert threads.count == 0
+    await threads.submit(_nothing)
+    assert threads.count == 1
+
+
+async def test_what_must_be_done_is_done_without_a_thread_too(
+    threads: CommitThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError("no")
+
+    monkeypatch.setattr(commit_threads, "Thread", NoThread)
+    where: list[threading.Thread] = []
+    await threads.submit_or_do(lambda: where.append(threading.current_thread()))
+    assert where == [threading.current_thread()]
+    with pytest.raises(OSError, match="no"):
+        await threads.submit_or_do(fail)

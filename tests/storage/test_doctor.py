@@ -296,9 +296,9 @@ async def test_what_belongs_to_nobody_is_a_note(tmp_path: Path) -> None:
 
 async def test_another_programs_file_is_a_note(tmp_path: Path) -> None:
     await furnish(tmp_path)
-    (tmp_path / "history" / "session_20251231_old.json").write_text(
-        '{"messages": [{"role": "user", "content": "hi"}]}'
-    )
+    path = tmp_path / "history" / "session_20251231_old.json"
+    path.write_text('{"messages": [{"role": "user", "content": "hi"}]}')
+    path.chmod(0o600)
     assert (wrong(tmp_path), sorted(notes(tmp_path))) == ([], ["behind", "older_shape"])
 
 
@@ -382,3 +382,22 @@ async def test_a_file_of_zeros_without_end_is_no_burden(tmp_path: Path) -> None:
     with (tmp_path / "history" / "session_20260101_huge.json").open("wb") as huge:
         huge.truncate(1 << 40)
     assert wrong(tmp_path) == ["bad_header"]
+
+
+async def test_what_others_may_read_is_a_note(tmp_path: Path) -> None:
+    await furnish(tmp_path)
+    the_file(tmp_path).chmod(0o644)
+    (finding,) = examine(tmp_path).findings
+    assert (finding.code, finding.is_wrong) == ("mode", False)
+    assert finding.message == "its mode is 0644, not 0600"
+
+
+@pytest.mark.parametrize("what", ["link", "directory"])
+async def test_something_else_in_a_conversations_place_is_wrong(tmp_path: Path, what: str) -> None:
+    await furnish(tmp_path)
+    path = tmp_path / "history" / "session_20260102_s3.json"
+    if what == "link":
+        path.symlink_to(tmp_path / "nothing")
+    else:
+        path.mkdir()
+    assert wrong(tmp_path) == ["unreadable"]

@@ -2,11 +2,12 @@
 
 What stands is defined the way FORMAT.md does, by going back; and beside the whole
 history there are windows on its end and trimmed ones, which grow with it and must
-never say anything else.
+never say anything else: also where they can't follow.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from tests.storage.naive_history import (
 
 from nplt_storage.conversation.checkpoints import Checkpoint, checkpoint_state
 from nplt_storage.conversation.history import ConversationHistory, NotInReach
-from nplt_storage.conversation.rows import fold_all, new_row
+from nplt_storage.conversation.rows import fold, fold_all, new_row
 from nplt_storage.errors import BadEntry
 from nplt_storage.facts.entries import (
     ArchivedEntry,
@@ -55,8 +56,7 @@ some_calls = st.lists(st.sampled_from([call("look", "a"), call("listen", "b")]),
 moves = st.sampled_from(["ask", "ask", "ask", "answer", "give up"])
 states = st.sampled_from(["completed", "completed", "completed", "interrupted", "failed"])
 targets = st.integers(-1, 40)
-FACTS = ["message_count", "name", "model", "pinned", "archived", "hidden"]
-FACTS += ["system_instruction", "notebook"]
+FACTS = ["message_count", "name", "model", "pinned", "archived", "hidden", "head_seq"]
 
 
 class HistoryMachine(RuleBasedStateMachine):
@@ -64,6 +64,7 @@ class HistoryMachine(RuleBasedStateMachine):
         super().__init__()
         self.naive = Naive()
         self.history = ConversationHistory("s1")
+        self.row = new_row("s1", user="u", created_at=START)
         self.windows: list[ConversationHistory] = []
         self.new_id = counting_ids()
 
@@ -76,11 +77,12 @@ class HistoryMachine(RuleBasedStateMachine):
             return
         entry = self.history.stamp(draft, id=self.new_id(), timestamp=START)
         assert self.history.head_seq == before
-        if isinstance(entry, RollbackEntry):
-            self.windows = [window for window in self.windows if _reaches(window, entry)]
+        follow = [window.is_in_reach and _can_follow(window, entry) for window in self.windows]
         self.naive.add(entry)
+        self.row = fold(self.row, entry)
         for history in (self.history, *self.windows):
             history.add(entry)
+        assert [window.is_in_reach for window in self.windows] == follow
 
     # What may happen in a turn
 
@@ -187,6 +189,20 @@ class HistoryMachine(RuleBasedStateMachine):
         steps = pick % min(4, others) if near else pick % others
         self.offer(RollbackEntry(to_seq=others - steps))
 
+    @precondition(lambda self: self.history.head_seq > 1)
+    @rule(
+        steps=st.lists(st.tuples(st.integers(0, 1000), st.booleans()), min_size=2, max_size=4),
+        entries=st.integers(0, 3),
+    )
+    def go_back_and_forth(self, steps: list[tuple[int, bool]], entries: int) -> None:
+        """What was taken back stands again, and someone looks on who holds next to nothing."""
+        for pick, near in steps:
+            self.open_a_window(entries)
+            self.go_back(pick, near)
+            self.no_window_says_anything_else()
+            self.a_move_that_fits(pick, [call()], "answer")
+            self.notebook(f"{pick}")
+
     # Those who hold only a part
 
     @rule(entries=st.integers(0, 8))
@@ -257,6 +273,7 @@ class HistoryMachine(RuleBasedStateMachine):
     def the_row_says_the_same(self) -> None:
         row = fold_all(new_row("s1", user="u", created_at=START), self.naive.entries)
         history = self.history
+        assert row == self.row, "as if made entry by entry"
         assert (row.head_seq, row.message_count) == (history.head_seq, history.message_count)
         assert (row.name if row.named else None) == history.name
         assert (row.model, row.pinned, row.archived) == (
@@ -278,18 +295,42 @@ class HistoryMachine(RuleBasedStateMachine):
     def no_window_says_anything_else(self) -> None:
         for window in self.windows:
             whole = self.history
-            assert window.snapshot().head_seq == whole.head_seq
             for fact in FACTS:
                 assert getattr(window, fact) == getattr(whole, fact), fact
             assert window.unfinished_turns() == whole.unfinished_turns()
-            assert end_of(list(whole.standing), window.first_seq) == end_of(
-                list(window.standing), window.first_seq
-            )
-            self.contexts_are_the_end_of_the_whole(window)
             self.rollbacks_are_the_same_or_out_of_reach(window)
             for seq in range(-1, whole.head_seq + 1):
                 assert window.entries_after(seq) in (None, self.naive.entries[max(seq, 0) :])
             assert window.entries_after(whole.head_seq) == []
+            if window.is_in_reach:
+                self.what_it_holds_is_the_end_of_the_whole(window)
+            else:
+                self.it_says_so(window)
+
+    def what_it_holds_is_the_end_of_the_whole(self, window: ConversationHistory) -> None:
+        whole = self.history
+        assert window.system_instruction == whole.system_instruction
+        assert window.notebook == whole.notebook
+        assert end_of(list(whole.standing), window.first_seq) == end_of(
+            list(window.standing), window.first_seq
+        )
+        self.contexts_are_the_end_of_the_whole(window)
+
+    def it_says_so(self, window: ConversationHistory) -> None:
+        for fact in ("standing", "epoch", "compactions", "quarantined"):
+            with pytest.raises(NotInReach):
+                getattr(window, fact)
+        for ask in (window.snapshot, window.get_context, lambda: window.context_entries("t1")):
+            with pytest.raises(NotInReach):
+                ask()
+        for fact in ("system_instruction", "notebook"):
+            with suppress(NotInReach):
+                assert getattr(window, fact) == getattr(self.history, fact), fact
+        for turn_id in TURNS:
+            if window.turn_state(turn_id) is not None:
+                assert window.turn_state(turn_id) == self.history.turn_state(turn_id)
+                assert window.end_of_turn(turn_id) == self.history.end_of_turn(turn_id)
+                assert window.open_calls(turn_id) == self.history.open_calls(turn_id)
 
     def contexts_are_the_end_of_the_whole(self, window: ConversationHistory) -> None:
         whole = self.history
@@ -318,12 +359,12 @@ class HistoryMachine(RuleBasedStateMachine):
                 assert draft == self.history.rollback_to(to_seq)
 
 
-def _reaches(window: ConversationHistory, rollback: RollbackEntry) -> bool:
-    """A window that can't follow says so before anything is written."""
-    try:
-        window.rollback_to(rollback.to_seq)
-    except NotInReach:
-        return False
+def _can_follow(window: ConversationHistory, entry: Entry) -> bool:
+    if isinstance(entry, RollbackEntry):
+        try:
+            window.rollback_to(entry.to_seq)
+        except NotInReach:
+            return False
     return True
 
 

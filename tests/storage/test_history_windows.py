@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -156,16 +157,103 @@ def test_a_conversation_that_was_taken_back_to_before_the_window_is_as_its_row_s
     assert history.entries_after(25) == [entry]
 
 
-def test_a_rollback_someone_else_drafted_moves_a_window_too() -> None:
+def lost() -> tuple[Pen, ConversationHistory]:
+    """The whole, and a window on its end, after going back to before the window."""
     whole = Pen(history=ConversationHistory("s1", told()))
     history = window(told(), 1, 2, 21, 22, 23, 24)
-    rollback = whole.write(whole.history.rollback_to(8))
-    history.add(rollback)
-    assert history.message_count == whole.history.message_count == 4
+    assert history.is_in_reach
+    history.add(whole.write(whole.history.rollback_to(8)))
+    return whole, history
+
+
+def test_a_rollback_to_before_the_window_leaves_what_needs_no_entries() -> None:
+    whole, history = lost()
+    assert (history.head_seq, history.message_count) == (25, 4)
+    assert (history.name, history.model) == ("mine", "a/b")
     assert history.hidden == whole.history.hidden
-    assert history.system_instruction == "be brief"
-    assert history.recent(9) == []
+    assert (history.system_instruction, history.notebook) == ("be brief", "noted")
+    assert history.unfinished_turns() == []
     assert history.first_seq == 9
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda history: history.standing,
+        lambda history: history.context_entries("next"),
+        lambda history: history.get_context(),
+        lambda history: history.recent(3),
+        lambda history: history.by_role("user"),
+        lambda history: history.by_role("system"),
+        lambda history: history.epoch,
+        lambda history: history.compactions,
+        lambda history: history.quarantined,
+        lambda history: history.snapshot(),
+        lambda history: history.rollback_to(8),
+        lambda history: history.rollback_to(22),
+    ],
+)
+def test_a_window_that_could_not_follow_says_so(
+    ask: Callable[[ConversationHistory], object],
+) -> None:
+    whole, history = lost()
+    for pen in (whole, Pen(history=history)):
+        pen.write_all([NotebookEntry(content="later"), clear()])
+    assert whole.history.is_in_reach
+    assert not history.is_in_reach
+    with pytest.raises(NotInReach):
+        ask(history)
+
+
+def test_a_window_that_could_not_follow_goes_on() -> None:
+    whole, history = lost()
+    later = Pen(history=history)
+    for draft in (prompt("t10"), asking("t10", call()), answering("t10", call())):
+        assert later.write(draft).seq == whole.write(draft).seq
+    assert [entry.seq for entry in history.unfinished_turns()] == [26]
+    for pen in (whole, later):
+        pen.write_all([answer("t10", "so", call=1), SystemInstructionEntry(content="be kind")])
+    assert history.turn_state("t10") == "completed"
+    assert history.message_count == whole.history.message_count == 7
+    assert history.system_instruction == "be kind"
+    assert history.rollback_to(27) == whole.history.rollback_to(27)
+    missed = history.entries_after(25)
+    assert missed is not None
+    assert [entry.seq for entry in missed] == [26, 27, 28, 29, 30]
+
+
+def test_an_instruction_that_holds_again_and_is_not_held_is_not_guessed() -> None:
+    whole = Pen(history=ConversationHistory("s1", told()))
+    whole.write_all([SystemInstructionEntry(content="be kind"), NotebookEntry(content="new")])
+    history = window(list(whole.history.entries), 23, 24, 25, 26)
+    history.add(whole.write(whole.history.rollback_to(24)))
+    with pytest.raises(NotInReach):
+        _ = history.system_instruction
+    with pytest.raises(NotInReach):
+        _ = history.notebook
+
+
+def test_a_window_with_gaps_can_not_follow_to_what_is_missing_between() -> None:
+    """Nothing is missing of what stands, until what was taken back stands again."""
+    whole = Pen()
+    whole.write_all([prompt("t1"), NotebookEntry(content="noted"), answer("t1")])
+    whole.write(whole.history.rollback_to(1))
+    history = window(list(whole.history.entries), 1)
+    assert (history.is_in_reach, history.first_seq) == (True, 1)
+    history.add(whole.write(whole.history.rollback_to(3)))
+    assert (history.message_count, history.is_in_reach) == (2, False)
+    for draft in (prompt("t2"), answer("t2")):
+        history.add(whole.write(draft))
+    history.add(whole.write(whole.history.rollback_to(3)))
+    assert history.message_count == whole.history.message_count == 2
+    with pytest.raises(NotInReach):
+        _ = history.notebook
+
+
+def test_words_from_long_before_are_not_taken_for_the_last_ones() -> None:
+    history = window(told(), 5, 6, 21, 22, 23, 24)
+    with pytest.raises(NotInReach):
+        history.rollback_to(20)
 
 
 def test_turns_that_have_not_ended_are_found_in_a_window() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -30,16 +31,21 @@ from tests.storage.care_samples import (
     with_long_result,
 )
 from tests.storage.conversations import START, Pen, answer, chat, file_bytes, prompt, ticking_clock
+from tests.storage.disk_fakes import WatchedDisk
+from tests.storage.file_fakes import Trouble
+from tests.storage.json_stores import open_store
 from tests.support.redis_server import RedisServer
 
 from nplt_storage.care.documents import Missing, export_document
 from nplt_storage.care.importing import Imported, import_file
 from nplt_storage.care.sources import NotAConversation, opened_source
 from nplt_storage.copying import Source
-from nplt_storage.errors import StorageError
+from nplt_storage.errors import StorageError, StorageUnavailable
 from nplt_storage.facts.entries import Entry, ModelInputEntry, ModelOutputEntry
 from nplt_storage.facts.lines import crc_suffix
 from nplt_storage.facts.references import wrong_reference
+from nplt_storage.files.disk import SystemDisk
+from nplt_storage.files.workshop import FileSettings
 from nplt_storage.memory import MemoryStore
 from nplt_storage.redis_streams.store import RedisStore
 from nplt_storage.store import ConversationStore, Origin
@@ -216,11 +222,13 @@ GOOD = file_bytes(chat(3))
         (b"", "empty"),
         (b"noise", "no JSON document"),
         (b"\0" * 5000, "no JSON document"),
-        (b"\xff\xfe{}", "no JSON document"),
+        (b"\xff\xfe{}", "UTF-16"),
+        ('{"messages":["é"]}'.encode("latin-1"), "not UTF-8"),
         (b"[]", "no list of messages"),
-        (b'{"messages":[{"role":"user","content":7}]}', "no list of messages"),
+        (b'{"messages":[{"role":"user"},7]}', "message 2 of 2 is no JSON object"),
+        (b'{"messages":[{"mood":"fine"}]}', "message 1 of 1 has neither a role nor a content"),
         (_nest(150), "nested deeper"),
-        (_nest(100_000), "no JSON document"),
+        (_nest(100_000), "nested too deeply"),
         (GOOD.replace(b"word 1", b"word 7"), "damaged|can't be read|more than one line"),
         (GOOD.replace(b'"s1"', b'"s2"', 1), "first line"),
         (GOOD.replace(b'"format":1', b'"format":2', 1), "first line"),
@@ -237,6 +245,22 @@ async def test_a_file_that_can_not_be_read_is_refused_with_a_sentence_and_nothin
             await take_in(path, store)
         assert [path.name for path in store.directory.history.iterdir()] == []
         assert await store.count("local") == 0
+
+
+async def test_attachments_go_again_if_the_conversation_does_not_come_in(tmp_path: Path) -> None:
+    async with file_store(tmp_path / "one") as one:
+        await put(one, Pen().write_all([prompt("t1"), attachment(b"bytes")]))
+    put_attachment(tmp_path / "one", "s1", b"bytes")
+    trouble = Trouble()
+    two = await open_store(tmp_path / "two", FileSettings(disk=WatchedDisk(SystemDisk(), trouble)))
+    trouble.lasting["rename"] = errno.ENOSPC
+    with pytest.raises(StorageUnavailable):
+        await import_file(two, the_file(tmp_path / "one"), files=two.directory.files)
+    assert list(two.directory.files.iterdir()) == []
+    trouble.lasting.clear()
+    imported = await import_file(two, the_file(tmp_path / "one"), files=two.directory.files)
+    assert (imported.session_id, imported.missing) == ("s1", ())
+    await two.close()
 
 
 async def test_what_is_no_file_is_refused(tmp_path: Path) -> None:

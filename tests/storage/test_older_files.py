@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -185,8 +186,7 @@ def test_what_json_can_not_say_twice_the_same_way_is_replaced() -> None:
         b"{}",
         b'{"messages":{}}',
         b'{"messages":["x"]}',
-        b'{"messages":[{"role":"user"}]}',
-        b'{"messages":[{"role":"user","content":7}]}',
+        b'{"messages":[{"mood":"fine"}]}',
         b'{"session_id":"other","messages":[]}',
         b'{"messages":[' + b"[" * 100_000,
         b'\xff{"messages":[]}',
@@ -266,3 +266,18 @@ async def test_an_older_file_that_was_taken_in_is_known_at_the_next_start(tmp_pa
     assert await row_of(again, "abc-def") == row
     assert disk.bytes_read == 0
     await again.close()
+
+
+async def test_the_first_instant_there_is_stands_for_no_time_at_all(tmp_path: Path) -> None:
+    path = tmp_path / PATH
+    path.parent.mkdir()
+    first = "0001-01-01T00:00:00"
+    told = [{"role": "user", "content": "hi", "timestamp": time} for time in (first, f"{first}Z")]
+    path.write_bytes(_with(told))
+    store = await open_store(tmp_path)
+    opened = await store.open("abc-def")
+    created_at = datetime(2025, 12, 31, 10, tzinfo=UTC)
+    assert {entry.timestamp for entry in opened.history.entries} == {created_at}
+    await store.close()
+    _, files = _open(_with(told, created_at=first))
+    assert json.loads(files.contents[PATH])["created_at"].startswith("1970-01-01")

@@ -14,7 +14,13 @@ from tests.support.redis_server import RedisServer
 
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.memory import MemoryStore
-from nplt_storage.opening import BadStoreConfig, StoreConfig, StoreContext, open_store
+from nplt_storage.opening import (
+    BadStoreConfig,
+    StoreConfig,
+    StoreContext,
+    check_config,
+    open_store,
+)
 from nplt_storage.store import ConversationStore
 
 
@@ -78,6 +84,10 @@ async def test_the_default_is_files(tmp_path: Path) -> None:
         ("redis", {"url": None}, "a redis store needs url"),
         ("redis", {"uri": "redis://h"}, "no option 'uri' (did you mean 'url'?)"),
         ("redis", {"url": "http://h"}, "url of a redis store begins with redis://"),
+        ("redis", {"url": "redis://h:bar/0"}, "has a host or port that can't be read"),
+        ("redis", {"url": "redis://h/0?foo=1"}, "has the option 'foo', which the Redis client"),
+        ("redis", {"url": "redis://[::1/0"}, "has a host or port that can't be read"),
+        ("redis", {"url": "redis://h/0?socket_timeout=x"}, "can't be read: Invalid value"),
         ("redis", {"url": "redis://h", "ttl": 0}, "ttl of a redis store is a whole number above 0"),
         ("redis", {"url": "redis://h", "ttl": True}, "ttl of a redis store is a whole number"),
         ("redis", {"url": "redis://h", "max_turns": "5"}, "max_turns of a redis store is a whole"),
@@ -121,3 +131,38 @@ async def test_a_redis_that_is_not_there_is_said_to_be_so(tmp_path: Path) -> Non
 def test_redis_is_not_imported_before_it_is_asked_for() -> None:
     program = "import sys, nplt_storage.opening; sys.exit('redis' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("1 / 0", "can't be imported: ZeroDivisionError"),
+        ("def (", "can't be imported: invalid syntax"),
+        ("class Store:\n  async def open(): ...", "can't be opened: TypeError"),
+        ("class Store:\n  def open(options, context): ...", "can't be opened: TypeError"),
+        ("class Store:\n  async def open(options, context): {}['k']", "can't be opened: KeyError"),
+    ],
+)
+async def test_whatever_is_wrong_with_ones_own_class_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, says: str
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_store_of_a_test", raising=False)
+    (tmp_path / "own_store_of_a_test.py").write_text(source)
+    with pytest.raises(BadStoreConfig) as refusal:
+        await opened(tmp_path, "own_store_of_a_test:Store")
+    assert says in str(refusal.value)
+    sys.modules.pop("own_store_of_a_test", None)
+
+
+@pytest.mark.parametrize("url", ["redis://h:bar/0", "redis://h/0?foo=1"])
+def test_a_url_is_checked_without_opening_anything(url: str) -> None:
+    with pytest.raises(BadStoreConfig, match="url of a redis store"):
+        check_config(StoreConfig(type="redis", options={"url": url}))
+
+
+def test_no_part_of_a_password_is_said() -> None:
+    config = StoreConfig(type="redis", options={"url": "redis://ada:secret/word@h:6379/0"})
+    with pytest.raises(BadStoreConfig) as refusal:
+        check_config(config)
+    assert "secret" not in str(refusal.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,18 @@ from tests.support.cutting_proxy import CuttingProxy
 from tests.support.redis_server import RedisServer
 
 from nplt_storage.conversation.checkpoints import read_checkpoint
+from nplt_storage.conversation.ends import Enough
 from nplt_storage.conversation.paging import PageQuery
 from nplt_storage.errors import (
     BadEntry,
     ConversationDamaged,
+    ConversationExists,
     ConversationNotFound,
     StorageUnavailable,
 )
 from nplt_storage.facts.entries import CheckpointEntry, SystemInstructionEntry
+from nplt_storage.redis_streams import record, window
+from nplt_storage.redis_streams.record import RedisRecord
 from nplt_storage.redis_streams.store import RedisStore
 from nplt_storage.testing.maker import ticking_clock
 from nplt_storage.testing.writing import (
@@ -42,6 +47,12 @@ prefixes = count()
 async def opened(url: str, prefix: str, *, timeout_seconds: float = 5.0) -> RedisStore:
     return await RedisStore.open_url(
         url, clock=ticking_clock(), key_prefix=prefix, timeout_seconds=timeout_seconds
+    )
+
+
+async def trimming(server: RedisServer, prefix: str) -> RedisStore:
+    return await RedisStore.open_url(
+        server.url, clock=ticking_clock(), key_prefix=prefix, max_turns=5
     )
 
 
@@ -157,7 +168,8 @@ async def test_a_writer_whose_answer_was_lost_and_who_was_overtaken_learns_both(
     def lost_and_overtaken(script: str, keys: list[str], *arguments: bytes) -> object:
         monkeypatch.undo()
         run(script, keys, *arguments)
-        run(script, keys, 2, b"another server's line", *arguments[2:])
+        lease, later = arguments[:2], arguments[4:]
+        run(script, keys, *lease, 2, b"another server's line", *later)
         raise redis.ConnectionError
 
     monkeypatch.setattr(store._connection, "run", lost_and_overtaken)
@@ -230,6 +242,119 @@ async def test_damage_is_noticed_and_only_one_conversation_suffers(
     assert (await row_of(store, "s1")).damaged
     assert not (await row_of(store, "s2")).damaged
     await Writer.of(MAKE, await store.open("s2")).turns(4, 4)
+
+
+async def test_a_creation_whose_answer_was_lost_can_be_asked_for_again(
+    store: RedisStore, redis_server: RedisServer
+) -> None:
+    redis_server.freeze()
+    try:
+        with pytest.raises(StorageUnavailable):
+            await store.create("s1", user="bob")
+    finally:
+        redis_server.thaw()
+    writer = await Writer.create(MAKE, store)
+    with pytest.raises(ConversationExists):
+        await store.create("s1", user="ada")
+    await writer.turns(1, 1)
+    assert await ids_of(store) == ["s1"]
+    assert await store.count("bob") == 0
+
+
+async def test_a_creation_that_failed_does_not_take_what_another_server_created(
+    store: RedisStore, redis_server: RedisServer, prefix: str
+) -> None:
+    redis_server.kill()
+    with pytest.raises(StorageUnavailable):
+        await store.create("s1", user="ada")
+    redis_server.start()
+    other = await opened(redis_server.url, prefix)
+    await other.create("s1", user="bob")
+    with pytest.raises(ConversationExists):
+        await store.create("s1", user="ada")
+    await other.close()
+
+
+async def test_an_opening_that_failed_can_be_tried_again(
+    redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await trimming(redis_server, prefix)
+    writer = await Writer.create(MAKE, store)
+    await writer.turns(1, 2)
+    await writer.record.close()
+
+    def slow(self: RedisRecord, entries: object) -> None:
+        raise redis.TimeoutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RedisRecord, "learn_turns", slow)
+        with pytest.raises(StorageUnavailable):
+            await store.open("s1")
+    await Writer.of(MAKE, await store.open("s1")).turns(3, 3)
+    await store.close()
+
+
+async def test_damage_that_only_a_store_that_trims_meets_is_said_every_time(
+    redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await trimming(redis_server, prefix)
+    monkeypatch.setattr(window, "Enough", partial(Enough, entries=2))
+    writer = await Writer.create(MAKE, store)
+    await writer.turns(1, 3)
+    await writer.record.close()
+    with redis_server.client() as client:
+        client.xdel(f"{prefix}s1:log", "2-0")
+    for _ in range(2):
+        with pytest.raises(ConversationDamaged):
+            await store.open("s1")
+    assert (await row_of(store)).damaged
+    await store.close()
+
+
+async def test_a_stream_that_redis_evicted_is_missed_by_the_next_entry(
+    store: RedisStore, redis_server: RedisServer, prefix: str
+) -> None:
+    writer = await Writer.create(MAKE, store)
+    await writer.turns(1, 1)
+    with redis_server.client() as client:
+        client.delete(f"{prefix}s1:log")
+        with pytest.raises(ConversationDamaged):
+            await writer.write(prompt("t2"))
+        assert not client.exists(f"{prefix}s1:log")
+    assert (await row_of(store)).damaged
+
+
+@pytest.mark.parametrize("lost", ["stream", "beginning", "checkpoint"])
+async def test_what_redis_evicted_is_missed_when_it_is_opened(
+    redis_server: RedisServer, prefix: str, lost: str
+) -> None:
+    store = await trimming(redis_server, prefix)
+    writer = await Writer.create(MAKE, store)
+    await writer.turns(1, 8)
+    await writer.record.close()
+    with redis_server.client() as client:
+        if lost == "beginning":
+            client.xtrim(f"{prefix}s1:log", maxlen=3, approximate=False)
+        else:
+            client.delete(f"{prefix}s1:{'log' if lost == 'stream' else lost}")
+    with pytest.raises(ConversationDamaged, match="not there"):
+        await store.open("s1")
+    assert (await row_of(store)).damaged
+    await store.close()
+
+
+async def test_an_entry_is_in_whatever_becomes_of_the_cut_after_it(
+    redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await trimming(redis_server, prefix)
+    writer = await Writer.create(MAKE, store)
+    with monkeypatch.context() as patch:
+        patch.setattr(record, "checkpoint_after", None)
+        await writer.turns(1, 8)
+    assert await entries_of(store) == list(writer.history.entries)
+    await writer.turns(9, 9)
+    assert (await row_of(store)).first_seq > 1
+    await store.close()
 
 
 async def test_a_redis_without_memory_refuses_and_goes_on_when_it_has_some(

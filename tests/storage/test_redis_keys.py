@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from functools import partial
 from itertools import count
 
 import pytest
@@ -10,8 +12,9 @@ import redis
 from tests.storage.store_makers import MemoryMaker
 from tests.support.redis_server import RedisServer
 
+from nplt_storage.conversation.ends import Enough
 from nplt_storage.conversation.paging import PageQuery
-from nplt_storage.facts.entries import Entry
+from nplt_storage.facts.entries import ClearEntry, Entry
 from nplt_storage.redis_streams import window
 from nplt_storage.redis_streams.reading import StreamSource
 from nplt_storage.redis_streams.store import RedisStore
@@ -88,6 +91,7 @@ async def test_every_key_is_under_the_prefix_and_none_is_left_over(
     await writer.record.redact(writer.history.head_seq, at=START)
     async with store.build("s2", Origin(user="ada", created_at=START)) as builder:
         await builder.add(drafted(MAKE, 2))
+    await writer.record.close()
     with server.client() as client:
         assert set(client.keys("*")) == {
             *(b"mine:s1:log", b"mine:s1:meta", b"mine:s1:checkpoint", b"mine:s1:live"),
@@ -106,6 +110,7 @@ async def test_all_keys_of_a_conversation_expire_at_the_same_time(
     writer = await full_conversation(store)
     redis_server.pass_time(500, prefix=prefix)
     await writer.write(answer("a", call=1), prompt("b"))
+    await writer.record.close()
     with redis_server.client() as client:
         times = left(client, f"{prefix}s1:*")
     assert len(times) == 5
@@ -157,8 +162,10 @@ async def test_a_writer_that_missed_a_redaction_is_refused(
     other = await RedisStore.open_url(redis_server.url, clock=ticking_clock(), key_prefix=prefix)
     writer = await Writer.create(MAKE, store)
     await writer.write(prompt("t1", "sesame"))
+    redis_server.pass_time(60, prefix=prefix)  # the writer was asleep
     eraser = await other.open("s1")
     await eraser.record.redact(1, at=START)
+    await eraser.record.close()
     with pytest.raises(Exception, match="another server"):
         await writer.write(answer("t1"))
     assert (await row_of(store)).name == "[redacted]"
@@ -200,7 +207,7 @@ async def test_a_long_conversation_is_not_read_whole_for_a_page_or_to_open_it(
 
     monkeypatch.setattr(StreamSource, "_decoded", counted)
     source = StreamSource("s1", f"{prefix}s1:log", store._connection, head_seq=row.head_seq)
-    monkeypatch.setattr(window, "ENTRIES_ENOUGH", 50)
+    monkeypatch.setattr(window, "Enough", partial(Enough, entries=50))
     held = read_end(source, row)
     assert len(held) in range(50, 60)
     assert held[-1].seq == row.head_seq
@@ -210,3 +217,13 @@ async def test_a_long_conversation_is_not_read_whole_for_a_page_or_to_open_it(
     opened = await store.open("s1")
     assert opened.history.message_count == row.message_count
     assert len(read) < 200
+
+
+async def test_a_prompt_from_before_a_clear_is_known_when_it_is_sent_again(
+    store: RedisStore,
+) -> None:
+    writer = await Writer.create(MAKE, store)
+    await writer.write(replace(prompt("t1"), message_id="m1"), answer("t1"), ClearEntry())
+    await writer.turns(2, 3)
+    await writer.record.close()
+    assert (await store.open("s1")).history.prompt_with("m1") is not None

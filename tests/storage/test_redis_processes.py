@@ -13,6 +13,7 @@ from tests.storage.store_makers import MemoryMaker
 from tests.support.redis_server import RedisServer
 from tests.support.server_process import clean_environment
 
+from nplt_storage.errors import ConversationReadOnly
 from nplt_storage.redis_streams.store import RedisStore
 from nplt_storage.testing.maker import ticking_clock
 from nplt_storage.testing.writing import Writer, entries_of, row_of, without_gaps
@@ -24,9 +25,11 @@ prefixes = count()
 
 
 class Process:
-    def __init__(self, server: RedisServer, prefix: str, name: str, turns: int) -> None:
+    def __init__(
+        self, server: RedisServer, prefix: str, name: str, turns: int, *options: str
+    ) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), server.url, prefix, name, str(turns)],
+            [sys.executable, str(PROGRAM), server.url, prefix, name, str(turns), *options],
             stdout=subprocess.PIPE,
             text=True,
             env=clean_environment(),
@@ -62,8 +65,9 @@ async def test_two_processes_that_contend_lose_and_mix_nothing(
     redis_server: RedisServer, prefix: str
 ) -> None:
     store = await opened(redis_server, prefix)
-    await store.create("s1", user="ada")
-    processes = [Process(redis_server, prefix, name, 20) for name in ("a", "b")]
+    record = await store.create("s1", user="ada")
+    await record.close()
+    processes = [Process(redis_server, prefix, name, 20, "shares") for name in ("a", "b")]
     kept = [id_ for process in processes for id_ in process.acknowledged()]
     for process in processes:
         process.kill()
@@ -91,6 +95,9 @@ async def test_a_killed_writer_loses_nothing_it_was_told_is_there(
     # One more may be there: it was killed before it could say so.
     assert [entry.id for entry in found][: len(told)] == told
     assert len(found) - len(told) in (0, 1)
+    with pytest.raises(ConversationReadOnly):
+        await store.open("s1")  # who could know already that it is dead?
+    redis_server.pass_time(60, prefix=prefix)
     writer = Writer.of(MAKE, await store.open("s1"))
     await writer.turns(1, 1)
     await store.close()
@@ -105,6 +112,7 @@ async def test_what_a_killed_writer_was_saying_is_there(
     process = Process(redis_server, prefix, "a", 2)
     assert len(list(process.acknowledged())) == 2
     process.kill()
+    redis_server.pass_time(60, prefix=prefix)
     opened_again = await store.open("s1")
     assert opened_again.said is not None
     assert opened_again.said.turn_id == "a1"

@@ -27,7 +27,7 @@ from nplt_storage.care.drift import forget_row
 from nplt_storage.care.repairing import CannotRepair, Repair
 from nplt_storage.care.replacing import apply_repair, nobody_else_uses
 from nplt_storage.data_directory import DataDirectory
-from nplt_storage.errors import ConversationDamaged, DataDirectoryInUse
+from nplt_storage.errors import ConversationDamaged, DataDirectoryInUse, StorageUnavailable
 from nplt_storage.facts.entries import EpochEntry, FaultEntry, ForkedEntry, ToolResultsEntry
 from nplt_storage.facts.lines import decode_line
 
@@ -176,6 +176,19 @@ def test_what_cutting_can_not_help_is_refused_with_a_sentence(data: bytes, sente
         planned(data)
 
 
+def test_a_last_entry_that_is_lost_is_said() -> None:
+    without_last = b"".join([*LINES[:-2], LINES[-1]])
+    last = len(LINES) - 2
+    assert planned(without_last)[0].says[0].startswith(f"entry {last} is lost")
+    torn = GOOD.replace("wörd 3".encode(), "wörd 7".encode())
+    assert planned(torn)[0].says[0].startswith("it is cut at byte")
+    garbled = b"".join([*LINES[:-3], b"x\n", b"y\n", LINES[-1]])
+    assert any(
+        said.startswith(f"entries {last - 1} to {last} are lost")
+        for said in planned(garbled)[0].says
+    )
+
+
 # On disk
 
 
@@ -265,3 +278,14 @@ def test_a_file_outside_of_any_data_directory_needs_no_lock(tmp_path: Path) -> N
     with nobody_else_uses(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "loop"])
+def test_a_place_that_can_not_be_looked_at_is_said(tmp_path: Path, kind: str) -> None:
+    place = tmp_path / "place"
+    if kind == "file":
+        place.write_bytes(b"")
+    else:
+        place.symlink_to(place)
+    with pytest.raises(StorageUnavailable, match="place"), nobody_else_uses(place):
+        pass

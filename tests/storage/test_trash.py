@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -9,12 +10,14 @@ from pathlib import Path
 import pytest
 from tests.storage.conversations import START
 from tests.storage.disk_fakes import MemoryDisk, StopAt, WatchedDisk
-from tests.storage.file_fakes import PowerCut
+from tests.storage.file_fakes import PowerCut, Trouble
 
 from nplt_storage.data_directory import DataDirectory
 from nplt_storage.errors import ConversationExists, ConversationNotFound
 from nplt_storage.files.disk import Disk
+from nplt_storage.files.names import copies
 from nplt_storage.files.trash import KEPT_FOR, Trash
+from nplt_storage.memory import MemoryStore
 
 ROOT = Path("data")
 HISTORY = ROOT / "history"
@@ -161,3 +164,66 @@ def test_what_stands_beside_no_file_and_was_never_deleted_is_left_alone(disk: Me
     before = disk.contents
     _trash(disk).finish(disk.names_in(HISTORY))
     assert disk.contents == before
+
+
+LEFT = {
+    HISTORY / "session_20260102_s1.json.live": b"said later",
+    HISTORY / "session_20260102_s1.blobs" / ("a" * 64): b"blob",
+    HISTORY / "session_20260102_s1.blobs" / ("c" * 64): b"another blob",
+    ROOT / "files" / "s1" / ("b" * 32): b"attachment",
+    ROOT / "files" / "s1" / ("d" * 32): b"another attachment",
+}
+
+
+def _with_leftovers() -> MemoryDisk:
+    disk = _disk()
+    _trash(disk).put("s1", at=START)
+    for path, data in LEFT.items():
+        disk.put(path, data)
+    return disk
+
+
+def test_what_meets_its_own_name_on_the_way_is_joined_to_it_and_overwrites_nothing() -> None:
+    disk = _with_leftovers()
+    _trash(disk).finish(disk.names_in(HISTORY))
+    assert disk.contents == OTHERS | _in_trash() | {
+        FOLDER / "session_20260102_s1.json.live~2": b"said later",
+        FOLDER / "session_20260102_s1.blobs" / ("c" * 64): b"another blob",
+        FOLDER / "files" / ("d" * 32): b"another attachment",
+    }
+
+
+def test_what_comes_back_to_what_was_left_is_joined_to_it_too() -> None:
+    disk = _with_leftovers()
+    _trash(disk).take_back("s1")
+    live = HISTORY / "session_20260102_s1.json.live"
+    said = {live: b"said later", live.with_name(f"{live.name}~2"): b"said"}
+    assert disk.contents == OTHERS | ALL | LEFT | said
+
+
+def test_words_under_such_a_name_are_found_when_they_are_erased() -> None:
+    path = HISTORY / "session_20260102_s1.json"
+    beside = [f"{path.name}.{suffix}" for suffix in ("live~2", "orig~2", "orig-2~3", "broken-1~2")]
+    assert copies([*beside, f"{path.name}.live"], path) == beside
+
+
+def test_what_can_not_be_moved_is_said_and_left(caplog: pytest.LogCaptureFixture) -> None:
+    disk, trouble = _with_leftovers(), Trouble()
+    before = disk.contents
+    trouble.lasting["rename"] = errno.EIO
+    _trash(WatchedDisk(disk, trouble)).finish(disk.names_in(HISTORY))
+    assert disk.contents == before
+    assert "files/s1 was deleted and can't be moved" in caplog.text
+
+
+async def test_in_memory_too_it_is_kept_for_a_while_only() -> None:
+    now = START
+    store = MemoryStore(lambda: now)
+    for days in (0, 20, 31):
+        now = START + timedelta(days=days)
+        await store.create(f"s{days}", user="ada")
+        await store.delete(f"s{days}")
+    with pytest.raises(ConversationNotFound):
+        await store.undelete("s0")
+    await store.undelete("s20")
+    await store.undelete("s31")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nplt_server.commands.surroundings import ProgressLine, data_dir_of
+from nplt_server.commands.surroundings import FileCommand, ProgressLine, data_dir_of
 
 if TYPE_CHECKING:
     from nplt_storage.care.doctor import Report
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN = 0.2
 
 
-@click.command()
+@click.command(cls=FileCommand)
 @click.argument(
     "data_dir", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
@@ -78,10 +78,12 @@ def _printable(text: str) -> str:
 
 
 def _summary(report: Report) -> str:
-    notes = len(report.findings) - report.wrong
+    from nplt_storage.care.findings import plural
+
+    notes = plural(len(report.findings) - report.wrong, "note")
     verdict = f"{report.wrong} wrong" if report.wrong else "nothing wrong"
     size = report.size / (1 << 20)
-    return f"{report.conversations} conversations, {size:.1f} MiB: {verdict}, {notes} notes"
+    return f"{plural(report.conversations, 'conversation')}, {size:.1f} MiB: {verdict}, {notes}"
 
 
 def _as_json(report: Report) -> dict[str, object]:

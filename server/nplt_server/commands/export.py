@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from nplt_server.commands.surroundings import data_dir_of, give_up, storage_errors_said
+from nplt_server.commands.surroundings import (
+    FileCommand,
+    data_dir_of,
+    forget_stdout,
+    give_up,
+    storage_errors_said,
+)
 
 if TYPE_CHECKING:
     from nplt_storage.care.documents import Missing
 
 
-@click.command()
+@click.command(cls=FileCommand)
 @click.argument("session_id", metavar="ID")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where conversations are kept.")
@@ -25,7 +31,8 @@ def export(
 ) -> None:
     """Write a conversation as one JSON document.
 
-    Long results and attachments included; `nplt-server import` takes it in again.
+    ID may be the beginning of an id, if only one begins so. Long results and
+    attachments included; `nplt-server import` takes it in again.
     Only reads, so a server may be running: what it writes meanwhile is left out.
     """
     directory = data_dir_of(context, data_dir)
@@ -33,9 +40,11 @@ def export(
         try:
             missing = _export_to(directory, session_id, output)
         except BrokenPipeError:
-            raise  # whoever reads stdout has seen enough: click knows what to do
+            raise  # whoever reads stdout has seen enough
         except OSError as error:
-            give_up(f"it can't be written: {error.strerror}")
+            where = "stdout" if output is None else click.format_filename(output)
+            forget_stdout()
+            give_up(f"{where} can't be written: {error.strerror}")
     if missing.ids:
         give_up(f"it lacks what is not there any more: {', '.join(missing.ids)}")
 
@@ -60,12 +69,25 @@ def _export_to(directory: Path, session_id: str, output: Path | None) -> Missing
     return missing
 
 
+def _meant(wanted: str, ids: list[str]) -> str:
+    """Itself, or the only id that begins with it."""
+    from nplt_storage.errors import StorageError
+
+    found = [id_ for id_ in ids if id_.startswith(wanted)] if wanted else []
+    if wanted in ids or not found:
+        return wanted
+    if len(found) > 1:
+        raise StorageError(f"{len(found)} conversations have ids that begin with {wanted!r}")
+    return found[0]
+
+
 async def _write(directory: Path, session_id: str, out: BinaryIO) -> Missing:
     from nplt_storage.care.documents import Missing, export_document
     from nplt_storage.care.migrating import DirectoryPlace
 
-    missing = Missing()
-    with DirectoryPlace(directory).open(session_id) as found:
+    missing, place = Missing(), DirectoryPlace(directory)
+    session_id = _meant(session_id, place.ids())
+    with place.open(session_id) as found:
         document = export_document(
             found.source, session_id, read_attachment=found.read_attachment, missing=missing
         )

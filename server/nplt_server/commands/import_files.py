@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nplt_server.commands.surroundings import ProgressLine, data_dir_of, storage_errors_said
+from nplt_server.commands.surroundings import (
+    FileCommand,
+    ProgressLine,
+    data_dir_of,
+    storage_errors_said,
+)
 
 if TYPE_CHECKING:
     from nplt_storage.care.importing import Imported
 
 
-@click.command(name="import")
+@click.command(name="import", cls=FileCommand)
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE…")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where conversations are kept.")
 @click.option("--user", help="Whose they are to be, whoever the files say.")
@@ -27,7 +32,8 @@ def import_files(
 
     Our own files, exported documents, and plain JSON documents with a list of
     messages. Each file is taken in whole or not at all; one that can't be is said, and the
-    rest goes on (exit code 1). Not while a server uses the directory.
+    rest goes on (exit code 1). What is there already is left as it is. Not while a
+    server uses the directory.
     """
     import anyio
 
@@ -63,6 +69,8 @@ async def _import_all(directory: Path, files: tuple[Path, ...], user: str | None
 
 
 def _said(imported: Imported) -> str:
+    if imported.was_there:
+        return f"there already as {imported.session_id}, nothing was done"
     says = f"imported as {imported.session_id}, {imported.entries} entries"
     if imported.taken_id is not None:
         says += f" (there is a conversation {imported.taken_id} already)"

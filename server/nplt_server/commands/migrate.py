@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nplt_server.commands.surroundings import ProgressLine, give_up, storage_errors_said
+from nplt_server.commands.surroundings import FileCommand, ProgressLine, storage_errors_said
 
 if TYPE_CHECKING:
     from nplt_storage.care.migrating import Place
     from nplt_storage.store import ConversationStore
 
 
-@click.command()
+@click.command(cls=FileCommand)
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
 def migrate(source: str, target: str) -> None:
@@ -32,13 +32,35 @@ def migrate(source: str, target: str) -> None:
     """
     import anyio
 
-    if source == target:
-        raise click.UsageError("FROM and TO are the same place")
+    _refuse_confusion(source, target)
     with storage_errors_said(), _in_peace(source):
         counted = anyio.run(_migrate, source, target)
     copied, there, left = (counted[outcome] for outcome in ("copied", "there", "left"))
     click.echo(f"{copied} copied, {there} there already, {left} left")
     sys.exit(1 if left else 0)
+
+
+def _refuse_confusion(source: str, target: str) -> None:
+    from nplt_storage.care.redis_ids import SCHEMES, is_redis_url, parse_redis_url
+
+    for place in (source, target):
+        scheme, separator, _ = place.partition("://")
+        if separator and not is_redis_url(place):
+            raise click.UsageError(
+                f"{place}: there are directories and {', '.join(f'{s}://' for s in SCHEMES)}, "
+                f"but no {scheme}://"
+            )
+    if is_redis_url(source) != is_redis_url(target):
+        return
+    if is_redis_url(source):
+        is_same, is_inside = parse_redis_url(source) == parse_redis_url(target), False
+    else:
+        before, after = Path(source).resolve(), Path(target).resolve()
+        is_same, is_inside = before == after, before in after.parents
+    if is_same:
+        raise click.UsageError("FROM and TO are the same place")
+    if is_inside:
+        raise click.UsageError("TO is inside FROM, which is only read")
 
 
 def _in_peace(source: str) -> AbstractContextManager[None]:
@@ -93,12 +115,12 @@ async def _store(text: str) -> AsyncIterator[tuple[ConversationStore, Path | Non
     store: ConversationStore
     files: Path | None = None
     if is_redis_url(text):
-        try:
-            from nplt_storage.redis_streams.store import RedisStore
-        except ImportError:
-            give_up("Redis needs its extra: pip install 'nplt[redis]'")
+        from nplt_storage.opening import StoreConfig, open_store
+
         address = parse_redis_url(text)
-        store = await RedisStore.open_url(address.url, clock=_now, key_prefix=address.key_prefix)
+        options = {"url": address.url, "key_prefix": address.key_prefix}
+        config = StoreConfig(type="redis", options=options)
+        store = await open_store(config, data_dir=Path(), clock=_now)
     else:
         from nplt_storage.files.store import JsonFileStore
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nplt_server.commands.surroundings import give_up, storage_errors_said
+from nplt_server.commands.surroundings import FileCommand, give_up, storage_errors_said
 
 if TYPE_CHECKING:
     from nplt_storage.care.repairing import Repair
 
 
-@click.command()
+@click.command(cls=FileCommand)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 def repair(file: Path, dry_run: bool) -> None:
@@ -36,12 +36,12 @@ def repair(file: Path, dry_run: bool) -> None:
         give_up(f"{file} is not named like a conversation's file (session_YYYYMMDD_<id>.json)")
     data_dir = path.parent.parent
     with storage_errors_said(), nobody_else_uses(data_dir):
+        _refuse_two_files(path, session_id)
         plan = _plan(path, session_id)
-        for sentence in plan.says:
-            click.echo(sentence)
         if not plan.says:
             click.echo("nothing to repair")
         elif dry_run:
+            click.echo("\n".join(plan.says))
             click.echo("nothing was done: this was a dry run")
         else:
             try:
@@ -49,7 +49,24 @@ def repair(file: Path, dry_run: bool) -> None:
                 forget_row(data_dir, session_id)
             except OSError as error:
                 give_up(f"{file}: {error.strerror}")
+            click.echo("\n".join(plan.says))
             click.echo(f"the original is kept as {aside.name}")
+
+
+def _refuse_two_files(path: Path, session_id: str) -> None:
+    """Whichever is repaired, the conversation would stay unusable."""
+    from nplt_storage.files.names import session_id_of
+
+    try:
+        names = sorted(other.name for other in path.parent.iterdir())
+    except OSError as error:
+        give_up(f"{path.parent}: {error.strerror}")
+    others = [name for name in names if session_id_of(name) == session_id and name != path.name]
+    if others:
+        give_up(
+            f"there is more than one file for conversation {session_id}: {path.name} and "
+            f"{', '.join(others)}; move away all but the one that counts"
+        )
 
 
 def _plan(path: Path, session_id: str) -> Repair:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,6 +14,30 @@ import click
 from nplt_server.errors import ConfigurationError
 
 EXIT_CONFIGURATION = 78
+EXIT_PIPE_CLOSED = 141
+
+
+class FileCommand(click.Command):
+    """A command whose output may have nowhere to go: a full disk is a sentence, and
+    a reader who has seen enough is nothing to speak of."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            forget_stdout()
+            sys.exit(EXIT_PIPE_CLOSED)
+        except OSError as error:
+            forget_stdout()
+            give_up(f"{error.filename or 'stdout'}: {error.strerror}")
+
+
+def forget_stdout() -> None:
+    """What is still buffered can't be delivered; Python would complain about it at exit."""
+    with suppress(OSError, ValueError):  # not a file at all
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def data_dir_of(context: click.Context, given: Path | None) -> Path:

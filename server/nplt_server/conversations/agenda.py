@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 from nplt_protocol.events import Event, TurnFinished, TurnStarted
 from nplt_protocol.json_values import JsonObject
@@ -27,6 +28,7 @@ from nplt_storage.facts.entries import Entry, FaultEntry
 log = logging.getLogger(__name__)
 
 Chore = Callable[[], Awaitable[None]]
+AgendaState = Literal["running", "waiting", "idle"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,12 @@ class Agenda:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def state(self) -> AgendaState:
+        if self._running is not None:
+            return "running"
+        return "waiting" if self._waiting else "idle"
 
     @property
     def running(self) -> Turn | None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import anyio
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
-from nplt_protocol.events import Event, SessionEvent
+from nplt_protocol.events import SessionEvent
 from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import Attached, Cleared, Receipt
 from nplt_protocol.requests import Attach, Prompt
@@ -28,7 +28,7 @@ from nplt_server.conversations.acceptance import (
     second_receipt,
 )
 from nplt_server.conversations.activity import Activity
-from nplt_server.conversations.agenda import Agenda
+from nplt_server.conversations.agenda import Agenda, AgendaState
 from nplt_server.conversations.audience import Audience
 from nplt_server.conversations.household import Household
 from nplt_server.conversations.ledger import Ledger
@@ -50,7 +50,6 @@ from nplt_storage.store import Opened
 
 log = logging.getLogger(__name__)
 
-ConversationState = Literal["running", "waiting", "idle"]
 _Given = TypeVar("_Given")
 
 
@@ -107,7 +106,7 @@ class Conversation:
             household=household,
             activity=self.activity,
             write=self._write_shielded,
-            emit=self.emit,
+            emit=self.audience.emit,
         )
 
     # What it is
@@ -143,10 +142,8 @@ class Conversation:
         return self._house.router.choose(self.history.model)
 
     @property
-    def state(self) -> ConversationState:
-        if self._agenda.running is not None:
-            return "running"
-        return "waiting" if len(self._agenda) else "idle"
+    def state(self) -> AgendaState:
+        return self._agenda.state
 
     @property
     def is_busy(self) -> bool:
@@ -211,14 +208,10 @@ class Conversation:
     def replay(self, cursor: Attach | None) -> bytes:
         """What a client that attaches now has missed, ready to be sent before
         anything new is said."""
-        limits = self._house.limits
-        frames: list[bytes] = []
+        missed = missed_text(self._agenda.running, self._agenda.voice, cursor)
         if cursor is not None and cursor.after_seq is not None:
-            frames += missed_entries(self.history, cursor.after_seq, limits)
-        turn, voice = self._agenda.running, self._agenda.voice
-        if turn is not None and voice is not None:
-            frames += missed_text(turn, voice, cursor)
-        return b"".join(frames)
+            missed = missed_entries(self.history, cursor.after_seq, self._house.limits) + missed
+        return b"".join(missed)
 
     def cancel(self, turn_id: str, reason: str = "cancelled") -> bool:
         return self._agenda.cancel(turn_id, reason)
@@ -271,15 +264,12 @@ class Conversation:
     async def ensure_stored(self) -> None:
         await self._ledger.open()
 
-    def emit(self, event: Event) -> None:
-        self.audience.emit(event)
-
     def _tell_outdated(self) -> None:
         """Everyone is sent out, and comes in again to what another server wrote."""
         self._announce("lagged", {"head_seq": self.history.head_seq})
 
     def _announce(self, what: str, details: JsonObject) -> None:
-        self.emit(SessionEvent(session_id=self.session_id, event=what, details=details))
+        self.audience.emit(SessionEvent(session_id=self.session_id, event=what, details=details))
 
     async def leave_word(self) -> None:
         """Before the server stops: debts are paid, and what only waits is said to."""
@@ -323,7 +313,7 @@ class Conversation:
         self.used_at = anyio.current_time()
         if self.audience:
             bytes_max = self._house.limits.message_bytes_max
-            self.emit(entry_event(self.session_id, entry, bytes_max))
+            self.audience.emit(entry_event(self.session_id, entry, bytes_max))
 
     # When it says no
 

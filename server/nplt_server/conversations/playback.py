@@ -54,11 +54,11 @@ def missed_entries(
     return frames
 
 
-def missed_text(turn: Turn, voice: Voice, cursor: Attach | None) -> list[bytes]:
+def missed_text(turn: Turn | None, voice: Voice | None, cursor: Attach | None) -> list[bytes]:
     """What was said of the running call, from where the client stands. A place
     we don't hold, or none: the call again from its beginning. Its reasoning
     always comes from the beginning: nobody says how much of it they hold."""
-    if turn.output is None:
+    if turn is None or voice is None or turn.output is None:
         return []
     said = turn.output.text[: voice.offset]
     events = voice.events("reasoning", turn.output.reasoning[: voice.reasoning_offset], 0)

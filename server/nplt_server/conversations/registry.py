@@ -138,7 +138,7 @@ class Registry:
                 await self._delete_open(conversation)
             self._reserved.pop(session_id, None)
         if conversation is not None:
-            conversation.emit(SessionEvent(session_id=session_id, event="deleted"))
+            conversation.audience.emit(SessionEvent(session_id=session_id, event="deleted"))
 
     async def _delete_open(self, conversation: Conversation) -> None:
         session_id = conversation.session_id

@@ -7,6 +7,7 @@ repairing           what is to be cut and appended; `header_rescue` for the firs
 replacing           the repaired file put in place, the original kept aside
 documents           one conversation as one JSON document, and back
 sources             files as something to copy from, only read
+relayout            our own documents, laid out anew by another program
 importing           a file taken into a store, with what is beside it (`attaching`)
 migrating           all conversations, from one place to another (`redis_ids`)
 """

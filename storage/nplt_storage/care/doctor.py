@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from nplt_storage.care.examining import Examination, examine_file
 from nplt_storage.care.findings import Finding, note
 from nplt_storage.care.plain_files import read_blocks
 from nplt_storage.conversation.rows import ConversationRow
-from nplt_storage.file_operations import SystemFiles, read_all
+from nplt_storage.file_operations import PRIVATE_FILE, SystemFiles, read_all
 from nplt_storage.files.names import blobs_of, companion_of, is_unfinished, session_id_of
 from nplt_storage.ids import is_file_id, new_entry_id
 
@@ -67,7 +68,8 @@ def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -
         for name in group:
             found = examine(history / name, session_id)
             beside = _Beside(data_dir, name, session_id, found)
-            local = [*found.findings, *beside.blobs(), *beside.attachments()]
+            local = [*found.findings, *_modes(history / name)]
+            local += [*beside.blobs(), *beside.attachments()]
             findings += [replace(each, file=each.file or f"history/{name}") for each in local]
             if found.row is not None and found.is_sound and len(group) == 1:
                 rows[session_id] = found.row
@@ -101,6 +103,16 @@ def _size_of(path: Path) -> int:
         return 0
 
 
+def _modes(path: Path) -> Iterator[Finding]:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # that it can't be read was said
+    if stat.S_ISREG(mode) and stat.S_IMODE(mode) != PRIVATE_FILE:
+        message = f"its mode is {stat.S_IMODE(mode):04o}, not {PRIVATE_FILE:04o}"
+        yield note("mode", message)
+
+
 class _Examiner:
     def __init__(self, progress: Callable[[int], None]) -> None:
         self._progress = progress
@@ -108,8 +120,11 @@ class _Examiner:
     def __call__(self, path: Path, session_id: str) -> Examination:
         try:
             return self._settled(path, session_id)
-        except FileNotFoundError:  # deleted just now
-            return Examination()
+        except FileNotFoundError:
+            if path.is_symlink():
+                message = "it is a symbolic link to nothing"
+                return Examination([Finding(code="unreadable", message=message)])
+            return Examination()  # deleted just now
         except OSError as error:
             message = f"it can't be read: {error.strerror}"
             return Examination([Finding(code="unreadable", message=message)])

@@ -1,20 +1,24 @@
 """Taking a file into a store: all of it, or nothing.
 
-It keeps its id if that is free here, and gets a new one if not. Whatever is odd
+It keeps its id if that is free here, and gets a new one if not; nothing is done if
+the conversation that has the id holds all of it already. Whatever is odd
 about the file is one sentence, and the store is as it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nplt_storage.care.attaching import bring_into
-from nplt_storage.care.sources import opened_source, usable_id
+from nplt_storage.care.attaching import bringing_into
+from nplt_storage.care.migrating import difference
+from nplt_storage.care.sources import FileSource, opened_source, usable_id
 from nplt_storage.copying import copy_conversation
+from nplt_storage.errors import StorageError
 from nplt_storage.ids import new_session_id
-from nplt_storage.store import ConversationStore
+from nplt_storage.store import ConversationStore, Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +28,8 @@ class Imported:
     taken_id: str | None = None
     """The id it had, if another conversation here has it."""
     missing: tuple[str, ...] = ()
+    was_there: bool = False
+    """Nothing was done, no entry copied: the same conversation is here."""
 
 
 async def import_file(
@@ -41,19 +47,32 @@ async def import_file(
         is_taken = own_id is not None and await store.row(own_id) is not None
         session_id = own_id if own_id is not None and not is_taken else new_id()
         origin = await source.origin(session_id)
-        copied = await copy_conversation(
-            source,
-            session_id,
-            store,
-            session_id,
-            origin=origin if user is None else replace(origin, user=user),
-            bring_attachments=(
-                None if files is None else bring_into(files, session_id, source.attachment)
-            ),
-        )
+        origin = origin if user is None else replace(origin, user=user)
+        if own_id is not None and is_taken and await _holds_it(store, source, own_id, origin):
+            return Imported(session_id=own_id, entries=0, was_there=True)
+        async with (
+            nullcontext() if files is None else bringing_into(files, session_id, source.attachment)
+        ) as bring:
+            copied = await copy_conversation(
+                source,
+                session_id,
+                store,
+                session_id,
+                origin=origin,
+                bring_attachments=bring,
+            )
     return Imported(
         session_id=session_id,
         entries=copied.head_seq,
         taken_id=own_id if is_taken else None,
         missing=copied.missing,
     )
+
+
+async def _holds_it(
+    store: ConversationStore, source: FileSource, session_id: str, origin: Origin
+) -> bool:
+    try:
+        return await difference(source, store, session_id, origin=origin) is None
+    except StorageError:  # what is here is damaged; if it is the file, copying says so
+        return False

@@ -8,20 +8,25 @@ interrupted and begun again. What can't be moved is left where it is, and said.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
-from nplt_storage.care.attaching import bring_into
+from nplt_storage.care.attaching import bringing_into
 from nplt_storage.care.documents import ReadAttachment
 from nplt_storage.care.sources import NotAConversation, opened_source
 from nplt_storage.copying import Source, copy_conversation
-from nplt_storage.errors import ConversationNotFound, StorageError, StorageUnavailable
+from nplt_storage.errors import (
+    ConversationExists,
+    ConversationNotFound,
+    StorageError,
+    StorageUnavailable,
+)
 from nplt_storage.facts.entries import CheckpointEntry, Entry, ToolResultsEntry
 from nplt_storage.facts.tool_calls import ToolCallResult
 from nplt_storage.files.names import session_id_of
-from nplt_storage.store import ConversationStore
+from nplt_storage.store import ConversationStore, Origin
 
 Outcome: TypeAlias = Literal["copied", "there", "left"]
 
@@ -113,16 +118,19 @@ async def _move(
 ) -> Moved:
     source = removal.source
     if await target.row(session_id) is not None:
-        wrong = await difference(source, target, session_id)
-        if wrong is None:
-            return Moved(session_id=session_id, outcome="there", says="it is there already")
-        says = f"another conversation with this id is there: {wrong}"
-        return Moved(session_id=session_id, outcome="left", says=says)
+        return await _met(source, session_id, target)
     read = removal.read_attachment
-    bring = bring_into(files, session_id, read) if files is not None and read is not None else None
-    copied = await copy_conversation(
-        source, session_id, target, session_id, bring_attachments=bring
-    )
+    try:
+        async with (
+            nullcontext()
+            if files is None or read is None
+            else bringing_into(files, session_id, read)
+        ) as bring:
+            copied = await copy_conversation(
+                source, session_id, target, session_id, bring_attachments=bring
+            )
+    except ConversationExists:  # another process was quicker
+        return await _met(source, session_id, target)
     wrong = await difference(source, target, session_id)
     if wrong is not None:
         await target.delete(session_id)
@@ -134,9 +142,20 @@ async def _move(
     return Moved(session_id=session_id, outcome="copied", says=says)
 
 
-async def difference(source: Source, target: Source, session_id: str) -> str | None:
-    """The first thing that is not the same; the target may have gone on since."""
-    before, after = await source.origin(session_id), await target.origin(session_id)
+async def _met(source: Source, session_id: str, target: ConversationStore) -> Moved:
+    wrong = await difference(source, target, session_id)
+    if wrong is None:
+        return Moved(session_id=session_id, outcome="there", says="it is there already")
+    says = f"another conversation with this id is there: {wrong}"
+    return Moved(session_id=session_id, outcome="left", says=says)
+
+
+async def difference(
+    source: Source, target: Source, session_id: str, *, origin: Origin | None = None
+) -> str | None:
+    """The first thing that is not the same; the target may have gone on since.
+    `origin` is what the target's should be, if not the source's."""
+    before, after = origin or await source.origin(session_id), await target.origin(session_id)
     if before != after:
         return "its user, the time it began or what was said of it differ"
     copies: AsyncIterator[Entry] | None = None

@@ -132,18 +132,30 @@ class _Kept:
     def take(self, found: Iterator[Piece], size: int) -> list[str]:
         """Keeps what is sound; gives what there is to say about the rest."""
         behind: list[type[Piece]] = []
+        counted = 0
         for piece in found:
             if not behind and isinstance(piece, Sound) and self._follows(piece):
                 self._keep(piece)
             else:
                 behind.append(type(piece))
+            if not isinstance(piece, Sound) and piece.closing is not None:
+                counted = max(counted, piece.closing.head_seq)
+        gone = [] if Sound in behind else self._said_of_gone(counted)
         if behind in ([], [Closed]):
-            return []
+            return gone
         says = [f"it is cut at byte {self.through}, after entry {self.closing.head_seq}"]
         lost = f"{size - self.through} bytes behind that stay in the original"
         if lines := behind.count(Sound):
             lost += f", {plural(lines, 'sound line')} among them"
-        return [*says, lost]
+        return [*says, lost, *gone]
+
+    def _said_of_gone(self, counted: int) -> list[str]:
+        """`counted` is how many entries the closing line says there are."""
+        first = self.closing.head_seq + 1
+        if counted < first:
+            return []
+        which = f"entry {first} is" if counted == first else f"entries {first} to {counted} are"
+        return [f"{which} lost: counted in the closing line, and in no line that can be read"]
 
     def _follows(self, piece: Sound) -> bool:
         return piece.line.start == self.through and piece.entry.seq == self.closing.head_seq + 1

@@ -20,7 +20,7 @@ from typing import BinaryIO, Final
 
 from nplt_storage.care.repairing import Repair
 from nplt_storage.data_directory import sync_directory
-from nplt_storage.errors import DataDirectoryInUse
+from nplt_storage.errors import DataDirectoryInUse, StorageUnavailable
 from nplt_storage.file_operations import PRIVATE_FILE
 
 _COPY_BYTES: Final = 1024 * 1024
@@ -29,12 +29,19 @@ _NO_SECOND_NAME: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EML
 
 @contextmanager
 def nobody_else_uses(data_dir: Path) -> Iterator[None]:
-    """Holds the directory's lock, if it has one, and touches nothing in it."""
+    """Holds the directory's lock, if it has one, and touches nothing in it. Raises
+    `StorageError`."""
     try:
         lock = os.open(data_dir / "lock", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         yield
         return
+    except NotADirectoryError as error:
+        raise StorageUnavailable(f"{data_dir} is no data directory: it is a file") from error
+    except OSError as error:
+        raise StorageUnavailable(
+            f"it can't be told whether {data_dir} is in use: {error.strerror} (lock)"
+        ) from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

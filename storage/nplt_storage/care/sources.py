@@ -1,7 +1,8 @@
 """A conversation's file as something to copy from, only ever read.
 
     ours         the file of a data directory, blobs and attachments beside it,
-                 or an exported document, which holds them itself
+                 or an exported document, which holds them itself, also if
+                 another program has laid it out anew
     another's    one JSON document in the older shape
 
 Nothing is put right on the way: a torn end is left out, as opening would do it,
@@ -13,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,11 +31,12 @@ from nplt_storage.care.pieces import (
     our_header,
 )
 from nplt_storage.care.plain_files import read_range
+from nplt_storage.care.relayout import as_it_was_written
 from nplt_storage.errors import BadEntry, StorageError
 from nplt_storage.facts.entries import AttachmentEntry, Entry
 from nplt_storage.facts.lines import BadLine, decode_verified, encode_line
 from nplt_storage.file_operations import SystemFiles, read_all
-from nplt_storage.files.foreign import NotForeign, read_foreign
+from nplt_storage.files.foreign import NotForeign, load_document, named_id, read_foreign
 from nplt_storage.files.layout import BadHeader, Header, LaterFormat
 from nplt_storage.files.names import blobs_of, session_id_of
 from nplt_storage.files.reader import Line, LineReader, Read, segments_forward, verified
@@ -84,14 +85,24 @@ def opened_source(path: Path) -> Iterator[FileSource]:
         raise NotAConversation(_why_not(error)) from error
     try:
         size = files.size(descriptor)
-        read = bounded(lambda offset, length: read_all(files, descriptor, length, offset))
+        read = bounded(_reading(files, descriptor))
         yield _source_of(read, size, path)
-    except OSError as error:
-        raise NotAConversation(f"it can't be read: {error.strerror}") from error
     except _UNREADABLE as error:
         raise NotAConversation(str(error)) from error
     finally:
         files.close(descriptor)
+
+
+def _reading(files: SystemFiles, descriptor: int) -> Read:
+    """Says of reading that it failed: whoever copies from it has other troubles too."""
+
+    def read(offset: int, length: int) -> bytes:
+        try:
+            return read_all(files, descriptor, length, offset)
+        except OSError as error:
+            raise NotAConversation(f"it can't be read: {error.strerror}") from error
+
+    return read
 
 
 def _why_not(error: OSError) -> str:
@@ -112,8 +123,17 @@ def _source_of(read: Read, size: int, path: Path) -> FileSource:
     except (BadHeader, TooLong):
         if size > FOREIGN_BYTES_MAX:
             raise
-        return OlderFile(read(0, size), path)
+        data = read(0, size)
+        written = as_it_was_written(data)
+        if written is None:
+            return OlderFile(data, path)
+        read, size = _from_memory(written), len(written)
+        header, first = our_header(read, size)
     return OurFile(read, size, header, first, path)
+
+
+def _from_memory(data: bytes) -> Read:
+    return lambda offset, length: data[offset : offset + length]
 
 
 class OurFile:
@@ -230,14 +250,10 @@ class OlderFile:
 
 def _session_id_in(data: bytes) -> str | None:
     try:
-        document = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
+        document = load_document(data)
+    except NotForeign:
         return None  # whoever reads it whole says what is wrong
-    found = document.get("session_id") if isinstance(document, dict) else None
-    if not isinstance(found, str):
-        return None
-    # As reading it whole does it: half a surrogate pair is no text.
-    return found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return named_id(document) if isinstance(document, dict) else None
 
 
 def _same_ids(session_id: str) -> Callable[[], str]:

@@ -37,6 +37,7 @@ from nplt_storage.facts.entries import Entry
 _SLOT_BITS = 8
 _SLOTS = 2**_SLOT_BITS - 1
 _LAST_ID = 2**63 - 1
+_FULL_MAX = 10_000
 _PACKED_FROM = 2048
 """Characters: packing a shorter text costs more time than it saves room."""
 
@@ -49,6 +50,7 @@ _SEARCH = (
 class TextIndex:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self._full_until: dict[int, int] = {}
 
     def add(self, conversation: int, user: int, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -71,6 +73,9 @@ class TextIndex:
             )
 
     def _free_number(self, at: int) -> int:
+        """Thousands of messages may have one time (an import without any): from where
+        the last of them found room, not from the beginning again."""
+        begin, at = at, self._full_until.get(at, at)
         while True:
             first = at << _SLOT_BITS
             last: int | None = self._connection.execute(
@@ -81,6 +86,9 @@ class TextIndex:
             if last < first | _SLOTS:
                 return last + 1
             at += 1
+            if len(self._full_until) >= _FULL_MAX:
+                self._full_until.clear()
+            self._full_until[begin] = at
 
     def remove(self, conversation: int, user: int, seq: int) -> None:
         question = "SELECT id, text FROM messages WHERE conversation = ? AND seq = ?"

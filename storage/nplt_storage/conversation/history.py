@@ -7,7 +7,9 @@ again; only a rollback is followed by putting together what stands now.
 
 It may be given the newest entries only, and the conversation's row for the
 rest: then it answers for what it holds, and says `NotInReach` where that would
-be wrong. What is handed out is a copy or can't be changed. No I/O, no clock.
+be wrong; once someone who holds more has gone back to before what is held here,
+that is whenever what stands is asked for. What is handed out is a copy or can't
+be changed. No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -102,7 +104,13 @@ class ConversationHistory:
 
     @property
     def standing(self) -> Sequence[Entry]:
-        return EntriesSoFar(self._standing.entries)
+        return EntriesSoFar(self._all_standing.entries)
+
+    @property
+    def is_in_reach(self) -> bool:
+        """Whether what stands is held. If not, the conversation must be opened again;
+        until then it grows, and knows its head, counts, choices and running turns."""
+        return self._timeline.lost_at is None
 
     @property
     def head_seq(self) -> int:
@@ -147,16 +155,16 @@ class ConversationHistory:
 
     @property
     def epoch(self) -> EpochEntry | None:
-        return self._standing.epoch
+        return self._all_standing.epoch
 
     @property
     def compactions(self) -> tuple[CompactionEntry, ...]:
-        return tuple(self._standing.compactions)
+        return tuple(self._all_standing.compactions)
 
     @property
     def quarantined(self) -> dict[int, QuarantineEntry]:
         """By the number of the entry that is not shown to models."""
-        return dict(self._standing.quarantined)
+        return dict(self._all_standing.quarantined)
 
     def snapshot(self) -> HistorySnapshot:
         return HistorySnapshot(
@@ -240,31 +248,39 @@ class ConversationHistory:
         """Turns that ended before, in the order they ended, then this turn's own
         entries; an id that is not there is taken as a turn yet to come."""
         shown: list[Entry] = []
-        for turn in self._standing.turns.shown_to(turn_id, self._turns_max):
+        turns = self._all_standing.turns
+        for turn in turns.shown_to(turn_id, self._turns_max):
             shown += turn.entries
-        own = self._standing.turns.get(turn_id)
+        own = turns.get(turn_id)
         return [*shown, *own.entries] if own else shown
 
     def get_context(self, max_turns: int = 5) -> list[JsonObject]:
         turns_max = max_turns if self._turns_max is None else min(max_turns, self._turns_max)
         return [
             chat_message(entry, self._standing.results).as_json()
-            for turn in self._standing.turns.recent(turns_max)
+            for turn in self._all_standing.turns.recent(turns_max)
             for entry in turn.entries
             if not isinstance(entry, ToolResultsEntry)
         ]
 
     def recent(self, n: int) -> list[ChatMessage]:
-        return self._messages(self._standing.spoken[-n:] if n > 0 else [])
+        return self._messages(self._all_standing.spoken[-n:] if n > 0 else [])
 
     def by_role(self, role: Role) -> list[ChatMessage]:
-        said: Sequence[MessageEntry] = self._standing.spoken
+        said: Sequence[MessageEntry] = self._all_standing.spoken
         if role == "system":
-            said = self._standing.said_by_system
+            said = self._all_standing.said_by_system
         return self._messages([entry for entry in said if entry.role == role])
 
     @property
     def _standing(self) -> Standing:
+        """Of what is held."""
+        return self._timeline.standing
+
+    @property
+    def _all_standing(self) -> Standing:
+        if self._timeline.lost_at is not None:
+            raise NotInReach(self._timeline.lost_at)
         return self._timeline.standing
 
     def _messages(self, said: Iterable[MessageEntry]) -> list[ChatMessage]:
@@ -275,4 +291,8 @@ class ConversationHistory:
     ) -> str | None:
         if told and told[-1].seq >= (earlier_seq or 0):
             return told[-1].content
-        return self._choices.quoted.get(earlier_seq or 0)
+        quoted = self._choices.quoted.get(earlier_seq or 0)
+        # Whoever opened it handed in what there is: what is missing was erased.
+        if quoted is None and earlier_seq and not self.is_in_reach:
+            raise NotInReach(earlier_seq)
+        return quoted

@@ -98,6 +98,8 @@ def _backward(spoken: Sequence[_Message], length: int) -> Iterator[_Message]:
 
 def _last_words(newest_first: Iterable[_Message], to_seq: int, before: Before) -> str:
     for entry in newest_first:
+        if entry.seq < before.first_seq:
+            break  # others may have followed it that are not held
         if preview := preview_of(entry.content):
             return preview
     if before.message_count:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from nplt_storage.facts.entries import (
@@ -69,6 +70,10 @@ class ConversationRow:
     """The oldest entry there is, where a backend trims."""
 
 
+_NAMES = tuple(field.name for field in fields(ConversationRow))
+_values_of = attrgetter(*_NAMES)
+
+
 def new_row(session_id: str, *, user: str, created_at: datetime) -> ConversationRow:
     return ConversationRow(
         session_id=session_id,
@@ -80,66 +85,71 @@ def new_row(session_id: str, *, user: str, created_at: datetime) -> Conversation
 
 
 def fold(row: ConversationRow, entry: Entry) -> ConversationRow:
+    return fold_all(row, (entry,))
+
+
+def fold_all(row: ConversationRow, entries: Iterable[Entry]) -> ConversationRow:
     """Whoever changes what it makes of an entry raises `ROWS_VERSION` in
     `catalogue.database`, so that rows made before are made anew."""
-    changes: dict[str, Any] = {}
+    # A row that can't be changed costs more to make than an entry to take in:
+    # one is made at the end.
+    values: dict[str, Any] = dict(zip(_NAMES, _values_of(row), strict=True))
+    for entry in entries:
+        _take_in(values, entry)
+    return ConversationRow(**values)
+
+
+def _take_in(values: dict[str, Any], entry: Entry) -> None:
+    values["head_seq"] = entry.seq
+    values["updated_at"] = entry.timestamp
+    values["last_accessed"] = max(values["last_accessed"], entry.timestamp)
     match entry:
         case ModelInputEntry() | ModelOutputEntry():
-            changes = _after_message(row, entry)
+            _take_in_message(values, entry)
         case FaultEntry():
-            changes = {"unfinished": _without(row.unfinished, entry.turn_id)}
+            values["unfinished"] = _without(values["unfinished"], entry.turn_id)
         case RenamedEntry():
-            changes = {"name": entry.name, "named": True}
+            values |= {"name": entry.name, "named": True}
         case ModelSwitchedEntry():
-            changes = {"model": entry.model}
+            values["model"] = entry.model
         case PinnedEntry():
-            changes = {"pinned": entry.pinned}
+            values["pinned"] = entry.pinned
         case ArchivedEntry():
-            changes = {"archived": entry.archived}
+            values["archived"] = entry.archived
         case SystemInstructionEntry():
-            changes = {"system_seq": entry.seq}
+            values["system_seq"] = entry.seq
         case NotebookEntry():
-            changes = {"notebook_seq": entry.seq}
+            values["notebook_seq"] = entry.seq
         case RollbackEntry():
-            changes = _after_rollback(row, entry)
+            values |= _after_rollback(values["hidden"], entry)
         case ForkedEntry():
-            changes = {"unfinished": ()}
+            values["unfinished"] = ()
         case _:
             pass
-    return replace(
-        row,
-        head_seq=entry.seq,
-        updated_at=entry.timestamp,
-        last_accessed=max(row.last_accessed, entry.timestamp),
-        **changes,
-    )
 
 
-def _after_message(
-    row: ConversationRow, entry: ModelInputEntry | ModelOutputEntry
-) -> dict[str, Any]:
-    changes: dict[str, Any] = {"message_count": row.message_count + 1}
+def _take_in_message(values: dict[str, Any], entry: ModelInputEntry | ModelOutputEntry) -> None:
+    values["message_count"] += 1
     # An answer that only calls tools says nothing: the words before it stay.
     if preview := preview_of(entry.content):
-        changes["preview"] = preview
+        values["preview"] = preview
     if isinstance(entry, ModelInputEntry):
-        if not row.named:
-            changes |= {"name": name_from(entry.content), "named": True}
+        if not values["named"]:
+            values |= {"name": name_from(entry.content), "named": True}
         if entry.turn_id is not None:
-            others = _without(row.unfinished, entry.turn_id)
-            changes["unfinished"] = (*others, (entry.turn_id, entry.seq))
+            others = _without(values["unfinished"], entry.turn_id)
+            values["unfinished"] = (*others, (entry.turn_id, entry.seq))
     elif entry.ends_turn:
-        changes["unfinished"] = _without(row.unfinished, entry.turn_id)
-    return changes
+        values["unfinished"] = _without(values["unfinished"], entry.turn_id)
 
 
-def _after_rollback(row: ConversationRow, entry: RollbackEntry) -> dict[str, Any]:
+def _after_rollback(hidden: tuple[tuple[int, int], ...], entry: RollbackEntry) -> dict[str, Any]:
     return {
         "message_count": entry.message_count,
         "preview": entry.preview,
         "system_seq": entry.system_seq,
         "notebook_seq": entry.notebook_seq,
-        "hidden": hidden_after(row.hidden, entry),
+        "hidden": hidden_after(hidden, entry),
         "unfinished": (),
     }
 
@@ -159,12 +169,6 @@ def _without(
     unfinished: tuple[tuple[str, int], ...], turn_id: str | None
 ) -> tuple[tuple[str, int], ...]:
     return tuple(turn for turn in unfinished if turn[0] != turn_id)
-
-
-def fold_all(row: ConversationRow, entries: Iterable[Entry]) -> ConversationRow:
-    for entry in entries:
-        row = fold(row, entry)
-    return row
 
 
 def name_from(prompt: str) -> str:

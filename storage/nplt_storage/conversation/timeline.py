@@ -1,7 +1,9 @@
 """The entries of a conversation as they came, and which of them stand.
 
 Grows at its end only. A rollback is an entry like any other; after it, what
-stands is put together anew from what is held.
+stands is put together anew from what is held. Who holds more may have written
+one that leads to where we can't follow: from there on only what comes after it
+is known, and what it says of itself.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nplt_storage.conversation.checkpoints import row_from_entries
-from nplt_storage.conversation.rollbacks import rollback_draft
+from nplt_storage.conversation.rollbacks import NotInReach, rollback_draft
 from nplt_storage.conversation.rows import ConversationRow, fold_all, hidden_after
 from nplt_storage.conversation.standing import Standing, is_in
-from nplt_storage.conversation.windows import Held, what_came_before
+from nplt_storage.conversation.windows import Before, Held, what_came_before
 from nplt_storage.errors import BadEntry
 from nplt_storage.facts.entries import Entry, RollbackEntry
 
@@ -31,16 +33,17 @@ class Timeline:
             spoken=len(self.standing.spoken),
             trimmed_through=0 if self.row is None else self.row.first_seq - 1,
         )
+        self.lost_at: int | None = None
+        """Where a rollback led that could not be followed."""
 
     def add(self, entry: Entry) -> None:
         if entry.seq != self.head_seq + 1:
             raise BadEntry(f"entry {entry.seq} can't follow entry {self.head_seq}")
-        self.held.entries.append(entry)
-        self.head_seq = entry.seq
-        if isinstance(entry, RollbackEntry):
-            self._go_back(entry)
+        if isinstance(entry, RollbackEntry) and not self._can_follow(entry):
+            self._lose(entry)
         else:
-            self.standing.add(entry)
+            self._follow(entry)
+        self.head_seq = entry.seq
 
     def rollback_draft(self, to_seq: int) -> RollbackEntry:
         return rollback_draft(
@@ -51,20 +54,43 @@ class Timeline:
             before=self.before,
         )
 
+    def _follow(self, entry: Entry) -> None:
+        self.held.entries.append(entry)
+        if isinstance(entry, RollbackEntry):
+            self._go_back(entry)
+        else:
+            self.standing.add(entry)
+
     def _go_back(self, rollback: RollbackEntry) -> None:
         stands = not is_in(self.hidden, rollback.to_seq)
         self.hidden = hidden_after(self.hidden, rollback)
         kept = self.standing.through(rollback.to_seq) if stands else self.held.standing(self.hidden)
         self.standing = Standing(kept, self.hidden)
-        first_seq = self.held.reach(self.hidden, self.head_seq)
-        if first_seq != self.before.first_seq:
-            # Someone who holds more than we do went back further than we can see.
-            self.before = what_came_before(
-                rollback,
-                first_seq,
-                spoken=len(self.standing.spoken),
-                trimmed_through=self.before.trimmed_through,
-            )
+
+    def _can_follow(self, rollback: RollbackEntry) -> bool:
+        """Who could have written it holds all that stands then, from `first_seq` on."""
+        try:
+            self.rollback_draft(rollback.to_seq)
+        except (NotInReach, BadEntry):
+            return False
+        return True
+
+    def _lose(self, rollback: RollbackEntry) -> None:
+        """Begins again at the rollback: what else is held may stand or not, but there
+        would be gaps between."""
+        self.lost_at = rollback.to_seq
+        self.hidden = hidden_after(self.hidden, rollback)
+        told = (rollback.system_seq, rollback.notebook_seq)
+        kept = [entry for entry in self.held.entries if entry.seq in told]
+        self.held = Held([*kept, rollback])
+        self.standing = Standing(kept)
+        self.before = Before(
+            first_seq=rollback.to_seq + 1,
+            trimmed_through=self.before.trimmed_through,
+            message_count=rollback.message_count,
+            system_seq=rollback.system_seq,
+            notebook_seq=rollback.notebook_seq,
+        )
 
 
 def _row_at_head(row: ConversationRow | None, held: list[Entry]) -> ConversationRow | None:

@@ -33,7 +33,7 @@ class Before:
 
 
 def what_came_before(
-    known: ConversationRow | RollbackEntry | None,
+    known: ConversationRow | None,
     first_seq: int,
     *,
     spoken: int,
@@ -45,12 +45,15 @@ def what_came_before(
         return Before()
     if known is None:
         return Before(first_seq=first_seq, system_seq=None, notebook_seq=None)
+    # Where the first that is held is a checkpoint, it has the number of the last
+    # entry that is gone: that one came before, too.
+    held_from = max(first_seq, trimmed_through + 1)
     return Before(
         first_seq=first_seq,
         trimmed_through=trimmed_through,
         message_count=max(0, known.message_count - spoken),
-        system_seq=known.system_seq if known.system_seq < first_seq else None,
-        notebook_seq=known.notebook_seq if known.notebook_seq < first_seq else None,
+        system_seq=known.system_seq if known.system_seq < held_from else None,
+        notebook_seq=known.notebook_seq if known.notebook_seq < held_from else None,
     )
 
 

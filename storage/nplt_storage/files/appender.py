@@ -133,19 +133,43 @@ class Appender:
             error, self._failure = self._failure, None
             raise self._not_confirmed(error) from error
         descriptor = self._reopen(tail) if self._descriptor is None else self._descriptor
+        self._check_undisturbed(descriptor, tail)
         try:
             write_all(self._files, descriptor, data, tail.end)
         except OSError as error:
             self._put_back(descriptor, tail)
             raise StorageUnavailable(f"writing failed: {error.strerror}") from error
-        if self._sync_later is None:
+        if self._sync_later is not None and self._unsynced_from is not None:
+            return  # it is due already
+        if not self._is_left_for_later(tail):
             try:
                 self._sync(descriptor)
             except OSError as error:
                 raise self._not_confirmed(error) from error
-        elif self._unsynced_from is None:
-            self._unsynced_from = tail.end
+
+    def _check_undisturbed(self, descriptor: int, tail: Tail) -> None:
+        """Nobody else may write here; who does all the same (an editor, a restored
+        backup) must not make us acknowledge what nobody will find."""
+        known = tail.end + len(encode_closing(tail.closing))
+        try:
+            is_ours = self._files.size(descriptor) == known
+            if is_ours and self._files.is_at(descriptor, self._file.path):
+                return
+        except OSError as error:
+            raise StorageUnavailable(f"the file can't be seen: {error.strerror}") from error
+        raise ConversationReadOnly(
+            self.session_id, "its file was changed or replaced by another program"
+        )
+
+    def _is_left_for_later(self, tail: Tail) -> bool:
+        if self._sync_later is None:
+            return False
+        try:
             self._sync_later(self.sync)
+        except StorageUnavailable:
+            return False  # nobody to do it later: it is done now
+        self._unsynced_from = tail.end
+        return True
 
     def _sync(self, descriptor: int) -> None:
         try:

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from threading import Lock, Thread
 from typing import Final
 
+from nplt_storage.errors import StorageUnavailable
+
 log = logging.getLogger(__name__)
 
 THREADS_MAX: Final = 64
@@ -75,10 +77,22 @@ class CommitThreads:
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
         """Under way when this returns, whether or not the result is awaited: to
-        stop waiting does not stop the work."""
+        stop waiting does not stop the work. `StorageUnavailable`: there is no
+        thread for it, and it will not be done."""
         done: Future[None] = get_running_loop().create_future()
         self._add(_Job(work, done))
         return done
+
+    def submit_or_do(self, work: Callable[[], None]) -> Future[None]:
+        """For what has to be done even if there is no thread for it: then here."""
+        try:
+            return self.submit(work)
+        except StorageUnavailable:
+            done: Future[None] = get_running_loop().create_future()
+            job = _Job(work, done)
+            _carry_out(job)
+            _settle(job)
+            return done
 
     def start(self, work: Callable[[], None]) -> None:
         """For work that nobody waits for; may be called from any thread."""
@@ -104,7 +118,12 @@ class CommitThreads:
                 self._waiting.append(job)
                 return
             self._count += 1
-        Thread(target=self._work, args=(_Seat(job),), name="commit", daemon=True).start()
+        try:
+            Thread(target=self._work, args=(_Seat(job),), name="commit", daemon=True).start()
+        except RuntimeError as error:
+            with self._lock:
+                self._count -= 1
+            raise StorageUnavailable(f"no thread for the disk: {error}") from error
 
     def _work(self, seat: _Seat) -> None:
         while (job := seat.job) is not None:
@@ -157,12 +176,16 @@ class CommitThreads:
         with self._lock:
             finished = self._finished.pop(loop)
         for job in finished:
-            if job.done is None or job.done.done():
-                continue  # whoever waited has given up
-            if job.error is None:
-                job.done.set_result(None)
-            else:
-                job.done.set_exception(job.error)
+            _settle(job)
+
+
+def _settle(job: _Job) -> None:
+    if job.done is None or job.done.done():
+        return  # whoever waited has given up
+    if job.error is None:
+        job.done.set_result(None)
+    else:
+        job.done.set_exception(job.error)
 
 
 def _carry_out(job: _Job) -> None:

@@ -77,7 +77,7 @@ class Committer:
     async def close(self) -> None:
         if not self._mark_closed():
             return
-        released = self._threads.submit(self._release)
+        released = self._threads.submit_or_do(self._release)
         with anyio.move_on_after(self._commit_seconds_max, shield=True):
             await released
         self._closed()
@@ -89,8 +89,9 @@ class Committer:
             if self._is_writing:
                 raise ConversationReadOnly(self.session_id, "the disk has not answered yet")
             commit = _Commit(self._appender.prepare(entry))
-            self._is_writing = True
-            return commit, self._threads.submit(partial(self._run, commit))
+            done = self._threads.submit(partial(self._run, commit))
+            self._is_writing = True  # before the thread can look: it needs this lock
+            return commit, done
 
     def _mark_closed(self) -> bool:
         with self._lock:

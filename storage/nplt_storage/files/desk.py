@@ -7,10 +7,13 @@ and said so in lists, whoever was reading it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
+
+import anyio
 
 from nplt_storage.catalogue.freshness import FileStamp
 from nplt_storage.conversation.rows import ConversationRow
@@ -19,6 +22,8 @@ from nplt_storage.errors import (
     ConversationExists,
     ConversationNotFound,
     ConversationReadOnly,
+    StorageError,
+    StorageUnavailable,
 )
 from nplt_storage.files.file import JsonFile
 from nplt_storage.files.indexing import void_stamp
@@ -27,6 +32,8 @@ from nplt_storage.files.opening import OpenedFile
 from nplt_storage.files.record import FileRecord
 from nplt_storage.files.workshop import Workshop
 from nplt_storage.ids import is_session_id
+
+log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -40,6 +47,7 @@ class Desk:
         self._records: dict[str, FileRecord] = {}
         self._busy: set[str] = set()
         self._building: set[str] = set()
+        self._reading_again = anyio.Lock()
 
     # One at a time
 
@@ -136,7 +144,27 @@ class Desk:
     async def row(self, session_id: str) -> ConversationRow | None:
         if session_id in self._names:
             await self._workshop.shelf.order.wait_for(session_id)
+            # One that is open was read to be opened, and tells the catalogue itself.
+            if session_id in self._workshop.shelf.unread and session_id not in self._records:
+                await self._read_again(session_id)
         return await self._workshop.catalogue.row(session_id)
+
+    async def _read_again(self, session_id: str) -> None:
+        """`StorageUnavailable` if that is no better now than it was."""
+        unread = self._workshop.shelf.unread
+        async with self._reading_again:
+            name = self._names.get(session_id)
+            if name is None or session_id not in unread:
+                return  # somebody else was first
+            known = await self._workshop.catalogue.known(session_id)
+            stamp = None if known is None else known[1]
+            reading = self._workshop.shelf.reading(session_id, name, stamp)
+            await self._workshop.learn(reading.whole())
+            if session_id not in self._names:  # deleted meanwhile
+                self.forget(session_id)
+            elif reading.is_unread:
+                raise StorageUnavailable(f"the file of {session_id!r} can't be read now")
+            unread.discard(session_id)
 
     def file_at(self, name: str, session_id: str) -> JsonFile:
         return JsonFile(
@@ -149,12 +177,18 @@ class Desk:
     async def take_in(self, session_id: str, names: Sequence[str]) -> None:
         """They were put there just now, whole."""
         self._names[session_id] = names[-1]
-        await self._workshop.learn(self._workshop.shelf.pieces(session_id, names))
+        try:
+            await self._workshop.learn(self._workshop.shelf.pieces(session_id, names))
+        except StorageError as error:
+            # It is there all the same: who hears that it failed would do it again.
+            log.error("%s is not in lists yet: %s", names[-1], error)
+            self._workshop.shelf.unread.add(session_id)
 
     def forget(self, session_id: str) -> None:
         self._names.pop(session_id, None)
         self._files.pop(session_id, None)
         self._workshop.damage.pop(session_id, None)
+        self._workshop.shelf.unread.discard(session_id)
         self._workshop.catalogue.forget(session_id)
 
     # Work that may meet damage

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from threading import Lock, Timer
 from typing import Literal, TypeAlias, assert_never
 
+from nplt_storage.errors import StorageUnavailable
 from nplt_storage.files.commit_threads import CommitThreads
 
 DurabilityMode: TypeAlias = Literal["always", "interval", "never"]
 
 SyncLater: TypeAlias = Callable[[Callable[[], None]], None]
-"""Is given a sync that is due, and sees to it that it is done in time."""
+"""Is given a sync that is due, and sees to it that it is done in time;
+`StorageUnavailable` if it can't: then it has not taken it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +76,23 @@ class SyncSchedule:
 
     def add(self, sync: Callable[[], None]) -> None:
         with self._lock:
+            if not self._due:
+                self._start_timer()
             self._due.append(sync)
-            is_first = len(self._due) == 1
-        if is_first:
-            timer = Timer(self._seconds, self._begin)
-            timer.daemon = True  # what is due when the process ends is synced by closing
+
+    def _start_timer(self) -> None:
+        timer = Timer(self._seconds, self._begin)
+        timer.daemon = True  # what is due when the process ends is synced by closing
+        try:
             timer.start()
+        except RuntimeError as error:
+            raise StorageUnavailable(f"no thread to wait in: {error}") from error
 
     def _begin(self) -> None:
         with self._lock:
             due, self._due = self._due, []
         for sync in due:
-            self._threads.start(sync)
+            try:
+                self._threads.start(sync)
+            except StorageUnavailable:
+                sync()  # later than the others, but it is done

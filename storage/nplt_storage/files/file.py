@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 
@@ -51,16 +51,19 @@ class JsonFile:
         """A new file with no lines in it; gives a descriptor to append through."""
         first = encode_header(header)
         closing = empty_closing(header, len(first))
-        with plain_errors(self.session_id):
+        # A reader who comes late must not make whole what is being made, nor take
+        # it for what it was before it was taken back.
+        with self._settling, plain_errors(self.session_id):
             if self._is_there():
                 raise ConversationExists(self.session_id)
-            write_new_file(self.files, self.path, first + encode_closing(closing))
             try:
+                write_new_file(self.files, self.path, first + encode_closing(closing))
                 descriptor = self.files.open(self.path, os.O_RDWR)
             except OSError:
-                self.files.remove(self.path)  # nobody will know that it is there
+                with suppress(OSError):
+                    self.files.remove(self.path)  # nobody will know that it is there
                 raise
-        self.tail = Tail(first=len(first), last=len(first), end=len(first), closing=closing)
+            self.tail = Tail(first=len(first), last=len(first), end=len(first), closing=closing)
         return descriptor
 
     def remove_unused(self) -> None:

@@ -4,15 +4,18 @@
       "tool_calls": [{"tool_name", "arguments", "result", "status", …}],
       "metadata"}], "created_at": …, "updated_at": …}
 
-Pure: bytes in, header and entries out. Times without a zone are taken as UTC.
+Pure: bytes in, header and entries out. Times without a zone are taken as UTC;
+one that can't be read, or is the first instant there is, as the one before it.
 A turn is a user's message and the answers up to the next; one that has no final
 answer is ended, so that nobody runs an old prompt again. What JSON can't carry
 twice the same way (NaN, half a surrogate pair, huge integers) is replaced; the
-original file is kept by the caller.
+original file is kept by the caller. So is what is odd about a message
+(`odd_messages`); only one that is none at all makes the document unusable.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 from collections.abc import Callable
@@ -20,6 +23,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from nplt_storage.facts.entries import (
+    UNSTAMPED,
     DebugEntry,
     Entry,
     FaultEntry,
@@ -31,8 +35,9 @@ from nplt_storage.facts.entries import (
 from nplt_storage.facts.json_values import INTEGER_MAX, INTEGER_MIN
 from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult, ToolStatus
 from nplt_storage.files.layout import Header
+from nplt_storage.files.odd_messages import as_text, regular, why_unusable
+from nplt_storage.ids import is_session_id
 
-_MESSAGE_KEYS = frozenset(["role", "content", "timestamp", "tool_calls", "metadata"])
 _DOCUMENT_KEYS = frozenset(["session_id", "messages", "created_at", "updated_at"])
 _OUR_KEYS = frozenset(["format", "crc", "head_seq", "epoch_offset"])
 _STATUSES: dict[str, ToolStatus] = {
@@ -44,6 +49,10 @@ _STATUSES: dict[str, ToolStatus] = {
 }
 
 
+_INTEGER_LETTERS_MAX = 20
+"""A longer one is beyond 64 bits, and Python refuses to read thousands of digits."""
+
+
 class NotForeign(Exception):
     """Nothing that can be taken in: the caller leaves the file alone."""
 
@@ -51,30 +60,52 @@ class NotForeign(Exception):
 def read_foreign(
     data: bytes, session_id: str, *, new_id: Callable[[], str]
 ) -> tuple[Header, list[Entry]]:
-    try:
-        document = _clean(json.loads(data.decode("utf-8-sig")))
-    except (ValueError, RecursionError) as error:
-        raise NotForeign("it is no JSON document") from error
+    document = load_document(data)
     messages = document.get("messages") if isinstance(document, dict) else None
-    if not isinstance(messages, list) or not all(map(_is_message, messages)):
+    if not isinstance(messages, list):
         raise NotForeign("it holds no list of messages")
+    for place, message in enumerate(messages, 1):
+        if wrong := why_unusable(message):
+            raise NotForeign(f"message {place} of {len(messages)} {wrong}")
     if _OUR_KEYS & document.keys() or any(_OUR_KEYS & message.keys() for message in messages):
         raise NotForeign("its first line is damaged")
-    if document.get("session_id", session_id) != session_id:
+    if (named_id(document) or session_id) != session_id:
         raise NotForeign("it names another conversation")
     first = messages[0].get("timestamp") if messages else None
     created_at = _time(document.get("created_at")) or _time(first) or datetime.fromtimestamp(0, UTC)
     extra = {name: value for name, value in document.items() if name not in _DOCUMENT_KEYS}
+    own_id = document.get("session_id")
+    if own_id is not None and not is_session_id(named_id(document) or ""):
+        extra["imported_session_id"] = own_id
     header = Header(session_id=session_id, created_at=created_at, extra=extra)
-    return header, _Importer(new_id, created_at).take_in(messages)
+    regulars = [regular(message, _time) for message in messages]
+    return header, _Importer(new_id, created_at).take_in(regulars)
 
 
-def _is_message(message: Any) -> bool:
-    return (
-        isinstance(message, dict)
-        and isinstance(message.get("role"), str)
-        and isinstance(message.get("content"), str)
-    )
+def load_document(data: bytes) -> Any:
+    """Whatever JSON it is, without what can't be written again. Raises `NotForeign`."""
+    try:
+        return _clean(json.loads(data.decode("utf-8-sig"), parse_int=_integer))
+    except RecursionError as error:
+        raise NotForeign("it is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise NotForeign("it is UTF-16: save it as UTF-8") from error
+        raise NotForeign(f"it is not UTF-8 (byte {error.start})") from error
+    except ValueError as error:
+        raise NotForeign("it is no JSON document") from error
+
+
+def named_id(document: dict[str, Any]) -> str | None:
+    """Which conversation it says it is; some programs count them."""
+    found = document.get("session_id")
+    if isinstance(found, int) and not isinstance(found, bool):
+        return str(found)
+    return found if isinstance(found, str) else None
+
+
+def _integer(text: str) -> int | str:
+    return int(text) if len(text) <= _INTEGER_LETTERS_MAX else text
 
 
 class _Importer:
@@ -129,15 +160,13 @@ class _Importer:
             self._turn_id = None
 
     def _add(self, kind: Callable[..., Entry], message: dict[str, Any], **fields: Any) -> None:
-        metadata = message.get("metadata")
-        extra = {name: value for name, value in message.items() if name not in _MESSAGE_KEYS}
         has_turn = kind not in (SystemInstructionEntry, DebugEntry)
         entry = kind(
             seq=len(self._entries) + 1,
             id=self._new_id(),
             timestamp=self._now,
             turn_id=self._turn_id if has_turn else None,
-            metadata=extra | (metadata if isinstance(metadata, dict) else {}),
+            metadata=message.get("metadata", {}),
             **fields,
         )
         self._entries.append(entry)
@@ -146,9 +175,9 @@ class _Importer:
 def _request(call: dict[str, Any], place: int) -> ToolCallRequest:
     arguments = call.get("arguments")
     return ToolCallRequest(
-        tool_call_id=_as_text(call.get("tool_call_id") or call.get("id") or f"call_{place}"),
-        tool_name=_as_text(call.get("tool_name") or call.get("name") or "unknown"),
-        raw_arguments=_as_text({} if arguments is None else arguments),
+        tool_call_id=as_text(call.get("tool_call_id") or call.get("id") or f"call_{place}"),
+        tool_name=as_text(call.get("tool_name") or call.get("name") or "unknown"),
+        raw_arguments=as_text({} if arguments is None else arguments),
         arguments=arguments if isinstance(arguments, dict) else None,
     )
 
@@ -160,15 +189,11 @@ def _result(call: dict[str, Any], request: ToolCallRequest, at: datetime) -> Too
     return ToolCallResult(
         tool_call_id=request.tool_call_id,
         tool_name=request.tool_name,
-        status=_STATUSES.get(_as_text(call.get("status")), "failed"),
-        result="" if result is None else _as_text(result),
+        status=_STATUSES.get(as_text(call.get("status")), "failed"),
+        result="" if result is None else as_text(result),
         duration=duration if is_number and duration is not None else 0.0,
         timestamp=_time(call.get("timestamp")) or at,
     )
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _time(value: Any) -> datetime | None:
@@ -176,9 +201,11 @@ def _time(value: Any) -> datetime | None:
         return None
     try:
         moment = datetime.fromisoformat(value)
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
+    # The first instant there is stands for none, here as in most programs.
+    return None if moment == UNSTAMPED else moment
 
 
 def _clean(value: Any) -> Any:

@@ -8,12 +8,13 @@ everything can be read, and writing goes on by itself when there is room again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import anyio
 
-from nplt_storage.errors import ConversationReadOnly
+from nplt_storage.errors import ConversationReadOnly, StorageUnavailable
 from nplt_storage.files.commit_threads import CommitThreads
 from nplt_storage.files.disk import Disk
 
@@ -53,7 +54,8 @@ class FreeSpace:
         """As it was when it was last looked up; if that is long ago, it is looked up
         now for whoever asks next."""
         if self._is_due():
-            self._threads.start(self._look)
+            with suppress(StorageUnavailable):  # no thread to look with: who writes will hear
+                self._threads.start(self._look)
         return self._reason()
 
     def _is_due(self) -> bool:

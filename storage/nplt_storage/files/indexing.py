@@ -1,13 +1,18 @@
 """From a conversation's file to what the catalogue knows of it.
 
 Read-only, piece by piece, with little memory; the same `fold` as everywhere
-makes the row. Never an exception: a file that can't be read is a row that says
-so, for lists show all there is, and its stamp fits no file, so that it is
-looked at again at the next start.
+makes the row. So lists and search may show a last line that the opening rule
+has not made whole yet; nothing else is answered from such a file.
+
+Never an exception: a damaged file is a row that says so, for lists show all
+there is, and its stamp fits no file, so that it is looked at again at the next
+start. A file that can't be read just now (too many are open, the disk is not
+well) is no damage: it is read again when somebody asks for it.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -17,8 +22,8 @@ from typing import Final
 
 from nplt_storage.catalogue.freshness import FileStamp, FoundFile
 from nplt_storage.catalogue.learned import Learned
-from nplt_storage.conversation.rows import ConversationRow, fold, fold_all, new_row
-from nplt_storage.errors import ConversationDamaged, StorageError
+from nplt_storage.conversation.rows import ConversationRow, fold_all, new_row
+from nplt_storage.errors import ConversationDamaged, StorageError, StorageUnavailable
 from nplt_storage.facts.entries import Entry
 from nplt_storage.facts.lines import decode_verified
 from nplt_storage.files.access import (
@@ -53,6 +58,12 @@ def void_stamp(name: str, known: FileStamp | None) -> FileStamp:
     return replace(known, file=nothing, end_offset=0)
 
 
+def _may_pass(error: StorageError) -> bool:
+    cause = error.__cause__
+    is_no_file = isinstance(cause, OSError) and cause.errno == errno.EINVAL  # a pipe, a directory
+    return isinstance(error, StorageUnavailable) and not is_no_file
+
+
 class DoesNotFollow(Exception):
     """What is in the file is not what was known of it, and then some."""
 
@@ -76,6 +87,8 @@ class FileReading:
         self._session_id = session_id
         self._new_id = new_id
         self._damaged = damaged
+        self.is_unread = False
+        """Whether it can't be read just now, though nothing may be wrong with it."""
         self._known = known
         self._row = new_row(session_id, user=LOCAL_USER, created_at=day_of(path.name))
         self._is_first = True
@@ -91,6 +104,11 @@ class FileReading:
                 except BadHeader:
                     yield self._older_shape(descriptor)
         except StorageError as error:
+            if _may_pass(error):
+                log.warning("%s can't be read now: %s", self._path.name, error)
+                self.is_unread = True
+                yield from self._not_read()
+                return
             if self._path.name not in self._disk.names_in(self._path.parent):
                 return  # deleted since it was listed
             log.warning("%s: %s", self._path.name, error)
@@ -99,6 +117,11 @@ class FileReading:
             row = replace(self._row, damaged=True)
             stamp = void_stamp(self._path.name, self._known)
             yield Learned(row=row, stamp=stamp, anew=self._is_first)
+
+    def _not_read(self) -> Iterator[Learned]:
+        """What is known, or was read so far, stays known."""
+        if self._known is None and self._is_first:
+            yield Learned(row=self._row, stamp=void_stamp(self._path.name, None), anew=True)
 
     def onward(self, row: ConversationRow) -> Iterator[Learned]:
         """What was written since `known`, when the row was like that; `DoesNotFollow`
@@ -133,19 +156,24 @@ class FileReading:
         lines = LineReader(read, first=found.first, end=found.end)
         piece: list[Entry] = []
         begin, due = start, self._row.head_seq + 1
-        for line in lines.forward(start) if start < found.end else ():
-            if line.seq != due:
-                raise ConversationDamaged(self._session_id, f"line {due} is not in its place")
-            entry = decode_verified(line.data)
-            self._row, due = fold(self._row, entry), due + 1
-            piece.append(entry)
-            if len(piece) >= _PIECE_ENTRIES or line.end - begin >= _PIECE_BYTES:
-                yield self._piece(piece, part_of(here, line.end), line.end)
-                piece, begin = [], line.end
+        try:
+            for line in lines.forward(start) if start < found.end else ():
+                if line.seq != due:
+                    raise ConversationDamaged(self._session_id, f"line {due} is not in its place")
+                piece.append(decode_verified(line.data))
+                due += 1
+                if len(piece) >= _PIECE_ENTRIES or line.end - begin >= _PIECE_BYTES:
+                    done, piece, begin = piece, [], line.end
+                    yield self._piece(done, part_of(here, line.end), line.end)
+        except BaseException:
+            # If it breaks off, that much can be shown.
+            self._row = fold_all(self._row, piece)
+            raise
         yield self._piece(piece, here, found.end)
 
     def _piece(self, entries: list[Entry], found: FoundFile, end: int) -> Learned:
         is_first, self._is_first = self._is_first, False
+        self._row = fold_all(self._row, entries)
         stamp = FileStamp(
             file=found,
             end_offset=end,
@@ -164,5 +192,5 @@ class FileReading:
             self._disk, descriptor, self._session_id, new_id=self._new_id
         )
         row = new_row(self._session_id, user=header.user, created_at=header.created_at)
-        self._row = fold_all(row, entries)
+        self._row = row
         return self._piece(entries, self._disk.found(self._path), len(data))

@@ -6,6 +6,8 @@
     session_YYYYMMDD_<id>.json.orig         what another program had written
     session_YYYYMMDD_<id>.blobs/            what is too large for its lines
     .session_YYYYMMDD_<id>.….new            on its way in; left only by a crash
+    ….~N                                    one of these that met its own name when
+                                            it went to the trash, or came back
 
 Only ids that were checked become part of a path.
 """
@@ -22,7 +24,9 @@ from nplt_storage.ids import is_session_id
 _SUFFIX = ".json"
 _NAME = re.compile(r"session_([0-9]{8})_(.+)\.json", re.DOTALL)
 _COMPANION = re.compile(r"(session_[0-9]{8}_(.+?))(?:\.json\.(.+)|\.blobs)", re.DOTALL)
-_COPY = re.compile(r"\.(?:broken-[0-9]+|before-repair-[0-9]+|orig(?:-[0-9]+)?)")
+_COPY = re.compile(
+    r"\.(?:broken-[0-9]+|before-repair-[0-9]+|orig(?:-[0-9]+)?)(?:~[0-9]+)?|\.live~[0-9]+"
+)
 
 
 def file_name(session_id: str, created_at: datetime) -> str:
@@ -75,6 +79,10 @@ def on_its_way(path: Path) -> Path:
 
 def blobs_of(path: Path) -> Path:
     return path.with_suffix(".blobs")
+
+
+def is_blobs(name: str) -> bool:
+    return name.endswith(".blobs")
 
 
 def live_of(path: Path) -> Path:

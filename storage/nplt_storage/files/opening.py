@@ -5,11 +5,13 @@ A new one is opened by being made. Everything here blocks; called from worker th
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from nplt_storage.catalogue.freshness import FoundFile
-from nplt_storage.conversation.rows import ConversationRow, fold, new_row
+from nplt_storage.conversation.rows import ConversationRow, fold_all, new_row
+from nplt_storage.errors import StorageError
 from nplt_storage.facts.entries import Entry
 from nplt_storage.facts.lines import decode_verified
 from nplt_storage.files.access import plain_errors
@@ -46,6 +48,8 @@ def create_file(disk: Disk, file: JsonFile, header: Header) -> OpenedFile:
             found = disk.found(file.path)
     except BaseException:
         disk.close(descriptor)
+        with suppress(StorageError):
+            file.remove_unused()  # nobody will know that it is there
         raise
     row = new_row(file.session_id, user=header.user, created_at=header.created_at)
     return OpenedFile(file=file, descriptor=descriptor, found=found, row=row)
@@ -80,8 +84,8 @@ def _caught_up(read: Read, tail: Tail, row: ConversationRow) -> ConversationRow:
         raise Damage(f"it ends at line {head_seq}, but there were {row.head_seq}")
     if row.head_seq < head_seq:
         lines = LineReader(read, first=tail.first, end=tail.end)
-        for line in lines.forward(lines.find(row.head_seq + 1)):
-            row = fold(row, decode_verified(line.data))
+        new = lines.forward(lines.find(row.head_seq + 1))
+        return fold_all(row, (decode_verified(line.data) for line in new))
     return row
 
 

@@ -28,12 +28,12 @@ from nplt_storage.files.access import plain_errors
 from nplt_storage.files.appender import Appender
 from nplt_storage.files.blobs import keep_blob
 from nplt_storage.files.committer import COMMIT_SECONDS_MAX, Committer
-from nplt_storage.files.indexing import part_of
+from nplt_storage.files.indexing import part_of, void_stamp
 from nplt_storage.files.layout import Header
 from nplt_storage.files.live import LiveJournal
 from nplt_storage.files.names import blobs_of, live_of
 from nplt_storage.files.opening import OpenedFile, create_file
-from nplt_storage.files.redacting import redact_entry, remove_traces
+from nplt_storage.files.redacting import Redaction, redact_entry, remove_traces
 from nplt_storage.files.workshop import Workshop
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,9 @@ class FileRecord:
         self._journal = LiveJournal(live_of(self.file.path), files=workshop.disk, said=opened.said)
         self._commits = self._new_commits(opened.descriptor)
         self._blobs_to_name: set[str] = set()
+        self._is_catalogue_behind = False
+        """Whether it may still hold what was erased here: then what it is told of the
+        file fits no file, so that the next start reads it anew."""
         self._is_open = True
 
     @property
@@ -95,32 +98,12 @@ class FileRecord:
     async def redact(self, seq: int, *, at: datetime) -> Entry:
         self._check_open()
         await self._commits.close()
-        try:
-            redaction = await self._workshop.threads.write(
-                lambda: redact_entry(self._workshop.disk, self.file, seq, at=at)
-            )
-        finally:
-            # The file is another one now: the next append opens it by the rule.
-            self._commits = self._new_commits(None)
+        redaction = await self._rewrite(seq, at=at)
         self.row = replace(redaction.row, last_accessed=self.row.last_accessed)
-
-        def clean_up() -> FileStamp:
-            disk, path = self._workshop.disk, self.file.path
-            attachments = self._workshop.directory.files / self.session_id
-            with plain_errors(self.session_id):
-                self._journal.drop_stale()
-                remove_traces(
-                    disk,
-                    path,
-                    redaction,
-                    attachments=attachments,
-                    blobs_kept=self._blobs_to_name,
-                )
-                self._found = disk.found(path)
-                return self.stamp(self._found)
-
-        stamp = await self._workshop.threads.write(clean_up)
-        await self._workshop.catalogue.redact(self.row, stamp, seq)
+        with anyio.CancelScope(shield=True):  # begun is begun: half of it leaves the words
+            stamp = await self._workshop.threads.write(lambda: self._clean_up(redaction))
+            await self._workshop.catalogue.redact(self.row, stamp, seq)
+            self._is_catalogue_behind = False
         return redaction.tombstone
 
     async def close(self) -> None:
@@ -130,12 +113,41 @@ class FileRecord:
         await self._commits.close()
         stamps: list[FileStamp] = []
         with anyio.move_on_after(COMMIT_SECONDS_MAX, shield=True):
-            await self._workshop.commits.submit(lambda: stamps.extend(self._let_go()))
+            await self._workshop.commits.submit_or_do(lambda: stamps.extend(self._let_go()))
         if stamps:
             self._workshop.catalogue.note(self.row, stamps[0])
         self._closed(self)
 
     # Inside
+
+    async def _rewrite(self, seq: int, *, at: datetime) -> Redaction:
+        before, was_behind = self.file.tail, self._is_catalogue_behind
+        self._is_catalogue_behind = True
+        try:
+            return await self._workshop.threads.write(
+                lambda: redact_entry(self._workshop.disk, self.file, seq, at=at)
+            )
+        except StorageError:
+            self._is_catalogue_behind = was_behind or self.file.tail is not before
+            raise
+        finally:
+            # The file is another one now: the next append opens it by the rule.
+            self._commits = self._new_commits(None)
+
+    def _clean_up(self, redaction: Redaction) -> FileStamp:
+        disk, path = self._workshop.disk, self.file.path
+        attachments = self._workshop.directory.files / self.session_id
+        with plain_errors(self.session_id):
+            self._journal.drop_stale()
+            remove_traces(
+                disk,
+                path,
+                redaction,
+                attachments=attachments,
+                blobs_kept=self._blobs_to_name,
+            )
+            self._found = disk.found(path)
+            return self._stamp_of_all(self._found)
 
     def _appended(self, entry: Entry) -> None:
         self.row = fold(self.row, entry)
@@ -159,6 +171,10 @@ class FileRecord:
         )
 
     def stamp(self, found: FoundFile) -> FileStamp:
+        stamp = self._stamp_of_all(found)
+        return void_stamp(found.name, stamp) if self._is_catalogue_behind else stamp
+
+    def _stamp_of_all(self, found: FoundFile) -> FileStamp:
         tail = self.file.tail
         assert tail is not None
         return FileStamp(

@@ -58,6 +58,8 @@ class Shelf:
         self._new_id = new_id
         self._damaged = damaged
         self.order = ReadingOrder()
+        self.unread: set[str] = set()
+        """Those that could not be read, though nothing may be wrong with them."""
 
     def found(self) -> dict[str, list[FoundFile]]:
         """By id; as a rule there is one file for each."""
@@ -88,6 +90,8 @@ class Shelf:
         found = self.found()
         freshness = compare({id_: files[-1] for id_, files in found.items()}, known)
         for session_id in freshness.gone:
+            entries = known[session_id].head_seq
+            log.warning("the file of %s is gone; it held %d entries", session_id, entries)
             yield Gone(session_id=session_id)
         several = {id_ for id_, files in found.items() if len(files) > 1}
         to_read = sorted({*freshness.grown, *freshness.unknown, *several})
@@ -123,7 +127,10 @@ class Shelf:
             stamp = void_stamp(names[-1], known)
             yield Learned(row=replace(row, damaged=True), stamp=stamp, anew=True)
         else:
-            yield from self.reading(session_id, names[0], known).whole()
+            reading = self.reading(session_id, names[0], known)
+            yield from reading.whole()
+            if reading.is_unread:
+                self.unread.add(session_id)
 
     def reading(self, session_id: str, name: str, known: FileStamp | None = None) -> FileReading:
         return FileReading(
@@ -141,6 +148,9 @@ class Shelf:
         for name in filter(is_unfinished, names):
             if name.endswith(".blobs.new"):
                 self._disk.remove_tree(self._directory / name)
-            else:
+                continue
+            try:
                 self._disk.remove(self._directory / name)
+            except OSError as error:  # one leftover is no reason not to start
+                log.warning("%s can't be removed: %s", name, error.strerror)
         return [name for name in names if not is_unfinished(name)]

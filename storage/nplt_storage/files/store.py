@@ -11,10 +11,13 @@ by side. Deleting moves to the trash.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
+from threading import Event
+from typing import Final
 
 import anyio
 
@@ -32,12 +35,17 @@ from nplt_storage.files.access import plain_errors
 from nplt_storage.files.blobs import read_blob
 from nplt_storage.files.building import FileBuilder, NewConversation
 from nplt_storage.files.desk import Desk
+from nplt_storage.files.file import JsonFile
 from nplt_storage.files.layout import Header
 from nplt_storage.files.names import blobs_of, file_name
-from nplt_storage.files.opening import batch_of, create_file, open_at_end
+from nplt_storage.files.opening import OpenedFile, batch_of, create_file, open_at_end
 from nplt_storage.files.trash import KEPT_FOR
 from nplt_storage.files.workshop import FileSettings, Workshop, open_workshop
 from nplt_storage.store import Builder, Opened, Origin, Record, StoreDescription
+
+log = logging.getLogger(__name__)
+
+_DAY: Final = timedelta(days=1)
 
 
 class JsonFileStore:
@@ -46,6 +54,7 @@ class JsonFileStore:
         self._workshop = workshop
         self._desk = Desk(workshop)
         self._clock = clock
+        self._trash_emptied_at = clock()  # by the start
 
     @classmethod
     async def open_directory(
@@ -90,17 +99,25 @@ class JsonFileStore:
     async def open(self, session_id: str) -> Opened:
         with self._desk.alone_to_open(session_id):
             row, file = await self._desk.find(session_id)
-            opened = await self._desk.opening(
-                file, row, lambda: open_at_end(self._workshop.disk, file, row)
+            opened, history = await self._desk.opening(
+                file, row, lambda: self._opened_with_history(file, row)
             )
             record = self._desk.record(opened)
-        history = ConversationHistory(
-            session_id,
-            opened.entries,
-            row=opened.row,
-            turns_max=self._workshop.settings.max_turns,
-        )
         return Opened(record=record, history=history, row=opened.row, said=opened.said)
+
+    def _opened_with_history(
+        self, file: JsonFile, row: ConversationRow
+    ) -> tuple[OpenedFile, ConversationHistory]:
+        """Blocks: a long history takes its time to be made."""
+        opened = open_at_end(self._workshop.disk, file, row)
+        try:
+            turns_max = self._workshop.settings.max_turns
+            return opened, ConversationHistory(
+                file.session_id, opened.entries, row=opened.row, turns_max=turns_max
+            )
+        except BaseException:
+            self._workshop.disk.close(opened.descriptor)
+            raise
 
     @asynccontextmanager
     async def build(self, session_id: str, origin: Origin) -> AsyncIterator[Builder]:
@@ -133,9 +150,16 @@ class JsonFileStore:
     async def delete(self, session_id: str) -> None:
         with self._desk.alone_to_delete(session_id):
             await self._desk.close_record(session_id)
-            at = self._clock()
-            await self._workshop.threads.write(lambda: self._workshop.trash.put(session_id, at=at))
-            self._desk.forget(session_id)
+            at, trash = self._clock(), self._workshop.trash
+            is_gone = Event()
+            try:
+                await self._workshop.threads.write(
+                    lambda: trash.put(session_id, at=at, gone=is_gone.set)
+                )
+            finally:
+                if is_gone.is_set():
+                    self._desk.forget(session_id)
+        await self._empty_trash_once_a_day(at)
 
     async def undelete(self, session_id: str) -> None:
         with self._desk.alone_with_new(session_id):
@@ -151,6 +175,15 @@ class JsonFileStore:
         return await self._workshop.threads.write(
             lambda: self._workshop.trash.empty(now, older_than)
         )
+
+    async def _empty_trash_once_a_day(self, now: datetime) -> None:
+        if now - self._trash_emptied_at < _DAY:
+            return
+        self._trash_emptied_at = now
+        try:
+            await self.empty_trash()
+        except OSError as error:
+            log.warning("the trash can't be emptied: %s", error.strerror)
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):

@@ -7,13 +7,16 @@
 The conversation's file goes first: with it the conversation is gone, in one
 step. It comes back last. What a crash left in between stands in the directory
 of conversations without its file, and is moved after it at the next start.
-Everything here blocks.
+Nothing is overwritten: what meets its own name gets another, and folders are
+merged, for in them equal names hold equal bytes. Everything here blocks.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -23,7 +26,9 @@ from nplt_storage.data_directory import DataDirectory
 from nplt_storage.errors import ConversationExists, ConversationNotFound
 from nplt_storage.files.access import plain_errors
 from nplt_storage.files.disk import Disk
-from nplt_storage.files.names import companion_of, companions, session_id_of
+from nplt_storage.files.names import companion_of, companions, is_blobs, session_id_of
+
+log = logging.getLogger(__name__)
 
 KEPT_FOR: Final = timedelta(days=30)
 
@@ -37,8 +42,11 @@ class Trash:
         self._disk = disk
         self._directory = directory
 
-    def put(self, session_id: str, *, at: datetime) -> None:
-        """Its file (two, if that is what is wrong with it) and all that belongs to it."""
+    def put(
+        self, session_id: str, *, at: datetime, gone: Callable[[], None] = lambda: None
+    ) -> None:
+        """Its file (two, if that is what is wrong with it) and all that belongs to it.
+        `gone` is called when no file of it is left, whatever goes wrong after that."""
         disk, history = self._disk, self._directory.history
         with plain_errors(session_id):
             names = disk.names_in(history)
@@ -48,6 +56,7 @@ class Trash:
             folder = self._new_folder(f"{at.astimezone(UTC):{_TIME}}_{session_id}")
             for path in paths:
                 disk.rename(path, folder / path.name)
+            gone()
             disk.sync_directory(folder)
             disk.sync_directory(history)
             self._put_companions(names, paths, folder)
@@ -69,11 +78,11 @@ class Trash:
             if any(session_id_of(name) == session_id for name in there):
                 raise ConversationExists(session_id)
             if _ATTACHMENTS in names:
-                disk.rename(folder / _ATTACHMENTS, files / session_id)
+                self._merge(folder / _ATTACHMENTS, files / session_id)
                 disk.sync_directory(files)
             for name in names:
                 if name not in (*whole, _ATTACHMENTS):
-                    disk.rename(folder / name, history / name)
+                    self._move(folder / name, history)
             disk.sync_directory(history)
             for name in whole:
                 disk.rename(folder / name, history / name)
@@ -83,17 +92,20 @@ class Trash:
 
     def finish(self, names: Sequence[str]) -> None:
         """What a crash left behind of deletions: `names` are those in the directory
-        of conversations."""
+        of conversations. What can't be moved stays where it is."""
         disk, history, files = self._disk, self._directory.history, self._directory.files
         there = {session_id_of(name) for name in names}
         folders = {_owner(name): self._directory.trash / name for name in self._folders()}
         left = {owner: folder for owner, folder in folders.items() if owner not in there}
         for name in names:
             if (owner := companion_of(name)) in left:
-                disk.rename(history / name, left[owner] / name)
+                with _left_if_it_fails(name):
+                    self._move(history / name, left[owner])
         for owner in disk.names_in(files):
-            if owner in left and disk.names_in(files / owner):
-                disk.rename(files / owner, left[owner] / _ATTACHMENTS)
+            if owner in left:
+                with _left_if_it_fails(f"{_ATTACHMENTS}/{owner}"):
+                    if disk.names_in(files / owner):
+                        self._merge(files / owner, left[owner] / _ATTACHMENTS)
 
     def empty(self, now: datetime, older_than: timedelta = KEPT_FOR) -> int:
         """Removes for good what was deleted that long ago; says how many there were."""
@@ -111,10 +123,29 @@ class Trash:
             self._disk.sync_directory(folder)
             self._disk.sync_directory(self._directory.history)
 
+    def _move(self, path: Path, folder: Path) -> None:
+        if is_blobs(path.name):
+            self._merge(path, folder / path.name)
+        else:
+            self._disk.rename(path, folder / self._free_name(folder, path.name))
+
+    def _merge(self, source: Path, target: Path) -> None:
+        there = set(self._disk.names_in(target))
+        if not there:
+            self._disk.rename(source, target)
+            return
+        for name in self._disk.names_in(source):
+            if name not in there:
+                self._disk.rename(source / name, target / name)
+        self._disk.sync_directory(target)
+        self._disk.remove_tree(source)
+
+    def _free_name(self, folder: Path, name: str) -> str:
+        taken = set(self._disk.names_in(folder))
+        return next(each for number in count(1) if (each := _numbered(name, number)) not in taken)
+
     def _new_folder(self, name: str) -> Path:
-        taken = set(self._disk.names_in(self._directory.trash))
-        free = next(each for number in count(1) if (each := _numbered(name, number)) not in taken)
-        folder = self._directory.trash / free
+        folder = self._directory.trash / self._free_name(self._directory.trash, name)
         self._disk.make_directory(folder)
         return folder
 
@@ -128,6 +159,15 @@ class Trash:
         """The oldest deletion first."""
         names = self._disk.names_in(self._directory.trash)
         return sorted((name for name in names if _FOLDER.fullmatch(name)), key=_age_key)
+
+
+@contextmanager
+def _left_if_it_fails(name: str) -> Iterator[None]:
+    """One leftover is no reason not to start."""
+    try:
+        yield
+    except OSError as error:
+        log.warning("%s was deleted and can't be moved to the trash: %s", name, error.strerror)
 
 
 def _numbered(name: str, number: int) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nplt_storage.conversation.rows import ConversationRow
-from nplt_storage.errors import ConversationNotFound
+from nplt_storage.errors import ConversationDamaged, ConversationNotFound, ConversationReadOnly
 from nplt_storage.facts.entries import CheckpointEntry, Entry
 from nplt_storage.ids import is_session_id
 from nplt_storage.redis_streams import scripts
-from nplt_storage.redis_streams.connection import RedisConnection
+from nplt_storage.redis_streams.connection import Argument, RedisConnection
 from nplt_storage.redis_streams.keys import Keyspace
 from nplt_storage.redis_streams.lists import Lists
 from nplt_storage.redis_streams.reading import StreamSource, decode_checkpoint
@@ -45,12 +45,15 @@ class Finder:
             raise ConversationNotFound(session_id)
         return row
 
-    def find(self, session_id: str) -> Found:
-        """All of it as of one moment; it has been used then, and expires later."""
+    def find(self, session_id: str, *, owner: Sequence[Argument] = ()) -> Found:
+        """All of it as of one moment; it has been used then, and expires later.
+        With `owner`, as `Leases` tells it, it is the owner's from then on."""
         if not is_session_id(session_id):
             raise ConversationNotFound(session_id)
         keys = [self._keyspace.of(session_id).base, self._keyspace.prefix]
-        found: Any = self._connection.run(scripts.OPEN, keys, self._limits.ttl_milliseconds)
+        found: Any = self._connection.run(scripts.OPEN, keys, self._limits.ttl_milliseconds, *owner)
+        if found == b"held":
+            raise ConversationReadOnly(session_id, "another server has it open")
         row = None if isinstance(found, bytes) else self._lists.decode(session_id, found)
         if row is None:
             raise ConversationNotFound(session_id)
@@ -61,6 +64,15 @@ class Finder:
             checkpoint=decode_checkpoint(session_id, checkpoint),
             said=decode_pieces(live),
         )
+
+    def check_ends(self, found: Found) -> None:
+        """Redis evicts keys one by one: what is left may look whole."""
+        row, source = found.row, self.source(found.row)
+        if row.first_seq > 1 and found.checkpoint is None:
+            raise ConversationDamaged(row.session_id, "its checkpoint is not there")
+        for seq in (row.first_seq, row.head_seq):
+            if row.first_seq <= row.head_seq and source.at(seq) is None:
+                raise ConversationDamaged(row.session_id, f"entry {seq} is not there")
 
     def source(self, row: ConversationRow, *, head_seq: int | None = None) -> StreamSource:
         log = self._keyspace.of(row.session_id).log

@@ -40,6 +40,7 @@ from nplt_storage.ids import new_entry_id
 from nplt_storage.redis_streams import scripts
 from nplt_storage.redis_streams.connection import Argument, RedisConnection
 from nplt_storage.redis_streams.keys import Keys, Keyspace, place_as_bytes
+from nplt_storage.redis_streams.leases import Leases
 from nplt_storage.redis_streams.making import UnseenStream
 from nplt_storage.redis_streams.reading import StreamSource, decode_checkpoint
 from nplt_storage.redis_streams.rewriting import Rewrite, ask_for_a_new_file, write_without
@@ -65,22 +66,31 @@ class Limits:
     """0: no limit."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all writers of a store share."""
+
+    connection: RedisConnection
+    keyspace: Keyspace
+    limits: Limits
+    leases: Leases
+
+
 class RedisRecord:
     def __init__(
         self,
         state: WriterState,
         *,
-        connection: RedisConnection,
-        keyspace: Keyspace,
-        limits: Limits,
+        around: Surroundings,
         talk: Talk,
         closed: Callable[[], None],
     ) -> None:
         self.session_id = state.row.session_id
         self._state = state
-        self._connection = connection
-        self._keyspace = keyspace
-        self._limits = limits
+        self._connection = around.connection
+        self._keyspace = around.keyspace
+        self._limits = around.limits
+        self._leases = around.leases
         self._talk = talk
         self._closed = closed
         self._is_closed = False
@@ -118,12 +128,16 @@ class RedisRecord:
     async def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            await self._connection.in_thread(self._leave)
-            self._closed()
+            try:
+                await self._connection.in_thread(self._leave)
+            finally:
+                self._leases.forget(self._keys.base)
+                self._closed()
 
     def is_lost(self) -> None:
-        """It was deleted, or the store is closed: nothing is written any more."""
+        """It was deleted: nothing is written any more."""
         self._is_closed = True
+        self._leases.forget(self._keys.base)
 
     # In a worker thread
 
@@ -162,6 +176,7 @@ class RedisRecord:
                 scripts.APPEND,
                 *(seq, line, row_as_bytes(row), place_as_bytes(place_of(row))),
                 *(self._state.rev, self._limits.ttl_milliseconds, int(forget), doubts),
+                row.first_seq,
             )
             self._doubts.clear()
 
@@ -174,10 +189,17 @@ class RedisRecord:
 
     def _run(self, script: str, *arguments: Argument, also: str | None = None) -> None:
         keys = [self._keys.base, self._keyspace.prefix, *([also] if also else [])]
-        match self._connection.run(script, keys, *arguments):
+        match self._connection.run(script, keys, *self._leases.arguments, *arguments):
             case b"gone":
                 self._doubts.clear()
                 raise ConversationNotFound(self.session_id)
+            case b"held":
+                self._doubts.clear()
+                raise WrittenElsewhere("another server has opened it meanwhile")
+            case b"lost":
+                self._doubts.clear()
+                head_seq = self._state.row.head_seq
+                raise ConversationDamaged(self.session_id, f"entry {head_seq} is not there")
             case b"stale":
                 self._doubts.clear()
                 head_seq = self._state.row.head_seq
@@ -199,8 +221,12 @@ class RedisRecord:
         try:
             with self._lock:
                 self._settle()
-        except (RedisError, BadEntry, ConversationNotFound) as error:
+        except (RedisError, StorageError) as error:
             log.warning("%s: an entry that failed may be there: %s", self.session_id, error)
+        try:
+            self._leases.give_back(self._keys.base)
+        except RedisError as error:
+            log.warning("%s: other servers can't open it at once: %s", self.session_id, error)
 
     # Cutting and erasing
 
@@ -212,6 +238,8 @@ class RedisRecord:
             return
         try:
             gone = list(self._source(first - 1).after(row.first_seq - 1))
+            if len(gone) != first - row.first_seq:
+                raise ConversationDamaged(self.session_id, "entries are missing")
             checkpoint = checkpoint_after(self._floor(), gone, entry_id=new_entry_id())
             trimmed = replace(row, first_seq=first)
             self._run(
@@ -220,8 +248,8 @@ class RedisRecord:
                 *(row_as_bytes(trimmed), place_as_bytes(place_of(trimmed))),
                 self._limits.ttl_milliseconds,
             )
-        except (RedisError, StorageError) as error:
-            log.warning("%s: can't be trimmed: %s", self.session_id, error)
+        except Exception as error:  # whatever it is, who wrote the entry must hear that it is in
+            log.warning("%s: can't be trimmed: %r", self.session_id, error)
             self._is_floor_known = False
             return
         self._state.row, self._state.checkpoint = trimmed, checkpoint

@@ -6,7 +6,11 @@ as the second. It answers with a word, or with what was asked for:
     done    it is so now
     gone    there is no such conversation
     taken   there is one already
+    held    another server has it open: nothing changed
     stale   the head or the revision is not what the writer believes: nothing changed
+    lost    the entry at the head is not there, which is noted: nothing else changed
+
+What only its writer may do is told first who that is, and for how long (`leases`).
 
 A script that begins to write does not fail halfway: all that could refuse it
 is asked before.
@@ -19,6 +23,7 @@ from typing import Final
 _COMMON: Final = """
 local base, prefix = KEYS[1], KEYS[2]
 local meta, log, live = base .. ':meta', base .. ':log', base .. ':live'
+local owner = base .. ':owner'
 
 local function keys_of(of)
   local found = {of .. ':meta', of .. ':log', of .. ':checkpoint', of .. ':live', of .. ':blobs'}
@@ -80,26 +85,58 @@ local function take_back(seq, digests)
   redis.call('HSET', meta, 'head', seq - 1)
   return true
 end
+
+local function is_held_by_another(token)
+  local holder = redis.call('GET', owner)
+  return holder and holder ~= token
+end
+
+local function hold(token, milliseconds)
+  redis.call('SET', owner, token, 'PX', milliseconds)
+end
 """
 
+_WRITER: Final = (
+    _COMMON
+    + """
+local token, lease = ARGV[1], ARGV[2]
+if redis.call('EXISTS', meta) == 0 then return 'gone' end
+if is_held_by_another(token) then return 'held' end
+"""
+)
+
+# One that is as empty as on its first day, and of the same creation, is there
+# because its creator never heard that it succeeded, and asks again.
 CREATE: Final = (
     _COMMON
     + """
-local row, place, user, origin, rev, ttl = unpack(ARGV)
-if redis.call('EXISTS', meta) == 1 then return 'taken' end
-drop(base)
+local token, lease, row, place, user, origin, rev, ttl = unpack(ARGV)
+local known = redis.call('HMGET', meta, 'head', 'rev')
+if known[1] then
+  if known[1] ~= '0' or known[2] ~= rev then return 'taken' end
+  redis.call('ZREM', list_of_its_user(), redis.call('HGET', meta, 'place'))
+else
+  drop(base)
+end
 redis.call('HSET', meta, 'user', user, 'origin', origin, 'rev', rev, 'head', 0)
 set_row(row, place)
+hold(token, lease)
 expire(base, ttl)
 return 'done'
 """
 )
 
+# Who only reads gives no token.
 OPEN: Final = (
     _COMMON
     + """
+local ttl, token, lease = unpack(ARGV)
 if redis.call('EXISTS', meta) == 0 then return 'gone' end
-if tonumber(ARGV[1]) > 0 then expire(base, ARGV[1]) end
+if token then
+  if is_held_by_another(token) then return 'held' end
+  hold(token, lease)
+end
+if tonumber(ttl) > 0 then expire(base, ttl) end
 local known = redis.call('HMGET', meta, 'row', 'accessed', 'damaged', 'rev')
 known[5] = redis.call('GET', base .. ':checkpoint')
 known[6] = redis.call('GET', live)
@@ -107,12 +144,30 @@ return known
 """
 )
 
-APPEND: Final = (
+RENEW: Final = """
+local token, lease = unpack(ARGV)
+for _, base in ipairs(KEYS) do
+  local holder = redis.call('GET', base .. ':owner')
+  if (not holder or holder == token) and redis.call('EXISTS', base .. ':meta') == 1 then
+    redis.call('SET', base .. ':owner', token, 'PX', lease)
+  end
+end
+return 'done'
+"""
+
+RELEASE: Final = (
     _COMMON
     + """
-local seq, line, row, place, rev, ttl, forget, doubts = unpack(ARGV)
+if redis.call('GET', owner) == ARGV[1] then redis.call('DEL', owner) end
+return 'done'
+"""
+)
+
+APPEND: Final = (
+    _WRITER
+    + """
+local seq, line, row, place, rev, ttl, forget, doubts, first = unpack(ARGV, 3)
 local known = redis.call('HMGET', meta, 'head', 'rev')
-if not known[1] then return 'gone' end
 if known[2] ~= rev then return 'stale' end
 local head = tonumber(known[1])
 seq = tonumber(seq)
@@ -122,21 +177,26 @@ if head >= seq and doubts ~= '' then
   if head == seq and take_back(seq, doubts) then head = seq - 1 end
 end
 if head ~= seq - 1 then return 'stale' end
+local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
+if head >= tonumber(first) and not (last and last[1] == head .. '-0') then
+  redis.call('HSET', meta, 'damaged', 'entry ' .. head .. ' is not there')
+  return 'lost'
+end
 redis.call('XADD', log, seq .. '-0', 'line', line)
 redis.call('HSET', meta, 'head', seq)
 set_row(row, place)
 if forget == '1' then redis.call('DEL', live) end
+hold(token, lease)
 if tonumber(ttl) > 0 then expire(base, ttl) end
 return 'done'
 """
 )
 
 SETTLE: Final = (
-    _COMMON
+    _WRITER
     + """
-local seq, row, place, rev, doubts = unpack(ARGV)
+local seq, row, place, rev, doubts = unpack(ARGV, 3)
 local known = redis.call('HMGET', meta, 'head', 'rev')
-if not known[1] then return 'gone' end
 if known[2] ~= rev or known[1] ~= seq then return 'stale' end
 if take_back(tonumber(seq), doubts) then set_row(row, place) end
 return 'done'
@@ -144,11 +204,10 @@ return 'done'
 )
 
 TRIM: Final = (
-    _COMMON
+    _WRITER
     + """
-local head, rev, first, checkpoint, row, place, ttl = unpack(ARGV)
+local head, rev, first, checkpoint, row, place, ttl = unpack(ARGV, 3)
 local known = redis.call('HMGET', meta, 'head', 'rev')
-if not known[1] then return 'gone' end
 if known[1] ~= head or known[2] ~= rev then return 'stale' end
 redis.call('SET', base .. ':checkpoint', checkpoint)
 redis.call('XTRIM', log, 'MINID', first .. '-0')
@@ -159,11 +218,10 @@ return 'done'
 )
 
 SAY: Final = (
-    _COMMON
+    _WRITER
     + """
-local begins, pieces = unpack(ARGV)
+local begins, pieces = unpack(ARGV, 3)
 local left = redis.call('PTTL', meta)
-if left == -2 then return 'gone' end
 redis.call(begins == '1' and 'SET' or 'APPEND', live, pieces)
 if left > 0 then redis.call('PEXPIRE', live, left) end
 return 'done'
@@ -183,10 +241,9 @@ return 'done'
 )
 
 KEEP_BLOB: Final = (
-    _COMMON
+    _WRITER
     + """
-local blob_id, data, ttl = unpack(ARGV)
-if redis.call('EXISTS', meta) == 0 then return 'gone' end
+local blob_id, data, ttl = unpack(ARGV, 3)
 redis.call('SET', base .. ':blob:' .. blob_id, data)
 redis.call('SADD', base .. ':blobs', blob_id)
 if tonumber(ttl) > 0 then expire(base, ttl) end
@@ -201,6 +258,7 @@ local trash, ttl = KEYS[3], ARGV[1]
 if redis.call('EXISTS', meta) == 0 then return 'gone' end
 redis.call('ZREM', list_of_its_user(), redis.call('HGET', meta, 'place'))
 move(base, trash)
+redis.call('DEL', owner)
 expire(trash, ttl)
 return 'done'
 """
@@ -236,12 +294,11 @@ return 'done'
 )
 
 REWRITE: Final = (
-    _COMMON
+    _WRITER
     + """
 local made = KEYS[3]
-local head, rev, row, place, new_rev, ttl = unpack(ARGV)
+local head, rev, row, place, new_rev, ttl = unpack(ARGV, 3)
 local known = redis.call('HMGET', meta, 'head', 'rev')
-if not known[1] then return 'gone' end
 if known[1] ~= head or known[2] ~= rev then return 'stale' end
 redis.call('RENAME', made .. ':log', log)
 if redis.call('EXISTS', made .. ':checkpoint') == 1 then
@@ -249,7 +306,7 @@ if redis.call('EXISTS', made .. ':checkpoint') == 1 then
 end
 redis.call('HSET', meta, 'rev', new_rev)
 set_row(row, place)
-for place_in_list = 7, #ARGV do
+for place_in_list = 9, #ARGV do
   redis.call('DEL', base .. ':blob:' .. ARGV[place_in_list])
   redis.call('SREM', base .. ':blobs', ARGV[place_in_list])
 end

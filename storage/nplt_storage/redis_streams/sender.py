@@ -19,8 +19,9 @@ from redis.exceptions import RedisError
 from nplt_storage.facts.entries import Entry
 from nplt_storage.facts.entry_to_json import time_as_text
 from nplt_storage.redis_streams import scripts
-from nplt_storage.redis_streams.connection import RedisConnection
+from nplt_storage.redis_streams.connection import Argument, RedisConnection
 from nplt_storage.redis_streams.keys import Keyspace
+from nplt_storage.redis_streams.leases import Leases
 from nplt_storage.said import Piece, joined, outdates
 from nplt_storage.store import SaidSoFar
 
@@ -107,11 +108,18 @@ class Talk:
     """
 
     def __init__(
-        self, sender: Sender, connection: RedisConnection, keys: list[str], so_far: SaidSoFar | None
+        self,
+        sender: Sender,
+        connection: RedisConnection,
+        keys: list[str],
+        so_far: SaidSoFar | None,
+        *,
+        leases: Leases,
     ) -> None:
         self._sender = sender
         self._connection = connection
         self._keys = keys
+        self._leases = leases
         self._call = (so_far.turn_id, so_far.call) if so_far else None
         self._pieces: deque[tuple[tuple[str, int], bytes]] = deque()
         self._sent_call = self._call
@@ -151,7 +159,8 @@ class Talk:
                 return
             self._sent_call, self._is_broken = call, True
             if all(spoken):
-                self._connection.run(scripts.SAY, self._keys, int(begins), b"".join(spoken))
+                said: list[Argument] = [int(begins), b"".join(spoken)]
+                self._connection.run(scripts.SAY, self._keys, *self._leases.arguments, *said)
                 self._is_broken = False
 
 

@@ -9,7 +9,6 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.conversation.paging import MessagePage, PageQuery, read_page
 from nplt_storage.conversation.row_json import row_as_bytes
 from nplt_storage.conversation.row_lists import RowPage, RowQuery, place_of
@@ -18,7 +17,6 @@ from nplt_storage.conversation.searching import SearchPage, SearchQuery, search_
 from nplt_storage.conversation.views import content_of
 from nplt_storage.errors import (
     BadEntry,
-    ConversationDamaged,
     ConversationExists,
     ConversationNotFound,
     ConversationReadOnly,
@@ -36,12 +34,12 @@ from nplt_storage.redis_streams.connection import (
 )
 from nplt_storage.redis_streams.finding import Finder
 from nplt_storage.redis_streams.keys import Keyspace, place_as_bytes
+from nplt_storage.redis_streams.leases import Leases
 from nplt_storage.redis_streams.lists import Lists
-from nplt_storage.redis_streams.record import Limits, RedisRecord, WriterState
-from nplt_storage.redis_streams.sender import Sender, Talk, Touches
-from nplt_storage.redis_streams.window import read_end
-from nplt_storage.said import not_yet_an_entry
-from nplt_storage.store import Builder, Opened, Origin, Record, SaidSoFar, StoreDescription
+from nplt_storage.redis_streams.opening import Opener
+from nplt_storage.redis_streams.record import Limits, RedisRecord, Surroundings, WriterState
+from nplt_storage.redis_streams.sender import Sender, Touches
+from nplt_storage.store import Builder, Opened, Origin, Record, StoreDescription
 
 TRASH_SECONDS: Final = 30 * 24 * 3600
 _BATCH_ENTRIES: Final = 100
@@ -68,7 +66,14 @@ class RedisStore:
         )
         self._lists = Lists(connection, keyspace, self._touches)
         self._finder = Finder(connection, keyspace, self._lists, limits)
+        self._leases = Leases(connection)
+        around = Surroundings(
+            connection=connection, keyspace=keyspace, limits=limits, leases=self._leases
+        )
+        self._opener = Opener(self._finder, around, self._sender, closed=self._forget_writer)
         self._writers: dict[str, RedisRecord | None] = {}
+        self._unheard: dict[str, str] = {}
+        """Creations that may have succeeded: their `rev`, by id."""
 
     @classmethod
     async def open_url(
@@ -108,15 +113,22 @@ class RedisStore:
         check_text(user, "the user's name")
         now = self._clock()
         row = new_row(session_id, user=user, created_at=now)
-        rev = new_entry_id()
+        rev = self._unheard.pop(session_id, None) or new_entry_id()
         origin = origin_as_bytes(Origin(user=user, created_at=now))
         place = place_as_bytes(place_of(row))
-        await self._run(
-            scripts.CREATE,
-            session_id,
-            *(row_as_bytes(row), place, user, origin, rev, self._limits.ttl_milliseconds),
-        )
-        return self._writer(WriterState(row=row, rev=rev), None)
+        try:
+            await self._run(
+                scripts.CREATE,
+                session_id,
+                *self._leases.arguments,
+                *(row_as_bytes(row), place, user, origin, rev, self._limits.ttl_milliseconds),
+            )
+        except ConversationExists:
+            raise
+        except BaseException:
+            self._unheard[session_id] = rev
+            raise
+        return self._registered(self._opener.writer(WriterState(row=row, rev=rev)))
 
     async def open(self, session_id: str) -> Opened:
         _check_id(session_id)
@@ -124,7 +136,11 @@ class RedisStore:
             raise ConversationReadOnly(session_id, "it is open already")
         self._writers[session_id] = None  # nobody else meanwhile
         try:
-            return await self._connection.in_thread(partial(self._open, session_id))
+            opened, record = await self._connection.in_thread(
+                partial(self._opener.open, session_id)
+            )
+            self._registered(record)
+            return opened
         finally:
             if self._writers.get(session_id) is None:
                 self._writers.pop(session_id, None)
@@ -229,44 +245,13 @@ class RedisStore:
     async def close(self) -> None:
         for writer in [writer for writer in self._writers.values() if writer is not None]:
             await writer.close()
+        await self._connection.in_thread(self._leases.close)
         await self._connection.in_thread(self._sender.close)
         self._connection.close()
 
-    # In a worker thread
-
-    def _open(self, session_id: str) -> Opened:
-        found = self._finder.find(session_id)
-        row, source = found.row, self._finder.source(found.row)
-        try:
-            if row.head_seq and source.at(row.head_seq) is None:
-                raise ConversationDamaged(session_id, f"entry {row.head_seq} is not there")
-            held = read_end(source, row)
-        except ConversationDamaged as damage:
-            self._finder.mark_damaged(session_id, damage.reason)
-            raise
-        checkpoint = [found.checkpoint] if found.checkpoint else []
-        said = not_yet_an_entry(found.said, row, held)
-        record = self._writer(
-            WriterState(row=row, rev=found.rev, checkpoint=found.checkpoint), said
-        )
-        if self._limits.max_turns:
-            record.learn_turns(source.after(0))
-        history = ConversationHistory(
-            session_id, [*checkpoint, *held], row=row, turns_max=self._limits.max_turns or None
-        )
-        return Opened(record=record, history=history, row=row, said=said)
-
-    def _writer(self, state: WriterState, said: SaidSoFar | None) -> RedisRecord:
-        session_id = state.row.session_id
-        keys = [self._keyspace.of(session_id).base, self._keyspace.prefix]
-        record = self._writers[session_id] = RedisRecord(
-            state,
-            connection=self._connection,
-            keyspace=self._keyspace,
-            limits=self._limits,
-            talk=Talk(self._sender, self._connection, keys, said),
-            closed=lambda: self._forget_writer(record),
-        )
+    def _registered(self, record: RedisRecord) -> RedisRecord:
+        self._writers[record.session_id] = record
+        self._leases.keep(self._keyspace.of(record.session_id).base)
         return record
 
     def _forget_writer(self, record: RedisRecord) -> None:

@@ -14,7 +14,7 @@ Whoever reads it and then the stream gets the conversation as it is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nplt_storage.conversation.checkpoints import Checkpoint, checkpoint_state
 from nplt_storage.conversation.rows import fold_all
@@ -85,9 +85,9 @@ def checkpoint_after(
     before: Checkpoint, gone: Sequence[Entry], *, entry_id: str
 ) -> CheckpointEntry:
     """The state once these entries are gone too."""
-    row = fold_all(before.row, gone)
-    texts = {entry.seq: content_of(entry) for entry in gone}
     last = gone[-1]
+    row = replace(fold_all(before.row, gone), first_seq=last.seq + 1)
+    texts = {entry.seq: content_of(entry) for entry in gone}
     state = Checkpoint(
         row=row,
         system_instruction=_text(row.system_seq, texts, before.system_instruction),

@@ -110,6 +110,25 @@ async def what_was_trimmed_is_still_accounted_for(make: StoreMaker) -> None:
 
 
 @RULES.add_where("trim")
+async def what_was_told_right_before_the_cut_still_holds(make: StoreMaker) -> None:
+    store = await make.store(max_turns=2)
+    writer = await Writer.create(make, store)
+    await writer.turns(1, 1)
+    told: list[Entry] = [
+        SystemInstructionEntry(content="be frank"),
+        NotebookEntry(content="- eggs"),
+    ]
+    for first, draft in zip((2, 4), told, strict=True):
+        await writer.write(draft)
+        await writer.turns(first, first + 1)
+        await writer.record.close()
+        opened = await store.open("s1")
+        for what in ("system_instruction", "notebook"):
+            expect_equal(getattr(opened.history, what), getattr(writer.history, what), what)
+        writer = Writer(opened.record, writer.history, make.clock)
+
+
+@RULES.add_where("trim")
 async def a_trimmed_conversation_can_be_rolled_back_within_reach(make: StoreMaker) -> None:
     store = await make.store(max_turns=3)
     writer = await Writer.create(make, store)
