@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import select
 import signal
-import subprocess
-import sys
+from functools import cache
 from pathlib import Path
+from signal import Signals
 
 import yaml
+from tests.support.nursery import Nursery
 
 DEFAULTS = {"providers": [{"id": "offline", "type": "offline", "words_per_second": 0}]}
 
@@ -18,25 +21,23 @@ class ServerProcess:
         self.data_dir = data_dir
         self._flags = flags
         self._settings = {**DEFAULTS, **(settings or {})}
-        self.process: subprocess.Popen[str] | None = None
+        self._pid: int | None = None
+        self._exit_code = 0
         self.port = 0
 
     def start(self) -> ServerProcess:
         self.data_dir.mkdir(parents=True, exist_ok=True)
         config = self.data_dir.parent / f"{self.data_dir.name}.yaml"
         config.write_text(yaml.safe_dump(self._settings))
-        command = [sys.executable, "-m", "nplt_server", "--config", str(config), "--port", "0"]
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--data-dir", str(self.data_dir), *self._flags],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=clean_environment(),
-            )
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        said = self.data_dir.parent / f"{self.data_dir.name}.said"
+        said.unlink(missing_ok=True)
+        os.mkfifo(said)
+        arguments = ["--config", str(config), "--port", "0", "--data-dir", str(self.data_dir)]
+        self._pid = _nursery().bring_up([*arguments, *self._flags], said=said, log=self.log_path)
+        with said.open() as pipe:
+            line = pipe.readline()
         if not line.startswith("listening on "):
+            self.kill()
             raise AssertionError(f"the server did not start: {line!r}\n{self.log}")
         self.port = int(line.rsplit(":", 1)[1])
         return self
@@ -51,8 +52,8 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        assert self.process is not None
-        return self.process.pid
+        assert self._pid is not None
+        return self._pid
 
     def terminate(self) -> int:
         """SIGTERM; gives the exit code."""
@@ -61,22 +62,37 @@ class ServerProcess:
     def kill(self) -> int:
         return self._end(signal.SIGKILL)
 
-    def signal(self, number: signal.Signals) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
+    def signal(self, number: Signals) -> None:
+        os.kill(self.pid, number)
 
-    def _end(self, number: int) -> int:
-        assert self.process is not None
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        code = self.process.wait(timeout=30)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
-        return code
+    def _end(self, number: Signals) -> int:
+        pid, self._pid = self._pid, None
+        if pid is not None:
+            os.kill(pid, number)  # gone already: its parent has not looked yet, so no error
+            self._wait(pid)
+            self._exit_code = _nursery().wait_for(pid)
+        return self._exit_code
+
+    @staticmethod
+    def _wait(pid: int) -> None:
+        descriptor = os.pidfd_open(pid)
+        try:
+            gone, _, _ = select.select([descriptor], [], [], 30)
+        finally:
+            os.close(descriptor)
+        assert gone, f"process {pid} does not end"
 
     def restart(self) -> ServerProcess:
         self.terminate()
         return self.start()
+
+
+@cache
+def _nursery() -> Nursery:
+    """One for all servers of this process's tests."""
+    nursery = Nursery(clean_environment())
+    atexit.register(nursery.close)
+    return nursery
 
 
 def clean_environment() -> dict[str, str]:
