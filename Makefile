@@ -18,7 +18,7 @@ serve: install   ## run the server in the foreground
 install: $(VENV)/.installed  ## set up .venv (quick when nothing changed)
 
 test: install-dev  ## run the test suite
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 check: install-dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
