@@ -25,7 +25,13 @@ from types import TracebackType
 from faults.serving import DidNotStart, clean_environment, flags, log_path, newest_log
 
 _PROGRAM = "nplt_server.cli"
-_IMPORTED_LATER = ("nplt_server.app", "nplt_server.logs", "nplt_server.settings_sources")
+_IMPORTED_LATER = (
+    "nplt_server.app",
+    "nplt_server.logs",
+    "nplt_server.settings_sources",
+    "nplt_storage.files.store",
+    "yaml",
+)
 
 
 class Nursery:
