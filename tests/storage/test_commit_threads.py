@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import anyio
 import pytest
@@ -66,12 +67,15 @@ async def test_what_went_wrong_is_raised_where_it_is_waited_for(threads: CommitT
 
 
 async def test_commits_wait_for_the_disk_together(threads: CommitThreads) -> None:
+    """Were they to wait one after the other, nobody would get through the barrier."""
     all_of_them = threading.Barrier(32)
+    met: list[int] = []
 
     def meet() -> None:
-        all_of_them.wait(timeout=30)
+        met.append(all_of_them.wait(timeout=30))
 
     await asyncio.gather(*[threads.submit(meet) for _ in range(32)])
+    assert sorted(met) == list(range(32))
 
 
 async def test_everyone_hears_of_their_own_work(threads: CommitThreads) -> None:
@@ -105,15 +109,19 @@ async def test_there_are_no_threads_before_there_is_work_and_few_for_little(
 
 async def test_threads_leave_when_there_is_nothing_to_do_and_come_back() -> None:
     threads = CommitThreads(idle_seconds_max=0.001)
-    for _ in range(3):
-        await asyncio.gather(*[threads.submit(_nothing) for _ in range(8)])
+    done: list[int] = []
+    for round_ in range(3):
+        await asyncio.gather(*[threads.submit(partial(done.append, round_)) for _ in range(8)])
         await _until(lambda: threads.count == 0)
+    assert sorted(done) == [0] * 8 + [1] * 8 + [2] * 8
 
 
 async def test_work_that_meets_threads_on_their_way_out_is_done_all_the_same() -> None:
     threads = CommitThreads(idle_seconds_max=0.000_01)
-    for _ in range(300):
-        await threads.submit(_nothing)
+    done: list[int] = []
+    for number in range(300):
+        await threads.submit(partial(done.append, number))
+    assert done == list(range(300))
 
 
 async def test_there_are_never_more_threads_than_allowed(gate: threading.Event) -> None:
@@ -186,11 +194,14 @@ async def test_after_closing_threads_leave_as_soon_as_they_are_through(
 
 
 async def test_several_loops_share_the_threads(threads: CommitThreads) -> None:
+    done: list[int] = []
+
     async def commit_often() -> None:
-        for _ in range(50):
-            await asyncio.gather(*[threads.submit(_nothing) for _ in range(4)])
+        for number in range(50):
+            await asyncio.gather(*[threads.submit(partial(done.append, number)) for _ in range(4)])
 
     await asyncio.gather(*[anyio.to_thread.run_sync(asyncio.run, commit_often()) for _ in range(4)])
+    assert len(done) == 4 * 50 * 4
 
 
 async def test_a_loop_that_is_gone_is_not_missed(
@@ -202,7 +213,9 @@ async def test_a_loop_that_is_gone_is_not_missed(
     await anyio.to_thread.run_sync(asyncio.run, leave())
     gate.set()
     await _until(lambda: threads.busy == 0)
-    await threads.submit(_nothing)
+    done: list[int] = []
+    await threads.submit(partial(done.append, 1))
+    assert done == [1]
 
 
 async def test_work_nobody_waits_for_is_done_and_its_failure_logged(

@@ -16,7 +16,7 @@ from nplt_storage.redis_streams import scripts
 from nplt_storage.redis_streams.leases import LEASE_SECONDS, Leases
 from nplt_storage.redis_streams.store import RedisStore
 from nplt_storage.testing.maker import ticking_clock
-from nplt_storage.testing.writing import Writer, answer, entries_of, ids_of, prompt
+from nplt_storage.testing.writing import Writer, answer, entries_of, ids_of, prompt, turn
 
 MAKE = MemoryMaker()
 """Only for its clock."""
@@ -63,6 +63,9 @@ async def test_closed_by_one_server_it_is_there_for_another_and_back_again(
         await writer.record.close()
         writer = Writer.of(MAKE, await store.open("s1"))
         await writer.turns(number, number)
+    row = await one.row("s1")
+    assert row is not None
+    assert row.head_seq == sum(len(turn(number)) for number in (1, 2, 3))
 
 
 async def test_a_server_that_closes_leaves_nothing_locked(
@@ -123,8 +126,8 @@ async def test_what_was_closed_or_deleted_is_not_renewed(one: RedisStore, two: R
     await record.close()
     await one.delete("s2")
     one._leases.renew()
-    await two.open("s1")
-    await two.create("s2", user="ada")
+    assert (await two.open("s1")).row.session_id == "s1"
+    assert (await two.create("s2", user="ada")).session_id == "s2"
 
 
 async def test_a_thread_renews_what_is_kept(
