@@ -22,6 +22,7 @@ from benchmarks.idling import idling
 from benchmarks.listing import listing
 from benchmarks.paging import paging
 from benchmarks.progress import begin, end
+from benchmarks.projecting import projecting
 from benchmarks.scratch import Plan, scratch_directory
 from benchmarks.searching import searching
 from benchmarks.starting import starting
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "B9": idling,
     "B10": starting,
     "B11": asking,
+    "B12": projecting,
     "B13": encrypting,
     "B14": searching,
 }

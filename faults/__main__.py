@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from faults.cancels import cancels
 from faults.failed_syncs import failed_syncs
 from faults.full_disk import full_disk
 from faults.kills import kills
@@ -33,6 +34,7 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "P4": (full_disk, "a full disk: a small tmpfs (root), refused writes (strace)"),
     "P5": (failed_syncs, "syncs that fail (strace)"),
     "P6": (torn_files, "a file of 1,000 messages, cut and with bits flipped"),
+    "P14": (cancels, "cancels at any moment, with tools and waiting prompts"),
 }
 
 

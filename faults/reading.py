@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from faults.ledger import Ledger
 from faults.talking import NotGranted, Talker
 from faults.verdict import Acked, Found, FoundEntry, verdict
+
+Records: TypeAlias = dict[str, list[dict[str, Any]]]
+"""Every entry of every conversation, as it is shown or written."""
 
 _ANSWER_BYTES_MAX = 900_000
 
@@ -27,7 +30,12 @@ def judge(port: int, data_dir: Path, acked: Acked) -> list[str]:
 
 
 def through_the_wire(port: int) -> tuple[Found, list[str]]:
-    found: dict[str, list[FoundEntry]] = {}
+    records, complaints = records_on_the_wire(port)
+    return _all_found(records), complaints
+
+
+def records_on_the_wire(port: int) -> tuple[Records, list[str]]:
+    records: Records = {}
     complaints: list[str] = []
     with Talker(port, Ledger()) as talker:
         for row in talker.rows():
@@ -35,13 +43,13 @@ def through_the_wire(port: int) -> tuple[Found, list[str]]:
             if row["damaged"]:
                 complaints.append(f"unreadable: {session_id} is listed as damaged")
             try:
-                found[session_id] = _entries(talker, session_id)
+                records[session_id] = _entries(talker, session_id)
             except NotGranted as refusal:
                 complaints.append(f"unreadable: {session_id}: {refusal}")
-    return found, complaints
+    return records, complaints
 
 
-def _entries(talker: Talker, session_id: str) -> list[FoundEntry]:
+def _entries(talker: Talker, session_id: str) -> list[dict[str, Any]]:
     pages: list[list[dict[str, Any]]] = []
     query: dict[str, object] = {"view": "entries", "limit": 200, "max_bytes": _ANSWER_BYTES_MAX}
     while True:
@@ -50,11 +58,16 @@ def _entries(talker: Talker, session_id: str) -> list[FoundEntry]:
         if not page["page"]["has_more_before"]:
             break
         query["before"] = page["page"]["before"]
-    return as_found(entry for page in reversed(pages) for entry in page)
+    return [entry for page in reversed(pages) for entry in page]
 
 
 def from_the_files(data_dir: Path) -> tuple[Found, list[str]]:
-    found: dict[str, list[FoundEntry]] = {}
+    records, complaints = records_in_the_files(data_dir)
+    return _all_found(records), complaints
+
+
+def records_in_the_files(data_dir: Path) -> tuple[Records, list[str]]:
+    records: Records = {}
     complaints: list[str] = []
     for path in conversation_files(data_dir):
         try:
@@ -62,8 +75,8 @@ def from_the_files(data_dir: Path) -> tuple[Found, list[str]]:
         except ValueError as error:
             complaints.append(f"unreadable: {path.name} is not JSON: {error}")
             continue
-        found[document["session_id"]] = as_found(document["messages"])
-    return found, complaints
+        records[document["session_id"]] = document["messages"]
+    return records, complaints
 
 
 def conversation_files(data_dir: Path) -> list[Path]:
@@ -79,6 +92,10 @@ def settled_bytes(path: Path) -> bytes:
     return data
 
 
+def _all_found(records: Records) -> Found:
+    return {session_id: as_found(entries) for session_id, entries in records.items()}
+
+
 def as_found(entries: Iterable[dict[str, Any]]) -> list[FoundEntry]:
     return [
         FoundEntry(
@@ -86,13 +103,13 @@ def as_found(entries: Iterable[dict[str, Any]]) -> list[FoundEntry]:
             kind=entry["kind"],
             turn_id=entry.get("turn_id"),
             text=entry["content"],
-            ends_turn=_ends_turn(entry),
+            ends_turn=ends_turn(entry),
         )
         for entry in entries
     ]
 
 
-def _ends_turn(entry: dict[str, Any]) -> bool:
+def ends_turn(entry: dict[str, Any]) -> bool:
     if entry["kind"] == "fault":
         return entry.get("turn_id") is not None
     is_last_word = not entry["tool_calls"] or entry.get("state") != "completed"

@@ -8,6 +8,7 @@ the server had never written the line it promised, nor any after it. With
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 
 from faults.verdict import Acked
@@ -29,6 +30,30 @@ def cut_before(data: bytes, seq: int) -> bytes:
     kept = lines[: seq - 1]
     if not all(line.startswith((b"{", b",{")) for line in kept):
         kept = []
+    return _document(header, kept)
+
+
+def take_out_results(data_dir: Path) -> None:
+    """One line with the results of tools; those after it move up."""
+    for path in sorted((data_dir / "history").glob("session_*.json")):
+        header, *lines = path.read_bytes().split(b"\n")
+        entries = [line.removeprefix(b",") for line in lines if line.startswith((b"{", b",{"))]
+        for place, line in enumerate(entries):
+            if b'"kind":"tool_results"' in line:
+                moved = [_renumbered(later) for later in entries[place + 1 :]]
+                kept = [*entries[:place], *moved]
+                path.write_bytes(_document(header, [kept[0], *(b"," + one for one in kept[1:])]))
+                return
+
+
+def _renumbered(line: bytes) -> bytes:
+    """The line as it would be one place earlier; the checksum is of the bytes before it."""
+    number, rest = line.removeprefix(b'{"seq":').split(b",", 1)
+    body = b'{"seq":%d,%b' % (int(number) - 1, rest.rsplit(b',"crc":"', 1)[0])
+    return b'%b,"crc":"%08x"}' % (body, zlib.crc32(body))
+
+
+def _document(header: bytes, kept: list[bytes]) -> bytes:
     last = json.loads(kept[-1].removeprefix(b",")) if kept else json.loads(header + b"]}")
     closing = {
         "updated_at": last.get("timestamp") or last["created_at"],

@@ -20,6 +20,7 @@ from typing import Any
 
 from tests.support.raw_client import (
     ATTACH,
+    CONTEXT_REQUEST,
     ERROR,
     HISTORY_REQUEST,
     PROMPT,
@@ -87,6 +88,13 @@ class Talker:
 
     def page(self, session_id: str, **query: object) -> dict[str, Any]:
         return self._granted(HISTORY_REQUEST, {"session_id": session_id, **query})
+
+    def context(self, session_id: str) -> list[dict[str, Any]]:
+        """What a model would be shown of it."""
+        rows: list[dict[str, Any]] = self._granted(CONTEXT_REQUEST, {"session_id": session_id})[
+            "entries"
+        ]
+        return rows
 
     def rows(self) -> list[dict[str, Any]]:
         """All conversations of the list, page by page."""

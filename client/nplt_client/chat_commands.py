@@ -15,10 +15,14 @@ from typing import Protocol
 from nplt_client.chat_notices import NoticeBoard
 from nplt_client.errors import RequestRefused
 from nplt_client.listings import check_meant
+from nplt_client.sanitize import sanitize_line
 from nplt_client.showing import history_text, models_text, sessions_table, status_text
+from nplt_client.showing_accounts import context_text, epoch_text, tools_text, usage_text
 from nplt_client.sync import Client
-from nplt_client.tables import pairs
+from nplt_client.tables import pairs, shorten
 from nplt_client.terminal import say
+
+_REMARK_WIDTH = 60
 
 
 class ChatFloor(Protocol):
@@ -80,8 +84,8 @@ def _switch(chat: ChatFloor, argument: str) -> None:
 
 
 def _rename(chat: ChatFloor, argument: str) -> None:
-    chat.board.expect("renamed", argument)
-    row = chat.client.rename(argument)
+    with chat.board.expecting("renamed", argument):
+        row = chat.client.rename(argument)
     say(f"this conversation is now called {row.name!r}")
 
 
@@ -108,8 +112,8 @@ def _model(chat: ChatFloor, argument: str) -> None:
     if not argument:
         say(models_text(chat.client.models()))
         return
-    chat.board.expect("model", argument)
-    choice = chat.client.switch_model(argument)
+    with chat.board.expecting("model", argument):
+        choice = chat.client.switch_model(argument)
     chat.model = None
     say(f"the model is now {choice.model}")
 
@@ -122,6 +126,36 @@ def _history(chat: ChatFloor, argument: str) -> None:
 
 def _clear(chat: ChatFloor, argument: str) -> None:
     chat.client.clear()  # the event tells everyone, us too
+
+
+def _undo(chat: ChatFloor, argument: str) -> None:
+    newest = chat.client.history(1, roles=("user",)).messages
+    seq = newest[-1].get("seq") if newest else None
+    if not isinstance(seq, int):
+        say("there is nothing to take back")
+    elif seq <= 1:
+        say("there is nothing before your first message to go back to; /new begins anew")
+    else:
+        with chat.board.expecting("rolled_back", ""):
+            chat.client.roll_back(seq - 1)
+        text = sanitize_line(str(newest[-1].get("content") or ""))
+        say(f"taken back, with all that came after it: {shorten(text, _REMARK_WIDTH)}")
+
+
+def _context(chat: ChatFloor, argument: str) -> None:
+    say(context_text(chat.client.context(text=argument or None, model=chat.model)))
+
+
+def _usage(chat: ChatFloor, argument: str) -> None:
+    say(usage_text(chat.client.usage()))
+
+
+def _tools(chat: ChatFloor, argument: str) -> None:
+    say(tools_text(chat.client.tools()))
+
+
+def _compact(chat: ChatFloor, argument: str) -> None:
+    say(epoch_text(chat.client.compact()))
 
 
 def _status(chat: ChatFloor, argument: str) -> None:
@@ -148,6 +182,11 @@ COMMANDS: dict[str, Command] = {
     "model": Command(argument="[NAME]", help="show or switch the model", run=_model),
     "history": Command(argument="[N]", help="the last messages", run=_history),
     "clear": Command(argument="", help="show the model nothing older", run=_clear),
+    "undo": Command(argument="", help="take back your last message and its answer", run=_undo),
+    "context": Command(argument="[TEXT]", help="what the model would be sent", run=_context),
+    "compact": Command(argument="", help="show the model older turns in less detail", run=_compact),
+    "usage": Command(argument="", help="tokens and cost of this conversation", run=_usage),
+    "tools": Command(argument="", help="what the model may call", run=_tools),
     "status": Command(argument="", help="how the server is", run=_status),
     "attach": Command(argument="FILE", help="send a file with the next message", run=_attach),
     "quit": Command(argument="", help="leave", run=_quit),

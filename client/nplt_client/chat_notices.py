@@ -11,6 +11,8 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from nplt_client.errors import NpltError
 from nplt_client.line_input import LineInput
@@ -46,9 +48,15 @@ class NoticeBoard:
         with self._mutex:
             self._at_prompt = False
 
-    def expect(self, event: str, value: str) -> None:
-        """Our own command will cause this; the person need not be told."""
+    @contextmanager
+    def expecting(self, event: str, value: str) -> Iterator[None]:
+        """Our own command causes this, unless it is refused; the person need not be told."""
         self._own_deeds.add((event, value))
+        try:
+            yield
+        except NpltError:
+            self._own_deeds.discard((event, value))
+            raise
 
     def close(self) -> None:
         self.hold()

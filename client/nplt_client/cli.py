@@ -164,6 +164,42 @@ def history(wanted: str, limit: int, before: int | None, as_json: bool, server: 
 
 
 @nplt.command()
+@click.argument("wanted", metavar="ID|NAME")
+@click.option("--text", metavar="TEXT", help="as if that were asked now")
+@click.option("--model", metavar="MODEL", help="as if that model were to answer")
+@json_option
+@server_option
+def context(
+    wanted: str, text: str | None, model: str | None, as_json: bool, server: str | None
+) -> None:
+    """Show what a model would be sent, entry by entry, and why."""
+    from nplt_client.accounts import print_context
+
+    print_context(wanted, server=server, text=text, model=model, as_json=as_json)
+
+
+@nplt.command()
+@click.argument("wanted", metavar="ID|NAME")
+@json_option
+@server_option
+def usage(wanted: str, as_json: bool, server: str | None) -> None:
+    """Say what a conversation has used, and what it cost."""
+    from nplt_client.accounts import print_usage
+
+    print_usage(wanted, server=server, as_json=as_json)
+
+
+@nplt.command()
+@json_option
+@server_option
+def tools(as_json: bool, server: str | None) -> None:
+    """List the tools that models may call."""
+    from nplt_client.accounts import print_tools
+
+    print_tools(server=server, as_json=as_json)
+
+
+@nplt.command()
 @server_option
 def models(server: str | None) -> None:
     """List the models; * marks the default."""

@@ -23,7 +23,9 @@ from nplt_protocol.replies import (
     Attached,
     Cancelled,
     Cleared,
+    ContextAccount,
     Detached,
+    EpochBegun,
     FileStored,
     HistoryPage,
     MessageRange,
@@ -31,29 +33,37 @@ from nplt_protocol.replies import (
     Pong,
     Receipt,
     Reply,
+    RolledBack,
     SessionCreated,
     SessionDeleted,
     SessionRow,
     SessionRows,
     Status,
+    ToolList,
+    UsageAccount,
     Welcome,
 )
 from nplt_protocol.requests import (
     Attach,
     Cancel,
     ClearRequest,
+    Compact,
+    ContextRequest,
     Detach,
     HistoryRequest,
     ModelSwitch,
     Ping,
     Prompt,
     Request,
+    Rollback,
     SessionDelete,
     SessionList,
     SessionNew,
     SessionSwitch,
     SessionUpdate,
     StatusRequest,
+    Tools,
+    Usage,
 )
 
 R = TypeVar("R", bound=Reply)
@@ -173,6 +183,29 @@ class Client:
     async def clear(self) -> Cleared:
         """From here on the model is shown nothing older. Waits for the running turn."""
         return await self._call(ClearRequest(), Cleared, waits=True)
+
+    # What a model is shown of it, and what that costs
+
+    async def context(
+        self, *, text: str | None = None, model: str | None = None, session_id: str | None = None
+    ) -> ContextAccount:
+        """What the next call would be sent, as if `text` were prompted now."""
+        request = ContextRequest(session_id=session_id, model=model, text=text)
+        return await self._call(request, ContextAccount)
+
+    async def usage(self, session_id: str | None = None) -> UsageAccount:
+        return await self._call(Usage(session_id=session_id), UsageAccount)
+
+    async def tools(self, session_id: str | None = None) -> ToolList:
+        return await self._call(Tools(session_id=session_id), ToolList)
+
+    async def compact(self, session_id: str | None = None) -> EpochBegun:
+        """Older turns are shown in less detail from here on. Waits for the running turn."""
+        return await self._call(Compact(session_id=session_id), EpochBegun, waits=True)
+
+    async def roll_back(self, to_seq: int) -> RolledBack:
+        """What came after that entry stands no longer; a fact is added, nothing erased."""
+        return await self._call(Rollback(to_seq=to_seq), RolledBack)
 
     # The server
 

@@ -31,14 +31,19 @@ from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import (
     Attached,
     Cleared,
+    ContextAccount,
+    EpochBegun,
     FileStored,
     HistoryPage,
     ModelChoice,
     Receipt,
+    RolledBack,
     SessionCreated,
     SessionDeleted,
     SessionRow,
     Status,
+    ToolList,
+    UsageAccount,
     Welcome,
 )
 
@@ -255,6 +260,23 @@ class Client:
 
     def clear(self) -> Cleared:
         return self._do(self._client.clear)
+
+    def context(
+        self, *, text: str | None = None, model: str | None = None, session_id: str | None = None
+    ) -> ContextAccount:
+        return self._do(lambda: self._client.context(text=text, model=model, session_id=session_id))
+
+    def usage(self, session_id: str | None = None) -> UsageAccount:
+        return self._do(lambda: self._client.usage(session_id))
+
+    def tools(self, session_id: str | None = None) -> ToolList:
+        return self._do(lambda: self._client.tools(session_id))
+
+    def compact(self, session_id: str | None = None) -> EpochBegun:
+        return self._do(lambda: self._client.compact(session_id))
+
+    def roll_back(self, to_seq: int) -> RolledBack:
+        return self._do(lambda: self._client.roll_back(to_seq))
 
     def models(self) -> ModelChoice:
         return self._do(self._client.models)

@@ -8,7 +8,7 @@ emoji shows a column that is off by one, nothing worse.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from nplt_client.sanitize import sanitize_line
 
@@ -39,17 +39,27 @@ def shorten(text: str, width: int) -> str:
     return "".join(kept).rstrip() + "…"
 
 
-def pad(text: str, width: int) -> str:
-    return text + " " * max(0, width - width_of(text))
+def pad(text: str, width: int, *, to_the_right: bool = False) -> str:
+    room = " " * max(0, width - width_of(text))
+    return room + text if to_the_right else text + room
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, cell_width_max: int = 40) -> str:
-    """The last column is free: it is never padded, and the line's end is trimmed."""
+def table(
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    cell_width_max: int = 40,
+    numbers: Container[str] = (),
+) -> str:
+    """The line's end is trimmed; columns of `numbers` are set to the right."""
     lines = [list(header)]
     lines += [[shorten(sanitize_line(cell), cell_width_max) for cell in row] for row in rows]
     widths = [max(width_of(line[column]) for line in lines) for column in range(len(header))]
     return "\n".join(
-        "  ".join(pad(cell, width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        "  ".join(
+            pad(cell, width, to_the_right=name in numbers)
+            for cell, width, name in zip(line, widths, header, strict=True)
+        ).rstrip()
         for line in lines
     )
 

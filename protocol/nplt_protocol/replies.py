@@ -184,6 +184,53 @@ class Status:
     versions: JsonObject = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextAccount:
+    """What a call would be shown, entry by entry."""
+
+    session_id: str
+    model: str
+    epoch: int
+    budget_tokens: int
+    entries: tuple[JsonObject, ...]
+    totals: JsonObject
+    begins_epoch: str | None = None
+    """Why a new epoch would begin with this call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolList:
+    session_id: str
+    tools: tuple[JsonObject, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageAccount:
+    session_id: str
+    model: str
+    billed: JsonObject
+    occupancy: JsonObject
+    estimate: JsonObject
+    cost: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochBegun:
+    session_id: str
+    epoch: int
+    reason: str
+    tokens_before: int
+    tokens_after: int
+    compaction: int | None = None
+    """The entry that holds a model's summary, if one was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledBack:
+    session_id: str
+    head_seq: int
+
+
 Reply: TypeAlias = (
     Welcome
     | Pong
@@ -202,4 +249,9 @@ Reply: TypeAlias = (
     | SessionCreated
     | SessionDeleted
     | Status
+    | ContextAccount
+    | ToolList
+    | UsageAccount
+    | EpochBegun
+    | RolledBack
 )

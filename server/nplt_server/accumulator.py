@@ -171,6 +171,4 @@ def _is_storable(value: JsonValue, depth: int) -> bool:
 
 
 def usage_as_json(usage: UsageReport | None) -> JsonObject | None:
-    if usage is None:
-        return None
-    return {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+    return None if usage is None else {**usage.as_json()}

@@ -34,14 +34,15 @@ from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.household import Household, TurnPlaces
 from nplt_server.conversations.library import Library
 from nplt_server.conversations.registry import Registry
+from nplt_server.equipment import Equipment, equip
 from nplt_server.errors import CannotServe, ConfigurationError
 from nplt_server.histories import open_library
+from nplt_server.providers.base import Provider
 from nplt_server.providers.offline import OfflineProvider
 from nplt_server.providers.router import ProviderRouter
+from nplt_server.providers.scripted import ScriptedProvider, load_function
 from nplt_server.reception import Reception
-from nplt_server.settings import Settings
-from nplt_server.tools.builtin import now_tool
-from nplt_server.tools.runner import ToolRunner
+from nplt_server.settings import OfflineSettings, PythonSettings, Settings
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.conversation.row_lists import RowQuery
 from nplt_storage.errors import ConversationReadOnly
@@ -154,17 +155,19 @@ async def serve(settings: Settings, ready: Callable[[Server], None]) -> None:
     raise_descriptor_limit()
     tls = _load_tls(settings)
     router = build_router(settings)
+    equipment = equip(settings, router, utc_now)
     library = await open_library(settings, utc_now)
     try:
         # Outside the task group, so that a failure comes out as it is.
         sockets = await _bind(settings)
         async with anyio.create_task_group() as tasks:
             spawn = _spawn_into(tasks)
-            premises = _furnish(settings, library, router, spawn)
+            premises = _furnish(settings, library, router, equipment, spawn)
             reception = _open_reception(settings, premises, tls, spawn)
             server = Server(settings, premises, Listener(sockets, reception.welcome))
             ready(server)
             spawn(server.resume)
+            spawn(equipment.mcp_servers.run)
             await server.run()
             await premises.registry.close_all()
             tasks.cancel_scope.cancel()
@@ -174,7 +177,11 @@ async def serve(settings: Settings, ready: Callable[[Server], None]) -> None:
 
 
 def _furnish(
-    settings: Settings, library: Library, router: ProviderRouter, spawn: Spawn
+    settings: Settings,
+    library: Library,
+    router: ProviderRouter,
+    equipment: Equipment,
+    spawn: Spawn,
 ) -> Premises:
     limits = settings.limits
     conversation_limits = house_rules.conversation_limits(limits)
@@ -182,15 +189,10 @@ def _furnish(
         library=library,
         files=AttachmentFiles(settings.data_dir / "files"),
         router=router,
-        tools=ToolRunner(
-            [now_tool(utc_now)],
-            clock=utc_now,
-            seconds_max=limits.tool_seconds_max,
-            at_once_max=limits.tools_at_once_max,
-            calls_max=limits.tool_calls_per_step_max,
-        ),
+        tools=equipment.runner,
         limits=conversation_limits,
         turn_limits=house_rules.turn_limits(limits),
+        thinking=equipment.thinking,
         clock=utc_now,
         new_session_id=new_session_id,
         new_entry_id=new_entry_id,
@@ -211,14 +213,21 @@ def _furnish(
 
 
 def build_router(settings: Settings) -> ProviderRouter:
-    providers = [
-        OfflineProvider(each.id, words_per_second=each.words_per_second)
-        for each in settings.providers
-    ]
+    providers = [_provider(each) for each in settings.providers]
     try:
         return ProviderRouter(providers, default_model=settings.default_model)
     except RequestError as error:
         raise ConfigurationError([f"default_model: {error.message}"]) from None
+
+
+def _provider(settings: OfflineSettings | PythonSettings) -> Provider:
+    match settings:
+        case OfflineSettings():
+            return OfflineProvider(settings.id, words_per_second=settings.words_per_second)
+        case PythonSettings():
+            return ScriptedProvider(
+                load_function(settings.function), provider_id=settings.id, models=settings.models
+            )
 
 
 def _open_reception(

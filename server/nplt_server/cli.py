@@ -96,7 +96,7 @@ def _serve(config: Path | None, flags: dict[str, Any], *, check: bool) -> int:
             check_histories(settings)
             click.echo("the settings are fine")
             return 0
-        configure_logging(settings.log_level)
+        configure_logging(settings.log_level, log_format=settings.log_format)
         anyio.run(
             run_until_signalled, settings, announce, backend_options={"use_uvloop": _has_uvloop()}
         )

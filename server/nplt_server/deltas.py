@@ -30,8 +30,16 @@ class ToolCallPiece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageReport:
+    """Of one call; a later one of the same call replaces it."""
+
     input_tokens: int
+    """All of them, those served from a cache included."""
     output_tokens: int
+    cached_tokens: int = 0
+
+    def as_json(self) -> dict[str, int]:
+        said = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        return said | {"cached_tokens": self.cached_tokens} if self.cached_tokens else said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

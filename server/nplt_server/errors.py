@@ -9,6 +9,8 @@
             AnswerCut               the stream ended without saying so
             AnswerTooLong           over the limit; what there is is kept
             TooManySteps            the model went on calling tools
+            TurnTooLong             all its calls and tools took too long
+            WindowTooSmall          not even the instruction and the tools fit
 
 Requests that can't be granted are `nplt_protocol.RequestError`; error frames
 carry a code and a short sentence, never another library's text.
@@ -76,6 +78,17 @@ class TooManySteps(ProviderError):
 
     def __init__(self, steps_max: int) -> None:
         super().__init__(f"the model still wanted tools after {steps_max} steps")
+
+
+class TurnTooLong(ProviderError):
+    code = ErrorCode.PROVIDER_REFUSED
+
+    def __init__(self, seconds_max: float) -> None:
+        super().__init__(f"the turn was not finished within {seconds_max:g} s")
+
+
+class WindowTooSmall(ProviderError):
+    code = ErrorCode.TOO_LARGE
 
 
 _CODES: dict[type[StorageError], ErrorCode] = {

@@ -51,6 +51,7 @@ def turn_limits(limits: Limits) -> TurnLimits:
         steps_max=limits.steps_max,
         answer_bytes_max=limits.answer_bytes_max,
         call_seconds_max=limits.call_seconds_max,
+        turn_seconds_max=limits.turn_seconds_max,
         result_bytes_max=limits.tool_result_bytes_max,
     )
 

@@ -56,6 +56,64 @@ class OfflineSettings(Part):
     words_per_second: Annotated[float, Field(ge=0)] = 30.0
 
 
+class PythonSettings(Part):
+    """A model that is a Python function: `function` names it, as package.module:name."""
+
+    id: Name
+    type: Literal["python"]
+    function: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    models: Annotated[tuple[Name, ...], Field(min_length=1)] = ("model",)
+
+
+ProviderSettings = Annotated[OfflineSettings | PythonSettings, Field(discriminator="type")]
+
+
+class ModelSettings(Part):
+    """What is known of one model; prices are US dollars per million tokens."""
+
+    context_tokens: Annotated[int, Field(ge=1_024)] | None = None
+    output_tokens: PositiveInt | None = None
+    price_in: Annotated[float, Field(ge=0)] | None = None
+    price_out: Annotated[float, Field(ge=0)] | None = None
+    price_cached: Annotated[float, Field(ge=0)] | None = None
+
+
+class RoleSettings(Part):
+    """Which model plays which part."""
+
+    planner: str | None = None
+    executor: str | None = None
+    reviewer: str | None = None
+    summarizer: str | None = None
+
+
+class ContextSettings(Part):
+    policy: Literal["epochs", "newest_live"] = "epochs"
+    threshold: Annotated[float, Field(gt=0, le=1)] = 0.85
+    """A new epoch begins before the next context takes more of the budget than this."""
+    keep: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """What a new epoch's context takes of the budget at most."""
+
+
+ToolPolicy = Literal["allow", "ask", "deny"]
+
+
+class McpServerSettings(Part):
+    command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    url: str | None = None
+    env: dict[str, str] = {}
+    headers: dict[str, str] = {}
+    cwd: HomePath | None = None
+    policy: ToolPolicy = "ask"
+    """For all its tools; `tools` may say otherwise for one."""
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> McpServerSettings:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("needs either command or url")
+        return self
+
+
 class BackendSettings(Part):
     """Where a history is kept. What else stands here depends on the type, and is
     checked by whoever opens it: `nplt_storage.opening`."""
@@ -123,6 +181,8 @@ class Limits(Part):
     turns_per_user_max: PositiveInt = 8
     turns_max: PositiveInt = 64
     call_seconds_max: PositiveFloat = 300.0
+    turn_seconds_max: PositiveFloat = 1_800.0
+    summary_seconds_max: PositiveFloat = 60.0
     tool_seconds_max: PositiveFloat = 30.0
     tool_result_bytes_max: Annotated[int, Field(ge=1_024)] = 32 * 1024
     tools_at_once_max: PositiveInt = 4
@@ -135,13 +195,20 @@ class Settings(Part):
     listen: Listen = Listen()
     data_dir: HomePath = Field(default_factory=lambda: Path(platformdirs.user_data_dir("nplt")))
     default_model: str | None = None
-    providers: tuple[OfflineSettings, ...] = (OfflineSettings(),)
+    providers: tuple[ProviderSettings, ...] = (OfflineSettings(),)
+    models: dict[str, ModelSettings] = {}
+    roles: RoleSettings = RoleSettings()
+    context: ContextSettings = ContextSettings()
+    tools: dict[str, ToolPolicy] = {}
+    tool_roots: tuple[HomePath, ...] = ()
+    mcp_servers: dict[Name, McpServerSettings] = {}
     histories: tuple[HistorySettings, ...] = (HistorySettings(id="main"),)
     graph: GraphSettings | None = None
     users: tuple[UserSettings, ...] = ()
     limits: Limits = Limits()
     insecure: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
 
     @model_validator(mode="after")
     def _read_older_form(self) -> Settings:
@@ -168,6 +235,15 @@ class Settings(Part):
         found += [
             f"two histories are called {id_!r}" for id_ in sorted({*ids}) if ids.count(id_) > 1
         ]
+        data_dir = self.data_dir.absolute()
+        for root in (root.absolute() for root in self.tool_roots):
+            if root.is_relative_to(data_dir) or data_dir.is_relative_to(root):
+                found.append(
+                    f"tool_roots: {root} and the data directory are one inside the other: "
+                    "tools could read everybody's conversations"
+                )
+        if self.context.keep >= self.context.threshold:
+            found.append("context.keep must be smaller than context.threshold")
         if not self.histories:
             found.append("histories is empty: nothing could be remembered")
         if not self.providers:

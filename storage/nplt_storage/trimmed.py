@@ -1,9 +1,9 @@
 """What stands in for entries a store has trimmed, where every number needs an entry.
 
 A store that trims keeps a checkpoint: how the conversation stood there. Moved to
-a store that does not, the facts in it become entries again (the instruction and
-the notebook at their own numbers, because rows point at them), and every other
-number a remark that says why nothing is there.
+a store that does not, the facts in it become entries again (the instruction, the
+notebook and the widgets' states at their own numbers, because rows point at them),
+and every other number a remark that says why nothing is there.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from nplt_storage.facts.entries import (
     DebugEntry,
     Entry,
     ModelSwitchedEntry,
-    NotebookEntry,
     PinnedEntry,
     RenamedEntry,
-    SystemInstructionEntry,
 )
 
 
@@ -31,7 +29,7 @@ def stand_ins(first: Entry) -> list[Entry]:
     checkpoint = read_checkpoint(first) if isinstance(first, CheckpointEntry) else None
     if checkpoint is None:
         raise BadEntry(f"it begins with entry {first.seq}, and nothing says what was before")
-    at_place = dict(_at_their_places(checkpoint))
+    at_place = {entry.seq: entry for entry in checkpoint.told}
     anywhere = _anywhere(checkpoint)
     entries: list[Entry] = []
     for seq in range(1, first.seq + 1):
@@ -39,14 +37,6 @@ def stand_ins(first: Entry) -> list[Entry]:
         entry_id = f"{first.id}-{seq}"  # the same every time, so that copies can be compared
         entries.append(replace(draft, seq=seq, id=entry_id, timestamp=first.timestamp))
     return entries
-
-
-def _at_their_places(checkpoint: Checkpoint) -> Iterator[tuple[int, Entry]]:
-    row = checkpoint.row
-    if checkpoint.system_instruction is not None:
-        yield row.system_seq, SystemInstructionEntry(content=checkpoint.system_instruction)
-    if checkpoint.notebook is not None:
-        yield row.notebook_seq, NotebookEntry(content=checkpoint.notebook)
 
 
 def _anywhere(checkpoint: Checkpoint) -> Iterator[Entry]:
@@ -59,6 +49,8 @@ def _anywhere(checkpoint: Checkpoint) -> Iterator[Entry]:
         yield PinnedEntry(pinned=True)
     if row.archived:
         yield ArchivedEntry(archived=True)
+    if row.billed:
+        yield CheckpointEntry(state={"billed": [list(model) for model in row.billed]})
 
 
 def _nothing() -> DebugEntry:

@@ -213,6 +213,38 @@ REPLIES: dict[type[ask.Request], st.SearchStrategy[say.Reply | JsonObject]] = {
         storage=small_objects,
         versions=small_objects,
     ),
+    ask.ContextRequest: st.builds(
+        say.ContextAccount,
+        session_id=words,
+        model=words,
+        epoch=counts,
+        budget_tokens=counts,
+        entries=st.lists(small_objects, max_size=2).map(tuple),
+        totals=small_objects,
+        begins_epoch=names,
+    ),
+    ask.Tools: st.builds(
+        say.ToolList, session_id=words, tools=st.lists(small_objects, max_size=2).map(tuple)
+    ),
+    ask.Usage: st.builds(
+        say.UsageAccount,
+        session_id=words,
+        model=words,
+        billed=small_objects,
+        occupancy=small_objects,
+        estimate=small_objects,
+        cost=st.none() | small_objects,
+    ),
+    ask.Compact: st.builds(
+        say.EpochBegun,
+        session_id=words,
+        epoch=counts,
+        reason=text,
+        tokens_before=counts,
+        tokens_after=counts,
+        compaction=st.none() | counts,
+    ),
+    ask.Rollback: st.builds(say.RolledBack, session_id=words, head_seq=counts),
     ask.FileGet: st.builds(say.FilePiece, data=st.binary(max_size=20)),
 }
 """By the request they answer; the requests not named here get any object."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -15,10 +14,13 @@ from nplt_protocol.events import Event
 from nplt_server.conversations.audience import Said
 from nplt_server.conversations.household import ConversationLimits, Household, TurnPlaces
 from nplt_server.conversations.library import HistoryProfile, Library
+from nplt_server.conversations.thinking import Counting, Thinking
 from nplt_server.conversations.turn import TurnLimits
 from nplt_server.deltas import ModelOutputDelta
 from nplt_server.providers.base import ModelRequest, Provider
 from nplt_server.providers.router import ProviderRouter
+from nplt_server.providers.scripted import ScriptedProvider
+from nplt_server.tokens.characters import CharacterCounter
 from nplt_server.tools.base import Tool
 from nplt_server.tools.builtin import now_tool
 from nplt_server.tools.runner import ToolRunner
@@ -29,20 +31,9 @@ from nplt_storage.store import ConversationStore
 Model = Callable[[ModelRequest], AsyncGenerator[ModelOutputDelta, None]]
 
 
-class FunctionProvider:
+def model_of(model: Model) -> ScriptedProvider:
     """Whatever the function yields is what the model says."""
-
-    id = "test"
-    specification = "python"
-    models = ("model",)
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-
-    def call_model(
-        self, request: ModelRequest
-    ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
-        return aclosing(self._model(request))
+    return ScriptedProvider(model, provider_id="test")
 
 
 class Clock:
@@ -77,6 +68,8 @@ def make_household(
     tools: tuple[Tool, ...] | None = None,
     limits: TurnLimits | None = None,
     store: ConversationStore | None = None,
+    thinking: Thinking | None = None,
+    allowed: tuple[str, ...] = (),
 ) -> Household:
     clock = Clock()
     numbers = count(1)
@@ -92,9 +85,12 @@ def make_household(
         library=Library([HistoryProfile(id="main", store=store or MemoryStore(clock))]),
         files=AttachmentFiles(Path("nowhere")),
         router=ProviderRouter([provider]),
-        tools=ToolRunner(tools or (now_tool(clock),), clock=clock),
+        tools=ToolRunner(
+            tools or (now_tool(clock),), clock=clock, policies=dict.fromkeys(allowed, "allow")
+        ),
         limits=conversation_limits,
         turn_limits=limits or TurnLimits(),
+        thinking=thinking or Thinking(counting=Counting(CharacterCounter)),
         clock=clock,
         new_session_id=lambda: f"session{next(numbers)}",
         new_entry_id=lambda: f"id{next(numbers)}",

@@ -10,7 +10,7 @@ from typing import cast
 import anyio
 import pytest
 from tests.server.failing_store import FailingStore
-from tests.server.household import Clock, FunctionProvider, make_household
+from tests.server.household import Clock, make_household, model_of
 
 from nplt_protocol.errors import RequestError
 from nplt_protocol.requests import Prompt
@@ -48,12 +48,12 @@ async def house() -> AsyncIterator[House]:
     heard: list[tuple[ContextMessage, ...]] = []
 
     async def listening(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
-        heard.append(request.context)
+        heard.append(tuple(request.context))
         yield TextPiece(text="yes")
         yield Stopped(reason="end")
 
     async with anyio.create_task_group() as tasks:
-        household = make_household(tasks, FunctionProvider(listening))
+        household = make_household(tasks, model_of(listening))
         clock = Clock()
         household.library = Library(
             [

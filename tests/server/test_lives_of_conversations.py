@@ -10,7 +10,7 @@ from typing import cast
 import anyio
 import pytest
 from tests.server.failing_store import FailingStore
-from tests.server.household import Clock, Ear, FunctionProvider, make_household
+from tests.server.household import Clock, Ear, make_household, model_of
 
 from nplt_protocol.codes import MessageType
 from nplt_protocol.errors import RequestError
@@ -64,9 +64,7 @@ class House:
 async def house() -> AsyncIterator[House]:
     async with anyio.create_task_group() as tasks:
         store = FailingStore(MemoryStore(Clock()))
-        household = make_household(
-            tasks, FunctionProvider(patient), store=cast(ConversationStore, store)
-        )
+        household = make_household(tasks, model_of(patient), store=cast(ConversationStore, store))
         yield House(Registry(household), store)
         tasks.cancel_scope.cancel()
 

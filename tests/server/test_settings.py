@@ -124,3 +124,15 @@ def test_two_of_the_same_name_are_a_mistake(tmp_path: Path) -> None:
 def test_variables_that_are_not_ours_stop_nothing(tmp_path: Path) -> None:
     environ = {"NPLT_SERVER": "nplt://elsewhere", "NPLT_TOKEN": "secret", "NPLT_OTHER": "x"}
     assert load(tmp_path, environ=environ) == load(tmp_path)
+
+
+@pytest.mark.parametrize("root", ["data", "data/history", "."])
+def test_tools_can_not_be_let_into_the_data_directory(tmp_path: Path, root: str) -> None:
+    flags = {"data_dir": str(tmp_path / "data"), "tool_roots": [str(tmp_path / root)]}
+    with pytest.raises(ConfigurationError, match=r"tool_roots: .* everybody's conversations"):
+        load_settings(flags, environ={})
+
+
+def test_a_directory_beside_the_data_is_fine_for_tools(tmp_path: Path) -> None:
+    flags = {"data_dir": str(tmp_path / "data"), "tool_roots": [str(tmp_path / "notes")]}
+    assert load_settings(flags, environ={}).tool_roots == (tmp_path / "notes",)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
 
 import anyio
 import pytest
-from tests.server.household import Ear, FunctionProvider, Model, make_household
+from tests.server.household import Model, make_household, model_of
+from tests.server.stage import Stage, staged
 
-from nplt_protocol.events import EntryAdded, Event, TextDelta, TurnFinished
+from nplt_protocol.events import EntryAdded, Event, TextDelta
 from nplt_protocol.json_values import JsonObject
-from nplt_protocol.replies import Receipt
-from nplt_protocol.requests import Prompt
 from nplt_server.context import ToolResultsMessage
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.turn import TurnLimits
@@ -27,46 +25,8 @@ from nplt_server.deltas import (
 )
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers.base import ModelRequest
-from nplt_server.tools.base import Tool, ToolDescription
+from nplt_server.tools.base import Tool, ToolDescription, ToolHost
 from nplt_storage.facts.entries import FaultEntry, ModelOutputEntry, ToolResultsEntry
-
-
-class Stage:
-    """A conversation with a model, someone who prompts and someone who listens."""
-
-    def __init__(self, conversation: Conversation) -> None:
-        self.conversation = conversation
-        self.ear = Ear()
-        conversation.audience.join(self.ear)
-
-    async def prompt(self, text: str = "hello") -> Receipt:
-        receipts: list[Receipt] = []
-        await self.conversation.accept(Prompt(text=text), receipt=receipts.append)
-        return receipts[0]
-
-    async def play(self, text: str = "hello") -> TurnFinished:
-        receipt = await self.prompt(text)
-        await self.conversation.activity.quiet()
-        (finished,) = [e for e in self.finished if e.turn_id == receipt.turn_id]
-        return finished
-
-    @property
-    def finished(self) -> list[TurnFinished]:
-        return [event for event in self.ear.heard if isinstance(event, TurnFinished)]
-
-    @property
-    def said(self) -> str:
-        return "".join(e.text for e in self.ear.heard if isinstance(e, TextDelta))
-
-
-@asynccontextmanager
-async def staged(model: Model, limits: TurnLimits | None = None) -> AsyncIterator[Stage]:
-    async with anyio.create_task_group() as tasks:
-        household = make_household(tasks, FunctionProvider(model), limits=limits)
-        yield Stage(
-            Conversation("s1", user="local", household=household, profile=household.library.default)
-        )
-        tasks.cancel_scope.cancel()
 
 
 async def two_words(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
@@ -283,7 +243,7 @@ def test_events_know_their_conversation() -> None:
 
 
 def tool_that_gives(result: str) -> Tool:
-    async def run(arguments: JsonObject) -> str:
+    async def run(arguments: JsonObject, host: ToolHost) -> str:
         return result
 
     description = ToolDescription(name="giant", description="Gives a lot.", parameters={})
@@ -300,9 +260,7 @@ async def test_a_giant_result_is_kept_whole_beside_the_record_and_cut_in_it() ->
 
     whole = "漢" * 40_000
     async with anyio.create_task_group() as tasks:
-        household = make_household(
-            tasks, FunctionProvider(calling), tools=(tool_that_gives(whole),)
-        )
+        household = make_household(tasks, model_of(calling), tools=(tool_that_gives(whole),))
         profile = household.library.default
         conversation = Conversation("s1", user="local", household=household, profile=profile)
         await Stage(conversation).play()

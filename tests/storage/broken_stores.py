@@ -20,12 +20,19 @@ from tests.storage.store_makers import SharedMemoryMaker
 from tests.support.redis_server import RedisServer
 
 from nplt_storage.conversation import rows
+from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.conversation.paging import MessagePage, PageQuery, read_page
 from nplt_storage.conversation.row_lists import RowPage, RowQuery, page_of
 from nplt_storage.conversation.rows import ConversationRow, new_row
 from nplt_storage.conversation.searching import SearchPage, SearchQuery, search_entries
 from nplt_storage.errors import BadEntry, ConversationNotFound
-from nplt_storage.facts.entries import Entry, ModelInputEntry, ModelOutputEntry
+from nplt_storage.facts.entries import (
+    CompactionEntry,
+    Entry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    WidgetEntry,
+)
 from nplt_storage.facts.lines import encode_line
 from nplt_storage.facts.redaction import redacted
 from nplt_storage.facts.tool_calls import BlobReference
@@ -728,6 +735,33 @@ def brings_back_the_deleted_when_it_starts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedMemoryMaker, "open_store", reviving)
 
 
+# What still holds
+
+
+@breaks("what_was_told_far_from_the_end_still_holds")
+def forgets_the_state_of_widgets(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(session_id: str, entries: Sequence[Entry], **known: Any) -> ConversationHistory:
+        kept = [entry for entry in entries if not isinstance(entry, WidgetEntry)]
+        return ConversationHistory(session_id, kept, **known)
+
+    patch.setattr("nplt_storage.memory.ConversationHistory", forgetful)
+
+
+@breaks("a_summary_far_from_the_end_still_holds")
+def forgets_summaries(patch: pytest.MonkeyPatch) -> None:
+    def forgetful(session_id: str, entries: Sequence[Entry], **known: Any) -> ConversationHistory:
+        kept = [entry for entry in entries if not isinstance(entry, CompactionEntry)]
+        return ConversationHistory(session_id, kept, **known)
+
+    patch.setattr("nplt_storage.memory.ConversationHistory", forgetful)
+
+
+@breaks("what_was_billed_is_in_the_row")
+def takes_back_what_was_billed(patch: pytest.MonkeyPatch) -> None:
+    after_rollback = rows._after_rollback
+    patch.setattr(rows, "_after_rollback", lambda *known: after_rollback(*known) | {"billed": ()})
+
+
 # Trimming and expiring
 
 
@@ -774,7 +808,7 @@ def keeps_everything(patch: pytest.MonkeyPatch) -> None:
     of="redis",
 )
 def forgets_what_was_said_to_the_model(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("nplt_storage.redis_streams.trimming._text", lambda *_: None)
+    patch.setattr("nplt_storage.redis_streams.trimming.landmarks_of", lambda row: {})
 
 
 @breaks("a_conversation_nobody_uses_expires", of="redis")

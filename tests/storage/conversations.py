@@ -130,3 +130,13 @@ def file_bytes(entries: Iterable[Entry], session_id: str = "s1", *, user: str = 
         closing = advance(closing, entry.kind, at=entry.timestamp, offset=len(data))
         data += (b"," if entry.seq > 1 else b"") + encode_line(entry) + b"\n"
     return bytes(data + encode_closing(closing))
+
+
+def context_entries(history: ConversationHistory, turn_id: str) -> list[Entry]:
+    """What a model is shown when it answers this turn; an id that is not there is
+    taken as a turn yet to come."""
+    own = history.turn(turn_id)
+    shown = [t for t in history.shown_turns if own is None or t.number < own.number]
+    if history.turns_max is not None:
+        shown = shown[max(0, len(shown) - history.turns_max) :]
+    return [entry for turn in (*shown, *([own] if own else [])) for entry in turn.entries]

@@ -27,9 +27,11 @@ from nplt_storage.facts.entries import (
     QuarantineEntry,
     RenamedEntry,
     RollbackEntry,
+    SentContext,
     SystemInstructionEntry,
     ToolResultsEntry,
     UnknownEntry,
+    WidgetEntry,
 )
 from nplt_storage.facts.entry_from_json import KNOWN_KINDS
 from nplt_storage.facts.sections import LIVE_SCREEN, LevelOfDetailSections
@@ -80,6 +82,10 @@ blobs = st.builds(
 )
 
 invocations = st.builds(ModelInvocationDescriptor, provider=words, specification=texts, model=texts)
+counts = st.integers(min_value=0, max_value=2**53)
+sent = st.builds(
+    SentContext, tokens=counts, budget_tokens=counts, tools_digest=words, epoch_seq=counts
+)
 requests = st.builds(
     ToolCallRequest,
     tool_call_id=words,
@@ -113,11 +119,28 @@ def references(draw: st.DrawFn) -> Entry:
     fields = {name: draw(strategy) for name, strategy in known.items()}
     fields["seq"] = seq = draw(st.integers(min_value=2, max_value=10**18))
     first, last = sorted(draw(st.tuples(*[st.integers(1, seq - 1)] * 2)))
-    match draw(st.integers(0, 3)):
+    match draw(st.integers(0, 4)):
         case 0:
-            return CompactionEntry(content=draw(texts), from_seq=first, through_seq=last, **fields)
+            return CompactionEntry(
+                content=draw(texts),
+                from_seq=first,
+                through_seq=last,
+                invocation=draw(st.none() | invocations),
+                usage=draw(st.none() | json_objects),
+                **fields,
+            )
         case 1:
             return QuarantineEntry(target_seq=last, code=draw(words), content=draw(texts), **fields)
+        case 3:
+            return EpochEntry(
+                reason=draw(words),
+                omitted_through=draw(st.integers(0, first)),
+                gist_through=first,
+                summary_through=last,
+                budget_tokens=draw(counts),
+                screen=draw(texts),
+                **fields,
+            )
         case 2:
             return ForkedEntry(from_session_id=draw(words), at_seq=last, **fields)
         case _:
@@ -128,6 +151,8 @@ def references(draw: st.DrawFn) -> Entry:
                 preview=draw(texts),
                 system_seq=draw(landmarks),
                 notebook_seq=draw(landmarks),
+                compaction_seq=draw(landmarks),
+                widget_seqs=tuple(draw(st.dictionaries(texts, landmarks, max_size=2)).items()),
                 hidden=draw(st.sampled_from([None, (), ((first, last),)])),
                 **fields,
             )
@@ -156,6 +181,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         stop_reason=st.none() | texts,
         error=st.none() | json_objects,
         sections=st.none() | sections,
+        sent=st.none() | sent,
         **known,
     ),
     st.builds(
@@ -173,7 +199,8 @@ entries: st.SearchStrategy[Entry] = st.one_of(
     ),
     st.builds(SystemInstructionEntry, content=texts, **known),
     st.builds(NotebookEntry, content=texts, **known),
-    st.builds(EpochEntry, reason=texts, **known),
+    st.builds(WidgetEntry, widget=texts, state=json_objects, **known),
+    st.builds(EpochEntry, reason=texts, screen=texts, **known),
     st.builds(ClearEntry, **known),
     st.builds(DebugEntry, category=words, content=texts, **known),
     st.builds(RenamedEntry, name=texts, **known),

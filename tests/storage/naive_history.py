@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from nplt_storage.conversation.landmarks import landmarks_of
 from nplt_storage.conversation.rows import ConversationRow
 from nplt_storage.facts.entries import (
     CheckpointEntry,
     ClearEntry,
     CompactionEntry,
     Entry,
+    EpochEntry,
     FaultEntry,
     ForkedEntry,
     ModelInputEntry,
@@ -115,20 +117,20 @@ class Naive:
             return mine[-1].tool_calls
         return ()
 
+    def number(self, turn_id: str) -> int:
+        return int(self.of_turn(turn_id)[0].seq)
+
+    def shown(self) -> list[str]:
+        """Turns that ended since the last clear, in the order they were asked for."""
+        clears = [p for p, moment in enumerate(self.moments) if isinstance(moment, ClearEntry)]
+        since = self.moments[clears[-1] + 1 :] if clears else self.moments
+        return sorted((t for t in TURNS if self.end(t) and self.end(t) in since), key=self.number)
+
     def context(self, turn_id: str) -> list[Entry]:
-        end = self.end(turn_id)
-        until = len(self.moments) if end is None else self.moments.index(end)
-        clears = [p for p in range(until) if isinstance(self.moments[p], ClearEntry)]
-        cleared = clears[-1] if clears else -1
-        ended = []
-        for other in TURNS:
-            other_end = self.end(other, until)
-            if other != turn_id and other_end is not None:
-                place = self.moments.index(other_end)
-                if place > cleared:
-                    ended.append((place, other))
-        shown = [other for _, other in sorted(ended)] + [turn_id]
-        return [e for turn in shown for e in self.of_turn(turn) if not isinstance(e, FaultEntry)]
+        is_there = bool(self.of_turn(turn_id))
+        seen = [t for t in self.shown() if not is_there or self.number(t) < self.number(turn_id)]
+        turns = [*seen, turn_id]
+        return [e for turn in turns for e in self.of_turn(turn) if not isinstance(e, FaultEntry)]
 
     def takes(self, draft: Any) -> bool:
         head = len(self.entries)
@@ -136,6 +138,9 @@ class Naive:
         match draft:
             case RollbackEntry():
                 return 1 <= draft.to_seq < head and not self.unfinished()
+            case EpochEntry():
+                reach = (0, draft.omitted_through, draft.gist_through, draft.summary_through, head)
+                return list(reach) == sorted(reach)
             case CompactionEntry():
                 return 1 <= draft.from_seq <= draft.through_seq <= head
             case QuarantineEntry():
@@ -168,23 +173,26 @@ def end_of(entries: list[Entry], first_seq: int) -> list[Entry]:
 
 def window_on(entries: list[Entry], row: ConversationRow, enough: int) -> list[Entry]:
     """What a store reads to open a conversation at its end: back along what stands
-    until there is enough or a clear, and on until every turn met is whole."""
+    until there is enough, a clear, or all an epoch shows, and on until every turn
+    met is whole."""
     met: list[Entry] = []
     due = {seq for _, seq in row.unfinished}
     whole: set[str | None] = {None}
-    cleared = False
+    epoch = next((e for e in entries if e.seq == row.epoch_seq), None)
+    all_shown = False
     for entry in reversed(entries):
         if any(first <= entry.seq <= last for first, last in row.hidden):
             continue
         headless = {other.turn_id for other in met} - whole
-        if (len(met) >= enough or cleared) and not headless and not due:
+        if (len(met) >= enough or all_shown) and not headless and not due:
             break
         met.append(entry)
         due.discard(entry.seq)
-        cleared = cleared or isinstance(entry, ClearEntry)
+        omitted = epoch.omitted_through if isinstance(epoch, EpochEntry) else 0
+        all_shown = all_shown or isinstance(entry, ClearEntry) or entry.seq <= omitted + 1
         if isinstance(entry, ModelInputEntry):
             whole.add(entry.turn_id)
-    held = {entry.seq for entry in met} | {row.system_seq, row.notebook_seq}
+    held = {entry.seq for entry in met} | {*landmarks_of(row).values(), row.epoch_seq}
     return [entry for entry in entries if entry.seq in held]
 
 

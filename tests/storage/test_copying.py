@@ -31,6 +31,7 @@ from tests.storage.conversations import (
 from tests.support.redis_server import RedisServer
 
 from nplt_storage.conversation.checkpoints import Checkpoint, checkpoint_state
+from nplt_storage.conversation.landmarks import Told
 from nplt_storage.conversation.rows import fold_all, new_row
 from nplt_storage.copying import NewFork, copy_conversation, fork
 from nplt_storage.errors import (
@@ -44,10 +45,10 @@ from nplt_storage.facts.entries import (
     Entry,
     ForkedEntry,
     ModelSwitchedEntry,
-    NotebookEntry,
     PinnedEntry,
     RenamedEntry,
     SystemInstructionEntry,
+    WidgetEntry,
 )
 from nplt_storage.files.store import JsonFileStore
 from nplt_storage.memory import MemoryStore
@@ -232,9 +233,8 @@ class Trimmed(MemoryStore):
     def __init__(self, whole: list[Entry], cut: int) -> None:
         super().__init__(ticking_clock())
         row = fold_all(new_row("s1", user="local", created_at=START), whole[:cut])
-        state = checkpoint_state(
-            Checkpoint(row=row, system_instruction="be brief", notebook="8 cores")
-        )
+        there = [entry for entry in whole[:cut] if isinstance(entry, Told)]
+        state = checkpoint_state(Checkpoint(row=row, told=tuple(there)))
         last = whole[cut - 1]
         checkpoint = CheckpointEntry(seq=last.seq, id="c", timestamp=last.timestamp, state=state)
         self.left: list[Entry] = [checkpoint, *whole[cut:]]
@@ -253,8 +253,8 @@ TRIMMED = Trimmed(
         [
             SystemInstructionEntry(content="be brief"),
             prompt("t1"),
-            NotebookEntry(content="8 cores"),
-            answer("t1"),
+            WidgetEntry(widget="todo", state={"items": ["measure"]}),
+            replace(answer("t1"), usage={"input_tokens": 4, "output_tokens": 2}),
             RenamedEntry(name="load"),
             ModelSwitchedEntry(model="a/b"),
             PinnedEntry(pinned=True),
@@ -273,8 +273,10 @@ async def test_what_a_store_has_trimmed_is_stood_in_for_where_every_number_needs
     row = await store.row("copy")
     assert row is not None
     assert (row.name, row.model, row.pinned) == ("load", "a/b", True)
-    assert (row.head_seq, row.system_seq, row.notebook_seq) == (9, 1, 3)
+    assert (row.head_seq, row.system_seq, row.widget_seqs) == (9, 1, (("todo", 3),))
+    assert row.billed == (("", 1, 4, 2, 0),)
     assert (await all_entries(store, "copy"))[-2:] == TRIMMED.left[1:]
     opened = await store.open("copy")
     assert opened.history.system_instruction == "be brief"
+    assert opened.history.widget_states == {"todo": {"items": ["measure"]}}
     await opened.record.close()

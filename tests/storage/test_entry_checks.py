@@ -18,6 +18,7 @@ from nplt_storage.facts.entries import (
     CompactionEntry,
     DebugEntry,
     Entry,
+    EpochEntry,
     FaultEntry,
     ForkedEntry,
     ModelInputEntry,
@@ -27,7 +28,9 @@ from nplt_storage.facts.entries import (
     QuarantineEntry,
     RenamedEntry,
     RollbackEntry,
+    SentContext,
     ToolResultsEntry,
+    WidgetEntry,
 )
 from nplt_storage.facts.json_values import DEPTH_MAX
 from nplt_storage.facts.lines import decode_line, encode_line
@@ -64,6 +67,11 @@ def _result(**changes: Any) -> ToolResultsEntry:
         "timestamp": START,
     }
     return ToolResultsEntry(results=(ToolCallResult(**{**fields, **changes}),))
+
+
+def _sent(**changes: Any) -> SentContext:
+    fields: dict[str, Any] = {"tokens": 1, "budget_tokens": 2, "tools_digest": "d"}
+    return SentContext(**{**fields, **changes})
 
 
 def _sections(name: str, text: str) -> LevelOfDetailSections:
@@ -133,6 +141,14 @@ def _sections(name: str, text: str) -> LevelOfDetailSections:
         (ForkedEntry(seq=2, from_session_id="s", at_seq=2), "names entry 2"),
         (RollbackEntry(seq=2, to_seq=2), "names entry 2"),
         (RollbackEntry(seq=9, to_seq=2, system_seq=3), "can't have been left"),
+        (RollbackEntry(seq=9, to_seq=2, widget_seqs=(("a", 3),)), "can't have been left"),
+        (RollbackEntry(seq=9, to_seq=2, widget_seqs=((HALF, 1),)), "widget_seqs holds a lone"),
+        (WidgetEntry(widget="a", state={"n": 2**64}), "state holds an integer"),
+        (EpochEntry(reason="x", gist_through=1), "not so through (0, 1, 0"),
+        (EpochEntry(reason="x", omitted_through=-1), "not so through (-1, 0, 0"),
+        (EpochEntry(seq=4, reason="x", summary_through=4), "names entry 4"),
+        (ModelOutputEntry(content="x", sent=_sent(tokens=1.5)), "sent.tokens is not an integer"),
+        (ModelOutputEntry(content="x", sent=_sent(tools_digest=HALF)), "tools_digest holds a lone"),
         (RollbackEntry(seq=9, to_seq=6, hidden=((3, 2),)), "not in order"),
         (RollbackEntry(seq=9, to_seq=6, hidden=((4, 5), (2, 3))), "not in order"),
         (RollbackEntry(seq=9, to_seq=6, hidden=((4, 7),)), "not in order"),

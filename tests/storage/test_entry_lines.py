@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -17,9 +17,11 @@ from tests.storage.entry_strategies import entries
 from nplt_storage.errors import BadEntry
 from nplt_storage.facts.entries import (
     Entry,
+    EpochEntry,
     ModelInputEntry,
     ModelOutputEntry,
     RollbackEntry,
+    SentContext,
     UnknownEntry,
 )
 from nplt_storage.facts.entry_from_json import KNOWN_KINDS
@@ -196,6 +198,37 @@ def test_every_kind_there_is_can_be_written_and_read() -> None:
     assert kinds == KNOWN_KINDS
 
 
+@pytest.mark.parametrize(
+    ("entry", "added"),
+    [
+        (
+            EpochEntry(reason="budget", summary_through=1, budget_tokens=9, screen="- milk"),
+            {"summary_through", "budget_tokens", "screen"},
+        ),
+        (RollbackEntry(to_seq=1, compaction_seq=1), {"compaction_seq"}),
+        (RollbackEntry(to_seq=1, widget_seqs=(("todo", 1),)), {"widget_seqs"}),
+        (
+            ModelOutputEntry(
+                content="x", sent=SentContext(tokens=1, budget_tokens=2, tools_digest="d")
+            ),
+            {"sent"},
+        ),
+    ],
+    ids=["epoch", "compaction", "widgets", "sent"],
+)
+def test_a_line_from_before_these_fields_reads_as_their_default(
+    entry: Entry, added: set[str]
+) -> None:
+    stamped = replace(entry, seq=7, id="e", timestamp=START)
+    source = {**entry_as_json(stamped)}
+    assert added <= source.keys()
+    older = decode_line(_signed({k: v for k, v in source.items() if k not in added}))
+    defaults: dict[str, Any] = {
+        field.name: field.default for field in fields(entry) if field.name in added
+    }
+    assert older == replace(stamped, **defaults)
+
+
 def test_what_holds_its_default_is_left_out() -> None:
     told = {"seq", "id", "kind", "turn_id", *_FIVE}
     assert entry_as_json(_stamped("x")).keys() == told
@@ -210,6 +243,9 @@ def test_what_holds_its_default_is_left_out() -> None:
     [
         {"to_seq": 7},
         {"to_seq": 0},
+        {"to_seq": 3, "widget_seqs": [["todo", 4]]},
+        {"to_seq": 3, "widget_seqs": [["todo"]]},
+        {"to_seq": 3, "widget_seqs": {"todo": 1}},
         {"to_seq": 3, "hidden": [[1]]},
         {"to_seq": 3, "hidden": [[3, 4]]},
         {"to_seq": 3, "hidden": [[True, 2]]},
@@ -218,6 +254,24 @@ def test_what_holds_its_default_is_left_out() -> None:
 def test_a_rollback_that_leads_nowhere_is_kept_but_not_followed(wrong: dict[str, Any]) -> None:
     rollback = RollbackEntry(seq=7, id="e", timestamp=START, to_seq=1)
     line = _signed({**entry_as_json(rollback), **wrong})
+    entry = decode_line(line)
+    assert isinstance(entry, UnknownEntry)
+    assert encode_line(entry) == line
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"summary_through": 7},
+        {"omitted_through": 3, "gist_through": 2, "summary_through": 3},
+        {"omitted_through": -1},
+        {"screen": 5},
+    ],
+)
+def test_an_epoch_that_makes_no_sense_is_kept_but_not_followed(wrong: dict[str, Any]) -> None:
+    line = _signed(
+        {**entry_as_json(EpochEntry(seq=7, id="e", timestamp=START, reason="x")), **wrong}
+    )
     entry = decode_line(line)
     assert isinstance(entry, UnknownEntry)
     assert encode_line(entry) == line

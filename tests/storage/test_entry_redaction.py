@@ -19,6 +19,7 @@ from nplt_storage.facts.entries import (
     AttachmentEntry,
     CheckpointEntry,
     ClearEntry,
+    CompactionEntry,
     Entry,
     EpochEntry,
     FaultEntry,
@@ -31,6 +32,7 @@ from nplt_storage.facts.entries import (
     RollbackEntry,
     SystemInstructionEntry,
     ToolResultsEntry,
+    WidgetEntry,
 )
 from nplt_storage.facts.lines import decode_line, encode_line
 from nplt_storage.facts.redaction import REDACTED, redacted
@@ -75,6 +77,8 @@ def _result() -> ToolResultsEntry:
         ),
         FaultEntry(content=SECRET, code="x", state="failed"),
         SystemInstructionEntry(content=SECRET),
+        WidgetEntry(widget="todo", state={SECRET: [SECRET]}),
+        EpochEntry(reason="budget", screen=SECRET),
         RenamedEntry(name=SECRET),
         RollbackEntry(to_seq=3, preview=SECRET),
         AttachmentEntry(file_id="f", filename=SECRET, size=7, sha256=SECRET, content_type=SECRET),
@@ -137,15 +141,32 @@ def test_every_view_works_when_everything_was_erased() -> None:
     assert [message["content"] for message in shown] == [REDACTED, "", *[REDACTED] * 3]
 
 
+def test_the_erased_state_of_a_widget_is_empty_not_the_one_before_it() -> None:
+    told = Pen().write_all(WidgetEntry(widget="todo", state={"items": [n]}) for n in (1, 2))
+    history = ConversationHistory("s1", [told[0], redacted(told[1], LATER)])
+    assert history.widget_state("todo") == {}
+    assert history.widget_states == {"todo": {}}
+
+
 def test_a_checkpoint_goes_on_counting() -> None:
     row = fold_all(
         new_row("s1", user="u", created_at=START),
         Pen().write_all([prompt("t1", SECRET), answer("t1", SECRET)]),
     )
-    state = checkpoint_state(Checkpoint(row=row, system_instruction=SECRET))
+    row = replace(row, system_seq=1, compaction_seq=2, widget_seqs=(("todo", 2),))
+    told = (
+        SystemInstructionEntry(seq=1, content=SECRET),
+        CompactionEntry(seq=2, content=SECRET, from_seq=1, through_seq=1),
+        WidgetEntry(seq=2, widget="todo", state={"items": [SECRET]}),
+    )
+    state = checkpoint_state(Checkpoint(row=row, told=told))
     tombstone = redacted(CheckpointEntry(state=state, seq=3), LATER)
     assert isinstance(tombstone, CheckpointEntry)
     checkpoint = read_checkpoint(tombstone)
     assert checkpoint is not None
     assert checkpoint.row == replace(row, name=REDACTED, preview=REDACTED)
-    assert checkpoint.system_instruction == REDACTED
+    assert checkpoint.told == (
+        replace(told[0], content=REDACTED),
+        replace(told[1], content=REDACTED),
+        replace(told[2], state={}),
+    )

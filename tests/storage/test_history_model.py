@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.storage.conversations import START, answer_to, call, counting_ids
+from tests.storage.conversations import START, answer_to, call, context_entries, counting_ids
 from tests.storage.naive_history import (
     TURNS,
     Naive,
@@ -25,6 +25,7 @@ from tests.storage.naive_history import (
 
 from nplt_storage.conversation.checkpoints import Checkpoint, checkpoint_state
 from nplt_storage.conversation.history import ConversationHistory, NotInReach
+from nplt_storage.conversation.landmarks import Told, landmark_of, landmarks_of
 from nplt_storage.conversation.rows import fold, fold_all, new_row
 from nplt_storage.errors import BadEntry
 from nplt_storage.facts.entries import (
@@ -47,6 +48,7 @@ from nplt_storage.facts.entries import (
     RollbackEntry,
     SystemInstructionEntry,
     ToolResultsEntry,
+    WidgetEntry,
 )
 from nplt_storage.facts.tool_calls import ToolCallRequest
 
@@ -56,6 +58,8 @@ some_calls = st.lists(st.sampled_from([call("look", "a"), call("listen", "b")]),
 moves = st.sampled_from(["ask", "ask", "ask", "answer", "give up"])
 states = st.sampled_from(["completed", "completed", "completed", "interrupted", "failed"])
 targets = st.integers(-1, 40)
+reaches = st.lists(st.integers(0, 20), min_size=3, max_size=3).map(sorted) | st.just([2, 1, 3])
+usages = st.sampled_from([None, {"input_tokens": 3, "output_tokens": 1}])
 FACTS = ["message_count", "name", "model", "pinned", "archived", "hidden", "head_seq"]
 
 
@@ -66,6 +70,7 @@ class HistoryMachine(RuleBasedStateMachine):
         self.history = ConversationHistory("s1")
         self.row = new_row("s1", user="u", created_at=START)
         self.windows: list[ConversationHistory] = []
+        self.shown: tuple[Any, list[int]] = ((), [])
         self.new_id = counting_ids()
 
     def offer(self, draft: Entry) -> None:
@@ -96,12 +101,11 @@ class HistoryMachine(RuleBasedStateMachine):
         asked=calls,
         state=states,
         number=st.integers(0, 2),
+        usage=usages,
     )
-    def output(self, turn_id: str, content: str, asked: Any, state: Any, number: int) -> None:
+    def output(self, turn_id: str, asked: Any, number: int, **fields: Any) -> None:
         self.offer(
-            ModelOutputEntry(
-                turn_id=turn_id, content=content, tool_calls=tuple(asked), state=state, call=number
-            )
+            ModelOutputEntry(turn_id=turn_id, tool_calls=tuple(asked), call=number, **fields)
         )
 
     @rule(turn_id=turn_ids, asked=calls)
@@ -161,13 +165,22 @@ class HistoryMachine(RuleBasedStateMachine):
     def notebook(self, text: str) -> None:
         self.offer(NotebookEntry(content=text))
 
+    @rule(name=st.sampled_from(["clock", "todo"]), value=st.integers(0, 3))
+    def widget(self, name: str, value: int) -> None:
+        self.offer(WidgetEntry(widget=name, state={"value": value}))
+
     @rule()
     def clear(self) -> None:
         self.offer(ClearEntry())
 
-    @rule(first=targets, last=targets)
-    def what_models_see(self, first: int, last: int) -> None:
-        self.offer(EpochEntry(reason="x"))
+    @rule(first=targets, last=targets, reach=reaches)
+    def what_models_see(self, first: int, last: int, reach: list[int]) -> None:
+        omitted, gist, summary = reach
+        self.offer(
+            EpochEntry(
+                reason="x", omitted_through=omitted, gist_through=gist, summary_through=summary
+            )
+        )
         self.offer(CompactionEntry(content="x", from_seq=first, through_seq=last))
         self.offer(QuarantineEntry(target_seq=first, code="x", content="x"))
 
@@ -202,6 +215,7 @@ class HistoryMachine(RuleBasedStateMachine):
             self.no_window_says_anything_else()
             self.a_move_that_fits(pick, [call()], "answer")
             self.notebook(f"{pick}")
+            self.widget("todo", pick)
 
     # Those who hold only a part
 
@@ -214,8 +228,7 @@ class HistoryMachine(RuleBasedStateMachine):
     @rule(later=st.integers(0, 4), trimmed=st.integers(0, 1000))
     def trim(self, later: int, trimmed: int) -> None:
         row = fold_all(new_row("s1", user="u", created_at=START), self.naive.entries)
-        told = self.history.system_instruction
-        state = Checkpoint(row=row, system_instruction=told, notebook=self.history.notebook)
+        state = Checkpoint(row=row, told=tuple(self.told().values()))
         self.offer(CheckpointEntry(state=checkpoint_state(state)))
         for number in range(later):
             self.a_move_that_fits(number, [call()], "answer")
@@ -225,6 +238,10 @@ class HistoryMachine(RuleBasedStateMachine):
     def watch(self, window: ConversationHistory) -> None:
         self.windows = [*self.windows[-2:], window]
 
+    def told(self) -> dict[Any, Told]:
+        told = [entry for entry in self.naive.standing if isinstance(entry, Told)]
+        return {landmark_of(entry): entry for entry in told}
+
     # What must be so
 
     @invariant()
@@ -233,7 +250,17 @@ class HistoryMachine(RuleBasedStateMachine):
             assert self.history.turn_state(turn_id) == self.naive.state(turn_id)
             assert self.history.end_of_turn(turn_id) == self.naive.end(turn_id)
             assert self.history.open_calls(turn_id) == self.naive.open_calls(turn_id)
-            assert self.history.context_entries(turn_id) == self.naive.context(turn_id)
+            assert context_entries(self.history, turn_id) == self.naive.context(turn_id)
+
+    @invariant()
+    def shown_turns_are_in_order_and_one_list_while_they_only_grow(self) -> None:
+        shown = self.history.shown_turns
+        numbers = [turn.number for turn in shown]
+        assert numbers == [self.naive.number(turn_id) for turn_id in self.naive.shown()]
+        known, before = self.shown
+        if shown is known:
+            assert numbers[: len(before)] == before
+        self.shown = shown, numbers
 
     @invariant()
     def everything_else_is_the_same(self) -> None:
@@ -253,10 +280,14 @@ class HistoryMachine(RuleBasedStateMachine):
         told = naive.last(naive.standing, SystemInstructionEntry, "content")
         assert history.system_instruction == told
         assert history.notebook == naive.last(naive.standing, NotebookEntry, "content")
+        widgets = [e for e in naive.standing if isinstance(e, WidgetEntry)]
+        assert history.widget_states == {e.widget: e.state for e in widgets}
         epochs = [e for e in naive.standing if isinstance(e, EpochEntry)]
         assert history.epoch == (epochs[-1] if epochs else None)
+        clears = [e.seq for e in naive.standing if isinstance(e, ClearEntry)]
         compactions = [e for e in naive.standing if isinstance(e, CompactionEntry)]
-        assert list(history.compactions) == compactions
+        since = max(clears, default=0)
+        assert list(history.compactions) == [e for e in compactions if e.seq > since]
         quarantines = [e for e in naive.standing if isinstance(e, QuarantineEntry)]
         assert history.quarantined == {e.target_seq: e for e in quarantines}
 
@@ -284,12 +315,19 @@ class HistoryMachine(RuleBasedStateMachine):
         assert row.hidden == history.hidden
         unfinished = [(entry.turn_id, entry.seq) for entry in history.unfinished_turns()]
         assert sorted(row.unfinished) == sorted(unfinished)
-        told = [e.seq for e in self.naive.standing if isinstance(e, SystemInstructionEntry)]
-        noted = [e.seq for e in self.naive.standing if isinstance(e, NotebookEntry)]
-        assert (row.system_seq, row.notebook_seq) == (
-            told[-1] if told else 0,
-            noted[-1] if noted else 0,
-        )
+        assert landmarks_of(row) == {mark: entry.seq for mark, entry in self.told().items()}
+
+    @invariant()
+    def the_row_knows_what_only_ever_adds_up(self) -> None:
+        turned = [e.seq for e in self.naive.entries if isinstance(e, RollbackEntry)]
+        since = self.naive.entries[turned[-1] if turned else 0 :]
+        epochs = [entry.seq for entry in since if isinstance(entry, EpochEntry)]
+        assert self.row.epoch_seq == (epochs[-1] if epochs else 0)
+        forks = [e.seq for e in self.naive.entries if isinstance(e, ForkedEntry)]
+        calls = [e for e in self.naive.entries if isinstance(e, ModelOutputEntry) and e.usage]
+        own = [entry for entry in calls if entry.seq > (forks[-1] if forks else 0)]
+        figures = (len(own), 3 * len(own), len(own), 0)
+        assert self.row.billed == ((("", *figures),) if own else ())
 
     @invariant()
     def no_window_says_anything_else(self) -> None:
@@ -311,6 +349,8 @@ class HistoryMachine(RuleBasedStateMachine):
         whole = self.history
         assert window.system_instruction == whole.system_instruction
         assert window.notebook == whole.notebook
+        assert window.widget_states == whole.widget_states
+        assert _newest_summary(window) == _newest_summary(whole)
         assert end_of(list(whole.standing), window.first_seq) == end_of(
             list(window.standing), window.first_seq
         )
@@ -320,10 +360,10 @@ class HistoryMachine(RuleBasedStateMachine):
         for fact in ("standing", "epoch", "compactions", "quarantined"):
             with pytest.raises(NotInReach):
                 getattr(window, fact)
-        for ask in (window.snapshot, window.get_context, lambda: window.context_entries("t1")):
+        for ask in (window.snapshot, window.get_context, lambda: context_entries(window, "t1")):
             with pytest.raises(NotInReach):
                 ask()
-        for fact in ("system_instruction", "notebook"):
+        for fact in ("system_instruction", "notebook", "widget_states"):
             with suppress(NotInReach):
                 assert getattr(window, fact) == getattr(self.history, fact), fact
         for turn_id in TURNS:
@@ -339,11 +379,11 @@ class HistoryMachine(RuleBasedStateMachine):
             assert window.turn_state(turn_id) == whole.turn_state(turn_id)
             assert window.end_of_turn(turn_id) == whole.end_of_turn(turn_id)
             assert window.open_calls(turn_id) == whole.open_calls(turn_id)
-            seen, all_of_it = window.context_entries(turn_id), whole.context_entries(turn_id)
+            seen, all_of_it = context_entries(window, turn_id), context_entries(whole, turn_id)
             assert seen == all_of_it[len(all_of_it) - len(seen) :]
         cleared = [e.seq for e in window.standing if isinstance(e, ClearEntry)]
         if window.first_seq == 1 or (cleared and cleared[-1] >= window.first_seq):
-            assert window.context_entries("yet to come") == whole.context_entries("yet to come")
+            assert context_entries(window, "yet to come") == context_entries(whole, "yet to come")
             assert window.get_context() == whole.get_context()
 
     def rollbacks_are_the_same_or_out_of_reach(self, window: ConversationHistory) -> None:
@@ -357,6 +397,14 @@ class HistoryMachine(RuleBasedStateMachine):
                     self.history.rollback_to(to_seq)
             else:
                 assert draft == self.history.rollback_to(to_seq)
+
+
+def _newest_summary(history: ConversationHistory) -> list[tuple[int, str, int, int]]:
+    """Where it was trimmed, a checkpoint quotes it: without id and time."""
+    return [
+        (entry.seq, entry.content, entry.from_seq, entry.through_seq)
+        for entry in history.compactions[-1:]
+    ]
 
 
 def _can_follow(window: ConversationHistory, entry: Entry) -> bool:

@@ -11,6 +11,7 @@ from tests.storage.conversations import (
     call,
     chat,
     clear,
+    context_entries,
     fault,
     prompt,
 )
@@ -21,6 +22,7 @@ from nplt_storage.facts.entries import (
     ModelInputEntry,
     ModelSwitchedEntry,
     RenamedEntry,
+    RollbackEntry,
     SystemInstructionEntry,
 )
 
@@ -45,7 +47,7 @@ def test_an_empty_conversation_has_an_answer_to_everything() -> None:
     assert history.end_of_turn("t") is None
     assert history.unfinished_turns() == []
     assert history.open_calls("t") == ()
-    assert history.context_entries("t") == []
+    assert context_entries(history, "t") == []
     assert history.get_context() == []
     assert history.recent(3) == []
     assert history.by_role("user") == []
@@ -109,46 +111,80 @@ def test_a_prompt_is_found_by_its_message_id(pen: Pen) -> None:
 
 def test_a_waiting_prompt_is_invisible_to_the_turn_before_it(pen: Pen) -> None:
     pen.write_all([prompt("t1"), prompt("t2"), prompt("t3")])
-    assert _seqs(pen.history.context_entries("t1")) == [1]
+    assert _seqs(context_entries(pen.history, "t1")) == [1]
     pen.write(answer("t1"))
-    assert _seqs(pen.history.context_entries("t2")) == [1, 4, 2]
+    assert _seqs(context_entries(pen.history, "t2")) == [1, 4, 2]
     pen.write(answer("t2"))
-    assert _seqs(pen.history.context_entries("t3")) == [1, 4, 2, 5, 3]
+    assert _seqs(context_entries(pen.history, "t3")) == [1, 4, 2, 5, 3]
 
 
 def test_a_turn_sees_its_own_calls_and_results(pen: Pen) -> None:
     pen.write_all([prompt("t1"), asking("t1", call()), answering("t1", call())])
-    assert _seqs(pen.history.context_entries("t1")) == [1, 2, 3]
+    assert _seqs(context_entries(pen.history, "t1")) == [1, 2, 3]
 
 
 def test_a_turn_that_failed_before_stays_visible_without_its_fault(pen: Pen) -> None:
     pen.write_all([prompt("t1"), fault("t1"), prompt("t2")])
-    assert _seqs(pen.history.context_entries("t2")) == [1, 3]
+    assert _seqs(context_entries(pen.history, "t2")) == [1, 3]
 
 
 def test_a_clear_hides_what_ended_before_it(pen: Pen) -> None:
     pen.write_all([prompt("t1"), answer("t1"), clear(), prompt("t2")])
-    assert _seqs(pen.history.context_entries("t2")) == [4]
+    assert _seqs(context_entries(pen.history, "t2")) == [4]
     assert pen.history.get_context() == []
 
 
 def test_a_prompt_that_waited_when_the_clear_came_stays_visible(pen: Pen) -> None:
     pen.write_all([prompt("t1"), answer("t1"), prompt("t2"), clear(), prompt("t3")])
-    assert _seqs(pen.history.context_entries("t2")) == [3]
+    assert _seqs(context_entries(pen.history, "t2")) == [3]
     pen.write(answer("t2"))
-    assert _seqs(pen.history.context_entries("t3")) == [3, 6, 5]
+    assert _seqs(context_entries(pen.history, "t3")) == [3, 6, 5]
 
 
-def test_an_ended_turn_is_shown_as_its_model_saw_it(pen: Pen) -> None:
-    pen.write_all([prompt("t1"), answer("t1"), prompt("t2"), answer("t2"), clear()])
-    pen.write_all([prompt("t3"), answer("t3")])
-    assert _seqs(pen.history.context_entries("t2")) == [1, 2, 3, 4]
-    assert _seqs(pen.history.context_entries("t3")) == [6, 7]
+def test_a_waiting_prompt_that_is_cancelled_does_not_slip_in_before_the_running_turn(
+    pen: Pen,
+) -> None:
+    pen.write_all([prompt("t1"), answer("t1"), prompt("t2"), prompt("t3")])
+    before = _seqs(context_entries(pen.history, "t2"))
+    pen.write(fault("t3"))
+    assert _seqs(context_entries(pen.history, "t2")) == before == [1, 2, 3]
+    pen.write_all([answer("t2"), prompt("t4")])
+    assert _seqs(context_entries(pen.history, "t4")) == [1, 2, 3, 6, 4, 7]
+
+
+def test_a_clear_hides_what_was_cancelled_before_it_and_not_what_still_waits(pen: Pen) -> None:
+    pen.write_all([prompt("t1"), prompt("t2"), prompt("t3"), fault("t3"), answer("t1"), clear()])
+    assert _seqs(context_entries(pen.history, "t2")) == [2]
+    pen.write(answer("t2"))
+    assert _seqs(context_entries(pen.history, "next")) == [2, 7]
+
+
+def test_shown_turns_stay_one_list_while_they_only_grow(pen: Pen) -> None:
+    pen.write_all([prompt("t1"), answer("t1"), prompt("t2")])
+    shown = pen.history.shown_turns
+    pen.write_all([answer("t2"), prompt("t3"), prompt("t4"), fault("t4")])
+    assert pen.history.shown_turns is shown
+    assert [turn.number for turn in shown] == [1, 3, 6]
+    assert shown[1] is pen.history.turn("t2")
+
+
+@pytest.mark.parametrize("happened", [answer("t3"), clear(), RollbackEntry(to_seq=2)])
+def test_shown_turns_are_another_list_once_anything_else_happened(
+    pen: Pen, happened: Entry
+) -> None:
+    pen.write_all([prompt("t1"), answer("t1"), prompt("t3"), prompt("t4"), fault("t4")])
+    shown = pen.history.shown_turns
+    before = list(shown)
+    if isinstance(happened, RollbackEntry):
+        pen.write(fault("t3"))
+    pen.write(happened)
+    assert pen.history.shown_turns is not shown
+    assert list(shown) == before
 
 
 def test_a_turn_yet_to_come_would_see_all_that_ended(pen: Pen) -> None:
     pen.write_all([prompt("t1"), answer("t1"), prompt("t2")])
-    assert _seqs(pen.history.context_entries("not there")) == [1, 2]
+    assert _seqs(context_entries(pen.history, "not there")) == [1, 2]
 
 
 def test_the_context_is_the_most_recent_ended_turns_as_messages() -> None:
@@ -171,7 +207,7 @@ def test_what_is_handed_out_can_be_changed_without_harm() -> None:
     context[-2]["tool_calls"].clear()  # type: ignore[union-attr]
     context.clear()
     history.recent(2).clear()
-    history.context_entries("t").clear()
+    context_entries(history, "t").clear()
     history.unfinished_turns().append(prompt("x"))
     assert history.get_context()[-2]["tool_calls"] != []
     assert len(history.recent(2)) == 2

@@ -10,6 +10,7 @@ from tests.storage.conversations import (
     asking,
     call,
     clear,
+    context_entries,
     fault,
     prompt,
 )
@@ -65,9 +66,9 @@ def test_what_came_after_is_taken_back_and_still_there(pen: Pen) -> None:
     assert seqs(list(pen.history.entries)) == [1, 2, 3, 4, 5, 6, 7]
     assert pen.history.message_count == 2
     assert pen.history.turn_state("t2") is None
-    assert seqs(pen.history.context_entries("next")) == [1, 2]
+    assert seqs(context_entries(pen.history, "next")) == [1, 2]
     pen.write(prompt("t4"))
-    assert seqs(pen.history.context_entries("t4")) == [1, 2, 8]
+    assert seqs(context_entries(pen.history, "t4")) == [1, 2, 8]
 
 
 def test_a_rollback_knows_how_the_conversation_stands_then(pen: Pen) -> None:
@@ -151,7 +152,7 @@ def test_a_turn_that_had_not_ended_there_is_over(pen: Pen) -> None:
         assert pen.history.unfinished_turns() == []
         assert pen.history.turn_state("t4") == "interrupted"
         assert pen.history.open_calls("t4") == ()
-        assert seqs(pen.history.context_entries("next")) == [1, 2, 3, 4, 5, 6]
+        assert seqs(context_entries(pen.history, "next")) == [1, 2, 3, 4, 5, 6]
         with pytest.raises(BadEntry, match="turn t4 has ended"):
             pen.write(answer("t4", call=9))
     assert pen.history.message_count == 8, "it still shows"
@@ -197,10 +198,10 @@ def test_a_fork_leaves_the_turns_that_were_under_way() -> None:
     pen.write_all([prompt("t1"), answer("t1"), prompt("t2"), asking("t2", call()), prompt("t3")])
     pen.write(ForkedEntry(from_session_id="s0", at_seq=5))
     assert pen.history.unfinished_turns() == []
-    assert seqs(pen.history.context_entries("next")) == [1, 2]
+    assert seqs(context_entries(pen.history, "next")) == [1, 2]
     assert pen.history.message_count == 5, "they still show"
     pen.write_all([prompt("t4"), answer("t4")])
-    assert seqs(pen.history.context_entries("next")) == [1, 2, 7, 8]
+    assert seqs(context_entries(pen.history, "next")) == [1, 2, 7, 8]
 
 
 def test_replaying_gives_the_conversation_as_it_was_at_any_number(pen: Pen) -> None:

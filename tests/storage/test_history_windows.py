@@ -15,6 +15,7 @@ from tests.storage.conversations import (
     call,
     chat,
     clear,
+    context_entries,
     fault,
     prompt,
 )
@@ -26,10 +27,12 @@ from nplt_storage.conversation.checkpoints import (
     row_from_entries,
 )
 from nplt_storage.conversation.history import ConversationHistory, NotInReach
+from nplt_storage.conversation.landmarks import Told
 from nplt_storage.conversation.rows import ConversationRow, fold_all, new_row
 from nplt_storage.errors import BadEntry, StorageError
 from nplt_storage.facts.entries import (
     CheckpointEntry,
+    CompactionEntry,
     Entry,
     ModelSwitchedEntry,
     NotebookEntry,
@@ -37,6 +40,7 @@ from nplt_storage.facts.entries import (
     RenamedEntry,
     RollbackEntry,
     SystemInstructionEntry,
+    WidgetEntry,
 )
 from nplt_storage.facts.lines import decode_line, encode_line
 
@@ -69,7 +73,7 @@ def test_a_window_knows_from_the_row_what_came_before() -> None:
     assert (history.name, history.model, history.pinned) == ("mine", "a/b", False)
     assert (history.system_instruction, history.notebook) == ("be brief", "noted")
     assert [message.seq for message in history.recent(99)] == [21, 22, 23, 24]
-    assert [entry.seq for entry in history.context_entries("next")] == [21, 22, 23, 24]
+    assert [entry.seq for entry in context_entries(history, "next")] == [21, 22, 23, 24]
 
 
 def test_a_window_grows_as_the_whole_does() -> None:
@@ -138,7 +142,7 @@ def test_a_window_leaves_out_what_was_taken_back() -> None:
     history = window(entries, 1, 2, 3, 4, 5, 6, 26, 27)
     assert history.first_seq == 1
     assert history.message_count == 4
-    assert [entry.seq for entry in history.context_entries("next")] == [5, 6, 26, 27]
+    assert [entry.seq for entry in context_entries(history, "next")] == [5, 6, 26, 27]
     assert history.rollback_to(26) == pen.history.rollback_to(26)
     assert history.rollback_to(3) == pen.history.rollback_to(3)
     with pytest.raises(NotInReach):
@@ -180,7 +184,7 @@ def test_a_rollback_to_before_the_window_leaves_what_needs_no_entries() -> None:
     "ask",
     [
         lambda history: history.standing,
-        lambda history: history.context_entries("next"),
+        lambda history: context_entries(history, "next"),
         lambda history: history.get_context(),
         lambda history: history.recent(3),
         lambda history: history.by_role("user"),
@@ -285,10 +289,10 @@ def test_entries_come_in_order() -> None:
 def test_a_limit_counts_turns_that_ended_and_never_splits_one() -> None:
     pen = Pen(history=ConversationHistory("s1", chat(9), turns_max=2))
     history = pen.history
-    assert [entry.turn_id for entry in history.context_entries("next")] == ["t7"] * 2 + ["t8"] * 4
+    assert [entry.turn_id for entry in context_entries(history, "next")] == ["t7"] * 2 + ["t8"] * 4
     pen.write(prompt("t9"))
-    assert {entry.turn_id for entry in history.context_entries("t9")} == {"t7", "t8", "t9"}
-    assert {entry.turn_id for entry in history.context_entries("t5")} == {"t3", "t4", "t5"}
+    assert {entry.turn_id for entry in context_entries(history, "t9")} == {"t7", "t8", "t9"}
+    assert {entry.turn_id for entry in context_entries(history, "t5")} == {"t3", "t4", "t5"}
     assert [message["turn_id"] for message in history.get_context(5)] == ["t7"] * 2 + ["t8"] * 3
     assert [message["turn_id"] for message in history.get_context(1)] == ["t8"] * 3
     assert history.message_count == len(history.recent(999)), "it is a view: nothing is gone"
@@ -297,7 +301,7 @@ def test_a_limit_counts_turns_that_ended_and_never_splits_one() -> None:
 def test_a_limit_and_a_clear_both_hold() -> None:
     pen = Pen(history=ConversationHistory("s1", chat(3), turns_max=2))
     pen.write_all([clear(), prompt("t9"), answer("t9")])
-    assert {entry.turn_id for entry in pen.history.context_entries("next")} == {"t9"}
+    assert {entry.turn_id for entry in context_entries(pen.history, "next")} == {"t9"}
 
 
 # Trimmed conversations
@@ -307,11 +311,9 @@ def trimmed(*, first: int) -> tuple[list[Entry], ConversationHistory]:
     """The whole, and what is left of it: a checkpoint among the last entries."""
     pen = Pen(history=ConversationHistory("s1", told()))
     history = pen.history
-    state = Checkpoint(
-        row=row_of(list(history.entries)),
-        system_instruction=history.system_instruction,
-        notebook=history.notebook,
-    )
+    row = row_of(list(history.entries))
+    there = tuple(entry for entry in history.standing if isinstance(entry, Told))
+    state = Checkpoint(row=row, told=there)
     pen.write(CheckpointEntry(state=checkpoint_state(state)))
     pen.write_all([prompt("t10", "ask 10"), answer("t10", "say 10")])
     entries = list(history.entries)
@@ -346,10 +348,10 @@ def test_nobody_goes_back_to_what_is_no_longer_kept() -> None:
 
 def test_what_a_checkpoint_quotes_outweighs_an_older_entry_that_is_held() -> None:
     pen = Pen()
-    pen.write_all([SystemInstructionEntry(content="old"), SystemInstructionEntry(content="new")])
-    state = checkpoint_state(
-        Checkpoint(row=row_of(list(pen.history.entries)), system_instruction="new")
-    )
+    pen.write(SystemInstructionEntry(content="old"))
+    pen.write(SystemInstructionEntry(content="new"))
+    new = SystemInstructionEntry(seq=2, content="new")
+    state = checkpoint_state(Checkpoint(row=row_of(list(pen.history.entries)), told=(new,)))
     pen.write_all([prompt("t1"), answer("t1"), CheckpointEntry(state=state)])
     entries = list(pen.history.entries)
     history = ConversationHistory("s1", [entries[0], *entries[2:]], row=row_of(entries))
@@ -359,7 +361,14 @@ def test_what_a_checkpoint_quotes_outweighs_an_older_entry_that_is_held() -> Non
 
 def test_a_checkpoint_comes_back_from_its_line() -> None:
     row = replace(row_of(told()), hidden=((3, 5),), unfinished=(("t", 9),), pinned=True)
-    checkpoint = Checkpoint(row=row, notebook="noted")
+    row = replace(row, compaction_seq=4, widget_seqs=(("clock", 7), ("todo", 8)))
+    told_there = (
+        SystemInstructionEntry(seq=row.system_seq, content="be brief"),
+        NotebookEntry(seq=row.notebook_seq, content="noted"),
+        CompactionEntry(seq=4, content="they talked", from_seq=1, through_seq=3),
+        WidgetEntry(seq=8, widget="todo", state={"items": ["milk"]}),
+    )
+    checkpoint = Checkpoint(row=row, told=told_there)
     entry = CheckpointEntry(seq=25, id="e", timestamp=START, state=checkpoint_state(checkpoint))
     again = decode_line(encode_line(entry))
     assert isinstance(again, CheckpointEntry)

@@ -16,6 +16,7 @@ from tests.storage.conversations import (
     asking,
     call,
     clear,
+    context_entries,
     counting_ids,
     file_bytes,
     prompt,
@@ -26,10 +27,12 @@ from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.conversation.rows import ConversationRow, fold_all, new_row
 from nplt_storage.facts.entries import (
     Entry,
+    EpochEntry,
     ModelOutputEntry,
     NotebookEntry,
     RenamedEntry,
     SystemInstructionEntry,
+    WidgetEntry,
 )
 from nplt_storage.files.file import JsonFile
 from nplt_storage.files.window import Enough, read_end
@@ -118,6 +121,57 @@ def test_instruction_and_notebook_are_fetched_from_far_back() -> None:
     assert (history.system_instruction, history.notebook) == ("Be brief.", "remembered")
 
 
+def test_the_state_of_each_widget_is_fetched_from_far_back() -> None:
+    pen = Pen()
+    pen.write(WidgetEntry(widget="todo", state={"items": []}))
+    pen.write(WidgetEntry(widget="todo", state={"items": ["milk"]}))
+    _turns(pen, 0, 20)
+    pen.write(WidgetEntry(widget="clock", state={"zone": "UTC"}))
+    _turns(pen, 20, 50)
+    end = _end_of(pen.history.entries)
+    assert _seqs(end) == [2, 43, *range(94, 104)]
+    history = ConversationHistory("s1", end, row=_row(pen.history.entries))
+    assert history.widget_state("todo") == {"items": ["milk"]}
+    assert history.widget_states == pen.history.widget_states
+    assert history.widget_state("never told") is None
+
+
+def _epoch(omitted: int) -> EpochEntry:
+    return EpochEntry(
+        reason="budget", omitted_through=omitted, gist_through=omitted, summary_through=omitted
+    )
+
+
+def test_of_an_epoch_all_that_it_shows_is_read_and_a_little_more() -> None:
+    pen = Pen()
+    _turns(pen, 0, 50)
+    pen.write(_epoch(80))
+    _turns(pen, 50, 55)
+    assert _seqs(_end_of(pen.history.entries)) == list(range(81, 112)), "more than is enough"
+    enough = Enough(bytes=10**9, entries=160)
+    assert _seqs(_end_of(pen.history.entries, enough)) == list(range(81, 112)), "and far less"
+
+
+def test_an_epoch_that_shows_too_much_is_not_read_whole_but_known() -> None:
+    pen = Pen()
+    _turns(pen, 0, 5)
+    epoch = pen.write(_epoch(2))
+    _turns(pen, 5, 100)
+    end = _end_of(pen.history.entries)
+    assert _seqs(end) == [11, *range(162, 202)]
+    history = ConversationHistory("s1", end, row=_row(pen.history.entries))
+    assert (history.epoch, history.first_seq) == (epoch, 162)
+
+
+def test_an_epoch_met_after_a_rollback_tells_as_much() -> None:
+    pen = Pen()
+    _turns(pen, 0, 50)
+    pen.write(_epoch(80))
+    _turns(pen, 50, 52)
+    pen.write(pen.history.rollback_to(103))
+    assert _seqs(_end_of(pen.history.entries)) == list(range(81, 104))
+
+
 def test_what_was_rolled_back_is_jumped_over_and_not_even_read() -> None:
     pen = Pen()
     _turns(pen, 0, 5)
@@ -158,6 +212,8 @@ def _drafts(moves: list[int], pen: Pen) -> Iterator[None]:
                 pen.write(SystemInstructionEntry(content=f"be {number}"))
             case 3:
                 pen.write(NotebookEntry(content=f"note {number}"))
+                pen.write(WidgetEntry(widget=f"{move % 3}", state={"number": number}))
+                pen.write(_epoch(move % pen.history.head_seq))
             case 4:
                 pen.write(RenamedEntry(name=f"name {number}"))
             case _:
@@ -181,8 +237,9 @@ def test_the_next_turn_sees_the_same_from_the_end_as_from_the_whole(
     assert history.message_count == whole.message_count
     assert history.system_instruction == whole.system_instruction
     assert history.notebook == whole.notebook
+    assert history.widget_states == whole.widget_states
     assert history.name == whole.name
     assert history.unfinished_turns() == whole.unfinished_turns()
-    seen = history.context_entries("next")
-    all_of_it = whole.context_entries("next")
+    seen = context_entries(history, "next")
+    all_of_it = context_entries(whole, "next")
     assert seen == all_of_it[len(all_of_it) - len(seen) :]

@@ -91,6 +91,29 @@ def test_the_size_is_measured_as_the_reader_will_see_it() -> None:
     assert len(str(cut["content"])) > 40
 
 
+def test_levels_of_detail_go_before_the_words_do() -> None:
+    sections: JsonObject = {"gist": [["", "x" * 10_000]]}
+    message = _message("short", result="seen")
+    message["sections"] = _only_call(message)["sections"] = sections
+    cut = cut_to_fit(message, 300)
+    assert (cut["content"], cut["sections"]) == ("short", {})
+    assert _only_call(cut)["result"] == "seen"
+
+
+def test_the_state_of_a_widget_may_go_and_that_of_an_answer_stays() -> None:
+    widget, answer = _message(""), _message("")
+    widget["state"] = {"items": "x" * 10_000}
+    answer |= {"state": "completed", "usage": {"odd": "x" * 10_000}}
+    assert cut_to_fit(widget, 300)["state"] == {}
+    assert cut_to_fit(answer, 300)["state"] == "completed"
+
+
+def test_a_live_screen_is_cut_like_any_text() -> None:
+    cut = cut_to_fit(_message("") | {"screen": "y" * 10_000}, 300)
+    assert size_as_json(cut) <= 300
+    assert len(str(cut["screen"])) > 100
+
+
 def test_the_original_is_not_changed() -> None:
     message = _message("x" * 1000, result="y" * 1000)
     before = orjson.dumps(message)

@@ -48,7 +48,11 @@ class Process:
     def kill(self) -> list[str]:
         """Gives the ids it had told nobody asked for yet."""
         self._process.kill()
-        rest, _ = self._process.communicate(timeout=30)
+        assert self._process.stdout is not None
+        # Not `communicate`: it would pass over what was read ahead of the last line.
+        rest = self._process.stdout.read()
+        self._process.stdout.close()
+        self._process.wait(timeout=30)
         return [line for line in rest.splitlines() if line != "waiting"]
 
 

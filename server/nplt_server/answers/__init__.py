@@ -14,7 +14,7 @@ from typing import Any
 from nplt_protocol import requests
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
-from nplt_server.answers import conversing, greeting, uploading, visiting
+from nplt_server.answers import conversing, greeting, thinking, uploading, visiting
 from nplt_server.connections.premises import Premises
 from nplt_server.connections.session import Session
 from nplt_server.presenters.base import Answer
@@ -40,6 +40,11 @@ ANSWERS: dict[type[requests.Request], Answering] = {
     requests.SessionUpdate: visiting.update,
     requests.FileMetadata: uploading.file_metadata,
     requests.FileData: uploading.file_data,
+    requests.ContextRequest: thinking.context,
+    requests.Tools: thinking.tools,
+    requests.Usage: thinking.usage,
+    requests.Compact: thinking.compact_context,
+    requests.Rollback: thinking.rollback,
 }
 
 

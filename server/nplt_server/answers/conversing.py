@@ -25,6 +25,7 @@ from nplt_protocol.requests import (
 )
 from nplt_server.connections.premises import Premises
 from nplt_server.connections.session import Session
+from nplt_server.conversations import changes
 from nplt_server.conversations.library import Found
 from nplt_server.presenters.base import Answer
 from nplt_storage.conversation.paging import MessagePage, PageQuery
@@ -79,7 +80,7 @@ async def model_switch(
     previous = conversation.model
     if request.model is not None:
         session.check_may_speak()
-        previous = await conversation.switch_model(request.model)
+        previous = await changes.switch_model(conversation, request.model)
     answer.give(
         ModelChoice(
             model=conversation.model,
@@ -93,16 +94,17 @@ async def clear(
     premises: Premises, session: Session, request: ClearRequest, answer: Answer
 ) -> None:
     session.check_may_speak()
-    session.here().clear(done=answer.give, failed=lambda error: session.refuse(answer, error))
+    here = session.here()
+    here.queue(
+        lambda: changes.clear(here),
+        done=answer.give,
+        failed=lambda error: session.refuse(answer, error),
+    )
 
 
 async def history(
     premises: Premises, session: Session, request: HistoryRequest, answer: Answer
 ) -> None:
-    if request.detail != "live":
-        raise RequestError(
-            ErrorCode.UNSUPPORTED, "this server keeps only the live level of detail", field="detail"
-        )
     session_id = request.session_id or session.here().session_id
     found = await premises.registry.find(session_id, session.user)
     if request.seq is not None:
@@ -149,6 +151,7 @@ def _page_query(
         max_bytes=max(1_024, bytes_max - _ENVELOPE_BYTES),
         roles=request.roles or ("user", "assistant"),
         view=request.view,
+        detail=request.detail,
         size=written_size,
     )
 

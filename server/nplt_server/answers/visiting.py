@@ -22,6 +22,7 @@ from nplt_protocol.requests import (
 )
 from nplt_server.connections.premises import Premises
 from nplt_server.connections.session import Session
+from nplt_server.conversations import changes
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.errors import no_such_conversation
 from nplt_server.presenters.base import Answer
@@ -82,11 +83,11 @@ async def new(premises: Premises, session: Session, request: SessionNew, answer:
     conversation = premises.registry.fresh(session.user, request.history)
     await conversation.ensure_stored()
     if name is not None:
-        await conversation.rename(name)
+        await changes.rename(conversation, name)
     if request.system:
         await conversation.write_fact(SystemInstructionEntry(content=request.system))
     if model is not None:
-        await conversation.switch_model(model)
+        await changes.switch_model(conversation, model)
     session.depart()
     answer.give(SessionCreated(session_id=conversation.session_id, name=conversation.name))
     session.enter(conversation)
@@ -119,7 +120,7 @@ async def update(
     if conversation is session.conversation:
         session.check_may_speak()
     if request.name is not None:
-        await conversation.rename(_checked_name(request.name))
+        await changes.rename(conversation, _checked_name(request.name))
     if request.system is not None:
         await conversation.write_fact(SystemInstructionEntry(content=request.system))
     if request.pinned is not None:

@@ -16,12 +16,17 @@ from typing import Literal
 from nplt_protocol.events import Event, TurnFinished, TurnStarted
 from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import ActiveTurn
+from nplt_server import debug
+from nplt_server.context.views import ContextView
 from nplt_server.conversations.activity import Activity
 from nplt_server.conversations.ending import end_turn, fault_for
 from nplt_server.conversations.household import Household
 from nplt_server.conversations.ledger import Ledger
+from nplt_server.conversations.mind import Mind
+from nplt_server.conversations.tool_host import TurnToolHost
 from nplt_server.conversations.turn import Turn, TurnDesk, TurnOutcome, run_turn
 from nplt_server.conversations.voice import Voice
+from nplt_server.deltas import UsageReport
 from nplt_server.errors import as_request_error, internal_error
 from nplt_storage.facts.entries import Entry, FaultEntry
 
@@ -41,10 +46,10 @@ class Agenda:
     __slots__ = (
         "_activity",
         "_emit",
-        "_history",
         "_house",
         "_is_busy",
         "_ledger",
+        "_mind",
         "_owed",
         "_running",
         "_waiting",
@@ -57,13 +62,14 @@ class Agenda:
         *,
         household: Household,
         activity: Activity,
+        mind: Callable[[], Mind],
         write: Callable[[Entry], Awaitable[Entry]],
         emit: Callable[[Event], None],
     ) -> None:
         self._ledger = ledger
-        self._history = ledger.history
         self._house = household
         self._activity = activity
+        self._mind = mind
         self._write = write
         self._emit = emit
         self._waiting: list[Turn | Chore] = []
@@ -117,13 +123,13 @@ class Agenda:
         self._is_busy = True
         if isinstance(item, Turn):
             turn = item
-            turn.model = self._house.router.choose(turn.prompt.model, self._history.model)
+            turn.model = self._house.router.choose(turn.prompt.model, self._ledger.history.model)
             self._running = _Running(
                 turn=turn,
                 voice=Voice(
                     self._emit,
                     note=self._ledger.say,
-                    session_id=self._history.session_id,
+                    session_id=self._ledger.history.session_id,
                     turn_id=turn.turn_id,
                 ),
             )
@@ -180,34 +186,47 @@ class Agenda:
         house.counters.turns_started += 1
         self._emit(
             TurnStarted(
-                session_id=self._history.session_id,
+                session_id=self._ledger.history.session_id,
                 turn_id=turn.turn_id,
                 seq=turn.prompt.seq,
                 model=turn.model,
                 message_id=turn.prompt.message_id,
             )
         )
+        host = TurnToolHost(
+            turn.turn_id, state=self._mind().state, ledger=self._ledger, household=house
+        )
         try:
-            outcome = await run_turn(turn, self._desk(turn))
+            outcome = await run_turn(turn, self._desk(turn, host))
         except Exception as error:
             outcome = self._unrecorded(turn, error)
         finally:
+            host.close()
             if has_place:
                 house.places.give_back(self._ledger.user)
         self._running = None
         self._finish(turn, outcome)
 
-    def _desk(self, turn: Turn) -> TurnDesk:
+    def _desk(self, turn: Turn, host: TurnToolHost) -> TurnDesk:
         assert self._running is not None
         provider, invocation = self._house.router.route(turn.model)
+        mind, counting = self._mind(), self._house.thinking.counting
+
+        def billed(shown: ContextView, usage: UsageReport) -> None:
+            counting.observe(turn.model, counted=shown.tokens, real=usage.input_tokens)
+            debug.tokens("billed", model=turn.model, counted=shown.tokens, **usage.as_json())
+
         return TurnDesk(
-            history=self._history,
+            state=mind.state,
             provider=provider,
             invocation=invocation,
             tools=self._house.tools,
+            host=host,
             voice=self._running.voice,
             limits=self._house.turn_limits,
             new_call_id=self._house.new_entry_id,
+            prepare=partial(mind.prepare, turn.turn_id, turn.model),
+            billed=billed,
             write=self._write,
             keep_blob=self._ledger.keep_blob,
         )
@@ -224,7 +243,7 @@ class Agenda:
         anything else is: a turn that is over must never be taken up again."""
         while self._owed:
             fault = self._owed[0]
-            await end_turn(fault, self._history, tools=self._house.tools, write=self._write)
+            await end_turn(fault, self._ledger.history, tools=self._house.tools, write=self._write)
             if fault in self._owed:
                 self._owed.remove(fault)
 
@@ -244,7 +263,7 @@ class Agenda:
         self._house.counters.turns_finished[outcome.state] += 1
         self._emit(
             TurnFinished(
-                session_id=self._history.session_id,
+                session_id=self._ledger.history.session_id,
                 turn_id=turn.turn_id,
                 state=outcome.state,
                 seq=outcome.seq,
@@ -258,8 +277,9 @@ class Agenda:
         all the same, so that nobody waits for ever, and the record owes it."""
         known = as_request_error(error)
         if known is None:
-            log.error("a turn of %s failed", self._history.session_id, exc_info=error)
+            log.error("a turn of %s failed", self._ledger.history.session_id, exc_info=error)
             known = internal_error()
         self.owe(fault_for(turn.turn_id, known.message, code=known.code, state="failed"))
         details: JsonObject = {"code": known.code, "message": known.message}
-        return TurnOutcome(state="failed", seq=self._history.head_seq, usage={}, error=details)
+        head = self._ledger.history.head_seq
+        return TurnOutcome(state="failed", seq=head, usage={}, error=details)

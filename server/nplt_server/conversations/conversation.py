@@ -9,7 +9,7 @@ what must reach clients goes through the audience or the callbacks handed in.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import anyio
@@ -18,7 +18,7 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.events import SessionEvent
 from nplt_protocol.json_values import JsonObject
-from nplt_protocol.replies import Attached, Cleared, Receipt
+from nplt_protocol.replies import Attached, Receipt
 from nplt_protocol.requests import Attach, Prompt
 from nplt_server.conversations.acceptance import (
     check_attachments,
@@ -33,19 +33,14 @@ from nplt_server.conversations.audience import Audience
 from nplt_server.conversations.household import Household
 from nplt_server.conversations.ledger import Ledger
 from nplt_server.conversations.library import HistoryProfile
+from nplt_server.conversations.mind import Mind
 from nplt_server.conversations.playback import entry_event, missed_entries, missed_text
 from nplt_server.conversations.turn import Turn
 from nplt_server.conversations.unfinished import pick_up, word_for_later
 from nplt_server.conversations.writer import Writer
 from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.conversation.rows import NEW_NAME, ConversationRow
-from nplt_storage.facts.entries import (
-    ClearEntry,
-    Entry,
-    ModelInputEntry,
-    ModelSwitchedEntry,
-    RenamedEntry,
-)
+from nplt_storage.facts.entries import Entry, ModelInputEntry
 from nplt_storage.store import Opened
 
 log = logging.getLogger(__name__)
@@ -67,6 +62,7 @@ class Conversation:
         "_agenda",
         "_house",
         "_ledger",
+        "_mind",
         "_writer",
         "activity",
         "audience",
@@ -100,12 +96,16 @@ class Conversation:
             outdated=self._tell_outdated,
         )
         self.activity = Activity(part_of=household.activity)
-        self._writer = Writer(self._ledger, spawn=household.spawn, activity=self.activity)
+        self._mind: Mind | None = None
+        self._writer = Writer(
+            self._ledger, spawn=household.spawn, activity=self.activity, tell=self._tell
+        )
         self._agenda = Agenda(
             self._ledger,
             household=household,
             activity=self.activity,
-            write=self._write_shielded,
+            mind=lambda: self.mind,
+            write=self._writer.record,
             emit=self.audience.emit,
         )
 
@@ -142,6 +142,17 @@ class Conversation:
         return self._house.router.choose(self.history.model)
 
     @property
+    def mind(self) -> Mind:
+        if self._mind is None:
+            self._mind = Mind(
+                self._ledger,
+                household=self._house,
+                write=self._writer.record_prepared,
+                announce=self.announce,
+            )
+        return self._mind
+
+    @property
     def state(self) -> AgendaState:
         return self._agenda.state
 
@@ -150,7 +161,8 @@ class Conversation:
         agenda = self._agenda
         # What is owed to an outdated record can't be paid through this one.
         owes = agenda.is_in_debt and not self.is_stale
-        return bool(len(agenda)) or owes or not self.activity.is_quiet
+        summarizes = self._mind is not None and self._mind.is_summarizing
+        return bool(len(agenda)) or owes or summarizes or not self.activity.is_quiet
 
     @property
     def is_unused(self) -> bool:
@@ -192,7 +204,8 @@ class Conversation:
                 return None
             check_room(self._agenda, self._house.limits.waiting_prompts_max)
             check_attachments(prompt.attachments, self.history)
-            return draft_of(prompt, turn_id=self._house.new_entry_id())
+            draft = draft_of(prompt, turn_id=self._house.new_entry_id())
+            return self.mind.state.draft_model_input(draft, waits=self._agenda.state != "idle")
 
         def stored(entry: Entry) -> None:
             assert isinstance(entry, ModelInputEntry)
@@ -224,58 +237,51 @@ class Conversation:
         if self._agenda.running is not None:
             self._agenda.running.cancel(reason)
 
-    def clear(
-        self, *, done: Callable[[Cleared], None], failed: Callable[[Exception], None]
+    def queue(
+        self,
+        chore: Callable[[], Awaitable[_Given]],
+        *,
+        done: Callable[[_Given], None],
+        failed: Callable[[Exception], None],
     ) -> None:
         """Waits for the turns before it; those that come later wait for it."""
         self._check_open()
         check_room(self._agenda, self._house.limits.waiting_prompts_max)
 
-        async def chore() -> None:
+        async def told() -> None:
             try:
-                through = (await self.write_fact(ClearEntry())).seq - 1 if self.is_stored else 0
+                given = await chore()
             except Exception as error:
                 _hand_over(failed, error)
-                return
-            _hand_over(done, Cleared(session_id=self.session_id, cleared_through_seq=through))
-            self._announce("cleared", {"cleared_through_seq": through})
+            else:
+                _hand_over(done, given)
 
-        self._agenda.add(chore)
+        self._agenda.add(told)
         self._agenda.advance()
 
-    async def rename(self, name: str) -> None:
-        await self.write_fact(RenamedEntry(name=name))
-        self._announce("renamed", {"name": name})
-
-    async def switch_model(self, model: str) -> str:
-        """Takes effect with the next turn that starts; gives the model before."""
-        checked = self._house.router.check(model)
-        previous = self.model
-        if checked != previous or self.history.model is None:
-            await self.write_fact(ModelSwitchedEntry(model=checked, previous_model=previous))
-            self._announce("model", {"model": checked, "previous_model": previous})
-        return previous
+    def check_model(self, model: str) -> str:
+        return self._house.router.check(model)
 
     async def write_fact(self, draft: Entry) -> Entry:
         """A line of its own: on disk and told to everyone when it returns."""
         self._check_open()
-        return await self._write(draft)
+        return await self._writer.record(draft)
 
     async def ensure_stored(self) -> None:
         await self._ledger.open()
 
     def _tell_outdated(self) -> None:
         """Everyone is sent out, and comes in again to what another server wrote."""
-        self._announce("lagged", {"head_seq": self.history.head_seq})
+        self.announce("lagged", {"head_seq": self.history.head_seq})
 
-    def _announce(self, what: str, details: JsonObject) -> None:
+    def announce(self, what: str, details: JsonObject) -> None:
         self.audience.emit(SessionEvent(session_id=self.session_id, event=what, details=details))
 
     async def leave_word(self) -> None:
         """Before the server stops: debts are paid, and what only waits is said to."""
         await self._agenda.pay_debts()
         if self._agenda.waiting:
-            await self._write_shielded(word_for_later(len(self._agenda.waiting)))
+            await self._writer.record(word_for_later(len(self._agenda.waiting)))
 
     async def close(self) -> None:
         await self._ledger.close()
@@ -292,22 +298,8 @@ class Conversation:
             self._agenda,
             said=self._ledger.said,
             tools=self._house.tools,
-            write=self._write_shielded,
+            write=self._writer.record,
         )
-
-    # How lines are written
-
-    async def _write(self, draft: Entry) -> Entry:
-        entry = await self._writer.write(lambda: draft, self._tell)
-        assert entry is not None
-        return entry
-
-    async def _write_shielded(self, draft: Entry) -> Entry:
-        entry: Entry | None = None
-        with anyio.CancelScope(shield=True):
-            entry = await self._write(draft)
-        assert entry is not None
-        return entry
 
     def _tell(self, entry: Entry) -> None:
         self.used_at = anyio.current_time()

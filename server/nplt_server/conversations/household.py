@@ -14,6 +14,7 @@ import anyio
 
 from nplt_server.conversations.activity import Activity, Spawn
 from nplt_server.conversations.library import Library
+from nplt_server.conversations.thinking import Thinking
 from nplt_server.conversations.turn import TurnLimits
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.tools.runner import ToolRunner
@@ -68,6 +69,7 @@ class Household:
     tools: ToolRunner
     limits: ConversationLimits
     turn_limits: TurnLimits
+    thinking: Thinking
     clock: Callable[[], datetime]
     new_session_id: Callable[[], str]
     new_entry_id: Callable[[], str]

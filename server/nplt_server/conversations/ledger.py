@@ -15,6 +15,7 @@ import anyio
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
+from nplt_server import debug
 from nplt_server.conversations.household import Household
 from nplt_server.conversations.library import HistoryProfile
 from nplt_server.conversations.voice import Kind
@@ -87,11 +88,14 @@ class Ledger:
                 await self._commit(
                     record, SystemInstructionEntry(content=self.profile.system_message)
                 )
-            return await self._commit(record, draft)
+            entry = await self._commit(record, draft)
         except Exception:
             if is_new and not self.history.head_seq:
                 await self._take_back(record)
             raise
+        if not self.history.is_in_reach:
+            await self._read_again(record)
+        return entry
 
     async def open(self) -> Record:
         if self._is_closed:
@@ -130,14 +134,31 @@ class Ledger:
         try:
             await record.append(entry)
         except (WrittenElsewhere, ConversationNotFound):
-            if not self.is_stale:
-                self.is_stale = True
-                self._outdated()
+            self._grow_stale()
             raise
         self.history.add(entry)
+        if debug.history.on:
+            debug.history("appended", session=self.session_id, seq=entry.seq, kind=entry.kind)
         if self.row is not None:
             self.row = fold(self.row, entry)
         return entry
+
+    async def _read_again(self, record: Record) -> None:
+        """A rollback went to before what is held: what stands now lies further back."""
+        self._record = None
+        try:
+            await record.close()
+            opened = await self.profile.store.open(self.session_id)
+        except StorageError as error:
+            log.warning("%s must be opened anew: %s", self.session_id, error)
+            self._grow_stale()
+        else:
+            self._record, self.history, self.row = opened.record, opened.history, opened.row
+
+    def _grow_stale(self) -> None:
+        if not self.is_stale:
+            self.is_stale = True
+            self._outdated()
 
     async def _take_back(self, record: Record) -> None:
         self._record = self.row = None

@@ -23,6 +23,7 @@ from nplt_storage.conversation.row_lists import (
     write_cursor,
 )
 from nplt_storage.conversation.rows import ConversationRow
+from nplt_storage.conversation.searching import SearchHit, SearchQuery
 from nplt_storage.errors import StorageError
 from nplt_storage.store import ConversationStore
 
@@ -107,6 +108,13 @@ class Library:
 
     async def count(self, user: str) -> int:
         return sum(await self._ask_each(lambda store: store.count(user)))
+
+    async def search(self, user: str, text: str, limit: int) -> builtins.list[SearchHit]:
+        """The newest hits, wherever they are kept."""
+        query = SearchQuery(text=text, limit=limit)
+        pages = await self._ask_each(lambda store: store.search(user, query))
+        hits = [hit for page in pages for hit in page.hits]
+        return sorted(hits, key=lambda hit: hit.timestamp, reverse=True)[:limit]
 
     async def close(self) -> None:
         for profile in self._profiles:

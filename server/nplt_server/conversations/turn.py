@@ -1,4 +1,4 @@
-"""The turn loop: one prompt until its final answer.
+"""The turn loop: one prompt until its final answer, bounded in calls and in time.
 
     prompt → context → model → deltas → one output entry → tools → results → again
 
@@ -18,9 +18,11 @@ from typing import Literal
 import anyio
 
 from nplt_protocol.json_values import JsonObject
+from nplt_server import debug
 from nplt_server.accumulator import ModelOutputAccumulator
+from nplt_server.agent_state import AgentState
 from nplt_server.clean_text import clean_text
-from nplt_server.context import render_context
+from nplt_server.context.views import ContextView
 from nplt_server.conversations.voice import Voice
 from nplt_server.deltas import (
     ModelOutputDelta,
@@ -29,16 +31,23 @@ from nplt_server.deltas import (
     ToolCallPiece,
     UsageReport,
 )
-from nplt_server.errors import AnswerCut, ProviderError, ProviderRefused, TooManySteps
+from nplt_server.errors import (
+    AnswerCut,
+    ProviderError,
+    ProviderRefused,
+    TooManySteps,
+    TurnTooLong,
+)
 from nplt_server.providers.base import ModelRequest, Provider
+from nplt_server.tools.base import ToolHost
 from nplt_server.tools.runner import ToolRunner
-from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.facts.entries import (
     Entry,
     FaultEntry,
     ModelInputEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
+    SentContext,
     ToolResultsEntry,
 )
 from nplt_storage.facts.tool_calls import BlobReference, ToolCallResult
@@ -53,6 +62,7 @@ class TurnLimits:
     steps_max: int = 10
     answer_bytes_max: int = 8 * 1024 * 1024
     call_seconds_max: float = 300.0
+    turn_seconds_max: float = 1_800.0
     result_bytes_max: int = 32 * 1024
     """Of a tool's result in the record; the whole of a larger one is kept beside it."""
 
@@ -61,13 +71,18 @@ class TurnLimits:
 class TurnDesk:
     """What a turn works with, handed to it by its conversation."""
 
-    history: ConversationHistory
+    state: AgentState
     provider: Provider
     invocation: ModelInvocationDescriptor
     tools: ToolRunner
+    host: ToolHost
     voice: Voice
     limits: TurnLimits
     new_call_id: Callable[[], str]
+    prepare: Callable[[], Awaitable[ContextView]]
+    """What the next call is shown."""
+    billed: Callable[[ContextView, UsageReport], None]
+    """Hears what a provider says that it used for what it was shown."""
     write: Callable[[Entry], Awaitable[Entry]]
     """On disk when it returns; not to be cancelled half way."""
     keep_blob: Callable[[bytes], Awaitable[BlobReference]]
@@ -82,6 +97,8 @@ class Turn:
     cancel_called: bool = False
     call: int = 0
     output: ModelOutputAccumulator | None = None
+    shown: ContextView | None = None
+    """What the running call was shown."""
     results: dict[str, ToolCallResult] = field(default_factory=dict)
     usage: dict[str, int] = field(default_factory=dict)
     _scope: anyio.CancelScope | None = None
@@ -117,7 +134,10 @@ async def run_turn(turn: Turn, desk: TurnDesk) -> TurnOutcome:
     outcome: TurnOutcome | None = None
     with turn.cancellable():
         try:
-            outcome = await _converse(turn, desk)
+            with anyio.move_on_after(desk.limits.turn_seconds_max) as in_time:
+                outcome = await _converse(turn, desk)
+            if in_time.cancelled_caught:
+                raise TurnTooLong(desk.limits.turn_seconds_max)
         except ProviderError as error:
             outcome = await _end_early(turn, desk, "failed", error.code, str(error))
     if outcome is None:
@@ -135,7 +155,11 @@ async def _converse(turn: Turn, desk: TurnDesk) -> TurnOutcome:
             return TurnOutcome(state="completed", seq=answer.seq, usage={**turn.usage})
         turn.results = {}
         await desk.tools.run_all(
-            answer.tool_calls, started=desk.voice.tool_started, finished=_collect(turn, desk)
+            answer.tool_calls,
+            started=desk.voice.tool_started,
+            finished=_collect(turn, desk),
+            host=desk.host,
+            cancel_reason=lambda: turn.cancel_reason,
         )
         await _write_results(turn, desk)
     raise TooManySteps(desk.limits.steps_max)
@@ -143,18 +167,19 @@ async def _converse(turn: Turn, desk: TurnDesk) -> TurnOutcome:
 
 async def _listen(turn: Turn, desk: TurnDesk) -> None:
     """One call of the model: its deltas go to the accumulator and to everyone."""
+    turn.shown = await desk.prepare()
     output = turn.output = ModelOutputAccumulator(answer_bytes_max=desk.limits.answer_bytes_max)
     request = ModelRequest(
         invocation=desk.invocation,
-        context=render_context(desk.history, turn.turn_id),
-        tools=desk.tools.descriptions,
+        context=turn.shown.messages,
+        tools=desk.tools.offer.descriptions,
         options=turn.prompt.options,
     )
     try:
         with anyio.fail_after(desk.limits.call_seconds_max):
             async with desk.provider.call_model(request) as deltas:
                 async for delta in deltas:
-                    _hear(turn, desk, output, delta)
+                    _hear(desk, output, delta)
     except TimeoutError:
         raise ProviderRefused(
             f"the model did not finish within {desk.limits.call_seconds_max:g} s"
@@ -166,15 +191,16 @@ async def _listen(turn: Turn, desk: TurnDesk) -> None:
         raise ProviderRefused(f"the provider failed: {type(error).__name__}") from error
     finally:
         desk.voice.flush()
+        _add_usage(turn, desk, output)
+        if debug.provider.on:
+            _tell_debug(turn, desk, output)
     if output.stop_reason is None:
         raise AnswerCut
     if output.is_empty:
         raise ProviderRefused("the model gave an empty answer")
 
 
-def _hear(
-    turn: Turn, desk: TurnDesk, output: ModelOutputAccumulator, delta: ModelOutputDelta
-) -> None:
+def _hear(desk: TurnDesk, output: ModelOutputAccumulator, delta: ModelOutputDelta) -> None:
     """Remembered first, said second: what was said is always in the record."""
     match delta:
         case TextPiece() | ReasoningPiece():
@@ -193,8 +219,6 @@ def _hear(
             desk.voice.say(text)
         case ReasoningPiece(text=text):
             desk.voice.reason(text)
-        case UsageReport():
-            _add_usage(turn, delta)
         case _:
             pass
 
@@ -208,13 +232,11 @@ async def _write_output(turn: Turn, desk: TurnDesk) -> ModelOutputEntry:
         new_call_id=desk.new_call_id,
     )
     turn.output = None
-    entry = await desk.write(draft)
-    assert isinstance(entry, ModelOutputEntry)
-    return entry
+    return await desk.state.append_model_output(replace(draft, sent=_sent(turn)))
 
 
 async def _write_results(turn: Turn, desk: TurnDesk) -> None:
-    calls = desk.history.open_calls(turn.turn_id)
+    calls = desk.state.history.open_calls(turn.turn_id)
     if not calls:
         return
     results = tuple(
@@ -222,7 +244,8 @@ async def _write_results(turn: Turn, desk: TurnDesk) -> None:
         for call in calls
     )
     kept = tuple([await _keep_whole(result, desk) for result in results])
-    await desk.write(ToolResultsEntry(turn_id=turn.turn_id, call=turn.call, results=kept))
+    draft = ToolResultsEntry(turn_id=turn.turn_id, call=turn.call, results=kept)
+    await desk.state.append_tool_results(draft)
 
 
 async def _keep_whole(result: ToolCallResult, desk: TurnDesk) -> ToolCallResult:
@@ -247,29 +270,60 @@ async def _end_early(
     error: JsonObject = {"code": code, "message": reason}
     await _write_results(turn, desk)
     output, turn.output = turn.output, None
-    draft: Entry
+    entry: Entry
     if output is not None and output.text:
-        draft = output.cut_entry(
+        cut = output.cut_entry(
             turn_id=turn.turn_id,
             call=turn.call,
             invocation=desk.invocation,
             state=state,
             error=error,
         )
+        entry = await desk.state.append_model_output(replace(cut, sent=_sent(turn)))
     else:
-        draft = FaultEntry(turn_id=turn.turn_id, content=reason, code=code, state=state)
-    entry = await desk.write(draft)
+        fault = FaultEntry(turn_id=turn.turn_id, content=reason, code=code, state=state)
+        entry = await desk.write(fault)
     return TurnOutcome(state=state, seq=entry.seq, usage={**turn.usage}, error=error)
 
 
 def _collect(turn: Turn, desk: TurnDesk) -> Callable[[ToolCallResult], None]:
     def finished(result: ToolCallResult) -> None:
+        debug.tools(
+            "ran",
+            turn=turn.turn_id,
+            tool=result.tool_name,
+            status=result.status,
+            seconds=result.duration,
+            characters=len(result.result),
+        )
         turn.results[result.tool_call_id] = result
         desk.voice.tool_finished(result)
 
     return finished
 
 
-def _add_usage(turn: Turn, usage: UsageReport) -> None:
-    for name in ("input_tokens", "output_tokens"):
-        turn.usage[name] = turn.usage.get(name, 0) + getattr(usage, name)
+def _tell_debug(turn: Turn, desk: TurnDesk, output: ModelOutputAccumulator) -> None:
+    debug.provider(
+        "call ended",
+        turn=turn.turn_id,
+        call=turn.call,
+        provider=desk.invocation.provider,
+        model=desk.invocation.model,
+        stop=output.stop_reason,
+        characters=output.text_length,
+        **(output.usage.as_json() if output.usage else {}),
+    )
+
+
+def _sent(turn: Turn) -> SentContext | None:
+    return turn.shown.sent if turn.shown is not None else None
+
+
+def _add_usage(turn: Turn, desk: TurnDesk, output: ModelOutputAccumulator) -> None:
+    """Once per call: what a provider reports later holds, and includes what it said before."""
+    if output.usage is None:
+        return
+    for name, tokens in output.usage.as_json().items():
+        turn.usage[name] = turn.usage.get(name, 0) + tokens
+    if turn.shown is not None:
+        desk.billed(turn.shown, output.usage)

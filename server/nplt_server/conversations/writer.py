@@ -33,6 +33,7 @@ class Writer:
         "_ledger",
         "_orders",
         "_spawn",
+        "_tell",
         "_writing",
     )
 
@@ -42,8 +43,10 @@ class Writer:
         *,
         spawn: Spawn,
         activity: Activity,
+        tell: Callable[[Entry], None],
     ) -> None:
         self._ledger = ledger
+        self._tell = tell
         self._spawn = spawn
         self._activity = activity
         # A list: it is short, and an empty deque takes 600 bytes of every idle connection.
@@ -65,6 +68,17 @@ class Writer:
         if order.error is not None:
             raise order.error
         return order.entry
+
+    async def record(self, draft: Entry) -> Entry:
+        """On disk and told to everyone when it returns; not to be cancelled half way."""
+        entry = await self.record_prepared(lambda: draft)
+        assert entry is not None
+        return entry
+
+    async def record_prepared(self, prepare: Callable[[], Entry | None]) -> Entry | None:
+        with anyio.CancelScope(shield=True):
+            return await self.write(prepare, self._tell)
+        return None
 
     async def _work_through(self) -> None:
         with anyio.CancelScope(shield=True):

@@ -8,7 +8,7 @@ other exception is a bug of the provider and ends the turn as `failed` too.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -23,7 +23,7 @@ from nplt_storage.facts.entries import ModelInvocationDescriptor
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
     invocation: ModelInvocationDescriptor
-    context: tuple[ContextMessage, ...]
+    context: Sequence[ContextMessage]
     tools: tuple[ToolDescription, ...] = ()
     options: Mapping[str, JsonValue] = field(default_factory=dict)
 

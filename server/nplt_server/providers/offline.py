@@ -14,7 +14,7 @@ A pure function writes the script of an answer; the provider only plays it.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from itertools import chain
@@ -22,7 +22,13 @@ from itertools import chain
 import anyio
 import anyio.lowlevel
 
-from nplt_server.context import ContextMessage, ModelInputMessage, ToolResultsMessage
+from nplt_server.context import (
+    ContextMessage,
+    ModelInputMessage,
+    ModelOutputMessage,
+    SystemMessage,
+    ToolResultsMessage,
+)
 from nplt_server.deltas import (
     ModelOutputDelta,
     ReasoningPiece,
@@ -84,9 +90,9 @@ class OfflineProvider:
         return min(script.length / self._words_per_second, _ECHO_SECONDS_MAX)
 
 
-def write_script(context: tuple[ContextMessage, ...]) -> Script:
+def write_script(context: Sequence[ContextMessage]) -> Script:
     last = context[-1]
-    heard = _count_words(last)
+    heard = sum(map(_count_words, context))
     if isinstance(last, ToolResultsMessage):
         text = "\n".join(result.result for result in last.results)
         return _answer(text or "(the tool said nothing)", heard=heard)
@@ -142,9 +148,11 @@ def _slow_arguments(rest: str) -> tuple[float, str]:
 
 def _count_words(message: ContextMessage) -> int:
     match message:
-        case ToolResultsMessage():
-            return sum(len(result.result.split()) for result in message.results)
+        case SystemMessage():
+            return len(message.instruction.split())
         case ModelInputMessage():
-            return len(message.content.split())
-        case _:
-            return 0
+            return len(message.text.split())
+        case ModelOutputMessage():
+            return len(message.content.split()) + len(message.tool_calls)
+        case ToolResultsMessage():
+            return sum(len(text.split()) for text in message.texts)

@@ -1,28 +1,32 @@
-"""Runs the calls of one answer side by side; results come in call order.
+"""Runs the calls of one answer side by side, and gives every call one result.
 
 Whatever happens becomes a result the model can read: an unknown tool, broken
-arguments, an exception, a time-out, a cancellation. So no call is ever left
-without its result.
+arguments, a refusal, an exception, a time-out, a cancellation. What was never
+begun is `skipped`; what was stopped half way has `failed`, for it may have done
+something already.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from difflib import get_close_matches
-from typing import Literal
+from typing import Final
 
 import anyio
 
-from nplt_server.clean_text import clean_text
-from nplt_server.tools.base import Tool, ToolDescription, ToolFailed
-from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
-
-log = logging.getLogger(__name__)
+from nplt_server.tools.attempt import Outcome, Work, attempt
+from nplt_server.tools.base import Tool, ToolDescription, ToolHost, ToolPolicy
+from nplt_server.tools.bounds import bounded
+from nplt_server.tools.offer import ToolOffer, offer_of
+from nplt_server.tools.outside import OutsideAnyConversation
+from nplt_server.tools.policy import NO_POLICIES, ToolPolicies, did_you_mean, policy_of, refusal
+from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult, ToolStatus
 
 Started = Callable[[ToolCallRequest], None]
 Finished = Callable[[ToolCallResult], None]
+
+_NAME_CHARACTERS_MAX: Final = 100
+"""Of a name that no tool has, when it is said back."""
 
 
 class ToolRunner:
@@ -31,79 +35,119 @@ class ToolRunner:
         tools: Iterable[Tool],
         *,
         clock: Callable[[], datetime],
+        policies: ToolPolicies = NO_POLICIES,
         seconds_max: float = 30.0,
         at_once_max: int = 4,
         calls_max: int = 8,
     ) -> None:
-        self._tools = {tool.description.name: tool for tool in tools}
+        """The tools are gone through anew whenever they are needed: some come and go."""
+        self._all = tools
         self._clock = clock
+        self._offer = ToolOffer()
+        self._policies = policies
         self._seconds_max = seconds_max
         self._at_once_max = at_once_max
         self._calls_max = calls_max
 
     @property
-    def descriptions(self) -> tuple[ToolDescription, ...]:
-        return tuple(tool.description for tool in self._tools.values())
+    def offer(self) -> ToolOffer:
+        """What a model is offered, always in the same order."""
+        descriptions = tuple(tool for tool, policy in self.every if policy != "deny")
+        if descriptions != self._offer.descriptions:
+            self._offer = offer_of(descriptions)
+        return self._offer
+
+    @property
+    def every(self) -> tuple[tuple[ToolDescription, ToolPolicy], ...]:
+        """All tools there are now, also those that are not offered."""
+        descriptions = (tool.description for tool in self._tools().values())
+        return tuple((one, policy_of(one, self._policies)) for one in descriptions)
+
+    def _tools(self) -> Mapping[str, Tool]:
+        tools: dict[str, Tool] = {}
+        for tool in self._all:
+            tools.setdefault(tool.description.name, tool)  # a later one takes no one's place
+        return tools
 
     async def run_all(
-        self, calls: tuple[ToolCallRequest, ...], *, started: Started, finished: Finished
+        self,
+        calls: tuple[ToolCallRequest, ...],
+        *,
+        started: Started,
+        finished: Finished,
+        host: ToolHost | None = None,
+        cancel_reason: Callable[[], str] = lambda: "cancelled",
     ) -> None:
-        """`finished` hears each result as it comes. Cancelled, it leaves the
-        rest unfinished: `skipped` says what to record for them."""
+        """`finished` hears one result of each call, as they come; the rest of them
+        before this ends if it is cancelled."""
         places = anyio.CapacityLimiter(self._at_once_max)
+        unheard = dict(enumerate(calls))
 
-        async def run(call: ToolCallRequest) -> None:
+        def hear(number: int, result: ToolCallResult) -> None:
+            del unheard[number]
+            finished(result)
+
+        async def run(number: int, call: ToolCallRequest, work: Work) -> None:
             async with places:
-                started(call)
-                finished(await self._run_one(call))
+                began = anyio.current_time()
 
-        async with anyio.create_task_group() as side_by_side:
-            for number, call in enumerate(calls):
-                if number < self._calls_max:
-                    side_by_side.start_soon(run, call)
-                else:
-                    reason = f"not run: at most {self._calls_max} calls in one step"
-                    finished(self.skipped(call, reason))
+                def ended(outcome: Outcome | None) -> None:
+                    elapsed = anyio.current_time() - began
+                    how = outcome or _stopped(cancel_reason())
+                    hear(number, self._result(call, how.status, how.text, elapsed))
+
+                started(call)
+                await attempt(work, ended=ended)
+
+        try:
+            async with anyio.create_task_group() as side_by_side:
+                for number, call in enumerate(calls):
+                    work = self._prepare(number, call, host or OutsideAnyConversation())
+                    if isinstance(work, Work):
+                        side_by_side.start_soon(run, number, call, work)
+                        continue
+                    if work.status != "skipped":
+                        started(call)
+                    hear(number, work)
+        finally:
+            for number in tuple(unheard):
+                hear(number, self.skipped(calls[number], cancel_reason()))
 
     def skipped(self, call: ToolCallRequest, reason: str) -> ToolCallResult:
         return self._result(call, "skipped", reason, 0.0)
 
-    async def _run_one(self, call: ToolCallRequest) -> ToolCallResult:
-        began = anyio.current_time()
-        status, text = await self._outcome(call)
-        return self._result(call, status, text, anyio.current_time() - began)
-
-    async def _outcome(self, call: ToolCallRequest) -> tuple[Literal["success", "failed"], str]:
-        tool = self._tools.get(call.tool_name)
+    def _prepare(self, number: int, call: ToolCallRequest, host: ToolHost) -> Work | ToolCallResult:
+        """What is to be done, or why it is not."""
+        if number >= self._calls_max:
+            return self.skipped(call, f"not run: at most {self._calls_max} calls in one step")
+        tool = self._tools().get(call.tool_name)
         if tool is None:
-            near = get_close_matches(call.tool_name, self._tools, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            return "failed", f"there is no tool {call.tool_name!r}.{hint}"
+            name = call.tool_name[:_NAME_CHARACTERS_MAX]
+            offered = [description.name for description in self.offer.descriptions]
+            unknown = f"there is no tool {name!r}{did_you_mean(name, offered)}"
+            return self._result(call, "failed", unknown, 0.0)
+        why_not = refusal(tool.description, self._policies)
+        if why_not is not None:
+            return self.skipped(call, why_not)
         if call.arguments is None:
-            return "failed", call.parse_error or "the arguments could not be read"
-        try:
-            with anyio.fail_after(self._seconds_max):
-                return "success", await tool.run(dict(call.arguments))
-        except TimeoutError:
-            return "failed", f"{call.tool_name} did not finish within {self._seconds_max:g} s"
-        except ToolFailed as failure:
-            return "failed", str(failure)
-        except Exception as error:
-            log.exception("tool %s failed", call.tool_name)
-            return "failed", f"{call.tool_name} failed: {type(error).__name__}"
+            unreadable = call.parse_error or "the arguments could not be read"
+            return self._result(call, "failed", unreadable, 0.0)
+        return Work(
+            tool=tool, arguments=dict(call.arguments), host=host, seconds_max=self._seconds_max
+        )
 
     def _result(
-        self,
-        call: ToolCallRequest,
-        status: Literal["success", "failed", "skipped"],
-        text: str,
-        duration: float,
+        self, call: ToolCallRequest, status: ToolStatus, text: str, elapsed: float
     ) -> ToolCallResult:
         return ToolCallResult(
             tool_call_id=call.tool_call_id,
             tool_name=call.tool_name,
             status=status,
-            result=clean_text(text),
-            duration=round(duration, 6),
+            result=bounded(text),
+            duration=round(elapsed, 6),
             timestamp=self._clock(),
         )
+
+
+def _stopped(reason: str) -> Outcome:
+    return Outcome(status="failed", text=f"stopped before it was done: {reason}")

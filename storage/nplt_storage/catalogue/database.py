@@ -26,7 +26,7 @@ from nplt_storage.conversation.words import WORDS_VERSION
 log = logging.getLogger(__name__)
 
 SCHEMA_VERSION: Final = 1
-ROWS_VERSION: Final = 1
+ROWS_VERSION: Final = 2
 """Raised when `rows.fold` makes another row of the same entries."""
 
 _TABLES = """

@@ -6,30 +6,51 @@ conversation's row and history come out as if nothing were missing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import orjson
 
+from nplt_storage.conversation.landmarks import Told
 from nplt_storage.conversation.row_json import row_as_bytes, row_from_bytes
 from nplt_storage.conversation.rows import ConversationRow, fold_all
-from nplt_storage.facts.entries import CheckpointEntry, Entry
+from nplt_storage.facts.entries import (
+    CheckpointEntry,
+    ClearEntry,
+    CompactionEntry,
+    Entry,
+    NotebookEntry,
+    SystemInstructionEntry,
+    WidgetEntry,
+)
 from nplt_storage.facts.json_values import JsonObject
+from nplt_storage.facts.shapes import Shape, WrongShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     row: ConversationRow
-    system_instruction: str | None = None
-    notebook: str | None = None
+    told: tuple[Told, ...] = ()
+    """What holds there, each with the number it was told at; the rest of them is
+    not kept."""
 
 
 def checkpoint_state(checkpoint: Checkpoint) -> JsonObject:
     state: JsonObject = {"row": orjson.loads(row_as_bytes(checkpoint.row))}
-    if checkpoint.system_instruction is not None:
-        state["system_instruction"] = checkpoint.system_instruction
-    if checkpoint.notebook is not None:
-        state["notebook"] = checkpoint.notebook
+    widgets: JsonObject = {}
+    for entry in checkpoint.told:
+        match entry:
+            case SystemInstructionEntry() | NotebookEntry():
+                state[entry.kind] = entry.content
+            case CompactionEntry():
+                span = {"from_seq": entry.from_seq, "through_seq": entry.through_seq}
+                state["compaction"] = {"content": entry.content, **span}
+            case WidgetEntry():
+                widgets[entry.widget] = dict(entry.state)
+            case ClearEntry():
+                pass  # its number stands in the row, and there is no more to it
+    if widgets:
+        state["widgets"] = widgets
     return state
 
 
@@ -37,11 +58,34 @@ def read_checkpoint(entry: CheckpointEntry) -> Checkpoint | None:
     """`None` if it is not as this version writes it."""
     try:
         row = row_from_bytes(orjson.dumps(entry.state["row"]))
-    except (KeyError, TypeError, ValueError):
+        return Checkpoint(row=row, told=tuple(_told(Shape(entry.state), row)))
+    except (KeyError, TypeError, ValueError, WrongShape):
         return None
-    told = [entry.state.get(name) for name in ("system_instruction", "notebook")]
-    instruction, notebook = (text if isinstance(text, str) else None for text in told)
-    return Checkpoint(row=row, system_instruction=instruction, notebook=notebook)
+
+
+def _told(state: Shape, row: ConversationRow) -> Iterator[Told]:
+    instruction = state.text_or_none(SystemInstructionEntry.kind)
+    if instruction is not None:
+        yield SystemInstructionEntry(seq=row.system_seq, content=instruction)
+    notebook = state.text_or_none(NotebookEntry.kind)
+    if notebook is not None:
+        yield NotebookEntry(seq=row.notebook_seq, content=notebook)
+    compaction = state.object_or_none("compaction")
+    if compaction is not None:
+        yield _compaction(Shape(compaction), row.compaction_seq)
+    widgets = Shape(state.object_or_none("widgets") or {})
+    for name, seq in row.widget_seqs:
+        if (widget := widgets.object_or_none(name)) is not None:
+            yield WidgetEntry(seq=seq, widget=name, state=widget)
+
+
+def _compaction(shape: Shape, seq: int) -> CompactionEntry:
+    return CompactionEntry(
+        seq=seq,
+        content=shape.text("content"),
+        from_seq=shape.integer("from_seq"),
+        through_seq=shape.integer("through_seq"),
+    )
 
 
 def row_from_entries(entries: Sequence[Entry]) -> ConversationRow | None:

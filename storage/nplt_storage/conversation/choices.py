@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nplt_storage.conversation.checkpoints import read_checkpoint
+from nplt_storage.conversation.landmarks import Told
 from nplt_storage.conversation.rows import ConversationRow, name_from
 from nplt_storage.facts.entries import (
     ArchivedEntry,
@@ -31,8 +32,8 @@ class Choices:
         self.pinned = False
         self.archived = False
         self.prompts: dict[str, ModelInputEntry] = {}
-        self.quoted: dict[int, str] = {}
-        """Texts of entries that may be gone, by number."""
+        self.quoted: dict[int, Told] = {}
+        """Entries that may be gone otherwise, by number."""
         for entry in entries:
             self.add(entry)
         if row is not None:
@@ -57,15 +58,8 @@ class Choices:
             case ArchivedEntry():
                 self.archived = entry.archived
             case CheckpointEntry():
-                self._quote(entry)
+                checkpoint = read_checkpoint(entry)
+                if checkpoint is not None:
+                    self.quoted |= {told.seq: told for told in checkpoint.told}
             case _:
                 pass
-
-    def _quote(self, entry: CheckpointEntry) -> None:
-        checkpoint = read_checkpoint(entry)
-        if checkpoint is None:
-            return
-        if checkpoint.system_instruction is not None:
-            self.quoted[checkpoint.row.system_seq] = checkpoint.system_instruction
-        if checkpoint.notebook is not None:
-            self.quoted[checkpoint.row.notebook_seq] = checkpoint.notebook

@@ -16,9 +16,12 @@ import orjson
 
 from nplt_storage.facts.json_values import JsonObject
 
-_TEXTS = ("content", "reasoning")
+_TEXTS = ("content", "reasoning", "screen")
 _TEXTS_OF_CALLS = ("result", "raw_arguments")
-_DISPENSABLE = ("error", "usage", "options", "attachments", "metadata", "tool_calls")
+_DISPENSABLE = (
+    *("sections", "error", "usage", "options", "attachments", "metadata", "tool_calls"),
+    "state",  # a widget's, a checkpoint's; that of an answer is a word and stays
+)
 
 
 def size_as_json(message: JsonObject) -> int:
@@ -69,16 +72,21 @@ def _ever_barer(message: JsonObject) -> list[JsonObject]:
     without_arguments: dict[str, Any] = dict(message)
     if isinstance(message.get("tool_calls"), list):
         without_arguments["tool_calls"] = [
-            call | {"arguments": {}, "truncated": True} if isinstance(call, dict) else call
+            _bare_call(call) if isinstance(call, dict) else call
             for call in without_arguments["tool_calls"]
         ]
     steps: list[JsonObject] = [message, without_arguments]
     for name in _DISPENSABLE:
         barer = dict(steps[-1])
-        if name in barer:
+        if name in barer and not isinstance(barer[name], str):
             barer[name] = _nothing_like(barer[name])
             steps.append(barer)
     return steps
+
+
+def _bare_call(call: JsonObject) -> JsonObject:
+    without = {name: value for name, value in call.items() if name != "sections"}
+    return without | {"arguments": {}, "truncated": True}
 
 
 def _nothing_like(value: Any) -> Any:

@@ -14,22 +14,30 @@ be changed. No I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 from typing import TypeVar
 
 from nplt_storage.conversation.choices import Choices
+from nplt_storage.conversation.landmarks import (
+    COMPACTION,
+    INSTRUCTION,
+    NOTEBOOK,
+    Landmark,
+    Told,
+    widget_landmark,
+)
 from nplt_storage.conversation.rollbacks import NotInReach
 from nplt_storage.conversation.rows import ConversationRow
 from nplt_storage.conversation.rules import check_next
+from nplt_storage.conversation.stamping import stamp
 from nplt_storage.conversation.standing import EntriesSoFar, Ranges, Standing
 from nplt_storage.conversation.timeline import Timeline
-from nplt_storage.conversation.turns import TurnState
+from nplt_storage.conversation.turns import Turn, TurnState
 from nplt_storage.conversation.views import ChatMessage, MessageEntry, chat_message
 from nplt_storage.errors import BadEntry
-from nplt_storage.facts.checks import check_entry, check_metadata, check_time
 from nplt_storage.facts.entries import (
     CompactionEntry,
     Entry,
@@ -37,14 +45,13 @@ from nplt_storage.facts.entries import (
     FaultEntry,
     ModelInputEntry,
     ModelOutputEntry,
-    NotebookEntry,
     QuarantineEntry,
     Role,
     RollbackEntry,
-    SystemInstructionEntry,
     ToolResultsEntry,
+    WidgetEntry,
 )
-from nplt_storage.facts.json_values import JsonObject
+from nplt_storage.facts.json_values import JsonObject, JsonValue
 from nplt_storage.facts.tool_calls import ToolCallRequest
 
 __all__ = ["ConversationHistory", "HistorySnapshot", "NotInReach"]
@@ -81,7 +88,8 @@ class ConversationHistory:
         """Entries in order; with `row`, the conversation's at the last of them or
         earlier, they may begin late and leave out what it calls hidden."""
         self.session_id = session_id
-        self._turns_max = turns_max
+        self.turns_max = turns_max
+        """How many of the turns before its own a model may see; `None`: all."""
         self._timeline = Timeline(entries, row)
         self._choices = Choices(self._timeline.held.entries, self._timeline.row)
 
@@ -147,11 +155,23 @@ class ConversationHistory:
 
     @property
     def system_instruction(self) -> str | None:
-        return self._latest_told(self._standing.instructions, self._timeline.before.system_seq)
+        return self._text(INSTRUCTION)
 
     @property
     def notebook(self) -> str | None:
-        return self._latest_told(self._standing.notebooks, self._timeline.before.notebook_seq)
+        return self._text(NOTEBOOK)
+
+    def widget_state(self, name: str) -> Mapping[str, JsonValue] | None:
+        """As it was told last; `None`: it never was. An erased one is empty."""
+        told = self._told(widget_landmark(name))
+        return told.state if isinstance(told, WidgetEntry) else None
+
+    @property
+    def widget_states(self) -> dict[str, Mapping[str, JsonValue]]:
+        known = self._timeline.before.landmarks.keys() | self._standing.told.keys()
+        names = sorted(name for kind, name in known if kind == WidgetEntry.kind)
+        states = {name: self.widget_state(name) for name in names}
+        return {name: state for name, state in states.items() if state is not None}
 
     @property
     def epoch(self) -> EpochEntry | None:
@@ -159,7 +179,13 @@ class ConversationHistory:
 
     @property
     def compactions(self) -> tuple[CompactionEntry, ...]:
-        return tuple(self._all_standing.compactions)
+        """Those that are held and that no clear came after; the newest is held, wherever
+        it stands."""
+        held: Sequence[Told] = self._all_standing.told.get(COMPACTION, ())
+        newest = self._told(COMPACTION)
+        known = held if newest is None or newest in held[-1:] else (newest,)
+        since_clear = takewhile(lambda told: isinstance(told, CompactionEntry), reversed(known))
+        return tuple(told for told in since_clear if isinstance(told, CompactionEntry))[::-1]
 
     @property
     def quarantined(self) -> dict[int, QuarantineEntry]:
@@ -187,35 +213,19 @@ class ConversationHistory:
     # Growing
 
     def stamp(self, draft: _E, *, id: str, timestamp: datetime) -> _E:  # noqa: A002
-        check_metadata(draft.metadata)
-        check_entry(draft)
-        check_time(timestamp, "timestamp")
-        if not id:
-            raise BadEntry("an entry needs an id")
-        check_next(draft, self._standing.turns, self.head_seq)
-        entry = replace(draft, seq=self.head_seq + 1, id=id, timestamp=timestamp)
-        # What follows from the record is known better here than to who asks.
-        if isinstance(entry, ToolResultsEntry):
-            turn = self._standing.turns.get(entry.turn_id)
-            return replace(entry, call=turn.last_call if turn else entry.call)
-        if isinstance(entry, RollbackEntry):
-            known = self._timeline.rollback_draft(entry.to_seq)
-            return replace(
-                entry,
-                message_count=known.message_count,
-                preview=known.preview,
-                system_seq=known.system_seq,
-                notebook_seq=known.notebook_seq,
-                hidden=known.hidden,
-            )
-        return entry
+        return stamp(draft, self._timeline, id=id, timestamp=timestamp)
 
-    def rollback_to(self, to_seq: int) -> RollbackEntry:
+    def rollback_to(self, to_seq: int, *, in_full: bool = False) -> RollbackEntry:
         """The draft that takes back what came after that entry. `BadEntry` if there is
         nothing to take back or a turn has not ended; `NotInReach` if it lies before
-        what is held: then a history of the whole record knows."""
+        what is held: then a history of the whole record knows, and what it drafts with
+        `in_full` can be stamped here."""
         check_next(RollbackEntry(to_seq=to_seq), self._standing.turns, self.head_seq)
-        return self._timeline.rollback_draft(to_seq)
+        draft = self._timeline.rollback_draft(to_seq)
+        if in_full and draft.hidden is None:
+            hidden = tuple(range_ for range_ in self.hidden if range_[1] <= to_seq)
+            return replace(draft, hidden=hidden)
+        return draft
 
     def add(self, entry: Entry) -> None:
         self._timeline.add(entry)
@@ -226,6 +236,9 @@ class ConversationHistory:
     def prompt_with(self, message_id: str) -> ModelInputEntry | None:
         """Also one that was taken back: what is sent twice runs once."""
         return self._choices.prompts.get(message_id)
+
+    def turn(self, turn_id: str) -> Turn | None:
+        return self._standing.turns.get(turn_id)
 
     def turn_state(self, turn_id: str) -> TurnState | None:
         turn = self._standing.turns.get(turn_id)
@@ -244,21 +257,18 @@ class ConversationHistory:
 
     # What is shown
 
-    def context_entries(self, turn_id: str) -> list[Entry]:
-        """Turns that ended before, in the order they ended, then this turn's own
-        entries; an id that is not there is taken as a turn yet to come."""
-        shown: list[Entry] = []
-        turns = self._all_standing.turns
-        for turn in turns.shown_to(turn_id, self._turns_max):
-            shown += turn.entries
-        own = turns.get(turn_id)
-        return [*shown, *own.entries] if own else shown
+    @property
+    def shown_turns(self) -> Sequence[Turn]:
+        """Ended turns, as `turns.Turns.shown`; each turn is shown those with a lower
+        number than its own. To be looked at, not to be changed."""
+        return self._all_standing.turns.shown
 
     def get_context(self, max_turns: int = 5) -> list[JsonObject]:
-        turns_max = max_turns if self._turns_max is None else min(max_turns, self._turns_max)
+        turns_max = max_turns if self.turns_max is None else min(max_turns, self.turns_max)
+        shown = self._all_standing.turns.shown
         return [
             chat_message(entry, self._standing.results).as_json()
-            for turn in self._all_standing.turns.recent(turns_max)
+            for turn in shown[max(0, len(shown) - max(0, turns_max)) :]
             for entry in turn.entries
             if not isinstance(entry, ToolResultsEntry)
         ]
@@ -286,11 +296,15 @@ class ConversationHistory:
     def _messages(self, said: Iterable[MessageEntry]) -> list[ChatMessage]:
         return [chat_message(entry, self._standing.results).copy() for entry in said]
 
-    def _latest_told(
-        self, told: Sequence[SystemInstructionEntry | NotebookEntry], earlier_seq: int | None
-    ) -> str | None:
+    def _text(self, landmark: Landmark) -> str | None:
+        told = self._told(landmark)
+        return getattr(told, "content", None)
+
+    def _told(self, landmark: Landmark) -> Told | None:
+        told = self._standing.told.get(landmark)
+        earlier_seq = self._timeline.before.told_at(landmark)
         if told and told[-1].seq >= (earlier_seq or 0):
-            return told[-1].content
+            return told[-1]
         quoted = self._choices.quoted.get(earlier_seq or 0)
         # Whoever opened it handed in what there is: what is missing was erased.
         if quoted is None and earlier_seq and not self.is_in_reach:

@@ -13,18 +13,20 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import TypeAlias
 
+from nplt_storage.conversation.landmarks import (
+    COMPACTION,
+    INSTRUCTION,
+    NOTEBOOK,
+    Landmark,
+    Told,
+    landmark_of,
+    marks,
+)
 from nplt_storage.conversation.rows import preview_of
 from nplt_storage.conversation.standing import Ranges, Standing, is_in, place_after
 from nplt_storage.conversation.windows import Before, Held
 from nplt_storage.errors import BadEntry, StorageError
-from nplt_storage.facts.entries import (
-    Entry,
-    ModelInputEntry,
-    ModelOutputEntry,
-    NotebookEntry,
-    RollbackEntry,
-    SystemInstructionEntry,
-)
+from nplt_storage.facts.entries import Entry, ModelInputEntry, ModelOutputEntry, RollbackEntry
 
 _Message: TypeAlias = ModelInputEntry | ModelOutputEntry
 
@@ -60,8 +62,6 @@ def rollback_draft(
         raise NotInReach(to_seq)
     words = place_after(standing.spoken, way.joins_at)
     messages = [entry for entry in way.met if isinstance(entry, _Message)]
-    told = [entry for entry in way.met if isinstance(entry, SystemInstructionEntry)]
-    noted = [entry for entry in way.met if isinstance(entry, NotebookEntry)]
     known = tuple(range_ for range_ in hidden if range_[1] <= way.joins_at)
     return RollbackEntry(
         to_seq=to_seq,
@@ -69,8 +69,7 @@ def rollback_draft(
         preview=_last_words(
             chain(reversed(messages), _backward(standing.spoken, words)), to_seq, before
         ),
-        system_seq=_latest(told, standing.instructions, way, before.first_seq, before.system_seq),
-        notebook_seq=_latest(noted, standing.notebooks, way, before.first_seq, before.notebook_seq),
+        **marks(_landmarks(way, standing, before)),
         hidden=(*known, *way.hidden) if is_in(hidden, to_seq) else None,
     )
 
@@ -107,14 +106,19 @@ def _last_words(newest_first: Iterable[_Message], to_seq: int, before: Before) -
     return ""
 
 
-def _latest(
-    met: Sequence[Entry], standing: Sequence[Entry], way: _Way, first_seq: int, earlier: int | None
-) -> int:
-    if met:
-        return met[-1].seq
-    place = place_after(standing, way.joins_at)
-    if place and standing[place - 1].seq >= first_seq:
-        return standing[place - 1].seq
+def _landmarks(way: _Way, standing: Standing, before: Before) -> dict[Landmark, int]:
+    """What held there, and where it was told."""
+    met = {landmark_of(entry): entry.seq for entry in way.met if isinstance(entry, Told)}
+    asked = (INSTRUCTION, NOTEBOOK, COMPACTION, *before.landmarks, *standing.told)
+    return {landmark: _latest(landmark, way, standing, before) for landmark in asked} | met
+
+
+def _latest(landmark: Landmark, way: _Way, standing: Standing, before: Before) -> int:
+    told = standing.told.get(landmark, ())
+    place = place_after(told, way.joins_at)
+    if place and told[place - 1].seq >= before.first_seq:
+        return told[place - 1].seq
+    earlier = before.told_at(landmark)
     if earlier is None:
         raise NotInReach(way.joins_at)
     return earlier

@@ -11,7 +11,7 @@ import orjson
 from nplt_storage.conversation.rows import ConversationRow
 
 _TIMES = ("created_at", "updated_at", "last_accessed")
-_PAIRS = ("unfinished", "hidden")
+_LISTS = ("unfinished", "hidden", "widget_seqs", "billed")
 _NAMES = tuple(field.name for field in fields(ConversationRow))
 
 
@@ -25,9 +25,9 @@ def row_from_bytes(data: bytes, *, last_accessed: datetime | None = None) -> Con
     source: dict[str, Any] = orjson.loads(data)
     for name in _TIMES:
         source[name] = datetime.fromisoformat(source[name])
-    for name in _PAIRS:
-        pairs = source[name]
-        source[name] = tuple(tuple(pair) for pair in pairs) if pairs else ()
+    for name in _LISTS:
+        members = source.get(name)
+        source[name] = tuple(tuple(member) for member in members) if members else ()
     if last_accessed is not None:
         source["last_accessed"] = last_accessed
     return ConversationRow(**source)

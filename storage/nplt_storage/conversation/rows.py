@@ -5,8 +5,8 @@ conversation grows and builds it anew from the record. Whoever keeps rows can
 throw them away at any time; only last-access times are their own.
 
 A row also holds the landmarks one needs to open a long conversation at its end:
-where the instruction and the notebook stand, which ranges a rollback has hidden,
-which turns have not ended.
+where the instruction, the notebook and the widgets' states stand, which ranges a
+rollback has hidden, which turns have not ended.
 """
 
 from __future__ import annotations
@@ -18,9 +18,15 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any
 
+from nplt_storage.conversation.billing import Billed, billed_together, billed_with, read_billed
+from nplt_storage.conversation.landmarks import landmarks_of, marks, with_widget
 from nplt_storage.facts.entries import (
     ArchivedEntry,
+    CheckpointEntry,
+    ClearEntry,
+    CompactionEntry,
     Entry,
+    EpochEntry,
     FaultEntry,
     ForkedEntry,
     ModelInputEntry,
@@ -31,6 +37,7 @@ from nplt_storage.facts.entries import (
     RenamedEntry,
     RollbackEntry,
     SystemInstructionEntry,
+    WidgetEntry,
 )
 
 NEW_NAME = "new conversation"
@@ -65,13 +72,27 @@ class ConversationRow:
     """Ranges of entries (first, last) that a rollback took back, in order."""
     system_seq: int = 0
     notebook_seq: int = 0
-    """The entries that hold the instruction and the notebook; 0: none."""
+    compaction_seq: int = 0
+    """The entries that hold the instruction, the notebook and the newest compaction;
+    0: none."""
+    widget_seqs: tuple[tuple[str, int], ...] = ()
+    """And each widget's state, by its name."""
+    epoch_seq: int = 0
+    """The newest epoch since the last rollback, which tells how far back models see;
+    0: there is none, or nobody knows."""
+    billed: Billed = ()
     first_seq: int = 1
     """The oldest entry there is, where a backend trims."""
 
 
 _NAMES = tuple(field.name for field in fields(ConversationRow))
 _values_of = attrgetter(*_NAMES)
+_NUMBERED = {
+    SystemInstructionEntry.kind: "system_seq",
+    NotebookEntry.kind: "notebook_seq",
+    ClearEntry.kind: "compaction_seq",
+    EpochEntry.kind: "epoch_seq",
+}
 
 
 def new_row(session_id: str, *, user: str, created_at: datetime) -> ConversationRow:
@@ -112,18 +133,22 @@ def _take_in(values: dict[str, Any], entry: Entry) -> None:
             values |= {"name": entry.name, "named": True}
         case ModelSwitchedEntry():
             values["model"] = entry.model
-        case PinnedEntry():
-            values["pinned"] = entry.pinned
-        case ArchivedEntry():
-            values["archived"] = entry.archived
-        case SystemInstructionEntry():
-            values["system_seq"] = entry.seq
-        case NotebookEntry():
-            values["notebook_seq"] = entry.seq
+        case PinnedEntry() | ArchivedEntry():
+            values[entry.kind] = getattr(entry, entry.kind)
+        case SystemInstructionEntry() | NotebookEntry() | EpochEntry() | ClearEntry():
+            values[_NUMBERED[entry.kind]] = entry.seq
+        case CompactionEntry():
+            values["compaction_seq"] = entry.seq
+            values["billed"] = billed_with(values["billed"], entry)
+        case WidgetEntry():
+            values["widget_seqs"] = with_widget(values["widget_seqs"], entry)
         case RollbackEntry():
             values |= _after_rollback(values["hidden"], entry)
         case ForkedEntry():
-            values["unfinished"] = ()
+            values |= {"unfinished": (), "billed": ()}
+        case CheckpointEntry() if "billed" in entry.state:
+            more = read_billed(entry.state["billed"])
+            values["billed"] = billed_together(values["billed"], more)
         case _:
             pass
 
@@ -139,7 +164,10 @@ def _take_in_message(values: dict[str, Any], entry: ModelInputEntry | ModelOutpu
         if entry.turn_id is not None:
             others = _without(values["unfinished"], entry.turn_id)
             values["unfinished"] = (*others, (entry.turn_id, entry.seq))
-    elif entry.ends_turn:
+        return
+    if entry.usage is not None:
+        values["billed"] = billed_with(values["billed"], entry)
+    if entry.ends_turn:
         values["unfinished"] = _without(values["unfinished"], entry.turn_id)
 
 
@@ -147,8 +175,8 @@ def _after_rollback(hidden: tuple[tuple[int, int], ...], entry: RollbackEntry) -
     return {
         "message_count": entry.message_count,
         "preview": entry.preview,
-        "system_seq": entry.system_seq,
-        "notebook_seq": entry.notebook_seq,
+        **marks(landmarks_of(entry)),
+        "epoch_seq": 0,
         "hidden": hidden_after(hidden, entry),
         "unfinished": (),
     }

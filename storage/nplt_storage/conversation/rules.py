@@ -12,6 +12,7 @@ from nplt_storage.errors import BadEntry
 from nplt_storage.facts.entries import (
     CompactionEntry,
     Entry,
+    EpochEntry,
     FaultEntry,
     ForkedEntry,
     ModelInputEntry,
@@ -39,6 +40,10 @@ def check_next(entry: Entry, turns: Turns, head_seq: int) -> None:
                 raise BadEntry("a name is not blank")
         case RollbackEntry():
             _check_rollback(entry, turns, head_seq)
+        case EpochEntry():
+            if entry.summary_through:
+                _check_there(entry, entry.summary_through, head_seq)
+            _check_open(entry, turns)
         case (
             CompactionEntry(through_seq=seq)
             | QuarantineEntry(target_seq=seq)
@@ -48,9 +53,13 @@ def check_next(entry: Entry, turns: Turns, head_seq: int) -> None:
         case UnknownEntry():
             raise BadEntry(f"this version does not know entries of kind {entry.kind!r}")
         case _:
-            turn = turns.get(entry.turn_id)
-            if turn is not None and turn.is_over:
-                raise BadEntry(f"turn {entry.turn_id} has ended")
+            _check_open(entry, turns)
+
+
+def _check_open(entry: Entry, turns: Turns) -> None:
+    turn = turns.get(entry.turn_id)
+    if turn is not None and turn.is_over:
+        raise BadEntry(f"turn {entry.turn_id} has ended")
 
 
 def _check_prompt(entry: ModelInputEntry, turns: Turns) -> None:

@@ -11,9 +11,11 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias, overload
 
+from nplt_storage.conversation.landmarks import Landmark, Told, landmark_of
 from nplt_storage.conversation.turns import Turns
 from nplt_storage.conversation.views import ResultsByCall
 from nplt_storage.facts.entries import (
+    ClearEntry,
     CompactionEntry,
     Entry,
     EpochEntry,
@@ -24,6 +26,7 @@ from nplt_storage.facts.entries import (
     QuarantineEntry,
     SystemInstructionEntry,
     ToolResultsEntry,
+    WidgetEntry,
 )
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
@@ -61,9 +64,7 @@ class Standing:
         self.spoken: list[ModelInputEntry | ModelOutputEntry] = []
         self.said_by_system: list[FaultEntry | SystemInstructionEntry] = []
         self.results: ResultsByCall = {}
-        self.instructions: list[SystemInstructionEntry] = []
-        self.notebooks: list[NotebookEntry] = []
-        self.compactions: list[CompactionEntry] = []
+        self.told: dict[Landmark, list[Told]] = {}
         self.quarantined: dict[int, QuarantineEntry] = {}
         self.epoch: EpochEntry | None = None
         gaps = iter(hidden)
@@ -88,17 +89,18 @@ class Standing:
                 self.said_by_system.append(entry)
             case SystemInstructionEntry():
                 self.said_by_system.append(entry)
-                self.instructions.append(entry)
-            case NotebookEntry():
-                self.notebooks.append(entry)
+                self._tell(entry)
+            case NotebookEntry() | CompactionEntry() | ClearEntry() | WidgetEntry():
+                self._tell(entry)
             case EpochEntry():
                 self.epoch = entry
-            case CompactionEntry():
-                self.compactions.append(entry)
             case QuarantineEntry():
                 self.quarantined[entry.target_seq] = entry
             case _:
                 pass
+
+    def _tell(self, entry: Told) -> None:
+        self.told.setdefault(landmark_of(entry), []).append(entry)
 
     def through(self, seq: int) -> list[Entry]:
         return self.entries[: place_after(self.entries, seq)]

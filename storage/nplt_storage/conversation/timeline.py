@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nplt_storage.conversation.checkpoints import row_from_entries
+from nplt_storage.conversation.landmarks import landmarks_of
 from nplt_storage.conversation.rollbacks import NotInReach, rollback_draft
 from nplt_storage.conversation.rows import ConversationRow, fold_all, hidden_after
 from nplt_storage.conversation.standing import Standing, is_in
@@ -80,7 +81,8 @@ class Timeline:
         would be gaps between."""
         self.lost_at = rollback.to_seq
         self.hidden = hidden_after(self.hidden, rollback)
-        told = (rollback.system_seq, rollback.notebook_seq)
+        landmarks = landmarks_of(rollback)
+        told = set(landmarks.values())
         kept = [entry for entry in self.held.entries if entry.seq in told]
         self.held = Held([*kept, rollback])
         self.standing = Standing(kept)
@@ -88,8 +90,7 @@ class Timeline:
             first_seq=rollback.to_seq + 1,
             trimmed_through=self.before.trimmed_through,
             message_count=rollback.message_count,
-            system_seq=rollback.system_seq,
-            notebook_seq=rollback.notebook_seq,
+            landmarks=landmarks,
         )
 
 

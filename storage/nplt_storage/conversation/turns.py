@@ -1,12 +1,16 @@
 """The turns of one conversation: who waits, who runs, who ended and how.
 
-Fed entry by entry, each in constant time; nothing is ever scanned again. It
-takes whatever a file holds (a turn without a prompt, results nobody asked for)
-and makes the best of it: refusing is `rules`' business, and only for what is new.
+Fed entry by entry; nothing is ever scanned again. Models are shown turns in the
+order they were asked for, whenever they ended: so a prompt that was cancelled
+while it waited does not slip in before what a running turn has seen. It takes
+whatever a file holds (a turn without a prompt, results nobody asked for) and
+makes the best of it: refusing is `rules`' business, and only for what is new.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -27,6 +31,8 @@ ContextEntry: TypeAlias = ModelInputEntry | ModelOutputEntry | ToolResultsEntry
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
+    number: int
+    """Of its prompt; of its first entry, where there is no prompt."""
     prompt: ModelInputEntry | None = None
     entries: list[ContextEntry] = field(default_factory=list)
     end: ModelOutputEntry | FaultEntry | None = None
@@ -35,9 +41,6 @@ class Turn:
     last_call: int = -1
     abandoned: bool = False
     """It had not ended where the conversation was forked or rolled back to."""
-    place: int = 0
-    """Its place among the ended turns, and the first of them it could see."""
-    sees_from: int = 0
 
     @property
     def state(self) -> TurnState:
@@ -62,8 +65,7 @@ class Turn:
 class Turns:
     def __init__(self) -> None:
         self._turns: dict[str, Turn] = {}
-        self._ended: list[Turn] = []
-        self._shown_from = 0
+        self._shown: list[Turn] = []
         self._unfinished: dict[str, ModelInputEntry] = {}
 
     def get(self, turn_id: str | None) -> Turn | None:
@@ -72,20 +74,12 @@ class Turns:
     def unfinished(self) -> list[ModelInputEntry]:
         return list(self._unfinished.values())
 
-    def shown_to(self, turn_id: str, turns_max: int | None = None) -> list[Turn]:
-        """The ended turns a model sees when it answers this one, the newest of them."""
-        turn = self._turns.get(turn_id)
-        first, until = self._shown_from, len(self._ended)
-        if turn is not None and turn.end is not None:
-            first, until = turn.sees_from, turn.place
-        if turns_max is not None:
-            first = max(first, until - turns_max)
-        return self._ended[first:until]
-
-    def recent(self, turns_max: int) -> list[Turn]:
-        """The newest ended turns that a clear has not hidden, oldest first."""
-        first = max(self._shown_from, len(self._ended) - max(turns_max, 0))
-        return self._ended[first:]
+    @property
+    def shown(self) -> Sequence[Turn]:
+        """The ended turns that no clear has hidden, by number. The same list as long as
+        it only grew at its end, another one once anything else happened to it: who
+        has read some of it can tell whether to go on from there."""
+        return self._shown
 
     def abandon_unfinished(self) -> None:
         """They are over without an end: no model sees them, nobody takes them up."""
@@ -96,40 +90,50 @@ class Turns:
     def add(self, entry: Entry) -> None:
         match entry:
             case ClearEntry():
-                self._shown_from = len(self._ended)
+                self._shown = []
             case ForkedEntry():
                 self.abandon_unfinished()
             case ModelInputEntry(turn_id=str(turn_id)):
-                turn = self._turn(turn_id)
+                turn = self._turn(turn_id, entry)
                 turn.entries.append(entry)
                 if turn.prompt is None:
                     turn.prompt = entry
                     if turn.end is None:
+                        turn.number = entry.seq
                         self._unfinished[turn_id] = entry
             case ModelOutputEntry(turn_id=str(turn_id)):
-                turn = self._turn(turn_id)
+                turn = self._turn(turn_id, entry)
                 turn.entries.append(entry)
                 turn.last_call = entry.call
                 turn.unanswered = entry if entry.tool_calls else None
                 if entry.ends_turn:
-                    self._end(turn_id, entry)
+                    self._end(turn_id, turn, entry)
             case ToolResultsEntry(turn_id=str(turn_id)):
-                turn = self._turn(turn_id)
+                turn = self._turn(turn_id, entry)
                 turn.entries.append(entry)
                 turn.unanswered = None
             case FaultEntry(turn_id=str(turn_id)):
-                self._end(turn_id, entry)
+                self._end(turn_id, self._turn(turn_id, entry), entry)
             case _:
                 pass
 
-    def _turn(self, turn_id: str) -> Turn:
-        return self._turns.setdefault(turn_id, Turn())
+    def _turn(self, turn_id: str, entry: Entry) -> Turn:
+        turn = self._turns.get(turn_id)
+        if turn is None:
+            turn = self._turns[turn_id] = Turn(number=entry.seq)
+        return turn
 
-    def _end(self, turn_id: str, end: ModelOutputEntry | FaultEntry) -> None:
-        turn = self._turn(turn_id)
-        if turn.end is None:
-            turn.end = end
-            turn.place = len(self._ended)
-            turn.sees_from = self._shown_from
-            self._ended.append(turn)
-            self._unfinished.pop(turn_id, None)
+    def _end(self, turn_id: str, turn: Turn, end: ModelOutputEntry | FaultEntry) -> None:
+        if turn.end is not None:
+            return
+        turn.end = end
+        self._unfinished.pop(turn_id, None)
+        if not self._shown or self._shown[-1].number < turn.number:
+            self._shown.append(turn)
+        else:
+            place = bisect_left(self._shown, turn.number, key=_number)
+            self._shown = [*self._shown[:place], turn, *self._shown[place:]]
+
+
+def _number(turn: Turn) -> int:
+    return turn.number

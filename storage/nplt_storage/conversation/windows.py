@@ -2,15 +2,16 @@
 
 A long conversation is opened at its end. What is held then is whatever stands
 from some entry on, perhaps without what a rollback hid, and here and there an
-older entry that still matters: the instruction, the notebook. What came before
-is known by its row in lists, or by a checkpoint.
+older entry that still matters: the instruction, the notebook, a widget's state.
+What came before is known by its row in lists, or by a checkpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
+from nplt_storage.conversation.landmarks import Landmark, landmarks_of
 from nplt_storage.conversation.rows import ConversationRow
 from nplt_storage.conversation.standing import EntriesSoFar, Ranges, is_in, place_after
 from nplt_storage.errors import BadEntry
@@ -26,10 +27,14 @@ class Before:
     trimmed_through: int = 0
     """Entries up to here are no longer kept anywhere."""
     message_count: int = 0
-    system_seq: int | None = 0
-    notebook_seq: int | None = 0
-    """Which entries told the instruction and the notebook when `first_seq` came;
-    0: none, `None`: nobody knows."""
+    landmarks: Mapping[Landmark, int | None] = field(default_factory=dict)
+    """Which entries told what held when `first_seq` came; `None`: nobody knows."""
+    is_known: bool = True
+    """Whether that is all that had been told."""
+
+    def told_at(self, landmark: Landmark) -> int | None:
+        """0: nowhere, `None`: nobody knows."""
+        return self.landmarks.get(landmark, 0 if self.is_known else None)
 
 
 def what_came_before(
@@ -44,7 +49,7 @@ def what_came_before(
     if first_seq == 1:
         return Before()
     if known is None:
-        return Before(first_seq=first_seq, system_seq=None, notebook_seq=None)
+        return Before(first_seq=first_seq, is_known=False)
     # Where the first that is held is a checkpoint, it has the number of the last
     # entry that is gone: that one came before, too.
     held_from = max(first_seq, trimmed_through + 1)
@@ -52,8 +57,10 @@ def what_came_before(
         first_seq=first_seq,
         trimmed_through=trimmed_through,
         message_count=max(0, known.message_count - spoken),
-        system_seq=known.system_seq if known.system_seq < held_from else None,
-        notebook_seq=known.notebook_seq if known.notebook_seq < held_from else None,
+        landmarks={
+            landmark: seq if seq < held_from else None
+            for landmark, seq in landmarks_of(known).items()
+        },
     )
 
 

@@ -17,7 +17,13 @@ from typing import NamedTuple
 import orjson
 
 from nplt_storage.errors import BadEntry
-from nplt_storage.facts.entries import Entry, HistoryEntry, ModelInvocationDescriptor, UnknownEntry
+from nplt_storage.facts.entries import (
+    Entry,
+    HistoryEntry,
+    ModelInvocationDescriptor,
+    SentContext,
+    UnknownEntry,
+)
 from nplt_storage.facts.json_values import (
     JsonValue,
     check_integer,
@@ -40,7 +46,8 @@ _CHOICES = {
 
 _CONTAINERS = (tuple, dict)
 
-_Part = HistoryEntry | ModelInvocationDescriptor | ToolCallRequest | ToolCallResult | BlobReference
+_Described = ModelInvocationDescriptor | SentContext | ToolCallRequest | BlobReference
+_Part = HistoryEntry | ToolCallResult | _Described
 
 
 class _Field(NamedTuple):
@@ -114,7 +121,7 @@ def _check_value(value: object, where: str) -> None:
                 _check_value(item, where)
         case ToolCallResult():
             _check_part(value, "result")
-        case ToolCallRequest() | ModelInvocationDescriptor() | BlobReference():
+        case _ if isinstance(value, _Described):
             _check_part(value, where)
         case LevelOfDetailSections():
             _check_sections(value, where)

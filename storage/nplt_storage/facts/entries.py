@@ -6,6 +6,7 @@
     fault               system      a turn ended without (further) output
     system_instruction  system      what every call is told from here on
     notebook            system      the memory notebook's text from here on
+    widget              system      the state of another widget from here on
     epoch               system      context is compiled anew from here on
     compaction          system      a summary that may stand for a range of entries
     clear               system      what ended before is no longer shown to models
@@ -47,6 +48,18 @@ class ModelInvocationDescriptor:
     provider: str
     specification: str
     model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentContext:
+    """What one call to a model was shown, in figures."""
+
+    tokens: int
+    """By our own count: instruction, messages and tools."""
+    budget_tokens: int
+    tools_digest: str
+    epoch_seq: int = 0
+    """The epoch it was compiled in; 0: before the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +106,7 @@ class ModelOutputEntry(HistoryEntry):
     stop_reason: str | None = None
     error: Mapping[str, JsonValue] | None = None
     sections: LevelOfDetailSections | None = None
+    sent: SentContext | None = None
 
     @property
     def ends_turn(self) -> bool:
@@ -131,10 +145,31 @@ class NotebookEntry(HistoryEntry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WidgetEntry(HistoryEntry):
+    """The notebook is a widget too, but has a kind of its own."""
+
+    kind: ClassVar[str] = "widget"
+
+    widget: str
+    state: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEntry(HistoryEntry):
+    """Until the next one, what models are shown only grows at its end."""
+
     kind: ClassVar[str] = "epoch"
 
     reason: str
+    omitted_through: int = 0
+    """How older turns are shown, by the number of their prompt: not at all up to
+    this one, as gist up to the next, as summary up to the last; live after it."""
+    gist_through: int = 0
+    summary_through: int = 0
+    budget_tokens: int = 0
+    """What it was made to fit."""
+    screen: str = ""
+    """The live screen as it was when the epoch began."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +179,9 @@ class CompactionEntry(HistoryEntry):
     content: str
     from_seq: int
     through_seq: int
+    invocation: ModelInvocationDescriptor | None = None
+    """Who wrote it, and what that was billed for."""
+    usage: Mapping[str, JsonValue] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,10 +200,13 @@ class RollbackEntry(HistoryEntry):
     message_count: int = 0
     """How the conversation stands now, known when this is written, so that neither
     a list nor opening it needs to go back: messages, the last words among them,
-    the entries that hold the instruction and the notebook (0: none)."""
+    the entries that hold the instruction, the notebook, the newest compaction (0:
+    none) and each widget's state, by its name."""
     preview: str = ""
     system_seq: int = 0
     notebook_seq: int = 0
+    compaction_seq: int = 0
+    widget_seqs: tuple[tuple[str, int], ...] = ()
     hidden: tuple[tuple[int, int], ...] | None = None
     """The ranges (first, last) that did not stand at `to_seq`, where that can't be
     told from the ranges hidden now: when a rollback is itself taken back."""
@@ -260,6 +301,7 @@ Entry: TypeAlias = (
     | FaultEntry
     | SystemInstructionEntry
     | NotebookEntry
+    | WidgetEntry
     | EpochEntry
     | CompactionEntry
     | ClearEntry

@@ -31,9 +31,11 @@ from nplt_storage.facts.entries import (
     QuarantineEntry,
     RenamedEntry,
     RollbackEntry,
+    SentContext,
     SystemInstructionEntry,
     ToolResultsEntry,
     UnknownEntry,
+    WidgetEntry,
 )
 from nplt_storage.facts.references import wrong_reference
 from nplt_storage.facts.sections import LevelOfDetailSections, sections_from_json
@@ -90,6 +92,7 @@ def _model_output(shape: Shape, shared: _Shared) -> Entry:
         stop_reason=shape.text_or_none("stop_reason"),
         error=shape.object_or_none("error"),
         sections=_sections(shape, "content"),
+        sent=_sent(shape),
         **shared,
     )
 
@@ -108,12 +111,28 @@ def _fault(shape: Shape, shared: _Shared) -> Entry:
     )
 
 
+def _epoch(shape: Shape, shared: _Shared) -> Entry:
+    return _sensible(
+        EpochEntry(
+            reason=shape.text("reason"),
+            omitted_through=shape.integer_or_zero("omitted_through"),
+            gist_through=shape.integer_or_zero("gist_through"),
+            summary_through=shape.integer_or_zero("summary_through"),
+            budget_tokens=shape.integer_or_zero("budget_tokens"),
+            screen=shape.text_or_none("screen") or "",
+            **shared,
+        )
+    )
+
+
 def _compaction(shape: Shape, shared: _Shared) -> Entry:
     return _sensible(
         CompactionEntry(
             content=shape.text("content"),
             from_seq=shape.integer("from_seq"),
             through_seq=shape.integer("through_seq"),
+            invocation=_invocation(shape),
+            usage=shape.object_or_none("usage"),
             **shared,
         )
     )
@@ -127,6 +146,8 @@ def _rollback(shape: Shape, shared: _Shared) -> Entry:
             preview=shape.text_or_none("preview") or "",
             system_seq=shape.integer_or_zero("system_seq"),
             notebook_seq=shape.integer_or_zero("notebook_seq"),
+            compaction_seq=shape.integer_or_zero("compaction_seq"),
+            widget_seqs=shape.named_numbers("widget_seqs"),
             hidden=shape.ranges_or_none("hidden"),
             **shared,
         )
@@ -191,6 +212,19 @@ def _invocation(shape: Shape) -> ModelInvocationDescriptor | None:
     )
 
 
+def _sent(shape: Shape) -> SentContext | None:
+    source = shape.object_or_none("sent")
+    if source is None:
+        return None
+    inner = Shape(source)
+    return SentContext(
+        tokens=inner.integer("tokens"),
+        budget_tokens=inner.integer("budget_tokens"),
+        tools_digest=inner.text("tools_digest"),
+        epoch_seq=inner.integer_or_zero("epoch_seq"),
+    )
+
+
 def _request(call: Shape) -> ToolCallRequest:
     return ToolCallRequest(
         tool_call_id=call.text("tool_call_id"),
@@ -244,7 +278,10 @@ _READERS: dict[str, Callable[[Shape, _Shared], Entry]] = {
     NotebookEntry.kind: lambda shape, shared: NotebookEntry(
         content=shape.text("content"), **shared
     ),
-    EpochEntry.kind: lambda shape, shared: EpochEntry(reason=shape.text("reason"), **shared),
+    WidgetEntry.kind: lambda shape, shared: WidgetEntry(
+        widget=shape.text("widget"), state=shape.object("state"), **shared
+    ),
+    EpochEntry.kind: _epoch,
     CompactionEntry.kind: _compaction,
     ClearEntry.kind: lambda _, shared: ClearEntry(**shared),
     RollbackEntry.kind: _rollback,

@@ -15,12 +15,16 @@ from typing import Any
 
 from nplt_storage.facts.entries import (
     CheckpointEntry,
+    CompactionEntry,
     Entry,
+    EpochEntry,
     ModelInputEntry,
     ModelOutputEntry,
     RollbackEntry,
+    SentContext,
     ToolResultsEntry,
     UnknownEntry,
+    WidgetEntry,
 )
 from nplt_storage.facts.json_values import JsonObject
 from nplt_storage.facts.sections import sections_as_json
@@ -30,8 +34,6 @@ _WRITTEN: dict[str, tuple[str, ...]] = {
     "fault": ("code", "state"),
     "system_instruction": (),
     "notebook": (),
-    "epoch": ("reason",),
-    "compaction": ("from_seq", "through_seq"),
     "clear": (),
     "quarantine": ("target_seq", "code"),
     "forked": ("from_session_id", "at_seq"),
@@ -82,8 +84,15 @@ def _own_fields(entry: Entry) -> dict[str, Any]:
         case ToolResultsEntry():
             own["tool_calls"] = [_result_as_object(result) for result in entry.results]
             own["call"] = entry.call
+        case CompactionEntry():
+            own |= {"from_seq": entry.from_seq, "through_seq": entry.through_seq}
+            own |= _call_fields(entry)
         case RollbackEntry():
             own |= _rollback_fields(entry)
+        case EpochEntry():
+            own |= _epoch_fields(entry)
+        case WidgetEntry():
+            own |= {"widget": entry.widget, "state": dict(entry.state)}
         case CheckpointEntry():
             own["state"] = dict(entry.state)
         case _:
@@ -107,6 +116,40 @@ def _output_fields(entry: ModelOutputEntry) -> dict[str, Any]:
     }
     if entry.reasoning:
         own["reasoning"] = entry.reasoning
+    own |= _call_fields(entry)
+    if entry.stop_reason is not None:
+        own["stop_reason"] = entry.stop_reason
+    if entry.error is not None:
+        own["error"] = dict(entry.error)
+    if entry.sections is not None:
+        own["sections"] = sections_as_json(entry.sections, entry.content)
+    if entry.sent is not None:
+        own["sent"] = _sent_as_object(entry.sent)
+    return own
+
+
+def _sent_as_object(sent: SentContext) -> dict[str, Any]:
+    source: dict[str, Any] = {
+        "tokens": sent.tokens,
+        "budget_tokens": sent.budget_tokens,
+        "tools_digest": sent.tools_digest,
+    }
+    if sent.epoch_seq:
+        source["epoch_seq"] = sent.epoch_seq
+    return source
+
+
+def _epoch_fields(entry: EpochEntry) -> dict[str, Any]:
+    own: dict[str, Any] = {"reason": entry.reason}
+    for name in ("omitted_through", "gist_through", "summary_through", "budget_tokens", "screen"):
+        if value := getattr(entry, name):
+            own[name] = value
+    return own
+
+
+def _call_fields(entry: ModelOutputEntry | CompactionEntry) -> dict[str, Any]:
+    """Who was called, and what that was billed for."""
+    own: dict[str, Any] = {}
     if entry.invocation is not None:
         own["invocation"] = {
             "provider": entry.invocation.provider,
@@ -115,20 +158,16 @@ def _output_fields(entry: ModelOutputEntry) -> dict[str, Any]:
         }
     if entry.usage is not None:
         own["usage"] = dict(entry.usage)
-    if entry.stop_reason is not None:
-        own["stop_reason"] = entry.stop_reason
-    if entry.error is not None:
-        own["error"] = dict(entry.error)
-    if entry.sections is not None:
-        own["sections"] = sections_as_json(entry.sections, entry.content)
     return own
 
 
 def _rollback_fields(entry: RollbackEntry) -> dict[str, Any]:
     own: dict[str, Any] = {"to_seq": entry.to_seq}
-    for name in ("message_count", "preview", "system_seq", "notebook_seq"):
+    for name in ("message_count", "preview", "system_seq", "notebook_seq", "compaction_seq"):
         if value := getattr(entry, name):
             own[name] = value
+    if entry.widget_seqs:
+        own["widget_seqs"] = [list(landmark) for landmark in entry.widget_seqs]
     if entry.hidden is not None:
         own["hidden"] = [list(range_) for range_ in entry.hidden]
     return own

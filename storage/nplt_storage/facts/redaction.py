@@ -21,6 +21,7 @@ from nplt_storage.facts.entries import (
     CompactionEntry,
     DebugEntry,
     Entry,
+    EpochEntry,
     FaultEntry,
     ModelInputEntry,
     ModelOutputEntry,
@@ -31,12 +32,13 @@ from nplt_storage.facts.entries import (
     SystemInstructionEntry,
     ToolResultsEntry,
     UnknownEntry,
+    WidgetEntry,
 )
 from nplt_storage.facts.json_values import JsonObject, JsonValue
 from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
 
 REDACTED: Final = "[redacted]"
-_QUOTED_BY_CHECKPOINTS: Final = ("name", "preview", "system_instruction", "notebook")
+_QUOTED_BY_CHECKPOINTS: Final = ("name", "preview", "system_instruction", "notebook", "content")
 
 
 def redacted(entry: Entry, at: datetime) -> Entry:
@@ -57,6 +59,10 @@ def _without_words(entry: Entry) -> Entry:
             return replace(entry, results=tuple(map(_result_without_words, entry.results)))
         case RollbackEntry() if entry.preview:
             return replace(entry, preview=REDACTED)
+        case EpochEntry() if entry.screen:
+            return replace(entry, screen=REDACTED)
+        case WidgetEntry():
+            return replace(entry, state={})
         case RenamedEntry():
             return replace(entry, name=REDACTED)
         case AttachmentEntry():
@@ -101,7 +107,9 @@ def _state_without_words(state: Mapping[str, JsonValue]) -> JsonObject:
     """A checkpoint must go on counting; only what it quotes goes."""
     cleared: JsonObject = {}
     for name, value in state.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and name == "widgets":
+            cleared[name] = {widget: {} for widget in value}
+        elif isinstance(value, dict):
             cleared[name] = _state_without_words(value)
         else:
             quoted = isinstance(value, str) and value and name in _QUOTED_BY_CHECKPOINTS

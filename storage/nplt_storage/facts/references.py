@@ -10,12 +10,13 @@ from __future__ import annotations
 from nplt_storage.facts.entries import (
     CompactionEntry,
     Entry,
+    EpochEntry,
     ForkedEntry,
     QuarantineEntry,
     RollbackEntry,
 )
 
-_REFERRING = (RollbackEntry, CompactionEntry, QuarantineEntry, ForkedEntry)
+_REFERRING = (RollbackEntry, EpochEntry, CompactionEntry, QuarantineEntry, ForkedEntry)
 
 
 def wrong_reference(entry: Entry) -> str | None:
@@ -26,6 +27,8 @@ def wrong_reference(entry: Entry) -> str | None:
     match entry:
         case RollbackEntry():
             return _wrong(entry, entry.to_seq) or _wrong_state(entry)
+        case EpochEntry():
+            return _wrong_reach(entry)
         case CompactionEntry():
             if entry.from_seq > entry.through_seq:
                 return f"a compaction from {entry.from_seq} through {entry.through_seq} is empty"
@@ -42,8 +45,16 @@ def _wrong(entry: Entry, seq: int) -> str | None:
     return f"a {entry.kind} names entry {seq}, which is not there before it"
 
 
+def _wrong_reach(entry: EpochEntry) -> str | None:
+    reach = (entry.omitted_through, entry.gist_through, entry.summary_through)
+    if not 0 <= reach[0] <= reach[1] <= reach[2]:
+        return f"an epoch shows turns less the older they are: not so through {reach}"
+    return _wrong(entry, reach[2]) if reach[2] else None
+
+
 def _wrong_state(entry: RollbackEntry) -> str | None:
-    landmarks = (entry.message_count, entry.system_seq, entry.notebook_seq)
+    told = (entry.system_seq, entry.notebook_seq, entry.compaction_seq)
+    landmarks = (entry.message_count, *told, *(seq for _, seq in entry.widget_seqs))
     if min(landmarks) < 0 or max(landmarks) > entry.to_seq:
         return f"entry {entry.to_seq} can't have been left with {landmarks} before it"
     through = 0

@@ -98,6 +98,12 @@ class Shape:
             raise WrongShape(f"{name} is not a list of ranges")
         return tuple(_range(value, name) for value in values)
 
+    def named_numbers(self, name: str) -> tuple[tuple[str, int], ...]:
+        values = self._source.get(name, [])
+        if not isinstance(values, list):
+            raise WrongShape(f"{name} is not a list of names and numbers")
+        return tuple(_named_number(value, name) for value in values)
+
     def members(self, name: str) -> list[Shape]:
         values = self._source.get(name)
         if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
@@ -111,3 +117,11 @@ def _range(value: object, name: str) -> tuple[int, int]:
             return first, last
         case _:
             raise WrongShape(f"{name} holds something that is not a first and a last number")
+
+
+def _named_number(value: object, name: str) -> tuple[str, int]:
+    match value:
+        case [str(one), int(number)] if not isinstance(number, bool):
+            return one, number
+        case _:
+            raise WrongShape(f"{name} holds something that is not a name and a number")

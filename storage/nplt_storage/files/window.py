@@ -1,8 +1,9 @@
 """The end of a conversation, as far back as its next turn needs.
 
 The walk goes backward along what stands, jumping over what a rollback took back,
-until `conversation.ends` says that it is enough. The instruction and the notebook
-that hold are fetched by their numbers, wherever they stand.
+until `conversation.ends` says that it is enough. What holds until it is told anew
+(`conversation.landmarks`) is fetched by its number, wherever it stands; so is the
+epoch, which says how far back one needs to go.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nplt_storage.conversation.ends import Enough, Walk
+from nplt_storage.conversation.landmarks import landmarks_of
 from nplt_storage.conversation.rows import ConversationRow
-from nplt_storage.facts.entries import Entry
+from nplt_storage.facts.entries import Entry, EpochEntry
 from nplt_storage.facts.lines import decode_verified
 from nplt_storage.files.reader import Line, LineReader, Read
 from nplt_storage.files.recovery import Tail
@@ -24,14 +26,19 @@ def read_end(
 ) -> list[Entry]:
     """In order; it may begin late, and has gaps where something does not stand."""
     lines = LineReader(read, first=tail.first, end=tail.end)
-    walk = Walk(enough or Enough(), unmet={seq for _, seq in row.unfinished})
+    epoch = _entry(lines, row.epoch_seq) if row.epoch_seq else None
+    walk = Walk(
+        enough or Enough(),
+        unmet={seq for _, seq in row.unfinished},
+        epoch=epoch if isinstance(epoch, EpochEntry) else None,
+    )
     for line in _standing(lines, tail, row.hidden):
         walk.take(decode_verified(line.data), len(line.data))
         if walk.is_over:
             break
     entries = walk.entries[::-1]
     first_seq = entries[0].seq if entries else 0
-    wanted = {row.system_seq, row.notebook_seq} - {0}
+    wanted = {*landmarks_of(row).values(), row.epoch_seq} - {0}
     far = [_entry(lines, seq) for seq in sorted(wanted) if seq < first_seq]
     return [*far, *entries]
 

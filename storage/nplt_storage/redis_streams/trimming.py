@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from nplt_storage.conversation.checkpoints import Checkpoint, checkpoint_state
+from nplt_storage.conversation.landmarks import Told, landmarks_of
 from nplt_storage.conversation.rows import fold_all
-from nplt_storage.conversation.views import content_of
 from nplt_storage.facts.entries import (
     CheckpointEntry,
     Entry,
@@ -87,16 +87,11 @@ def checkpoint_after(
     """The state once these entries are gone too."""
     last = gone[-1]
     row = replace(fold_all(before.row, gone), first_seq=last.seq + 1)
-    texts = {entry.seq: content_of(entry) for entry in gone}
-    state = Checkpoint(
-        row=row,
-        system_instruction=_text(row.system_seq, texts, before.system_instruction),
-        notebook=_text(row.notebook_seq, texts, before.notebook),
-    )
+    there = {entry.seq: entry for entry in (*before.told, *gone) if isinstance(entry, Told)}
+    told = tuple(there[seq] for seq in landmarks_of(row).values() if seq in there)
     return CheckpointEntry(
-        seq=last.seq, id=entry_id, timestamp=last.timestamp, state=checkpoint_state(state)
+        seq=last.seq,
+        id=entry_id,
+        timestamp=last.timestamp,
+        state=checkpoint_state(Checkpoint(row=row, told=told)),
     )
-
-
-def _text(seq: int, texts: dict[int, str | None], before: str | None) -> str | None:
-    return None if seq == 0 else texts.get(seq, before)

@@ -1,8 +1,8 @@
 """The end of a stream, as far back as the conversation's next turn needs.
 
 Backward along what stands, jumping over what a rollback took back, until
-`conversation.ends` says that it is enough. The instruction and the notebook that
-hold are fetched by number; what was trimmed is in the checkpoint.
+`conversation.ends` says that it is enough. What holds until it is told anew, and
+the epoch, are fetched by number; what was trimmed is in the checkpoint.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nplt_storage.conversation.ends import Enough, Walk
+from nplt_storage.conversation.landmarks import landmarks_of
 from nplt_storage.conversation.rows import ConversationRow
-from nplt_storage.facts.entries import Entry
+from nplt_storage.facts.entries import Entry, EpochEntry
 from nplt_storage.redis_streams.reading import StreamSource
 
 
@@ -19,7 +20,12 @@ def read_end(
     source: StreamSource, row: ConversationRow, *, enough: Enough | None = None
 ) -> list[Entry]:
     """In order; it may begin late and have gaps."""
-    walk = Walk(enough or Enough(), unmet={seq for _, seq in row.unfinished})
+    epoch = source.at(row.epoch_seq) if row.epoch_seq else None
+    walk = Walk(
+        enough or Enough(),
+        unmet={seq for _, seq in row.unfinished},
+        epoch=epoch if isinstance(epoch, EpochEntry) else None,
+    )
     bytes_before = source.bytes_read
     for entry in _standing(source, row.hidden):
         walk.take(entry, source.bytes_read - bytes_before)
@@ -28,8 +34,8 @@ def read_end(
             break
     entries = walk.entries[::-1]
     first_seq = entries[0].seq if entries else 0
-    wanted = sorted({row.system_seq, row.notebook_seq} - {0})
-    far = [source.at(seq) for seq in wanted if seq < first_seq]
+    wanted = {*landmarks_of(row).values(), row.epoch_seq} - {0}
+    far = [source.at(seq) for seq in sorted(wanted) if seq < first_seq]
     return [*(entry for entry in far if entry is not None), *entries]
 
 

@@ -15,6 +15,7 @@ from nplt_storage.testing.rules import (
     building,
     crashes,
     deleting,
+    landmarks,
     limits,
     pages,
     redacting,
@@ -28,6 +29,7 @@ from nplt_storage.testing.rules import (
 _BOOKS = (
     *(appending.RULES, writers.RULES, pages.RULES, rows.RULES, searching.RULES, building.RULES),
     *(blobs.RULES, redacting.RULES, deleting.RULES, said.RULES, rollbacks.RULES),
+    landmarks.RULES,
     *(crashes.RULES, limits.RULES),
 )
 RULES: tuple[Rule, ...] = tuple(rule for book in _BOOKS for rule in book)

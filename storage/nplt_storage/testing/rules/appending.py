@@ -23,7 +23,9 @@ from nplt_storage.facts.entries import (
     PinnedEntry,
     QuarantineEntry,
     RenamedEntry,
+    SentContext,
     SystemInstructionEntry,
+    WidgetEntry,
 )
 from nplt_storage.testing.expecting import expect, expect_equal, refused
 from nplt_storage.testing.maker import START, StoreMaker
@@ -102,12 +104,14 @@ def _one_of_each() -> list[Entry]:
             usage={"input_tokens": 2**64 - 1},
             state="failed",
             error={"code": "cut"},
+            sent=SentContext(tokens=9, budget_tokens=100, tools_digest="d"),
         ),
         prompt("t9"),
         fault("t9"),
         SystemInstructionEntry(content="be brief"),
         NotebookEntry(content="- milk"),
-        EpochEntry(reason="budget"),
+        WidgetEntry(widget="todo", state={"items": [{"text": "milk", "done": False}]}),
+        EpochEntry(reason="budget", gist_through=1, summary_through=2, screen="- milk"),
         CompactionEntry(content="they talked", from_seq=1, through_seq=2),
         ClearEntry(),
         QuarantineEntry(target_seq=1, code="odd", content="why"),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nplt_storage.conversation.paging import PageQuery
 from nplt_storage.errors import BadEntry, ConversationNotFound, StorageError
 from nplt_storage.facts.entries import (
     CheckpointEntry,
+    CompactionEntry,
     Entry,
+    EpochEntry,
     ModelSwitchedEntry,
     NotebookEntry,
     SystemInstructionEntry,
+    WidgetEntry,
 )
 from nplt_storage.store import ConversationStore
 from nplt_storage.testing.expecting import expect, expect_equal, refused
@@ -33,6 +37,8 @@ from nplt_storage.testing.writing import (
 )
 
 RULES = RuleBook()
+
+_TOLD = ("system_instruction", "notebook", "widget_states")
 
 
 def _turns_in(entries: Iterable[Entry]) -> dict[str, list[int]]:
@@ -95,15 +101,22 @@ async def what_was_trimmed_is_still_accounted_for(make: StoreMaker) -> None:
     store = await make.store(max_turns=2)
     writer = await Writer.create(make, store)
     await writer.write(SystemInstructionEntry(content="be brief"), NotebookEntry(content="- milk"))
+    await writer.write(WidgetEntry(widget="todo", state={"items": ["milk"]}))
+    await writer.write(prompt("t0"), replace(answer("t0"), usage={"input_tokens": 7}))
+    await writer.write(CompactionEntry(content="they talked", from_seq=4, through_seq=5))
+    await writer.write(EpochEntry(reason="compaction", summary_through=4))
     await writer.write(ModelSwitchedEntry(model="p/m"))
     await writer.turns(1, 7)
     for first in (8, 12):
         await writer.record.close()
         opened = await store.open("s1")
         history, whole = opened.history, writer.history
-        for what in ("system_instruction", "notebook", "model", "message_count", "head_seq"):
+        for what in (*_TOLD, "model", "message_count", "head_seq"):
             expect_equal(getattr(history, what), getattr(whole, what), what)
-        expect_equal(opened.row.name, "ask 1", "the name")
+        summaries = [(entry.seq, entry.content) for entry in history.compactions]
+        expect_equal(summaries, [(6, "they talked")], "the compaction")
+        expect_equal(opened.row.name, "hello", "the name")
+        expect_equal(opened.row.billed, (("", 1, 7, 0, 0),), "what was billed")
         writer = Writer(opened.record, writer.history, make.clock)
         await writer.turns(first, first + 3)
     expect_equal(list(_turns_in(await _kept(store))), ["t14", "t15"], "the turns that are kept")
@@ -117,13 +130,14 @@ async def what_was_told_right_before_the_cut_still_holds(make: StoreMaker) -> No
     told: list[Entry] = [
         SystemInstructionEntry(content="be frank"),
         NotebookEntry(content="- eggs"),
+        WidgetEntry(widget="todo", state={"items": ["eggs"]}),
     ]
-    for first, draft in zip((2, 4), told, strict=True):
+    for first, draft in zip((2, 4, 6), told, strict=True):
         await writer.write(draft)
         await writer.turns(first, first + 1)
         await writer.record.close()
         opened = await store.open("s1")
-        for what in ("system_instruction", "notebook"):
+        for what in _TOLD:
             expect_equal(getattr(opened.history, what), getattr(writer.history, what), what)
         writer = Writer(opened.record, writer.history, make.clock)
 

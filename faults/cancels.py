@@ -1,0 +1,143 @@
+"""P14: cancel at any moment leaves no call without a result, and one end of every turn.
+
+A real server, conversations with several clients each, and cancels at random
+moments. What the clients were told is compared with what is there, over the
+wire and in the files; then the server is stopped, started, and asked again. In
+the end every conversation is gone on with.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from faults.cancelling import Canceller
+from faults.ledger import Ledger
+from faults.plan import Plan
+from faults.progress import Progress
+from faults.reading import Records, records_in_the_files, records_on_the_wire
+from faults.results import Promised, Result
+from faults.sabotage import take_out_results
+from faults.serving import PATIENCE_SECONDS, ServerProgram, clean_environment
+from faults.talking import Finished, NotGranted, Talker
+from faults.whole_turns import ToldTurn, broken_turns, unheard, unpaired
+
+_ROOMS = 4
+_CLIENTS_PER_ROOM = 3
+_CAN_BE_MET = ("one that ran", "one that waited", "a tool", "one that was over")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Told:
+    turns: list[ToldTurn] = field(default_factory=list)
+    met: Counter[str] = field(default_factory=Counter)
+    in_time: int = 0
+
+    def __str__(self) -> str:
+        met = ", ".join(f"{self.met[name]:,} met {name}" for name in _CAN_BE_MET)
+        count = self.met.total()
+        return f"{count:,} cancels of {len(self.turns):,} turns, {self.in_time:,} in time ({met})"
+
+
+def cancels(plan: Plan) -> list[Result]:
+    with ServerProgram(plan.new_path("cancels") / "data") as server:
+        server.start()
+        told = _cancel_everywhere(plan, server.port, count=100 if plan.quick else 500)
+        complaints = [*unheard(told.turns), *_never_met(told), *_judge(server, told)]
+        server.kill()
+        if plan.sabotage:
+            take_out_results(server.data_dir)
+        server.start()
+        complaints += _judge(server, told)
+        results = _results_by_status(records_in_the_files(server.data_dir)[0])
+        complaints += _is_in_order(server.data_dir)
+        complaints += _go_on(server.port, {turn.session_id for turn in told.turns})
+    promised = Promised(number="P14", what="cancels at any moment")
+    return [promised.judged(list(dict.fromkeys(complaints)), f"{told}; results: {results}")]
+
+
+def _cancel_everywhere(plan: Plan, port: int, *, count: int) -> _Told:
+    with Talker(port, Ledger()) as talker:
+        rooms = [talker.create() for _ in range(_ROOMS)] * _CLIENTS_PER_ROOM
+    progress = Progress("P14 cancels", count)
+
+    def work(number: int) -> Canceller:
+        share = -(-(count - number) // len(rooms))
+        chance = plan.chance("cancels", number)
+        with Canceller(port, chance, cancels=share, cancelled=progress.step) as client:
+            client.work(rooms[number])
+        return client
+
+    told = _Told()
+    with ThreadPoolExecutor(len(rooms)) as threads:
+        for client in threads.map(work, range(len(rooms))):
+            told.turns += client.told
+            told.met += client.met
+            told.in_time += client.in_time
+    progress.end()
+    return told
+
+
+def _never_met(told: _Told) -> Iterator[str]:
+    for name in _CAN_BE_MET:
+        if not told.met[name]:
+            yield f"no cancel ever met {name}"
+
+
+def _judge(server: ServerProgram, told: _Told) -> list[str]:
+    on_the_wire, refused = records_on_the_wire(server.port)
+    in_the_files, unreadable = records_in_the_files(server.data_dir)
+    return [
+        *refused,
+        *unreadable,
+        *(f"on the wire: {said}" for said in broken_turns(told.turns, on_the_wire)),
+        *(f"in the files: {said}" for said in broken_turns(told.turns, in_the_files)),
+    ]
+
+
+def _is_in_order(data_dir: Path) -> list[str]:
+    command = [sys.executable, "-m", "nplt_server", "doctor", str(data_dir), "--json"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    if done.returncode == 0:
+        return []
+    return [f"the doctor says: {json.loads(done.stdout) if done.stdout else done.stderr}"]
+
+
+def _results_by_status(records: Records) -> str:
+    count = Counter(
+        str(result["status"])
+        for entries in records.values()
+        for entry in entries
+        if entry["kind"] == "tool_results"
+        for result in entry["tool_calls"]
+    )
+    return ", ".join(f"{count[status]:,} {status}" for status in sorted(count))
+
+
+def _go_on(port: int, rooms: set[str]) -> Iterator[str]:
+    with Talker(port, Ledger()) as talker:
+        for session_id in sorted(rooms):
+            try:
+                yield from (
+                    f"{session_id}: {said}" for said in unpaired(talker.context(session_id))
+                )
+                talker.attach(session_id)
+                told = talker.ask()
+            except NotGranted as refusal:
+                yield f"{session_id} can't be gone on with: {refusal}"
+                continue
+            if not isinstance(told, Finished) or told.state != "completed":
+                yield f"{session_id} can't be gone on with: {told}"

@@ -1,0 +1,119 @@
+"""What a turn leaves behind, whatever ended it: checked entry by entry.
+
+A prompt, then outputs, each call of them with exactly one result of the same
+id in the results that follow, then one end and nothing after it. And what the
+client was told (a receipt, one TURN_FINISHED) is what is there. A record like
+that can be shown to every provider. Pure, so that it can be checked itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, TypeAlias
+
+from faults.reading import ends_turn
+
+_Entries: TypeAlias = Sequence[Mapping[str, Any]]
+_SAID = ("model_input", "model_output", "tool_results", "fault")
+"""Facts about the conversation may stand between these."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ToldTurn:
+    """A prompt that was accepted, and every end of it that was heard."""
+
+    session_id: str
+    turn_id: str
+    seq: int
+    text: str
+    ends: list[tuple[str, int]] = field(default_factory=list)
+    """State and number of each TURN_FINISHED."""
+
+
+def broken_turns(told: Sequence[ToldTurn], records: Mapping[str, _Entries]) -> Iterator[str]:
+    """What is wrong, a sentence each."""
+    yield from _numbers(records)
+    found = {
+        turn_id: entries
+        for session in records.values()
+        for turn_id, entries in _by_turn(session).items()
+    }
+    for turn in told:
+        yield from _as_told(turn, found.get(turn.turn_id, []))
+    for turn_id in found.keys() - {turn.turn_id for turn in told}:
+        yield f"turn {turn_id} is there, and nobody was told of it"
+    for turn_id, entries in found.items():
+        yield from (f"turn {turn_id}: {said}" for said in _within(entries))
+
+
+def unheard(told: Sequence[ToldTurn]) -> Iterator[str]:
+    for turn in told:
+        if len(turn.ends) != 1:
+            yield f"turn {turn.turn_id} had {len(turn.ends)} TURN_FINISHED"
+
+
+def unpaired(rows: _Entries) -> Iterator[str]:
+    """Of what a model would be shown: a call without its result, or the other way round,
+    is what providers refuse."""
+    calls = Counter(_ids(row.get("tool_calls", ()) for row in rows))
+    results = Counter(_ids(row.get("results", ()) for row in rows))
+    for call_id in sorted(calls.keys() | results.keys()):
+        if (calls[call_id], results[call_id]) != (1, 1):
+            yield f"call {call_id} is shown {calls[call_id]}, its result {results[call_id]} times"
+
+
+def _ids(groups: Iterable[Iterable[Mapping[str, Any]]]) -> Iterator[str]:
+    return (str(one["tool_call_id"]) for group in groups for one in group)
+
+
+def _numbers(records: Mapping[str, _Entries]) -> Iterator[str]:
+    for session_id, entries in records.items():
+        if [entry["seq"] for entry in entries] != list(range(1, len(entries) + 1)):
+            yield f"the entries of {session_id} are not numbered from 1 to {len(entries)}"
+
+
+def _by_turn(entries: _Entries) -> dict[str, list[Mapping[str, Any]]]:
+    said = [entry for entry in entries if entry.get("turn_id") and entry["kind"] in _SAID]
+    said.sort(key=lambda entry: str(entry["turn_id"]))  # stable: their order stays
+    return {
+        turn_id: list(of_turn)
+        for turn_id, of_turn in groupby(said, key=lambda entry: str(entry["turn_id"]))
+    }
+
+
+def _as_told(turn: ToldTurn, entries: _Entries) -> Iterator[str]:
+    name = f"turn {turn.turn_id} ({turn.text[:24]!r})"
+    prompts = [(e["seq"], e["content"]) for e in entries if e["kind"] == "model_input"]
+    if prompts != [(turn.seq, turn.text)]:
+        yield f"{name}: accepted as entry {turn.seq}, there are {prompts}"
+    ends = [(_state(entry), entry["seq"]) for entry in entries if ends_turn(dict(entry))]
+    if ends != turn.ends[:1]:
+        yield f"{name}: told to have ended as {turn.ends}, there are {ends}"
+
+
+def _state(entry: Mapping[str, Any]) -> str:
+    return str(entry.get("state") or "completed")
+
+
+def _within(entries: _Entries) -> Iterator[str]:
+    if entries[0]["kind"] != "model_input":
+        yield f"begins with {entries[0]['kind']}, entry {entries[0]['seq']}"
+    ends = [place for place, entry in enumerate(entries) if ends_turn(dict(entry))]
+    if ends != [len(entries) - 1]:
+        yield f"has {len(ends)} ends, and should have one, at its end"
+    open_calls: list[str] = []
+    for entry in entries:
+        ids = [call["tool_call_id"] for call in entry["tool_calls"]]
+        if entry["kind"] == "tool_results":
+            if ids != open_calls or not ids:
+                yield f"entry {entry['seq']} has results of {ids} for calls of {open_calls}"
+            open_calls = []
+            continue
+        if open_calls:
+            yield f"calls {open_calls} have no result before entry {entry['seq']}"
+        open_calls = ids
+    if open_calls:
+        yield f"calls {open_calls} have no result"

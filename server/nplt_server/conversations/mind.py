@@ -1,0 +1,220 @@
+"""What one conversation thinks with: its state, what a model is shown of it, what that costs.
+
+Before each call the context is put together, and if it can't go on from what was
+sent last, an epoch entry that says why is written first. Filling up is an event:
+listeners may answer it (the built-in one begins a new epoch), and whatever comes
+of that, the context fits. Made with a conversation's first turn or question: one
+in which nothing is said has no mind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import islice
+from typing import Final
+
+from nplt_protocol.json_values import JsonObject
+from nplt_server import debug
+from nplt_server.agent_state import AgentState, Write
+from nplt_server.context.fitting import ContextTooSmall
+from nplt_server.context.measuring import Measure
+from nplt_server.context.projection import Projection
+from nplt_server.context.scene import Asked
+from nplt_server.context.summaries import SummaryTask
+from nplt_server.context.views import CallFrame, ContextView
+from nplt_server.conversations.compression import OverThreshold
+from nplt_server.conversations.household import Household
+from nplt_server.conversations.ledger import Ledger
+from nplt_server.conversations.summarizing import summarize
+from nplt_server.errors import ProviderError, WindowTooSmall
+from nplt_storage.conversation.views import model_name
+from nplt_storage.facts.entries import CompactionEntry, Entry, EpochEntry, ModelOutputEntry
+
+log = logging.getLogger(__name__)
+
+_LOOKED_BACK_MAX: Final = 200
+"""Entries; a model that answered none of them starts afresh."""
+
+
+class Mind:
+    __slots__ = (
+        "_announce",
+        "_house",
+        "_ledger",
+        "_projection",
+        "_state",
+        "_write",
+        "is_summarizing",
+    )
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        *,
+        household: Household,
+        write: Write,
+        announce: Callable[[str, JsonObject], None],
+    ) -> None:
+        self._ledger = ledger
+        self._house = household
+        self._write = write
+        self._announce = announce
+        self._state: AgentState | None = None
+        self._projection: Projection | None = None
+        self.is_summarizing = False
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._ledger
+
+    @property
+    def state(self) -> AgentState:
+        history = self._ledger.history  # another one, if it was read again
+        if self._state is None or self._state.history is not history:
+            widgets = self._house.thinking.widgets
+            self._state = AgentState(history, widgets=widgets, write=self._write)
+        return self._state
+
+    @property
+    def projection(self) -> Projection:
+        """For who has waited for the counter."""
+        history = self._ledger.history
+        if self._projection is None or self._projection.history is not history:
+            thinking = self._house.thinking
+            measure = Measure(thinking.counting.now)
+            self._projection = Projection(history, measure, policy=thinking.rules.policy)
+        return self._projection
+
+    # Before a call
+
+    def frame(self, model: str) -> CallFrame:
+        thinking = self._house.thinking
+        self._remember_correction(model)
+        offer = self._house.tools.offer
+        budget = thinking.facts(model).budget_tokens
+        corrected = thinking.counting.correction.budget_in_counted(model, budget)
+        return CallFrame(
+            # Who counts too much begins epochs a little early, and that is all.
+            budget_tokens=min(budget, corrected),
+            tools_tokens=thinking.counting.tokens_of_tools(offer),
+            tools_digest=offer.digest,
+            threshold=thinking.rules.threshold,
+            keep=thinking.rules.keep,
+        )
+
+    async def prepare(self, turn_id: str, model: str) -> ContextView:
+        """What the next call of a turn is shown; on the way an epoch may begin."""
+        await self._house.thinking.counting.counter()
+        frame = self.frame(model)
+        draft = self.projection.due_epoch(turn_id, frame, screen=self.state.screen())
+        if draft is not None and draft.reason == "budget":
+            await self._house.thinking.over_threshold(
+                OverThreshold(session_id=self._ledger.session_id, turn_id=turn_id, answer=draft),
+                self,
+            )
+        elif draft is not None:
+            await self.begin_epoch(draft)
+        view = self.view(turn_id, frame)
+        debug.context(
+            "context of a call",
+            session=self._ledger.session_id,
+            turn=turn_id,
+            messages=len(view.messages),
+            tokens=view.tokens,
+            budget=frame.budget_tokens,
+            epoch=view.selection.epoch_seq,
+            trimmed=view.is_trimmed,
+        )
+        return view
+
+    def view(
+        self, asked: Asked, frame: CallFrame, *, epoch: EpochEntry | None = None
+    ) -> ContextView:
+        try:
+            return self.projection.context(asked, frame, epoch=epoch)
+        except ContextTooSmall as error:
+            raise WindowTooSmall(str(error)) from None
+
+    def _remember_correction(self, model: str) -> None:
+        """What was learned in an earlier life stands in the record: without it a model's
+        budget would be another one after a restart, and a new epoch due."""
+        counting = self._house.thinking.counting
+        if model in counting.correction.ratios:
+            return
+        entries = self._ledger.history.entries
+        outputs = (entries[place] for place in range(len(entries) - 1, -1, -1))
+        for entry in islice(outputs, _LOOKED_BACK_MAX):
+            if not isinstance(entry, ModelOutputEntry) or not (entry.sent and entry.usage):
+                continue
+            real = entry.usage.get("input_tokens")
+            if entry.invocation and model_name(entry.invocation) == model and isinstance(real, int):
+                counting.observe(model, counted=entry.sent.tokens, real=real)
+                return
+
+    # Epochs and summaries
+
+    async def begin_epoch(self, draft: EpochEntry) -> EpochEntry:
+        epoch = await self._record(draft)
+        assert isinstance(epoch, EpochEntry)
+        self._announce("epoch", {"epoch": epoch.seq, "reason": epoch.reason})
+        return epoch
+
+    def summarize_beside(self, asked: Asked, epoch: EpochEntry) -> None:
+        """While the conversation goes on; once there is a summary, the next turn's
+        epoch shows it."""
+        task = self.projection.summary_task(asked, epoch)
+        if self._house.thinking.summarizer is None or task is None or self.is_summarizing:
+            return
+        self.is_summarizing = True
+
+        async def work() -> None:
+            try:
+                await self.summarize(task)
+            finally:
+                self.is_summarizing = False
+
+        self._house.spawn(work)
+
+    async def summarize(self, task: SummaryTask) -> CompactionEntry | None:
+        """`None`: it did not work out, and nothing depends on it."""
+        thinking = self._house.thinking
+        if thinking.summarizer is None:
+            return None
+        room = thinking.facts(thinking.summarizer).budget_tokens * 3 // 4
+        provider, invocation = self._house.router.route(thinking.summarizer)
+        measure = self.projection.measure
+        try:
+            text, usage = await summarize(
+                task.messages,
+                provider=provider,
+                invocation=invocation,
+                fits=lambda text: measure.text(text) <= room,
+                seconds_max=thinking.summary_seconds_max,
+            )
+            entry = await self._record(
+                CompactionEntry(
+                    content=text,
+                    from_seq=task.from_seq,
+                    through_seq=task.through_seq,
+                    invocation=invocation,
+                    usage=usage.as_json() if usage else None,
+                )
+            )
+        except (ProviderError, TimeoutError) as error:
+            log.warning("%s: no summary: %s", self._ledger.session_id, error or "time-out")
+            return None
+        except Exception:
+            log.exception("%s: no summary", self._ledger.session_id)
+            return None
+        assert isinstance(entry, CompactionEntry)
+        self._announce(
+            "compacted",
+            {"compaction": entry.seq, "from_seq": task.from_seq, "through_seq": task.through_seq},
+        )
+        return entry
+
+    async def _record(self, draft: Entry) -> Entry:
+        entry = await self._write(lambda: draft)
+        assert entry is not None
+        return entry

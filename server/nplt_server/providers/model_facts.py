@@ -1,0 +1,27 @@
+"""What is known of one model besides its name: how much fits, and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nplt_server.tokens.prices import ModelPrices
+
+CONTEXT_TOKENS = 128_000
+"""Of a model nobody said anything about."""
+OFFLINE_CONTEXT_TOKENS = 16_000_000
+"""Of one that only says what it heard: whatever fits a message fits it."""
+_OUTPUT_TOKENS = 4_096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    context_tokens: int = CONTEXT_TOKENS
+    output_tokens: int | None = None
+    prices: ModelPrices | None = None
+
+    @property
+    def budget_tokens(self) -> int:
+        """What may be sent: the window without the room for the answer."""
+        answer = self.output_tokens or min(_OUTPUT_TOKENS, self.context_tokens // 4)
+        # A setting that leaves nothing to send is a mistake no call can mend.
+        return max(self.context_tokens - answer, self.context_tokens // 8)

@@ -1,0 +1,130 @@
+"""What a model is shown, which tools it has, what it cost: asked over real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tests.conftest import Connect
+from tests.support.raw_client import (
+    COMPACT,
+    CONTEXT_REQUEST,
+    HISTORY_REQUEST,
+    ROLLBACK,
+    TOOLS,
+    USAGE,
+    RawClient,
+)
+from tests.support.server_process import ServerProcess
+
+
+@pytest.fixture
+def server(shared_server: ServerProcess) -> ServerProcess:
+    return shared_server
+
+
+@pytest.fixture
+def client(connect: Connect) -> RawClient:
+    raw = connect()
+    raw.hello()
+    return raw
+
+
+def test_a_context_is_accounted_for_entry_by_entry(client: RawClient) -> None:
+    client.ask("hello there")
+    account = client.request(CONTEXT_REQUEST, {"text": "and now?"}).json
+    shown = [row for row in account["entries"] if "detail" in row]
+    assert [(row["role"], row["content"]) for row in shown] == [
+        ("user", "hello there"),
+        ("assistant", "hello there"),
+        ("user", "and now?"),
+    ]
+    assert sum(row["tokens"] for row in account["entries"]) == account["totals"]["tokens"]
+    assert account["budget_tokens"] > account["totals"]["tokens"]
+
+
+def test_a_notebook_is_kept_shown_and_taken_back(client: RawClient) -> None:
+    client.ask('!tool notebook {"action": "write", "text": "milk"}')
+    client.ask("what is in it?")
+    account = client.request(CONTEXT_REQUEST).json
+    results = next(row for row in account["entries"] if "results" in row)
+    assert "## Notebook\nmilk" in results["results"][0]["result"]
+    client.request(ROLLBACK, {"to_seq": 1})
+    client.ask("and now?")
+    account = client.request(CONTEXT_REQUEST).json
+    assert "milk" not in str([row.get("content") for row in account["entries"]])
+
+
+def test_a_rollback_takes_the_later_turns_out_of_what_a_model_sees(client: RawClient) -> None:
+    client.ask("one")
+    client.ask("two")
+    done = client.request(ROLLBACK, {"to_seq": 2}).json
+    assert done["head_seq"] == 5
+    account = client.request(CONTEXT_REQUEST).json
+    assert [row["content"] for row in account["entries"] if "detail" in row] == ["one", "one"]
+    page = client.request(HISTORY_REQUEST).json
+    assert [message["content"] for message in page["messages"]] == ["one", "one"]
+
+
+def test_tools_are_listed_with_schema_class_and_policy(client: RawClient) -> None:
+    tools = {tool["name"]: tool for tool in client.request(TOOLS).json["tools"]}
+    assert list(tools) == [
+        "now",
+        "sys_monitor",
+        "read_result",
+        "search_history",
+        "notebook",
+        "todo",
+    ]
+    assert (tools["notebook"]["class"], tools["notebook"]["policy"]) == ("write", "allow")
+    assert tools["sys_monitor"]["schema"]["properties"]["metric"]["enum"] == [
+        "cpu",
+        "memory",
+        "disk",
+        "all",
+    ]
+
+
+def test_usage_tells_billed_occupied_and_estimated_apart(client: RawClient) -> None:
+    client.ask("three small words")
+    client.ask("again")
+    usage = client.request(USAGE).json
+    assert usage["billed"]["input_tokens"] == 3 + 7
+    assert usage["billed"]["calls"] == 2
+    assert usage["occupancy"]["tokens"] == 7 + 1
+    assert usage["estimate"]["tokens"] > 7
+    assert "cost" not in usage
+
+
+def test_compacting_tells_what_it_freed_and_an_empty_conversation_has_nothing_to(
+    client: RawClient,
+) -> None:
+    assert client.request(COMPACT).json["code"] == "conflict"
+    for number in range(6):
+        client.ask(f"{number} " + "word " * 100)
+    done = client.request(COMPACT).json
+    assert done["reason"] == "asked"
+    assert done["tokens_after"] < done["tokens_before"]
+    account = client.request(CONTEXT_REQUEST).json
+    assert account["epoch"] == done["epoch"]
+    assert "live" not in {row.get("detail") for row in account["entries"][:3]}
+
+
+def test_a_context_survives_a_restart_word_for_word(
+    start_server: Callable[..., ServerProcess], connect: Connect
+) -> None:
+    small = {"offline/echo": {"context_tokens": 2048, "output_tokens": 512}}
+    server = start_server(models=small)
+    client = connect(server)
+    session_id = client.hello()["session_id"]
+    for number in range(14):
+        client.ask(f"{number} " + "word " * 100)
+    before = client.request(CONTEXT_REQUEST, {"text": "go on"}).json
+    assert before["epoch"] > 0
+    assert "begins_epoch" not in before
+    server.kill()
+    again = connect(server.start())
+    again.hello()
+    asked = {"text": "go on", "session_id": session_id}
+    after = again.request(CONTEXT_REQUEST, asked).json
+    assert after["entries"] == before["entries"]

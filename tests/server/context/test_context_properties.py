@@ -1,0 +1,190 @@
+"""What holds of every context, whatever has happened in a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.server.context.context_stage import Quarters, Talk, words
+from tests.server.context.naive_context import naive_context
+
+from nplt_server.context.account import account
+from nplt_server.context.measuring import Measure
+from nplt_server.context.messages import (
+    ContextMessage,
+    ToolResultsMessage,
+    tool_calls_of,
+)
+from nplt_server.context.projection import Projection
+from nplt_storage.facts.entries import (
+    ClearEntry,
+    CompactionEntry,
+    QuarantineEntry,
+    RollbackEntry,
+    SystemInstructionEntry,
+)
+
+
+class Life:
+    """A conversation to which anything may happen."""
+
+    def __init__(self, *, turns_max: int | None) -> None:
+        self.talk = Talk(budget=600, turns_max=turns_max)
+        self.waiting: list[str] = []
+
+    def turn(self, size: int) -> None:
+        self.run(words(size + 1), answer=words(size // 2 + 1))
+
+    def tools(self, size: int) -> None:
+        self.run("go", steps=size % 3 + 1, result=words(size + 1))
+
+    def giant(self, size: int) -> None:
+        self.run(words(10 * size + 1), steps=1, result=words(20 * size + 1))
+
+    def small_model(self, size: int) -> None:
+        self.talk.budget = 150
+        self.run(words(size + 1), steps=size % 2)
+        self.talk.budget = 600
+
+    def failure(self, size: int) -> None:
+        turn_id = self.begin(words(size + 1))
+        self.talk.call(turn_id)
+        self.talk.fail(turn_id)
+
+    def cancelled_tools(self, size: int) -> None:
+        turn_id = self.begin()
+        self.talk.call(turn_id)
+        self.talk.output(turn_id, calls=2)
+        for asked in (turn_id, None, turn_id):
+            check_projection(self.talk, asked)
+        self.talk.fail(turn_id)
+
+    def wait(self, size: int) -> None:
+        self.waiting.append(self.talk.prompt(words(size + 1), waits=True))
+
+    def cancel(self, size: int) -> None:
+        if self.waiting:
+            self.talk.fail(self.waiting.pop())
+
+    def overtake(self, size: int) -> None:
+        """Two prompts wait behind a running turn, and the second one is cancelled."""
+        talk, turn_id = self.talk, self.begin(words(size + 1))
+        talk.call(turn_id)
+        talk.output(turn_id, calls=2)
+        self.wait(size)
+        talk.fail(talk.prompt("never mind", waits=True))
+        talk.results(turn_id, words(size + 1))
+        for asked in (turn_id, None, turn_id):
+            check_projection(talk, asked)
+        talk.call(turn_id)
+        talk.output(turn_id)
+        check_projection(talk, None)
+
+    def note(self, size: int) -> None:
+        self.talk.note(words(size % 40 + 1))
+
+    def clear(self, size: int) -> None:
+        self.talk.write(ClearEntry())
+
+    def instruct(self, size: int) -> None:
+        self.talk.write(SystemInstructionEntry(content=words(size % 30 + 1)))
+
+    def other_tools(self, size: int) -> None:
+        self.talk.tools_digest = f"tools {size % 3}"
+
+    def quarantine(self, size: int) -> None:
+        if head := self.talk.history.head_seq:
+            target = 1 + size % head
+            self.talk.write(QuarantineEntry(target_seq=target, code="refused", content="no"))
+
+    def compact(self, size: int) -> None:
+        if head := self.talk.history.head_seq:
+            through = 1 + size % head
+            self.talk.write(CompactionEntry(content=words(9), from_seq=1, through_seq=through))
+
+    def roll_back(self, size: int) -> None:
+        while self.waiting:
+            self.cancel(size)
+        if self.talk.history.head_seq > 1:
+            to_seq = 1 + size % (self.talk.history.head_seq - 1)
+            self.talk.write(RollbackEntry(to_seq=to_seq))
+
+    def begin(self, text: str = "hello") -> str:
+        """After those that wait, as in the server."""
+        while self.waiting:
+            self.talk.run(self.waiting.pop(0))
+        return self.talk.prompt(text)
+
+    def run(self, text: str, *, steps: int = 0, result: str = "", answer: str = "well") -> None:
+        self.talk.run(self.begin(text), steps=steps, result=result, answer=answer)
+
+
+Deed = Callable[[Life, int], None]
+SAID: list[Deed] = [Life.turn, Life.tools, Life.giant, Life.small_model, Life.failure]
+SAID += [Life.cancelled_tools, Life.wait, Life.cancel, Life.overtake]
+CHANGED: list[Deed] = [Life.note, Life.clear, Life.instruct, Life.other_tools]
+CHANGED += [Life.quarantine, Life.compact, Life.roll_back]
+deeds = st.lists(
+    st.tuples(st.sampled_from([*SAID, *[Life.turn] * 5, *CHANGED]), st.integers(0, 199)),
+    max_size=10,
+)
+
+
+@given(deeds, st.sampled_from([None, None, 2]))
+def test_every_context_fits_is_whole_in_order_extends_the_last_and_adds_up(
+    lived: list[tuple[Deed, int]], turns_max: int | None
+) -> None:
+    life = Life(turns_max=turns_max)
+    for deed, size in lived:
+        deed(life, size)
+        check_projection(life.talk, life.waiting[0] if life.waiting else None)
+    check_requests(life.talk)
+
+
+def check_projection(talk: Talk, turn_id: str | None) -> None:
+    """What the kept projection says is what one made anew says, and adds up."""
+    view = talk.projection.context(turn_id, talk.frame)
+    anew = Projection(talk.history, Measure(Quarters())).context(turn_id, talk.frame)
+    assert list(view.messages) == list(anew.messages)
+    assert list(view.sizes) == list(anew.sizes)
+    assert view.tokens == anew.tokens == sum(view.sizes) + talk.tools_tokens
+    check_whole(list(view.messages))
+    if not view.is_trimmed:
+        first = view.has_head + (view.messages[:1] != [] and view.messages[0].role == "system")
+        shown = [(message.seq, message.level) for message in view.messages[first:]]
+        assert shown == naive_context(talk.history, turn_id)
+    rows = account(talk.history, view, turn_id)
+    assert sum(row.tokens for row in rows) == view.tokens
+    told = [row for row in rows if row.seq]
+    assert [row.seq for row in told[1:]] == [row.through_seq + 1 for row in told[:-1]]
+    assert not told or (told[0].seq, told[-1].through_seq) == (1, talk.history.head_seq)
+
+
+def check_whole(messages: Sequence[ContextMessage]) -> None:
+    """Every call is followed by its results; each turn's messages are in order."""
+    for place, message in enumerate(messages):
+        after = messages[place + 1] if place + 1 < len(messages) else None
+        calls = tool_calls_of(message)
+        if calls:
+            assert isinstance(after, ToolResultsMessage)
+            given = [result.tool_call_id for result in after.results]
+            assert given == [call.tool_call_id for call in calls]
+        if isinstance(message, ToolResultsMessage):
+            assert place
+            assert tool_calls_of(messages[place - 1])
+    asked = [message.seq for message in messages if message.role == "model_input" and message.seq]
+    # The head, if there is one, is numbered like the epoch it belongs to.
+    assert asked[1:] == sorted(asked[1:])
+
+
+def check_requests(talk: Talk) -> None:
+    """Each fits, and inside an epoch begins with the one before it."""
+    for request in talk.requests:
+        check_whole(request.messages)
+        assert request.view.tokens <= (request.view.frame.budget_tokens or 0)
+    for before, after in zip(talk.requests, talk.requests[1:], strict=False):
+        is_other = before.epoch is not after.epoch
+        slides = before.epoch is not None and talk.turns_max is not None
+        if not (is_other or slides or before.view.is_trimmed or after.view.is_trimmed):
+            assert after.messages[: len(before.messages)] == before.messages

@@ -1,0 +1,76 @@
+"""Taking back more than is in memory: the record knows, and is read again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import anyio
+from tests.server.household import Clock, make_household, model_of
+from tests.server.stage import Stage
+
+from nplt_server.context import ModelInputMessage
+from nplt_server.conversations import changes
+from nplt_server.conversations.registry import Registry
+from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
+from nplt_server.providers.base import ModelRequest
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.facts.entries import Entry, ModelInputEntry, ModelOutputEntry, NotebookEntry
+from nplt_storage.opening import StoreConfig, open_store
+from nplt_storage.store import ConversationStore, Origin
+
+TURNS = 3_000
+"""Twice as many entries: more than a conversation is opened with."""
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+async def write_long_conversation(store: ConversationStore) -> None:
+    history = ConversationHistory("s1")
+
+    def stamped(draft: Entry) -> Entry:
+        number = history.head_seq + 1
+        when = BEGAN + timedelta(seconds=number)
+        entry = history.stamp(draft, id=f"e{number}", timestamp=when)
+        history.add(entry)
+        return entry
+
+    entries = [stamped(NotebookEntry(content="milk"))]
+    for turn in range(TURNS):
+        entries.append(stamped(ModelInputEntry(turn_id=f"t{turn}", content=f"prompt {turn}")))
+        entries.append(stamped(ModelOutputEntry(turn_id=f"t{turn}", content=f"answer {turn}")))
+    async with store.build("s1", Origin(user="local", created_at=BEGAN)) as builder:
+        await builder.add(entries)
+
+
+async def test_a_rollback_to_before_what_is_held_is_done_and_told_to_the_model(
+    tmp_path: Path,
+) -> None:
+    requests: list[ModelRequest] = []
+
+    async def answer(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        requests.append(request)
+        yield TextPiece(text="well")
+        yield Stopped(reason="end")
+
+    store = await open_store(StoreConfig(), data_dir=tmp_path, clock=Clock())
+    await write_long_conversation(store)
+    async with anyio.create_task_group() as tasks:
+        registry = Registry(make_household(tasks, model_of(answer), store=store))
+        conversation = await registry.get("s1", "local")
+        assert conversation.history.first_seq > 1_000
+        done = await changes.roll_back(conversation, 5)
+        assert done.head_seq == 2 * TURNS + 2
+        assert [message.content for message in conversation.history.recent(9)] == [
+            "prompt 0",
+            "answer 0",
+            "prompt 1",
+            "answer 1",
+        ]
+        assert conversation.history.notebook == "milk"
+        await Stage(conversation).play("go on")
+        said = [m.content for m in requests[0].context if isinstance(m, ModelInputMessage)]
+        assert said[-3:] == ["prompt 0", "prompt 1", "go on"]
+        await conversation.close()
+        tasks.cancel_scope.cancel()
+    await store.close()

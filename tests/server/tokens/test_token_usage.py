@@ -1,0 +1,123 @@
+"""Billed, occupancy and estimate, each its own; and what it all cost, to the last digit."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nplt_server.tokens.prices import ModelPrices, as_amount
+from nplt_server.tokens.usage import (
+    Estimate,
+    Occupancy,
+    UsageSeries,
+    model_bills,
+    occupancy_of,
+)
+from nplt_storage.conversation.billing import Billed
+
+PRICES = {"openai/big": ModelPrices.of(1.25, 10, 0.125), "openai/small": ModelPrices.of(0.1, 0.4)}
+tokens = st.integers(0, 2**53 - 1)
+prices = st.decimals(0, 1000, places=4)
+
+
+def said(billed: Billed) -> UsageSeries:
+    return UsageSeries(
+        billed=model_bills(billed, PRICES),
+        occupancy=Occupancy(tokens=10, context_tokens=8192, source="api"),
+        estimate=Estimate(tokens=11, counter="o200k"),
+    )
+
+
+def test_the_three_series_stand_beside_each_other() -> None:
+    billed = (("openai/big", 2, 1_000_000, 2_000, 400_000), ("openai/small", 1, 50, 5, 0))
+    assert said(billed).as_json() == {
+        "billed": {
+            "input_tokens": 1_000_050,
+            "output_tokens": 2_005,
+            "cached_tokens": 400_000,
+            "calls": 3,
+            "models": [
+                {
+                    "model": "openai/big",
+                    "calls": 2,
+                    "input_tokens": 1_000_000,
+                    "output_tokens": 2_000,
+                    "cached_tokens": 400_000,
+                    "cost": "0.82",
+                },
+                {
+                    "model": "openai/small",
+                    "calls": 1,
+                    "input_tokens": 50,
+                    "output_tokens": 5,
+                    "cached_tokens": 0,
+                    "cost": "0.000007",
+                },
+            ],
+        },
+        "occupancy": {"tokens": 10, "context_tokens": 8192, "percent": 0.1, "source": "api"},
+        "estimate": {"tokens": 11, "counter": "o200k"},
+        "cost": {"amount": "0.820007", "currency": "USD"},
+    }
+
+
+def test_a_model_without_a_price_makes_the_total_partial() -> None:
+    account = said((("openai/small", 1, 10, 0, 0), ("offline/echo", 1, 10, 0, 0))).as_json()
+    assert account["cost"] == {"amount": "0.000001", "currency": "USD", "partial": True}
+
+
+@pytest.mark.parametrize("billed", [(), (("offline/echo", 1, 10, 5, 0),)])
+def test_without_any_price_nothing_is_said_of_cost(billed: Billed) -> None:
+    assert "cost" not in said(billed).as_json()
+
+
+def test_the_window_is_taken_by_what_the_provider_said_it_read_and_wrote() -> None:
+    usage = {"input_tokens": 700, "output_tokens": 50, "cached_tokens": 600}
+    assert occupancy_of(usage, counted=640, context_tokens=1000) == Occupancy(
+        tokens=750, context_tokens=1000, source="api"
+    )
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"input_tokens": 700}, {"output_tokens": True}])
+def test_it_is_taken_by_our_count_where_the_provider_said_nothing_whole(
+    usage: dict[str, int] | None,
+) -> None:
+    assert occupancy_of(usage, counted=640, context_tokens=1000) == Occupancy(
+        tokens=640, context_tokens=1000, source="counted"
+    )
+
+
+def test_of_a_window_nobody_knows_no_percentage_is_said() -> None:
+    assert Occupancy(tokens=5, context_tokens=0, source="counted").as_json() == {
+        "tokens": 5,
+        "source": "counted",
+    }
+
+
+@given(tokens, tokens, tokens, st.tuples(prices, prices, st.none() | prices))
+def test_a_cost_is_exact(
+    read: int, written: int, cached: int, each: tuple[Decimal, Decimal, Decimal | None]
+) -> None:
+    price_in, price_out, price_cached = each
+    model = ModelPrices(price_in=price_in, price_out=price_out, price_cached=price_cached)
+    from_cache = min(cached, read)
+    exact = (
+        (read - from_cache) * Fraction(price_in)
+        + from_cache * Fraction(price_in if price_cached is None else price_cached)
+        + written * Fraction(price_out)
+    ) / 1_000_000
+    cost = model.cost(input_tokens=read, output_tokens=written, cached_tokens=cached)
+    assert Fraction(cost) == exact
+    assert Fraction(as_amount(cost)) == exact
+
+
+@pytest.mark.parametrize(
+    ("cost", "amount"),
+    [("0", "0"), ("100", "100"), ("1E+3", "1000"), ("0.10", "0.1"), ("1E-8", "0.00000001")],
+)
+def test_an_amount_has_no_exponent_and_no_idle_zeros(cost: str, amount: str) -> None:
+    assert as_amount(Decimal(cost)) == amount

@@ -1,0 +1,322 @@
+"""MCP servers with bad manners, each a process of its own. None of them harms another, nor us."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.server.tools.mcp_house import (
+    NEVER,
+    SUPPORT,
+    McpHouse,
+    described,
+    mcp_house,
+    odd_server,
+    plain,
+)
+
+from nplt_protocol.json_values import JsonValue
+from nplt_server.tools.base import ToolFailed
+from nplt_server.tools.mcp.config import McpServerConfig
+from nplt_server.tools.mcp.connection import PAGES_MAX, TOOLS_MAX
+from nplt_server.tools.mcp.results import told
+from nplt_server.tools.mcp.server import RetryPauses
+from nplt_server.tools.mcp.servers import McpServers
+from nplt_server.tools.outside import OutsideAnyConversation
+
+ODD = plain("die", "hang", "garble", "complain", "colour", "strange", "process")
+
+
+async def process_of(house: McpHouse, server: str) -> int:
+    said = re.search(r"by (\d+)", await house.call(f"{server}__process"))
+    assert said is not None
+    return int(said[1])
+
+
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def silent(name: str, *, seconds: float) -> McpServerConfig:
+    """It never answers, and ends when its input does."""
+    return McpServerConfig(
+        name=name, command=("sh", "-c", "cat >/dev/null"), connect_seconds_max=seconds
+    )
+
+
+async def test_a_list_in_pages_is_read_to_its_end_and_what_is_bad_in_it_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pages: list[list[JsonValue]] = [plain("c"), [described("b"), {"name": "bad"}], plain("a", "ü")]
+    async with mcp_house(odd_server("z", pages), odd_server("y", [plain("c")])) as house:
+        assert house.names == ["y__c", "z__a", "z__b", "z__c", "z___-607474ca"]
+        assert {tool.description.tool_class for tool in house.servers.tools} == {"network"}
+    assert "the tool bad is left out: its schema is not that of an object" in caplog.text
+
+
+async def test_of_too_many_tools_the_first_are_used() -> None:
+    many = plain(*(f"t{number}" for number in range(TOOLS_MAX + 1)))
+    async with mcp_house(odd_server("s", [many])) as house:
+        assert house.status("s").tools == TOOLS_MAX
+        assert f"s__t{TOOLS_MAX}" not in house.names
+
+
+async def test_a_list_of_too_many_pages_is_not_read_for_ever() -> None:
+    pages = [plain(f"t{number}") for number in range(PAGES_MAX + 1)]
+    async with mcp_house(odd_server("s", pages)) as house:
+        assert house.status("s").tools == PAGES_MAX
+
+
+async def test_two_servers_with_a_tool_of_the_same_name_are_told_apart() -> None:
+    async with mcp_house(odd_server("a", [ODD]), odd_server("b", [ODD])) as house:
+        assert await process_of(house, "a") != await process_of(house, "b")
+
+
+async def test_one_that_dies_is_missed_at_once_and_returns_while_others_go_on() -> None:
+    async with mcp_house(odd_server("a", [ODD]), odd_server("b", [ODD])) as house:
+        before = await process_of(house, "a"), await process_of(house, "b")
+        names, version = house.names, house.servers.version
+        with pytest.raises(ToolFailed, match="a is not connected; it went away during the call"):
+            await house.call("a__die")
+        assert await process_of(house, "b") == before[1]
+        await house.until_connected("a")
+        assert await process_of(house, "a") != before[0]
+        assert not is_alive(before[0])
+        # So no context has to be made anew.
+        assert (house.names, house.servers.version) == (names, version)
+
+
+async def test_while_one_is_away_a_call_fails_with_the_reason() -> None:
+    async with mcp_house(odd_server("a", [ODD]), again=NEVER) as house:
+        with pytest.raises(ToolFailed):
+            await house.call("a__die")
+        assert house.status("a").state == "waiting"
+        with pytest.raises(ToolFailed, match="a is not connected; it has closed the connection"):
+            await house.call("a__process")
+    assert house.status("a").state == "stopped"
+
+
+async def test_a_cancelled_call_is_told_to_the_server_and_the_connection_stays() -> None:
+    async with mcp_house(odd_server("a", [ODD])) as house:
+        process = await process_of(house, "a")
+        hanging = asyncio.create_task(house.call("a__hang"))
+        while "1 hanging" not in await house.call("a__process"):
+            pass
+        hanging.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hanging
+        while "1 cancelled" not in await house.call("a__process"):
+            pass
+        assert await process_of(house, "a") == process
+
+
+async def test_one_that_never_answers_delays_neither_others_nor_the_end() -> None:
+    async with mcp_house(
+        silent("quiet", seconds=3_600), odd_server("b", [ODD]), connected=False
+    ) as house:
+        await house.until_connected("b")
+        process = await process_of(house, "b")
+        assert house.status("quiet").state == "connecting"
+    assert not is_alive(process)
+
+
+async def test_one_that_never_answers_is_given_up_after_its_time() -> None:
+    async with mcp_house(silent("quiet", seconds=0.05), connected=False) as house:
+        await house.until(lambda: house.status("quiet").error is not None)
+        assert house.status("quiet").error == "it did not answer within 0.05 s"
+
+
+async def test_why_one_can_not_be_reached_is_told() -> None:
+    missing = McpServerConfig(name="missing", command=("/nowhere/to/be/found",))
+    nobody = McpServerConfig(name="nobody", url="http://127.0.0.1:1/mcp")
+    async with mcp_house(missing, nobody, connected=False) as house:
+        await house.until(lambda: all(status.error for status in house.servers.status))
+        assert house.status("missing").error == "it could not be started: No such file or directory"
+        assert house.status("nobody").error == "it could not be reached (ConnectError)"
+        assert house.names == []
+
+
+async def test_one_that_stays_away_is_asked_less_and_less_often(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    missing = McpServerConfig(name="missing", command=("/nowhere/to/be/found",))
+    pauses = RetryPauses(seconds_min=0.001, seconds_max=0.003)
+
+    def seen() -> list[str]:
+        return [line.rpartition("again in ")[2] for line in caplog.messages]
+
+    async with mcp_house(missing, connected=False, again=pauses) as house:
+        await house.until(lambda: len(seen()) >= 4)
+    assert seen()[:4] == ["0.001 s", "0.002 s", "0.003 s", "0.003 s"]
+
+
+def at(port: int, **headers: str) -> McpServerConfig:
+    return McpServerConfig(name="web", url=f"http://127.0.0.1:{port}/mcp", headers=headers)
+
+
+@contextmanager
+def web_server(port: int = 0) -> Iterator[int]:
+    """On a port of the loopback; killed in the end."""
+    command = [sys.executable, "-I", "-S", str(SUPPORT / "odd_mcp_server.py")]
+    tools = json.dumps([plain("process", "forget", "keys", "die")])
+    with subprocess.Popen([*command, str(port), tools], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.kill()
+
+
+async def test_one_that_is_met_by_http_is_met_again_when_it_returns() -> None:
+    with web_server() as port:
+        async with mcp_house(at(port)) as house:
+            before = await process_of(house, "web")
+            with pytest.raises(ToolFailed, match="web is not connected; it went away during"):
+                await house.call("web__die")
+            unreachable = "it could not be reached (ConnectError)"
+            await house.until(lambda: house.status("web").error == unreachable)
+            with web_server(port):
+                await house.until_connected("web")
+                assert await process_of(house, "web") != before
+
+
+async def test_each_request_by_http_carries_the_headers_it_was_given() -> None:
+    with web_server() as port:
+        async with mcp_house(at(port, **{"X-Key": "sesame"})) as house:
+            assert await house.call("web__keys") == '{"seen": ["sesame"]}'
+
+
+async def test_one_that_has_forgotten_us_is_greeted_again() -> None:
+    with web_server() as port:
+        async with mcp_house(at(port)) as house:
+            await house.call("web__forget")
+            with pytest.raises(ToolFailed, match="web refused: Session terminated"):
+                await house.call("web__process")
+            assert "process" in await house.until_answered("web__process")
+
+
+async def test_a_changed_list_is_read_again_when_the_server_says_so() -> None:
+    async with mcp_house(odd_server("a", [plain("renew")], [plain("new")])) as house:
+        version = house.servers.version
+        await house.call("a__renew")
+        await house.until(lambda: house.names == ["a__new"])
+        assert house.servers.version == version + 1
+
+
+async def test_noise_between_its_words_is_ignored() -> None:
+    async with mcp_house(odd_server("a", [ODD])) as house:
+        assert "garble" in await house.call("a__garble")
+        assert "process" in await house.call("a__process")
+
+
+async def test_what_it_complains_about_is_in_the_log_for_those_who_look_and_not_on_our_stderr(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG, "nplt_server.tools.mcp.child_stderr")
+    async with mcp_house(odd_server("a", [ODD])) as house:
+        await house.call("a__complain")
+    said = [line for line in caplog.messages if "a line of complaint" in line]
+    assert [line[:35] for line in said] == ["mcp a says: a line of complaint !!!"]
+    assert len(said[0]) < 600
+    assert capfd.readouterr() == ("", "")
+
+
+async def test_its_answers_are_cleaned() -> None:
+    async with mcp_house(odd_server("a", [ODD])) as house:
+        assert await house.call("a__colour") == "[31mred[0m\nnext"
+
+
+async def test_what_can_not_be_read_or_written_fails_that_call_alone() -> None:
+    async with mcp_house(odd_server("a", [ODD])) as house:
+        process = await process_of(house, "a")
+        with pytest.raises(ToolFailed, match="a gave an answer that can't be read"):
+            await house.call("a__strange")
+        with pytest.raises(ToolFailed, match="can't be written as JSON"):
+            await house.call("a__process", half="\ud83d")
+        assert await process_of(house, "a") == process
+
+
+async def test_without_the_sdk_it_is_said_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mcp"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    servers = McpServers([odd_server("a", [ODD])])
+    await servers.run()
+    assert [(status.state, status.error) for status in servers.status] == [
+        ("stopped", "the extra nplt[mcp] is not installed")
+    ]
+
+
+async def test_without_servers_there_is_nothing_to_run() -> None:
+    await McpServers([]).run()
+
+
+async def test_a_tool_kept_after_the_end_says_that_its_server_is_gone() -> None:
+    async with mcp_house(odd_server("a", [ODD])) as house:
+        tool = house.tool("a__process")
+    with pytest.raises(ToolFailed, match="a is not connected"):
+        await tool.run({}, OutsideAnyConversation())
+
+
+def test_what_is_no_text_is_told_in_brackets() -> None:
+    import mcp_types as sent
+
+    text = sent.TextResourceContents(uri="file:///a", mime_type="text/plain", text="inside")
+    blob = sent.BlobResourceContents(uri="file:///b", blob="AAAA")
+    result = sent.CallToolResult(
+        content=[
+            sent.TextContent(text="look:"),
+            sent.ImageContent(data="AAA=", mime_type="image/png"),
+            sent.AudioContent(data="AA==", mime_type="audio/\x1bwav"),
+            sent.ResourceLink(name="there", uri="http://x/\ny"),
+            sent.EmbeddedResource(resource=text),
+            sent.EmbeddedResource(resource=blob),
+        ]
+    )
+    assert told(result).split("\n") == [
+        "look:",
+        "[image/png, 2 bytes]",
+        "[audio/wav, 1 bytes]",
+        "[there: http://x/ y]",
+        "[file:///a, text/plain]",
+        "inside",
+        "[file:///b, unknown type, 3 bytes]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "data", "expected"),
+    [
+        ([], None, "(done; there was nothing to say)"),
+        ([], {"a": [1]}, '{"a": [1]}'),
+        (["two sunny days"], {"days": 2}, 'two sunny days\n{"days": 2}'),
+        (['{"days":2}'], {"days": 2}, '{"days":2}'),
+        (["7"], {"result": 7}, "7"),
+        (["a", "b"], {"result": ["a", "b"]}, "a\nb"),
+        (["ü"], {"result": "u"}, 'ü\n{"result": "u"}'),
+    ],
+)
+def test_data_is_shown_unless_the_text_says_the_same(
+    texts: list[str], data: JsonValue, expected: str
+) -> None:
+    import mcp_types as sent
+
+    content: list[sent.ContentBlock] = [sent.TextContent(text=text) for text in texts]
+    assert told(sent.CallToolResult(content=content, structured_content=data)) == expected
+
+
+def test_what_the_server_calls_an_error_is_a_failure() -> None:
+    import mcp_types as sent
+
+    with pytest.raises(ToolFailed, match="no such city"):
+        told(sent.CallToolResult(content=[sent.TextContent(text="no such city")], is_error=True))

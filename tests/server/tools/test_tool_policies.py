@@ -1,0 +1,82 @@
+"""May the model run this tool? By name in the settings, else by class."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from nplt_protocol.json_values import JsonObject
+from nplt_server.tools.base import Tool, ToolClass, ToolDescription, ToolHost, ToolPolicy
+from nplt_server.tools.policy import policy_of, unknown_tools
+from nplt_server.tools.runner import ToolRunner
+from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
+
+
+def description(name: str, tool_class: ToolClass) -> ToolDescription:
+    return ToolDescription(name=name, description="", parameters={}, tool_class=tool_class)
+
+
+async def give(arguments: JsonObject, host: ToolHost) -> str:
+    return "it ran"
+
+
+TOOLS = [
+    Tool(description=description("look", "read"), run=give),
+    Tool(description=description("change", "write"), run=give),
+    Tool(description=description("fetch", "network"), run=give),
+]
+
+
+async def run(name: str, policies: dict[str, ToolPolicy]) -> ToolCallResult:
+    runner = ToolRunner(TOOLS, clock=lambda: datetime(2026, 1, 1, tzinfo=UTC), policies=policies)
+    call = ToolCallRequest(tool_call_id="a", tool_name=name, raw_arguments="{}", arguments={})
+    begun: list[ToolCallRequest] = []
+    results: list[ToolCallResult] = []
+    await runner.run_all((call,), started=begun.append, finished=results.append)
+    (result,) = results
+    assert bool(begun) == (result.status == "success")
+    return result
+
+
+@pytest.mark.parametrize(
+    ("tool_class", "policy"), [("read", "allow"), ("write", "ask"), ("network", "ask")]
+)
+def test_without_a_word_only_what_reads_is_allowed(
+    tool_class: ToolClass, policy: ToolPolicy
+) -> None:
+    assert policy_of(description("it", tool_class), {"other": "deny"}) == policy
+
+
+async def test_what_is_allowed_by_name_runs() -> None:
+    assert (await run("change", {"change": "allow"})).result == "it ran"
+
+
+async def test_what_must_be_asked_about_is_skipped_with_a_reason_the_model_can_pass_on() -> None:
+    result = await run("fetch", {})
+    assert result.status == "skipped"
+    assert "needs someone's approval" in result.result
+    assert "{fetch: allow}" in result.result
+
+
+async def test_what_is_denied_is_skipped_even_if_it_only_reads() -> None:
+    result = await run("look", {"look": "deny"})
+    assert (result.status, result.result) == (
+        "skipped",
+        "not run: look is denied by the server's settings",
+    )
+
+
+def test_what_is_denied_is_not_offered_and_what_must_be_asked_about_is() -> None:
+    runner = ToolRunner(
+        TOOLS, clock=lambda: datetime(2026, 1, 1, tzinfo=UTC), policies={"look": "deny"}
+    )
+    assert [offered.name for offered in runner.offer.descriptions] == ["change", "fetch"]
+    assert [tool.name for tool, _ in runner.every] == ["look", "change", "fetch"]
+
+
+def test_names_that_no_tool_has_are_told_with_the_nearest_one() -> None:
+    assert unknown_tools({"fetsh": "deny", "look": "allow", "zzz": "ask"}, ["look", "fetch"]) == [
+        "tools: there is no tool 'fetsh'; did you mean fetch?",
+        "tools: there is no tool 'zzz'",
+    ]

@@ -1,0 +1,385 @@
+"""Every call gets one result that the model can read, whatever its tool does."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+
+from nplt_protocol.json_values import JsonObject
+from nplt_server.tools import attempt, threads
+from nplt_server.tools.base import Tool, ToolDescription, ToolFailed, ToolHost
+from nplt_server.tools.bounds import bounded
+from nplt_server.tools.outside import OutsideAnyConversation
+from nplt_server.tools.runner import ToolRunner
+from nplt_server.tools.typed import typed_tool
+from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
+
+Run = Callable[[JsonObject, ToolHost], Awaitable[str]]
+
+
+def tool(name: str, run: Run) -> Tool:
+    description = ToolDescription(name=name, description="For a test.", parameters={})
+    return Tool(description=description, run=run)
+
+
+def giving(text: object) -> Run:
+    async def run(arguments: JsonObject, host: ToolHost) -> str:
+        return text  # type: ignore[return-value]
+
+    return run
+
+
+def raising(error: BaseException) -> Run:
+    async def run(arguments: JsonObject, host: ToolHost) -> str:
+        raise error
+
+    return run
+
+
+async def wait_for_ever(arguments: JsonObject, host: ToolHost) -> str:
+    await anyio.sleep_forever()
+    return "never"
+
+
+def call(name: str, number: int = 0, arguments: JsonObject | None = None) -> ToolCallRequest:
+    return ToolCallRequest(
+        tool_call_id=f"call{number}",
+        tool_name=name,
+        raw_arguments="{}",
+        arguments={} if arguments is None else arguments,
+    )
+
+
+def runner(*tools: Tool, seconds_max: float = 30.0, at_once_max: int = 4) -> ToolRunner:
+    return ToolRunner(
+        tools,
+        clock=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+        seconds_max=seconds_max,
+        at_once_max=at_once_max,
+    )
+
+
+async def results_of(
+    tools: ToolRunner, *calls: ToolCallRequest, host: ToolHost | None = None
+) -> list[ToolCallResult]:
+    results: list[ToolCallResult] = []
+    await tools.run_all(calls, started=lambda _: None, finished=results.append, host=host)
+    return results
+
+
+async def result_of(run: Run, *, seconds_max: float = 30.0) -> ToolCallResult:
+    (result,) = await results_of(runner(tool("it", run), seconds_max=seconds_max), call("it"))
+    return result
+
+
+@pytest.fixture
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt, "GRACE_SECONDS", 0.0)
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Threads that wait for it are let go when the test is over."""
+    gate = threading.Event()
+    yield gate
+    gate.set()
+
+
+async def test_what_a_tool_says_is_its_result() -> None:
+    result = await result_of(giving("nine"))
+    assert (result.status, result.result, result.tool_call_id) == ("success", "nine", "call0")
+    assert result.duration >= 0
+
+
+async def test_an_unknown_tool_is_told_with_the_nearest_name() -> None:
+    (result,) = await results_of(runner(tool("sys_monitor", giving(""))), call("sysmonitor"))
+    assert result.status == "failed"
+    assert result.result == "there is no tool 'sysmonitor'; did you mean sys_monitor?"
+
+
+async def test_a_very_long_unknown_name_is_not_said_back_whole() -> None:
+    (result,) = await results_of(runner(tool("it", giving(""))), call("x" * 1_000_000))
+    assert len(result.result) < 200
+
+
+async def test_arguments_that_are_no_json_object_are_told() -> None:
+    broken = ToolCallRequest(
+        tool_call_id="a",
+        tool_name="it",
+        raw_arguments="{",
+        arguments=None,
+        parse_error="it ends too early",
+    )
+    (result,) = await results_of(runner(tool("it", giving(""))), broken)
+    assert (result.status, result.result) == ("failed", "it ends too early")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ToolFailed("there is no such city"), "there is no such city"),
+        (KeyError("secret"), "it failed: KeyError"),
+        (TimeoutError(), "it failed: TimeoutError"),
+        (SystemExit(3), "it failed: SystemExit"),
+        (KeyboardInterrupt(), "it failed: KeyboardInterrupt"),
+        (GeneratorExit(), "it failed: GeneratorExit"),
+        (
+            BaseExceptionGroup("both", [SystemExit(), ExceptionGroup("", [ToolFailed("no room")])]),
+            "it failed: SystemExit, no room",
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_whatever_a_tool_raises_becomes_a_result(error: BaseException, told: str) -> None:
+    result = await result_of(raising(error))
+    assert (result.status, result.result) == ("failed", told)
+
+
+async def test_what_an_exception_says_is_not_told_for_it_may_hold_a_key() -> None:
+    assert "sk-123" not in (await result_of(raising(ValueError("sk-123")))).result
+
+
+async def test_a_tool_that_cancels_itself_has_failed() -> None:
+    result = await result_of(raising(asyncio.CancelledError()))
+    assert result.status == "failed"
+    assert "cancelled itself" in result.result
+
+
+@pytest.mark.parametrize("value", [None, b"bytes", 5])
+async def test_what_is_not_text_has_failed(value: object) -> None:
+    result = await result_of(giving(value))
+    assert result.status == "failed"
+    assert type(value).__name__ in result.result
+
+
+async def test_half_a_character_is_replaced_so_that_it_can_be_written_down() -> None:
+    assert (await result_of(giving("a\ud800b"))).result == "a\ufffdb"
+
+
+async def test_a_tool_that_takes_too_long_is_stopped() -> None:
+    result = await result_of(wait_for_ever, seconds_max=0.001)
+    assert result.status == "failed"
+    assert result.result == "it did not finish within 0.001 s"
+    assert result.duration > 0
+
+
+@pytest.mark.usefixtures("no_grace")
+async def test_a_tool_that_swallows_its_cancellation_does_not_hold_the_turn() -> None:
+    let_go = anyio.Event()
+
+    async def stubborn(arguments: JsonObject, host: ToolHost) -> str:
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        return "at last"
+
+    result = await result_of(stubborn, seconds_max=0.001)
+    assert result.result == "it did not finish within 0.001 s"
+    let_go.set()
+    while any(task.get_name() == "tool it" for task in asyncio.all_tasks()):
+        await checkpoint()
+
+
+async def test_what_was_done_in_spite_of_a_cancel_is_told_as_done() -> None:
+    async def thorough(arguments: JsonObject, host: ToolHost) -> str:
+        try:
+            await anyio.sleep_forever()
+        except asyncio.CancelledError:
+            return "written"
+        return ""
+
+    result = await result_of(thorough, seconds_max=0.001)
+    assert (result.status, result.result) == ("success", "written")
+
+
+@pytest.mark.usefixtures("no_grace")
+async def test_a_thread_that_hangs_does_not_hold_the_turn(gate: threading.Event) -> None:
+    def hang() -> str:
+        """Waits for something."""
+        gate.wait()
+        return "at last"
+
+    (result,) = await results_of(runner(typed_tool(hang), seconds_max=0.001), call("hang"))
+    assert result.result == "hang did not finish within 0.001 s"
+
+
+async def test_threads_that_hang_are_bounded_and_make_room_when_they_end(
+    gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads, "THREADS_MAX", 2)
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
+    others = {*threading.enumerate()}
+    first, second, third = (asyncio.create_task(threads.run_in_thread(gate.wait)) for _ in range(3))
+    for _ in range(10):
+        await checkpoint()
+    first.cancel()
+    second.cancel()
+    await asyncio.wait({first, second})
+    for _ in range(10):
+        await checkpoint()
+    assert [one.name for one in {*threading.enumerate()} - others] == ["tool", "tool"]
+    assert not third.done()
+    gate.set()
+    assert await third
+    assert complaints == []
+
+
+async def test_what_a_thread_raises_is_raised_where_it_was_waited_for() -> None:
+    with pytest.raises(SystemExit):
+        await threads.run_in_thread(lambda: sys.exit(1))
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await threads.run_in_thread(lambda: next(iter(())))
+
+
+async def test_calls_run_side_by_side_but_no_more_than_allowed() -> None:
+    running = 0
+    most = 0
+
+    async def count(arguments: JsonObject, host: ToolHost) -> str:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(5):
+            await checkpoint()
+        running -= 1
+        return "done"
+
+    tools = runner(tool("count", count), at_once_max=3)
+    results = await results_of(tools, *(call("count", number) for number in range(8)))
+    assert [result.status for result in results] == ["success"] * 8
+    assert most == 3
+
+
+async def test_a_slow_call_does_not_keep_the_result_of_a_quick_one_from_being_heard() -> None:
+    heard = anyio.Event()
+
+    async def slow(arguments: JsonObject, host: ToolHost) -> str:
+        await heard.wait()
+        return "slow"
+
+    tools = runner(tool("slow", slow), tool("quick", giving("quick")))
+    results: list[str] = []
+
+    def finished(result: ToolCallResult) -> None:
+        results.append(result.result)
+        heard.set()
+
+    calls = (call("slow", 1), call("quick", 2))
+    await tools.run_all(calls, started=lambda _: None, finished=finished)
+    assert results == ["quick", "slow"]
+
+
+async def test_calls_beyond_the_bound_are_skipped_with_a_reason() -> None:
+    results = await results_of(
+        runner(tool("it", giving("ran"))), *(call("it", number) for number in range(9))
+    )
+    skipped = [result for result in results if result.status == "skipped"]
+    assert [result.tool_call_id for result in skipped] == ["call8"]
+    assert skipped[0].result == "not run: at most 8 calls in one step"
+
+
+async def test_a_tool_is_handed_the_conversation_it_runs_in() -> None:
+    class Here(OutsideAnyConversation):
+        session_id = "abc"
+
+    async def where(arguments: JsonObject, host: ToolHost) -> str:
+        return host.session_id
+
+    (result,) = await results_of(runner(tool("where", where)), call("where"), host=Here())
+    assert result.result == "abc"
+
+
+async def test_outside_of_a_conversation_there_is_nothing_to_change() -> None:
+    async def write(arguments: JsonObject, host: ToolHost) -> str:
+        return await host.update_notebook(str.upper)
+
+    assert (await result_of(write)).result == "there is no conversation here to ask"
+
+
+async def test_a_cancelled_step_tells_what_ran_and_what_did_not() -> None:
+    tools = runner(tool("it", wait_for_ever), at_once_max=1)
+    results: list[ToolCallResult] = []
+    with anyio.CancelScope() as scope:
+        await tools.run_all(
+            (call("it", 1), call("it", 2)),
+            started=lambda _: scope.cancel(),
+            finished=results.append,
+            cancel_reason=lambda: "ada changed her mind",
+        )
+    assert scope.cancelled_caught
+    assert [(result.status, result.result) for result in results] == [
+        ("failed", "stopped before it was done: ada changed her mind"),
+        ("skipped", "ada changed her mind"),
+    ]
+
+
+def tools_of_every_temper(gates: list[threading.Event]) -> ToolRunner:
+    async def steps(arguments: JsonObject, host: ToolHost) -> str:
+        for _ in range(7):
+            await checkpoint()
+        return "done"
+
+    async def tidy(arguments: JsonObject, host: ToolHost) -> str:
+        try:
+            return await wait_for_ever(arguments, host)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await checkpoint()
+
+    async def fail(arguments: JsonObject, host: ToolHost) -> str:
+        await checkpoint()
+        raise ToolFailed("no")
+
+    async def thread(arguments: JsonObject, host: ToolHost) -> str:
+        return str(await threads.run_in_thread(gates[-1].wait))
+
+    made = {"steps": steps, "tidy": tidy, "fail": fail, "thread": thread, "quick": giving("")}
+    return runner(*(tool(name, run) for name, run in made.items()), at_once_max=3)
+
+
+async def test_300_cancels_at_any_moment_leave_each_call_with_exactly_one_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threads, "THREADS_MAX", 10_000)
+    dice = random.Random(4)
+    gates = [threading.Event()]
+    tools = tools_of_every_temper(gates)
+    cut = 0
+    for _ in range(300):
+        names = dice.choices(
+            [*(tool.name for tool, _ in tools.every), "unknown"], k=dice.randrange(1, 8)
+        )
+        calls = tuple(call(name, number) for number, name in enumerate(names))
+        results: list[ToolCallResult] = []
+        run_all = partial(tools.run_all, started=lambda _: None, finished=results.append)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run_all, calls)
+            for _ in range(dice.randrange(14)):
+                await checkpoint()
+            tasks.cancel_scope.cancel()
+        gates[-1].set()
+        gates.append(threading.Event())
+        assert sorted(result.tool_call_id for result in results) == sorted(
+            one.tool_call_id for one in calls
+        )
+        cut += any("cancelled" in result.result for result in results)
+    assert cut > 100, "too few of them came in the middle"
+    assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("tool")]
+
+
+def test_a_gigantic_result_is_cut_and_says_so_first() -> None:
+    assert bounded("漢" * 10, bytes_max=30) == "漢" * 10
+    assert bounded("漢" * 11, bytes_max=32) == "[cut: the first 10 of 11 characters]\n" + "漢" * 10
+    assert bounded("a" * 31, bytes_max=30).endswith("]\n" + "a" * 30)

@@ -1,0 +1,274 @@
+"""State is what the entries say: checked on the way in, rebuilt by replay, never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import anyio
+import anyio.lowlevel
+import pytest
+from hypothesis import given
+from tests.server.widgets.widget_lives import Life, events, windows
+from tests.server.widgets.widget_stage import WIDGETS, Stage, moment, now, tool_result
+
+from nplt_protocol.json_values import JsonObject
+from nplt_server.agent_state import (
+    AgentState,
+    EmptyInput,
+    EmptyOutput,
+    NoSuchWidget,
+    UnmatchedResults,
+)
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.errors import BadEntry
+from nplt_storage.facts.entries import (
+    Entry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    NotebookEntry,
+    SystemInstructionEntry,
+    ToolResultsEntry,
+    WidgetEntry,
+)
+from nplt_storage.facts.lines import decode_line, encode_line
+from nplt_storage.facts.tool_calls import BlobReference
+
+LONG = "A long text that has a summary and a gist. " * 40
+
+
+def state_of(state: AgentState) -> tuple[str, str, JsonObject, str]:
+    return (
+        state.system_instruction,
+        state.notebook,
+        state.widget_state("todo"),
+        state.screen(),
+    )
+
+
+def reader_of(history: ConversationHistory) -> AgentState:
+    async def write(prepare: Callable[[], Entry | None]) -> Entry | None:
+        raise AssertionError("it only reads")
+
+    return AgentState(history, widgets=WIDGETS, write=write)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+# What may be said
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t "])
+def test_a_blank_prompt_is_refused(stage: Stage, text: str) -> None:
+    with pytest.raises(EmptyInput):
+        stage.ask("t1", text)
+    assert stage.history.head_seq == 0
+
+
+def test_an_output_with_neither_text_nor_calls_is_refused(stage: Stage) -> None:
+    stage.ask("t1")
+    with pytest.raises(EmptyOutput):
+        stage.answer("t1", "")
+    assert stage.history.head_seq == 1
+
+
+def test_an_output_that_was_cut_may_be_all_reasoning(stage: Stage) -> None:
+    stage.ask("t1")
+    draft = ModelOutputEntry(turn_id="t1", content="", reasoning="hm", state="interrupted")
+    assert now(stage.state.append_model_output(draft)).seq == 2
+
+
+@pytest.mark.parametrize(
+    ("given_ids", "reason"),
+    [
+        ((), "call 'c1' of now has no result"),
+        (("c1",), "call 'c2' of now has no result"),
+        (("c1", "c2", "c3"), "result 'c3' of now answers none of the calls"),
+        (("c2", "c1"), "in another order"),
+        (("c1", "c2", "c1"), "more than one result"),
+    ],
+)
+def test_results_that_do_not_match_their_calls_are_refused(
+    stage: Stage, given_ids: tuple[str, ...], reason: str
+) -> None:
+    stage.ask("t1")
+    stage.call_tools("t1", "c1", "c2")
+    with pytest.raises(UnmatchedResults, match=reason):
+        stage.give_results("t1", *given_ids)
+    assert stage.history.head_seq == 2
+
+
+def test_results_nobody_waits_for_are_refused(stage: Stage) -> None:
+    stage.ask("t1")
+    with pytest.raises(UnmatchedResults, match="no calls that wait"):
+        stage.give_results("t1", "c1")
+
+
+def test_every_refusal_is_one_the_house_knows() -> None:
+    for refusal in (EmptyInput(), EmptyOutput(), UnmatchedResults(""), NoSuchWidget("x")):
+        assert isinstance(refusal, BadEntry)
+
+
+# What is said with it
+
+
+def test_a_long_text_gets_its_summary_and_gist_when_it_is_written(stage: Stage) -> None:
+    prompt = stage.ask("t1", LONG)
+    stage.call_tools("t1", "c1")
+    (result,) = stage.give_results("t1", "c1", text=LONG).results
+    answer = stage.answer("t1", LONG, call=1)
+    for sections in (prompt.sections, result.sections, answer.sections):
+        assert sections is not None
+        assert sections.to_plain_text("live") == LONG
+        summary, gist = sections.to_plain_text("summary"), sections.to_plain_text("gist")
+        assert len(LONG) > len(summary) > len(gist) > 0
+
+
+def test_a_short_text_is_all_there_is(stage: Stage) -> None:
+    assert stage.ask("t1").sections is None
+    assert stage.answer("t1").sections is None
+
+
+def test_the_summary_of_a_result_kept_elsewhere_knows_how_long_the_whole_is(stage: Stage) -> None:
+    stage.ask("t1")
+    stage.call_tools("t1", "c1")
+    blob = BlobReference(blob_id="b", size=123_456, sha256="b")
+    draft = ToolResultsEntry(turn_id="t1", results=(replace(tool_result("c1", LONG), blob=blob),))
+    (result,) = now(stage.state.append_tool_results(draft)).results
+    assert result.sections is not None
+    assert "123,456" in result.sections.to_plain_text("summary")
+
+
+def test_a_draft_alone_writes_nothing(stage: Stage) -> None:
+    stage.state.draft_model_input(ModelInputEntry(turn_id="t1", content="a"), waits=False)
+    assert stage.history.head_seq == 0
+
+
+# What is changed
+
+
+def test_a_change_is_an_entry_and_none_is_none(stage: Stage) -> None:
+    def add(state: JsonObject) -> JsonObject:
+        return {**state, "items": []}
+
+    for _ in range(2):
+        now(stage.state.set_system_instruction("be brief"))
+        now(stage.state.update_memory_notebook("tea"))
+        now(stage.state.update_widget("todo", add))
+    kinds = [type(entry) for entry in stage.history.entries]
+    assert kinds == [SystemInstructionEntry, NotebookEntry, WidgetEntry]
+
+
+def test_nothing_is_written_to_say_that_there_is_nothing(stage: Stage) -> None:
+    now(stage.state.set_system_instruction(""))
+    now(stage.state.update_memory_notebook(""))
+    now(stage.state.update_widget("todo", lambda state: state))
+    assert stage.history.head_seq == 0
+
+
+def test_a_change_says_in_which_turn_it_was_made(stage: Stage) -> None:
+    stage.ask("t1")
+    now(stage.state.update_memory_notebook("tea", turn_id="t1"))
+    assert stage.history.entries[-1].turn_id == "t1"
+    stage.answer("t1")
+    with pytest.raises(BadEntry, match="has ended"):
+        now(stage.state.update_memory_notebook("too late", turn_id="t1"))
+
+
+def test_a_change_that_fails_changes_nothing(stage: Stage) -> None:
+    def fail(_: object) -> JsonObject:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        now(stage.state.update_widget("todo", fail))
+    assert stage.history.head_seq == 0
+
+
+def test_a_widget_that_is_not_hosted_has_no_state_to_change(stage: Stage) -> None:
+    with pytest.raises(NoSuchWidget, match="'clock'"):
+        now(stage.state.update_widget("clock", lambda _: {"time": 1}))
+
+
+def test_who_changes_a_state_it_was_shown_does_not_change_the_entry(stage: Stage) -> None:
+    stage.use("todo", action="add", texts=["read"])
+    stage.state.widget_state("todo")["items"] = "gone"
+    items = stage.state.widget_state("todo")["items"]
+    assert isinstance(items, list)
+    items.clear()
+    assert "1 read" in stage.state.screen()
+
+
+async def test_two_notes_at_once_both_land() -> None:
+    history = ConversationHistory("s1")
+    pen = anyio.Lock()
+
+    async def write(prepare: Callable[[], Entry | None]) -> Entry | None:
+        async with pen:
+            draft = prepare()
+            await anyio.lowlevel.checkpoint()
+            if draft is not None:
+                number = history.head_seq + 1
+                history.add(history.stamp(draft, id=f"id{number}", timestamp=moment(number)))
+            return draft
+
+    state = AgentState(history, widgets=WIDGETS, write=write)
+    async with anyio.create_task_group() as together:
+        for line in ("one", "two", "three"):
+            together.start_soon(state.update_memory_notebook, lambda text, line=line: text + line)
+    assert sorted(history.notebook or "") == sorted("onetwothree")
+    assert len(history.entries) == 3
+
+
+def test_the_tools_of_all_widgets_come_in_their_order(stage: Stage) -> None:
+    tools = stage.state.enumerate_widget_tools()
+    assert [tool.description.name for tool in tools] == ["notebook", "todo"]
+    assert {tool.description.tool_class for tool in tools} == {"write"}
+
+
+# What follows from the entries
+
+
+@given(events=events)
+def test_replay_up_to_any_number_gives_the_state_there_was(events: list[int]) -> None:
+    life = Life()
+    stage = life.stage
+    there = {}
+    for event in events:
+        life.happens(event)
+        there[stage.history.head_seq] = state_of(stage.state)
+    for seq, was in there.items():
+        replayed = ConversationHistory.replay("s1", stage.history.entries, seq)
+        assert state_of(reader_of(replayed)) == was
+
+
+@given(events=events, turns_max=windows)
+def test_said_again_a_recorded_conversation_is_the_same_entry_for_entry(
+    events: list[int], turns_max: int | None
+) -> None:
+    life, again = Life(turns_max), Stage(turns_max)
+    for event in events:
+        life.happens(event)
+    for entry in life.stage.history.entries:
+        again.put_again(entry)
+    recorded = [encode_line(entry) for entry in life.stage.history.entries]
+    assert [encode_line(entry) for entry in again.history.entries] == recorded
+
+
+@given(events=events, turns_max=windows)
+def test_the_same_history_gives_the_same_context_to_the_byte(
+    events: list[int], turns_max: int | None
+) -> None:
+    life = Life(turns_max)
+    for event in events:
+        life.happens(event)
+    history, state = life.stage.history, life.stage.state
+    read = [decode_line(encode_line(entry)) for entry in history.entries]
+    copy = reader_of(ConversationHistory("s1", read, turns_max=turns_max))
+    rendered = state.render_live_context()
+    head = history.head_seq
+    assert repr(state.render_live_context()) == repr(rendered)
+    assert repr(copy.render_live_context()) == repr(rendered)
+    assert history.head_seq == head

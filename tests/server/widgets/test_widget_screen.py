@@ -1,0 +1,171 @@
+"""A model always has the present screen before its eyes, and none is written twice."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+from hypothesis import given
+from tests.server.widgets.widget_lives import Life, events, windows
+from tests.server.widgets.widget_stage import WIDGETS, Stage, now
+
+from nplt_server.context.projection import render_context
+from nplt_server.widgets.screen import BLANK_SCREEN, render_screen
+from nplt_server.widgets.written import WrittenScreens, last_screen_in
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.conversation.turns import Turn
+from nplt_storage.facts.entries import (
+    ClearEntry,
+    Entry,
+    EpochEntry,
+    ModelInputEntry,
+    ToolResultsEntry,
+)
+
+NOTED = "# [Live Screen]\n\n## Notebook\ntea"
+
+
+def screen_of(entry: Entry) -> str | None:
+    match entry:
+        case ModelInputEntry(sections=sections) if sections:
+            return dict(sections.live).get("[LiveScreen]")
+        case ToolResultsEntry(results=(*_, last)) if last.sections:
+            return dict(last.sections.live).get("[LiveScreen]")
+        case _:
+            return None
+
+
+def seen_last(history: ConversationHistory, turn_id: str | None) -> str:
+    """Of all that the turn's model is shown, the last screen."""
+    shown = render_context(history, turn_id)
+    screens = [getattr(message, "live_screen", None) for message in shown]
+    return next((screen for screen in reversed(screens) if screen), "")
+
+
+@pytest.fixture
+def stage() -> Stage:
+    stage = Stage()
+    now(stage.state.update_memory_notebook("tea"))
+    return stage
+
+
+def test_widgets_are_shown_in_a_fixed_order_under_one_heading(stage: Stage) -> None:
+    stage.use("todo", action="add", texts=["brew"])
+    together = f"{NOTED}\n\n## Todo\n- [ ] 1 brew"
+    assert render_screen(WIDGETS, stage) == together
+    assert stage.state.screen() == together
+
+
+def test_a_screen_with_nothing_on_it_is_empty() -> None:
+    assert render_screen(WIDGETS, Stage()) == ""
+
+
+def test_a_prompt_carries_the_screen_beside_what_was_said(stage: Stage) -> None:
+    prompt = stage.ask("t1", "hello")
+    assert prompt.sections is not None
+    assert prompt.sections.live == (("", "hello"), ("[LiveScreen]", NOTED))
+    assert prompt.sections.to_plain_text("summary") == "hello"
+    assert prompt.sections.to_plain_text("gist") == "hello"
+
+
+def test_the_same_screen_is_not_written_twice(stage: Stage) -> None:
+    assert screen_of(stage.ask("t1")) == NOTED
+    stage.call_tools("t1", "c1")
+    assert screen_of(stage.give_results("t1", "c1")) is None
+    stage.answer("t1", call=1)
+    assert screen_of(stage.ask("t2")) is None
+
+
+def test_a_change_is_told_with_the_last_result_of_the_step_it_was_made_in(stage: Stage) -> None:
+    stage.ask("t1")
+    stage.call_tools("t1", "c1", "c2")
+    now(stage.state.update_memory_notebook("coffee"))
+    first, last = stage.give_results("t1", "c1", "c2").results
+    assert first.sections is None
+    assert last.sections is not None
+    assert last.sections.live == (("", "ok"), ("[LiveScreen]", NOTED.replace("tea", "coffee")))
+
+
+def test_a_prompt_that_waits_carries_no_screen(stage: Stage) -> None:
+    stage.ask("t1")
+    now(stage.state.update_memory_notebook("coffee"))
+    assert screen_of(stage.ask("t2")) is None
+
+
+def test_that_all_is_gone_is_said_once(stage: Stage) -> None:
+    stage.ask("t1")
+    stage.answer("t1")
+    now(stage.state.update_memory_notebook(""))
+    assert screen_of(stage.ask("t2")) == BLANK_SCREEN
+    stage.answer("t2")
+    assert screen_of(stage.ask("t3")) is None
+
+
+def test_the_screen_an_epoch_began_with_counts_as_written(stage: Stage) -> None:
+    stage.put(EpochEntry(reason="asked", screen=stage.state.screen()))
+    assert screen_of(stage.ask("t1")) is None
+
+
+def test_a_screen_from_before_the_epoch_counts_no_more(stage: Stage) -> None:
+    stage.ask("t1")
+    stage.answer("t1")
+    stage.put(EpochEntry(reason="asked"))
+    assert screen_of(stage.ask("t2")) == NOTED
+
+
+def test_neither_does_one_in_the_turn_that_runs_when_the_epoch_begins(stage: Stage) -> None:
+    stage.ask("t1")
+    now(stage.state.update_memory_notebook("coffee"))
+    stage.put(EpochEntry(reason="asked", screen=stage.state.screen()))
+    stage.call_tools("t1", "c1")
+    assert screen_of(stage.give_results("t1", "c1")) is None
+
+
+def test_after_a_clear_the_screen_is_written_again(stage: Stage) -> None:
+    stage.ask("t1")
+    stage.answer("t1")
+    stage.put(ClearEntry())
+    assert screen_of(stage.ask("t2")) == NOTED
+
+
+def test_a_screen_that_slid_out_of_the_window_is_written_again() -> None:
+    stage = Stage(turns_max=2)
+    now(stage.state.update_memory_notebook("tea"))
+    carried = []
+    for turn_id in ("t1", "t2", "t3", "t4"):
+        carried.append(screen_of(stage.ask(turn_id)))
+        stage.answer(turn_id)
+    assert carried == [NOTED, None, None, NOTED]
+
+
+def test_no_ended_turn_is_looked_at_twice(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+
+    def look(turn: Turn, epoch_seq: int, quarantined: Collection[int]) -> str | None:
+        looked_at.append(turn.number)
+        return last_screen_in(turn, epoch_seq, quarantined)
+
+    monkeypatch.setattr("nplt_server.widgets.written.last_screen_in", look)
+    for turn_id in ("t1", "t2", "t3", "t4", "t5"):
+        stage.ask(turn_id)
+        stage.answer(turn_id)
+    assert looked_at == [2, 4, 6, 8]
+
+
+@given(events=events, turns_max=windows)
+def test_whatever_happens_a_model_that_is_spoken_to_sees_the_present_screen(
+    events: list[int], turns_max: int | None
+) -> None:
+    life = Life(turns_max)
+    history = life.stage.history
+    screens = WrittenScreens(history)
+    for event in events:
+        life.happens(event)
+        unfinished = [prompt.turn_id for prompt in history.unfinished_turns()]
+        for turn_id in (None, *unfinished):
+            seen = seen_last(history, turn_id)
+            assert screens.last_shown_to(turn_id) == seen
+            assert WrittenScreens(history).last_shown_to(turn_id) == seen
+            if turn_id is not None and turn_id == life.spoke:
+                present = life.stage.state.screen()
+                assert seen == present or (not present and seen == BLANK_SCREEN)

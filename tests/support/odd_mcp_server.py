@@ -1,0 +1,127 @@
+"""An MCP server of an older kind, with bad manners; it starts at once, for it needs nothing.
+
+It takes the pages of its list of tools as JSON, one argument for each list: it
+goes over to the next list when `renew` is called. What else it can do bears a
+name that says so. If the first argument is a port, it is met there, by HTTP; and
+it says on its standard output which port it is, for 0 is any.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+lists: list[Any] = [json.loads(argument) for argument in sys.argv[1:]]
+hanging = 0
+cancelled = 0
+sessions: set[str] = set()
+keys: set[str] = set()
+
+
+def say(**message: object) -> None:
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+
+def call(tool: str) -> dict[str, object]:
+    if tool == "die":
+        os._exit(3)
+    if tool == "forget":
+        sessions.clear()
+    if tool == "renew":
+        lists.pop(0)
+        say(method="notifications/tools/list_changed")
+    if tool == "garble":
+        print("this is no JSON", flush=True)
+        sys.stdout.buffer.write(b"\xff\xfe not even text \n")
+        sys.stdout.buffer.flush()
+    if tool == "complain":
+        print("a line of complaint " + "!" * 100_000, file=sys.stderr, flush=True)
+    if tool == "colour":
+        return {"content": [{"type": "text", "text": "\x1b[31mred\x1b[0m\u202e\r\nnext"}]}
+    if tool == "keys":
+        return {"content": [], "structuredContent": {"seen": sorted(keys)}}
+    if tool == "strange":
+        return {"content": [{"type": "hologram"}]}
+    text = f"{tool} by {os.getpid()}, {hanging} hanging, {cancelled} cancelled"
+    return {"content": [{"type": "text", "text": text}]}
+
+
+def answer(request: dict[str, Any]) -> dict[str, object]:
+    match request["method"]:
+        case "initialize":
+            return {
+                "protocolVersion": "2025-06-18",
+                "serverInfo": {"name": "odd", "version": "0"},
+                "capabilities": {"tools": {"listChanged": True}},
+            }
+        case "tools/list":
+            page = int((request.get("params") or {}).get("cursor") or 0)
+            more = {"nextCursor": str(page + 1)} if page + 1 < len(lists[0]) else {}
+            return {"tools": lists[0][page], **more}
+        case _:
+            return call(request["params"]["name"])
+
+
+def listen_to_stdin() -> None:
+    global hanging, cancelled
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request["method"] == "notifications/cancelled":
+            cancelled += 1
+        elif request["method"] == "server/discover":
+            say(id=request["id"], error={"code": -32601, "message": "unknown"})
+        elif (request.get("params") or {}).get("name") == "hang":
+            hanging += 1
+        elif "id" in request:
+            say(id=request["id"], result=answer(request))
+
+
+def listen_to(port: int) -> None:
+    from http.server import BaseHTTPRequestHandler
+    from socketserver import TCPServer
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            keys.add(self.headers.get("X-Key", ""))
+            session = self.headers.get("Mcp-Session-Id")
+            if request["method"] == "initialize":
+                session = f"session-{os.urandom(4).hex()}"
+                sessions.add(session)
+            if session not in sessions:
+                self.reply(404 if session else 400, b"")
+            elif "id" not in request:
+                self.reply(202, b"")
+            else:
+                said = {"jsonrpc": "2.0", "id": request["id"], "result": answer(request)}
+                self.reply(200, json.dumps(said).encode(), session or "")
+
+        def do_GET(self) -> None:
+            self.reply(405, b"")
+
+        def do_DELETE(self) -> None:
+            self.reply(200, b"")
+
+        def reply(self, status: int, body: bytes, session: str = "") -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Mcp-Session-Id", session)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_request(self, code: object = "-", size: object = "-") -> None: ...
+
+    TCPServer.allow_reuse_address = True
+    with TCPServer(("127.0.0.1", port), Answers) as server:
+        print(server.server_address[1], flush=True)
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    if isinstance(lists[0], int):
+        listen_to(lists.pop(0))
+    else:
+        listen_to_stdin()

@@ -1,0 +1,53 @@
+"""The models the emulators offer, and what each of them takes.
+
+Known from the vendors' documentation and from refusals users have reported: from
+Claude Opus 4.6 on no prefill, from Opus 4.7 on no sampling parameters and adaptive
+thinking only; OpenAI's reasoning models take no temperature and no `max_tokens`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaudeModel:
+    name: str
+    window_tokens: int = 200_000
+    output_tokens_max: int = 64_000
+    takes_sampling: bool = True
+    takes_prefill: bool = True
+    thinking_kinds: tuple[str, ...] = ("enabled",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GptModel:
+    name: str
+    window_tokens: int = 128_000
+    output_tokens_max: int = 16_384
+    reasons: bool = False
+
+
+CLAUDE_MODELS = (
+    ClaudeModel(name="claude-haiku-4-5"),
+    ClaudeModel(name="claude-opus-4-5"),
+    ClaudeModel(
+        name="claude-opus-4-6",
+        takes_prefill=False,
+        thinking_kinds=("enabled", "adaptive"),
+    ),
+    ClaudeModel(
+        name="claude-opus-5-5",
+        window_tokens=1_000_000,
+        output_tokens_max=128_000,
+        takes_sampling=False,
+        takes_prefill=False,
+        thinking_kinds=("adaptive",),
+    ),
+)
+
+GPT_MODELS = (
+    GptModel(name="gpt-4o-mini"),
+    GptModel(name="gpt-4.1", window_tokens=1_047_576, output_tokens_max=32_768),
+    GptModel(name="gpt-5.6", window_tokens=400_000, output_tokens_max=128_000, reasons=True),
+)
