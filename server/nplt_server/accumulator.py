@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, assert_never
 
 import orjson
@@ -16,6 +16,7 @@ import orjson
 from nplt_protocol.json_values import JsonObject, JsonValue
 from nplt_server.deltas import (
     ModelOutputDelta,
+    OpaquePiece,
     ReasoningPiece,
     Stopped,
     TextPiece,
@@ -23,7 +24,11 @@ from nplt_server.deltas import (
     UsageReport,
 )
 from nplt_server.errors import AnswerTooLong
-from nplt_storage.facts.entries import ModelInvocationDescriptor, ModelOutputEntry
+from nplt_storage.facts.entries import (
+    ModelInvocationDescriptor,
+    ModelOutputEntry,
+    OutputPart,
+)
 from nplt_storage.facts.tool_calls import ToolCallRequest
 
 _ARGUMENTS_DEPTH_MAX = 32
@@ -42,6 +47,7 @@ class ModelOutputAccumulator:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, _CallBeingBuilt] = {}
+        self._parts: list[OutputPart] = []
         self.text_length = 0
         self.reasoning_length = 0
         self.usage: UsageReport | None = None
@@ -53,15 +59,21 @@ class ModelOutputAccumulator:
                 self._count(text)
                 self._text.append(text)
                 self.text_length += len(text)
+                self._place("text", len(text))
             case ReasoningPiece(text=text):
                 self._count(text)
                 self._reasoning.append(text)
                 self.reasoning_length += len(text)
+                self._place("reasoning", len(text))
             case ToolCallPiece():
                 self._count(delta.arguments)
+                if delta.index not in self._calls:
+                    self._parts.append(OutputPart(kind="call", size=delta.index))
                 call = self._calls.setdefault(delta.index, _CallBeingBuilt())
                 call.tool_name += delta.tool_name
                 call.arguments.append(delta.arguments)
+            case OpaquePiece(data=data):
+                self._parts.append(OutputPart(kind="opaque", data=dict(data)))
             case UsageReport():
                 self.usage = delta
             case Stopped(reason=reason):
@@ -102,6 +114,7 @@ class ModelOutputAccumulator:
             invocation=invocation,
             usage=usage_as_json(self.usage),
             stop_reason=self.stop_reason,
+            parts=self._parts_in_order(),
         )
 
     def cut_entry(
@@ -125,6 +138,21 @@ class ModelOutputAccumulator:
             state=state,
             stop_reason=self.stop_reason,
             error=error,
+        )
+
+    def _place(self, kind: Literal["text", "reasoning"], length: int) -> None:
+        """Pieces of one kind in a row are one part."""
+        if self._parts and self._parts[-1].kind == kind:
+            length += self._parts.pop().size
+        self._parts.append(OutputPart(kind=kind, size=length))
+
+    def _parts_in_order(self) -> tuple[OutputPart, ...]:
+        if all(part.kind != "opaque" for part in self._parts):
+            return ()
+        places = {index: place for place, index in enumerate(sorted(self._calls))}
+        return tuple(
+            replace(part, size=places[part.size]) if part.kind == "call" else part
+            for part in self._parts
         )
 
     def _count(self, text: str) -> None:

@@ -1,14 +1,19 @@
 """Pieces of a model's output while it is in flight.
 
-Every provider speaks in these five, and nothing vendor-specific passes them.
+Every provider speaks in these six, and nothing vendor-specific passes them but
+what is marked as such: an opaque piece goes back to the model it came from,
+where it stood, and nobody else ever looks into it.
 Tool-call pieces with the same `index` belong to one call; their arguments are
 raw text until the call is complete, because models stream JSON in fragments.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
+
+from nplt_protocol.json_values import JsonValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +31,13 @@ class ToolCallPiece:
     index: int
     tool_name: str = ""
     arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpaquePiece:
+    """At this place of the answer: a signature of the reasoning before it, an item's id."""
+
+    data: Mapping[str, JsonValue]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,4 +61,6 @@ class Stopped:
     reason: str
 
 
-ModelOutputDelta: TypeAlias = TextPiece | ReasoningPiece | ToolCallPiece | UsageReport | Stopped
+ModelOutputDelta: TypeAlias = (
+    TextPiece | ReasoningPiece | ToolCallPiece | OpaquePiece | UsageReport | Stopped
+)

@@ -23,6 +23,7 @@ from nplt_storage.facts.entries import (
     ModelOutputEntry,
     ModelSwitchedEntry,
     NotebookEntry,
+    OutputPart,
     PinnedEntry,
     QuarantineEntry,
     RenamedEntry,
@@ -83,6 +84,12 @@ blobs = st.builds(
 
 invocations = st.builds(ModelInvocationDescriptor, provider=words, specification=texts, model=texts)
 counts = st.integers(min_value=0, max_value=2**53)
+parts = st.builds(
+    OutputPart,
+    kind=st.sampled_from(["text", "reasoning", "call", "opaque"]),
+    size=st.integers(min_value=0, max_value=2**53),
+    data=st.none() | json_objects,
+)
 sent = st.builds(
     SentContext, tokens=counts, budget_tokens=counts, tools_digest=words, epoch_seq=counts
 )
@@ -182,6 +189,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         error=st.none() | json_objects,
         sections=st.none() | sections,
         sent=st.none() | sent,
+        parts=st.lists(parts, max_size=3).map(tuple),
         **known,
     ),
     st.builds(

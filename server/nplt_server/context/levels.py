@@ -30,7 +30,10 @@ _ARGUMENT_CHARACTERS_MAX: Final[dict[LevelOfDetail, int]] = {"summary": 1_000, "
 def message_of(
     entry: ContextEntry, level: LevelOfDetail, *, with_screen: bool = True
 ) -> ContextMessage:
-    screen = screen_in(entry) if with_screen and level == "live" else None
+    """With the screen, and what only its own provider understands, goes what was said
+    in the running epoch: there all that was sent before it is still the same."""
+    is_as_it_was = with_screen and level == "live"
+    screen = screen_in(entry) if is_as_it_was else None
     match entry:
         case ModelInputEntry():
             return ModelInputMessage(
@@ -52,6 +55,8 @@ def message_of(
                 tool_calls=tuple(_call_at(call, level) for call in entry.tool_calls),
                 invocation=entry.invocation,
                 usage=entry.usage,
+                reasoning=entry.reasoning if entry.parts and is_as_it_was else "",
+                parts=entry.parts if is_as_it_was else (),
             )
         case ToolResultsEntry():
             return ToolResultsMessage(

@@ -81,7 +81,8 @@ class Measure:
                     CALL_TOKENS + self.text(call.tool_name) + self.text(call.raw_arguments)
                     for call in message.tool_calls
                 )
-                return self.text(message.content) + calls
+                opaque = sum(len(str(part.data)) for part in message.parts if part.data) // 4
+                return self.text(message.content) + self.text(message.reasoning) + opaque + calls
             case ToolResultsMessage():
                 return sum(CALL_TOKENS + self.text(text) for text in message.texts)
         assert_never(message)

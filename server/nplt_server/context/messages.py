@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
-from nplt_storage.facts.entries import UNSTAMPED, ModelInvocationDescriptor
+from nplt_storage.facts.entries import UNSTAMPED, ModelInvocationDescriptor, OutputPart
 from nplt_storage.facts.json_values import JsonValue
 from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
 
@@ -64,6 +64,10 @@ class ModelOutputMessage(_Message):
     tool_calls: tuple[ToolCallRequest, ...] = ()
     invocation: ModelInvocationDescriptor | None = None
     usage: Mapping[str, JsonValue] | None = None
+    reasoning: str = ""
+    parts: tuple[OutputPart, ...] = ()
+    """How it came, for the model it came from, if what was sent before it is unchanged:
+    elsewhere both are empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -224,6 +224,7 @@ class Agenda:
             host=host,
             voice=self._running.voice,
             limits=self._house.turn_limits,
+            answer_tokens_max=self._house.thinking.facts(turn.model).answer_tokens,
             new_call_id=self._house.new_entry_id,
             prepare=partial(mind.prepare, turn.turn_id, turn.model),
             billed=billed,

@@ -78,6 +78,7 @@ class TurnDesk:
     host: ToolHost
     voice: Voice
     limits: TurnLimits
+    answer_tokens_max: int
     new_call_id: Callable[[], str]
     prepare: Callable[[], Awaitable[ContextView]]
     """What the next call is shown."""
@@ -174,6 +175,7 @@ async def _listen(turn: Turn, desk: TurnDesk) -> None:
         context=turn.shown.messages,
         tools=desk.tools.offer.descriptions,
         options=turn.prompt.options,
+        answer_tokens_max=desk.answer_tokens_max,
     )
     try:
         with anyio.fail_after(desk.limits.call_seconds_max):

@@ -26,6 +26,9 @@ class ModelRequest:
     context: Sequence[ContextMessage]
     tools: tuple[ToolDescription, ...] = ()
     options: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Of the prompt: `temperature`, `output_tokens`, `effort`; whoever can't is silent."""
+    answer_tokens_max: int | None = None
+    """How long the answer may be, unless the options say less."""
 
 
 class Provider(Protocol):

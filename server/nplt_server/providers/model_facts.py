@@ -20,8 +20,12 @@ class ModelFacts:
     prices: ModelPrices | None = None
 
     @property
+    def answer_tokens(self) -> int:
+        """How long an answer may be."""
+        return self.output_tokens or min(_OUTPUT_TOKENS, self.context_tokens // 4)
+
+    @property
     def budget_tokens(self) -> int:
         """What may be sent: the window without the room for the answer."""
-        answer = self.output_tokens or min(_OUTPUT_TOKENS, self.context_tokens // 4)
         # A setting that leaves nothing to send is a mistake no call can mend.
-        return max(self.context_tokens - answer, self.context_tokens // 8)
+        return max(self.context_tokens - self.answer_tokens, self.context_tokens // 8)

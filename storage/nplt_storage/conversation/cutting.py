@@ -19,7 +19,7 @@ from nplt_storage.facts.json_values import JsonObject
 _TEXTS = ("content", "reasoning", "screen")
 _TEXTS_OF_CALLS = ("result", "raw_arguments")
 _DISPENSABLE = (
-    *("sections", "error", "usage", "options", "attachments", "metadata", "tool_calls"),
+    *("sections", "parts", "error", "usage", "options", "attachments", "metadata", "tool_calls"),
     "state",  # a widget's, a checkpoint's; that of an answer is a word and stays
 )
 

@@ -21,6 +21,7 @@ from nplt_storage.facts.entries import (
     Entry,
     HistoryEntry,
     ModelInvocationDescriptor,
+    OutputPart,
     SentContext,
     UnknownEntry,
 )
@@ -41,12 +42,13 @@ _SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _CHOICES = {
     "model_output.state": ("completed", "interrupted", "failed"),
     "fault.state": ("interrupted", "failed"),
+    "model_output.parts.kind": ("text", "reasoning", "call", "opaque"),
     "result.status": ("success", "failed", "skipped"),
 }
 
 _CONTAINERS = (tuple, dict)
 
-_Described = ModelInvocationDescriptor | SentContext | ToolCallRequest | BlobReference
+_Described = ModelInvocationDescriptor | SentContext | OutputPart | ToolCallRequest | BlobReference
 _Part = HistoryEntry | ToolCallResult | _Described
 
 

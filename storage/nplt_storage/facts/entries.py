@@ -38,6 +38,7 @@ from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
 
 Role: TypeAlias = Literal["user", "assistant", "system"]
 OutputState: TypeAlias = Literal["completed", "interrupted", "failed"]
+PartKind: TypeAlias = Literal["text", "reasoning", "call", "opaque"]
 FaultState: TypeAlias = Literal["interrupted", "failed"]
 
 UNSTAMPED: Final = datetime.min.replace(tzinfo=UTC)
@@ -60,6 +61,18 @@ class SentContext:
     tools_digest: str
     epoch_seq: int = 0
     """The epoch it was compiled in; 0: before the first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputPart:
+    """One piece of an output in the order it came in: so many characters of its text
+    or its reasoning, one of its calls, or something only its provider understands (a
+    signature of the reasoning before it), which goes back to that provider alone."""
+
+    kind: PartKind
+    size: int = 0
+    """Characters; of a call its place among the calls."""
+    data: Mapping[str, JsonValue] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +120,8 @@ class ModelOutputEntry(HistoryEntry):
     error: Mapping[str, JsonValue] | None = None
     sections: LevelOfDetailSections | None = None
     sent: SentContext | None = None
+    parts: tuple[OutputPart, ...] = ()
+    """In their order; empty where that says nothing, for lack of an opaque one."""
 
     @property
     def ends_turn(self) -> bool:

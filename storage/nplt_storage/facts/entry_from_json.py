@@ -27,6 +27,7 @@ from nplt_storage.facts.entries import (
     ModelOutputEntry,
     ModelSwitchedEntry,
     NotebookEntry,
+    OutputPart,
     PinnedEntry,
     QuarantineEntry,
     RenamedEntry,
@@ -93,6 +94,7 @@ def _model_output(shape: Shape, shared: _Shared) -> Entry:
         error=shape.object_or_none("error"),
         sections=_sections(shape, "content"),
         sent=_sent(shape),
+        parts=tuple(_part(value) for value in shape.list_or_empty("parts")),
         **shared,
     )
 
@@ -210,6 +212,16 @@ def _invocation(shape: Shape) -> ModelInvocationDescriptor | None:
         specification=inner.text("specification"),
         model=inner.text("model"),
     )
+
+
+def _part(value: object) -> OutputPart:
+    match value:
+        case [("text" | "reasoning" | "call" | "opaque") as kind, int(size)]:
+            return OutputPart(kind=kind, size=size)
+        case [("text" | "reasoning" | "call" | "opaque") as kind, int(size), dict(data)]:
+            return OutputPart(kind=kind, size=size, data=data)
+        case _:
+            raise WrongShape("a part is not a kind, a size and perhaps an object")
 
 
 def _sent(shape: Shape) -> SentContext | None:

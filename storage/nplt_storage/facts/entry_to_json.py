@@ -20,6 +20,7 @@ from nplt_storage.facts.entries import (
     EpochEntry,
     ModelInputEntry,
     ModelOutputEntry,
+    OutputPart,
     RollbackEntry,
     SentContext,
     ToolResultsEntry,
@@ -125,7 +126,13 @@ def _output_fields(entry: ModelOutputEntry) -> dict[str, Any]:
         own["sections"] = sections_as_json(entry.sections, entry.content)
     if entry.sent is not None:
         own["sent"] = _sent_as_object(entry.sent)
+    if entry.parts:
+        own["parts"] = [_part_as_list(part) for part in entry.parts]
     return own
+
+
+def _part_as_list(part: OutputPart) -> list[Any]:
+    return [part.kind, part.size] if part.data is None else [part.kind, part.size, dict(part.data)]
 
 
 def _sent_as_object(sent: SentContext) -> dict[str, Any]:

@@ -92,6 +92,7 @@ def _output_without_words(entry: ModelOutputEntry) -> ModelOutputEntry:
         tool_calls=tuple(map(_request_without_words, entry.tool_calls)),
         error=None,
         sections=None,
+        parts=(),
     )
 
 

@@ -104,6 +104,12 @@ class Shape:
             raise WrongShape(f"{name} is not a list of names and numbers")
         return tuple(_named_number(value, name) for value in values)
 
+    def list_or_empty(self, name: str) -> list[Any]:
+        values = self._source.get(name, [])
+        if not isinstance(values, list):
+            raise WrongShape(f"{name} is not a list")
+        return values
+
     def members(self, name: str) -> list[Shape]:
         values = self._source.get(name)
         if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
