@@ -15,7 +15,8 @@ from tests.server.stage import Stage
 from nplt_protocol.json_values import JsonObject
 from nplt_server.context import ContextMessage, ModelInputMessage, ToolResultsMessage
 from nplt_server.conversations import changes
-from nplt_server.conversations.accounts import account_of_context, account_of_usage, compact
+from nplt_server.conversations.accounts import account_of_context, account_of_usage
+from nplt_server.conversations.compacting import compact
 from nplt_server.conversations.compression import Compressible, OverThreshold
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.thinking import Counting, Thinking

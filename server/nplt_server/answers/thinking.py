@@ -8,7 +8,8 @@ from nplt_protocol.requests import Compact, ContextRequest, Rollback, Tools, Usa
 from nplt_server.connections.premises import Premises
 from nplt_server.connections.session import Session
 from nplt_server.conversations import changes
-from nplt_server.conversations.accounts import account_of_context, account_of_usage, compact
+from nplt_server.conversations.accounts import account_of_context, account_of_usage
+from nplt_server.conversations.compacting import compact
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.presenters.base import Answer
 

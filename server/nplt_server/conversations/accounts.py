@@ -1,7 +1,6 @@
 """What a mind can be asked about itself: what a model would be shown, what it cost.
 
-CONTEXT_REQUEST, USAGE and COMPACT, as values; nothing here changes a record but
-the epoch that COMPACT asks for.
+CONTEXT_REQUEST and USAGE, as values; nothing here changes a record.
 """
 
 from __future__ import annotations
@@ -9,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from nplt_protocol.codes import ErrorCode
-from nplt_protocol.errors import RequestError
 from nplt_protocol.json_values import JsonObject, JsonValue
-from nplt_protocol.replies import ContextAccount, EpochBegun, UsageAccount
+from nplt_protocol.replies import ContextAccount, UsageAccount
 from nplt_server.context.account import EntryAccount, account
 from nplt_server.context.messages import (
     ContextMessage,
@@ -94,29 +91,6 @@ def account_of_usage(mind: Mind, thinking: Thinking, *, model: str) -> UsageAcco
     )
     series = {name: said for name, said in usage.as_json().items() if isinstance(said, dict)}
     return UsageAccount(session_id=mind.ledger.session_id, model=model, **series)
-
-
-async def compact(mind: Mind, thinking: Thinking, *, model: str) -> EpochBegun:
-    """Called between turns. With a summarizer, its summary is waited for."""
-    await thinking.counting.counter()
-    frame = mind.frame(model)
-    before = mind.view(None, frame).tokens
-    draft = mind.projection.asked_epoch(frame, screen=mind.state.screen())
-    if not mind.projection.history.shown_turns:
-        raise RequestError(ErrorCode.CONFLICT, "there is nothing to compact here yet")
-    task = mind.projection.summary_task(None, draft)
-    compaction = await mind.summarize(task) if task is not None else None
-    if compaction is not None:
-        draft = mind.projection.asked_epoch(frame, screen=mind.state.screen())
-    epoch = await mind.begin_epoch(draft)
-    return EpochBegun(
-        session_id=mind.ledger.session_id,
-        epoch=epoch.seq,
-        reason=epoch.reason,
-        tokens_before=before,
-        tokens_after=mind.view(None, frame).tokens,
-        compaction=compaction.seq if compaction is not None else None,
-    )
 
 
 def _occupancy(mind: Mind, thinking: Thinking, model: str) -> Occupancy:
