@@ -27,6 +27,7 @@ _WHY = {
     "quarantined": "refused by a provider",
     "not_for_models": "not for models",
     "not_held": "too long ago",
+    "mixed": "several reasons",
 }
 """Short, for a column; other codes are good words by themselves."""
 
@@ -83,6 +84,8 @@ def _why(row: JsonObject) -> str:
 
 def _first_words(row: JsonObject) -> str:
     """What was said; else what was called, or what came of it."""
+    if told := _joined_rows(row):
+        return told
     if said := _word(row, "content").strip():
         return said
     calls = (
@@ -94,6 +97,12 @@ def _first_words(row: JsonObject) -> str:
         for result in _objects(row.get("results"))
     )
     return "; ".join((*calls, *results))
+
+
+def _joined_rows(row: JsonObject) -> str:
+    """Of a run that is shown, and too long for the server to tell one by one."""
+    count = _number(row, "through_seq") - _number(row, "seq") + 1
+    return f"({count:,} entries)" if count > 1 and "detail" in row else ""
 
 
 def _unless_success(result: JsonObject) -> str:

@@ -211,6 +211,7 @@ class Import:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollback:
     to_seq: int
+    session_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

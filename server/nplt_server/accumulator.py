@@ -32,6 +32,10 @@ from nplt_storage.facts.entries import (
 from nplt_storage.facts.tool_calls import ToolCallRequest
 
 _ARGUMENTS_DEPTH_MAX = 32
+_TOKENS_MAX = 2**53 - 1
+_CALL_BYTES = 256
+"""What each call takes of the record besides what the model says of it: its id, and
+a result, be it one that says it was not run."""
 
 
 @dataclass(slots=True)
@@ -66,16 +70,20 @@ class ModelOutputAccumulator:
                 self.reasoning_length += len(text)
                 self._place("reasoning", len(text))
             case ToolCallPiece():
+                self._count(delta.tool_name)
                 self._count(delta.arguments)
                 if delta.index not in self._calls:
+                    self._count_bytes(_CALL_BYTES)
                     self._parts.append(OutputPart(kind="call", size=delta.index))
                 call = self._calls.setdefault(delta.index, _CallBeingBuilt())
                 call.tool_name += delta.tool_name
                 call.arguments.append(delta.arguments)
             case OpaquePiece(data=data):
-                self._parts.append(OutputPart(kind="opaque", data=dict(data)))
+                part = OutputPart(kind="opaque", data=dict(data))
+                self._count_bytes(len(orjson.dumps(part.data)))
+                self._parts.append(part)
             case UsageReport():
-                self.usage = delta
+                self.usage = _believable(delta)
             case Stopped(reason=reason):
                 self.stop_reason = reason
             case _:
@@ -156,8 +164,10 @@ class ModelOutputAccumulator:
         )
 
     def _count(self, text: str) -> None:
-        # Four bytes is the most a code point takes: cheap, and never too late.
-        self._answer_bytes += len(text) if text.isascii() else len(text.encode(errors="replace"))
+        self._count_bytes(len(text) if text.isascii() else len(text.encode(errors="replace")))
+
+    def _count_bytes(self, size: int) -> None:
+        self._answer_bytes += size
         if self._answer_bytes > self._answer_bytes_max:
             raise AnswerTooLong(self._answer_bytes_max)
 
@@ -196,6 +206,15 @@ def _is_storable(value: JsonValue, depth: int) -> bool:
             return math.isfinite(value)
         case _:
             return True
+
+
+def _believable(usage: UsageReport) -> UsageReport:
+    """A provider may say anything: an answer is not lost for odd figures."""
+    read, written, cached = (
+        min(max(tokens, 0), _TOKENS_MAX)
+        for tokens in (usage.input_tokens, usage.output_tokens, usage.cached_tokens)
+    )
+    return UsageReport(input_tokens=read, output_tokens=written, cached_tokens=cached)
 
 
 def usage_as_json(usage: UsageReport | None) -> JsonObject | None:

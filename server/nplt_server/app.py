@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import signal
 import socket
 import ssl
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -50,6 +53,10 @@ from nplt_storage.ids import new_entry_id, new_session_id
 
 log = logging.getLogger(__name__)
 
+_INTERRUPT_SECONDS_MAX = 3.0
+_LAST_RESORT_SECONDS = 6.5
+"""After the time turns are given to end: what still holds the process up (a function
+that blocks, a child that won't go) holds nothing that was promised."""
 _RESUME_ATTEMPTS = 5
 _RESUME_SECONDS = 5.0
 
@@ -61,8 +68,16 @@ def utc_now() -> datetime:
 class Server:
     """A server that is listening; `stop` takes it down gracefully."""
 
-    def __init__(self, settings: Settings, premises: Premises, listener: Listener) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        premises: Premises,
+        listener: Listener,
+        *,
+        turns_are_over: Callable[[], None],
+    ) -> None:
         self.address = listener.address
+        self._turns_are_over = turns_are_over
         self._settings = settings
         self._premises = premises
         self._listener = listener
@@ -132,8 +147,9 @@ class Server:
             await activity.quiet()
         for conversation in self._premises.registry:
             conversation.interrupt("the server is shutting down")
-        with anyio.move_on_after(5.0):
+        with anyio.move_on_after(_INTERRUPT_SECONDS_MAX):
             await activity.quiet()
+        self._turns_are_over()
         async with anyio.create_task_group() as tasks:
             for conversation in self._premises.registry:
                 tasks.start_soon(_last_word, conversation)
@@ -164,16 +180,27 @@ async def serve(settings: Settings, ready: Callable[[Server], None]) -> None:
             spawn = _spawn_into(tasks)
             premises = _furnish(settings, library, router, equipment, spawn)
             reception = _open_reception(settings, premises, tls, spawn)
-            server = Server(settings, premises, Listener(sockets, reception.welcome))
+            tools = anyio.CancelScope()
+            server = Server(
+                settings,
+                premises,
+                Listener(sockets, reception.welcome),
+                turns_are_over=tools.cancel,
+            )
             ready(server)
             spawn(server.resume)
-            spawn(equipment.mcp_servers.run)
+            spawn(lambda: _within(tools, equipment.mcp_servers.run))
             await server.run()
             await premises.registry.close_all()
             tasks.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
             await library.close()
+
+
+async def _within(scope: anyio.CancelScope, work: Callable[[], Awaitable[None]]) -> None:
+    with scope:
+        await work()
 
 
 def _furnish(
@@ -293,14 +320,29 @@ def raise_descriptor_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def _end_for_certain(seconds: float) -> None:
+    def wait_and_end() -> None:
+        time.sleep(seconds)
+        log.critical("something would not end; what was acknowledged is on disk: leaving it")
+        os._exit(1)
+
+    threading.Thread(target=wait_and_end, name="last resort", daemon=True).start()
+
+
 async def run_until_signalled(settings: Settings, announce: Callable[[Server], None]) -> None:
     """SIGTERM or SIGINT drains; a second one hurries."""
     loop = asyncio.get_running_loop()
     running: list[Server] = []
     early: list[bool] = []
 
-    def obey() -> None:
+    def obey(*_: object) -> None:
+        # Here and not on the loop, which may be what does not go on.
+        if not early:
+            _end_for_certain(settings.limits.drain_seconds_max + _LAST_RESORT_SECONDS)
         early.append(True)
+        loop.call_soon_threadsafe(stop)
+
+    def stop() -> None:
         for server in running:
             server.stop()
 
@@ -311,5 +353,5 @@ async def run_until_signalled(settings: Settings, announce: Callable[[Server], N
         announce(server)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, obey)
+        signal.signal(number, obey)
     await serve(settings, ready)

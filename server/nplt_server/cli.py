@@ -74,8 +74,9 @@ def _tree(flags: dict[str, Any]) -> dict[str, Any]:
 def _serve(config: Path | None, flags: dict[str, Any], *, check: bool) -> int:
     import anyio
 
-    from nplt_server.app import Server, build_router, run_until_signalled
+    from nplt_server.app import Server, build_router, run_until_signalled, utc_now
     from nplt_server.commands.surroundings import forget_stdout
+    from nplt_server.equipment import equip
     from nplt_server.histories import check_histories
     from nplt_server.logs import configure_logging
     from nplt_server.settings_sources import load_settings
@@ -92,7 +93,7 @@ def _serve(config: Path | None, flags: dict[str, Any], *, check: bool) -> int:
     try:
         settings = load_settings(flags, config_file=config)
         if check:
-            build_router(settings)
+            equip(settings, build_router(settings), utc_now)
             check_histories(settings)
             click.echo("the settings are fine")
             return 0

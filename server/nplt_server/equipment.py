@@ -4,8 +4,9 @@ what is known of models.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from nplt_protocol.errors import RequestError
@@ -25,6 +26,8 @@ from nplt_server.tools.mcp.config import McpServerConfig
 from nplt_server.tools.mcp.servers import McpServers
 from nplt_server.tools.policy import SettingsPolicies, unknown_tools
 from nplt_server.tools.runner import ToolRunner
+
+log = logging.getLogger(__name__)
 
 _ALLOWED: dict[str, ToolPolicy] = {"notebook": "allow", "todo": "allow"}
 """They change nothing but their own conversation."""
@@ -68,10 +71,13 @@ def equip(settings: Settings, router: ProviderRouter, clock: Callable[[], dateti
         summarizer=_checked_role(settings.roles.summarizer, router),
         summary_seconds_max=settings.limits.summary_seconds_max,
     )
+    for name in settings.models:
+        if name not in router.models:
+            log.warning("models: %s is not among the models there are", name)
     servers = McpServers(_configs(settings))
 
     def make_own() -> tuple[Tool, ...]:
-        builtin = builtin_tools(clock, settings.tool_roots)
+        builtin = builtin_tools(clock, settings.tool_roots, never=[settings.data_dir])
         return (*builtin, *(tool for widget in thinking.widgets for tool in widget.tools))
 
     tools = _AllTools(make_own, servers)
@@ -91,13 +97,16 @@ def equip(settings: Settings, router: ProviderRouter, clock: Callable[[], dateti
 
 
 def _models(settings: Settings) -> dict[str, ModelFacts]:
-    offline = ModelFacts(context_tokens=OFFLINE_CONTEXT_TOKENS)
+    offline = ModelFacts(context_tokens=OFFLINE_CONTEXT_TOKENS, counts_tokens=False)
     known = {
         f"{provider.id}/echo": offline
         for provider in settings.providers
         if isinstance(provider, OfflineSettings)
     }
-    return known | {name: _facts(model) for name, model in settings.models.items()}
+    told = {name: _facts(model) for name, model in settings.models.items()}
+    return known | {
+        name: replace(facts, counts_tokens=name not in known) for name, facts in told.items()
+    }
 
 
 def _facts(model: ModelSettings) -> ModelFacts:

@@ -5,7 +5,9 @@
         CannotServe             port or data directory is taken: exit 1
         ProviderError           a model could not answer; the turn ends `failed`
             ProviderUnavailable     later may be better
+            ProviderUnauthorized    the operator must mend the key
             ProviderRefused         the same prompt will be refused again
+                RequestTooLarge         less of the context may be taken
             AnswerCut               the stream ended without saying so
             AnswerTooLong           over the limit; what there is is kept
             TooManySteps            the model went on calling tools
@@ -54,11 +56,45 @@ class ProviderError(ServerError):
 
 
 class ProviderUnavailable(ProviderError):
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        before_first_token: bool = True,
+        timed_out: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """Seconds the provider asks to be left alone."""
+        self.before_first_token = before_first_token
+        self.timed_out = timed_out
+        """It had its time: asking the same again would take as long."""
+
+
+class ProviderUnauthorized(ProviderError):
     pass
 
 
 class ProviderRefused(ProviderError):
     code = ErrorCode.PROVIDER_REFUSED
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        message_index: int | None = None,
+        entry_seqs: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.message_index = message_index
+        """The message of the request that the provider named."""
+        self.entry_seqs = entry_seqs
+        """The entries that message shows."""
+
+
+class RequestTooLarge(ProviderRefused):
+    code = ErrorCode.TOO_LARGE
 
 
 class AnswerCut(ProviderError):

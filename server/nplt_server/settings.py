@@ -71,7 +71,7 @@ ProviderSettings = Annotated[OfflineSettings | PythonSettings, Field(discriminat
 class ModelSettings(Part):
     """What is known of one model; prices are US dollars per million tokens."""
 
-    context_tokens: Annotated[int, Field(ge=1_024)] | None = None
+    context_tokens: Annotated[int, Field(ge=2_048)] | None = None
     output_tokens: PositiveInt | None = None
     price_in: Annotated[float, Field(ge=0)] | None = None
     price_out: Annotated[float, Field(ge=0)] | None = None
@@ -235,13 +235,20 @@ class Settings(Part):
         found += [
             f"two histories are called {id_!r}" for id_ in sorted({*ids}) if ids.count(id_) > 1
         ]
-        data_dir = self.data_dir.absolute()
-        for root in (root.absolute() for root in self.tool_roots):
-            if root.is_relative_to(data_dir) or data_dir.is_relative_to(root):
+        data_dir = self.data_dir.resolve()
+        for root in (root.resolve() for root in self.tool_roots):
+            if not root.is_dir():
+                found.append(f"tool_roots: there is no directory {root}")
+            elif root.is_relative_to(data_dir) or data_dir.is_relative_to(root):
                 found.append(
                     f"tool_roots: {root} and the data directory are one inside the other: "
                     "tools could read everybody's conversations"
                 )
+        found += [
+            f"models.{name}: output_tokens leaves no room for a prompt in context_tokens"
+            for name, model in self.models.items()
+            if (model.output_tokens or 0) * 2 > (model.context_tokens or 128_000)
+        ]
         if self.context.keep >= self.context.threshold:
             found.append("context.keep must be smaller than context.threshold")
         if not self.histories:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import orjson
 import platformdirs
@@ -26,6 +26,9 @@ Tree = dict[str, Any]
 _NOT_OURS = {"SERVER", "TOKEN", "TOKEN_FILE", "DEBUG"}
 """NPLT_* variables that are the client's, or say something else."""
 
+
+_TAGS = ("offline", "python")
+"""Which kind of provider it was taken for: no key that anybody wrote."""
 
 _WORDS = {"tuple_type": "expected a list", "model_type": "expected keys and values"}
 
@@ -130,7 +133,7 @@ def _lay_over(below: Tree, above: Tree) -> None:
 
 
 def _sentence(item: Any, layers: list[Layer]) -> str:
-    path = [part for part in item["loc"] if part != "offline"]
+    path = [part for part in item["loc"] if part not in _TAGS]
     key = ".".join(str(part) for part in path)
     where = _where(path, layers).format(key=_spelled(key, path, layers))
     if item["type"] == "extra_forbidden":
@@ -170,12 +173,15 @@ def _spelled(key: str, path: list[Any], layers: list[Layer]) -> str:
 def _names_at(path: list[Any]) -> list[str]:
     """The keys the settings know at this place."""
     model: Any = Settings
+    in_names = False
     for part in path:
-        if isinstance(part, int):
+        if isinstance(part, int) or in_names:
+            in_names = False  # a name somebody gave, no key of ours
             continue
         field = model.model_fields.get(part)
         if field is None:
             return []
+        in_names = get_origin(field.annotation) is dict
         candidates = [field.annotation, *_flatten(field.annotation)]
         model = next(
             (c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None

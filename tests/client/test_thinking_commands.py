@@ -94,6 +94,19 @@ def test_a_context_is_summed_up_in_one_line() -> None:
     )
 
 
+def test_entries_a_server_tells_together_are_shown_as_a_run() -> None:
+    runs: tuple[JsonObject, ...] = (
+        {"seq": 1, "through_seq": 4_000, "kind": "", "tokens": 9_000, "detail": "gist"},
+        {"seq": 4_001, "through_seq": 4_008, "kind": "", "tokens": 7, "detail": "mixed"},
+        {"seq": 4_009, "through_seq": 4_010, "kind": "", "tokens": 0, "reason": "mixed"},
+    )
+    assert context_text(replace(ACCOUNT, entries=runs)).splitlines()[1:-1] == [
+        "1-4000     several  gist     9,000                   (4,000 entries)",
+        "4001-4008  several  mixed        7                   (8 entries)",
+        "4009-4010  several  -            0  several reasons",
+    ]
+
+
 def test_words_of_a_later_server_are_shown_as_they_are() -> None:
     row: JsonObject = {"seq": 1, "kind": "mood", "tokens": 1, "reason": "too_sad", "new": [1]}
     shown = context_text(replace(ACCOUNT, entries=(row,), begins_epoch="full_moon"))

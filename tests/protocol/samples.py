@@ -108,7 +108,7 @@ REQUESTS: dict[type[ask.Request], st.SearchStrategy[ask.Request]] = {
     ask.Usage: st.builds(ask.Usage, session_id=st.none() | words),
     ask.FileGet: st.builds(ask.FileGet, file_id=text, offset=counts, length=st.none() | counts),
     ask.Import: st.builds(ask.Import, document=st.none() | small_objects),
-    ask.Rollback: st.builds(ask.Rollback, to_seq=counts),
+    ask.Rollback: st.builds(ask.Rollback, to_seq=counts, session_id=st.none() | words),
     ask.Redact: st.builds(ask.Redact, seq=counts),
 }
 """Every structured request but FILE_DATA, which belongs to an upload."""

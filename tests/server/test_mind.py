@@ -329,3 +329,12 @@ def _without_durations(entry: Entry) -> Entry:
     if not isinstance(entry, ToolResultsEntry):
         return entry
     return replace(entry, results=tuple(replace(one, duration=0.0) for one in entry.results))
+
+
+async def test_usage_is_told_although_nothing_fits_the_window_any_more() -> None:
+    async with playing() as play:
+        await play.stage.play("one")
+        await play.conversation.write_fact(SystemInstructionEntry(content="word " * 50_000))
+        usage = account_of_usage(play.conversation.mind, play.thinking, model=MODEL)
+        assert usage.billed["calls"] == 1
+        assert (await play.stage.play("two")).state == "failed"

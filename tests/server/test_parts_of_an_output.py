@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from nplt_server.accumulator import ModelOutputAccumulator
 from nplt_server.deltas import (
     ModelOutputDelta,
@@ -11,6 +13,7 @@ from nplt_server.deltas import (
     TextPiece,
     ToolCallPiece,
 )
+from nplt_server.errors import AnswerTooLong
 from nplt_storage.facts.entries import ModelInvocationDescriptor, ModelOutputEntry, OutputPart
 
 WHO = ModelInvocationDescriptor(provider="p", specification="s", model="m")
@@ -50,3 +53,18 @@ def test_parts_tell_the_order_in_which_everything_came() -> None:
         OutputPart(kind="call", size=1),
     )
     assert (entry.content, entry.reasoning) == ("let me see", "hmwell")
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        [TextPiece(text="x" * 1_001)],
+        [ToolCallPiece(index=0, tool_name="x" * 1_001)],
+        [ToolCallPiece(index=0, tool_name="x", arguments="y" * 1_001)],
+        [ToolCallPiece(index=number, tool_name="x") for number in range(100)],
+        [OpaquePiece(data={"signature": "x" * 1_001})],
+    ],
+)
+def test_whatever_an_answer_is_made_of_its_size_is_bounded(deltas: list[ModelOutputDelta]) -> None:
+    with pytest.raises(AnswerTooLong):
+        heard(*deltas)

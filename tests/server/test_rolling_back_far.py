@@ -7,11 +7,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 from tests.server.household import Clock, make_household, model_of
 from tests.server.stage import Stage
 
 from nplt_server.context import ModelInputMessage
 from nplt_server.conversations import changes
+from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.registry import Registry
 from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
 from nplt_server.providers.base import ModelRequest
@@ -43,6 +45,12 @@ async def write_long_conversation(store: ConversationStore) -> None:
         await builder.add(entries)
 
 
+async def upload_while_it_is_read_again(conversation: Conversation) -> None:
+    while conversation.is_stored:
+        await anyio.lowlevel.checkpoint()
+    await conversation.ensure_stored()
+
+
 async def test_a_rollback_to_before_what_is_held_is_done_and_told_to_the_model(
     tmp_path: Path,
 ) -> None:
@@ -59,8 +67,10 @@ async def test_a_rollback_to_before_what_is_held_is_done_and_told_to_the_model(
         registry = Registry(make_household(tasks, model_of(answer), store=store))
         conversation = await registry.get("s1", "local")
         assert conversation.history.first_seq > 1_000
-        done = await changes.roll_back(conversation, 5)
-        assert done.head_seq == 2 * TURNS + 2
+        async with anyio.create_task_group() as clients:
+            clients.start_soon(upload_while_it_is_read_again, conversation)
+            done = await changes.roll_back(conversation, 5)
+            assert done.head_seq == 2 * TURNS + 2
         assert [message.content for message in conversation.history.recent(9)] == [
             "prompt 0",
             "answer 0",

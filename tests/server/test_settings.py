@@ -126,13 +126,16 @@ def test_variables_that_are_not_ours_stop_nothing(tmp_path: Path) -> None:
     assert load(tmp_path, environ=environ) == load(tmp_path)
 
 
-@pytest.mark.parametrize("root", ["data", "data/history", "."])
+@pytest.mark.parametrize("root", ["data", "data/history", ".", "link"])
 def test_tools_can_not_be_let_into_the_data_directory(tmp_path: Path, root: str) -> None:
+    (tmp_path / "data" / "history").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "data" / "history")
     flags = {"data_dir": str(tmp_path / "data"), "tool_roots": [str(tmp_path / root)]}
     with pytest.raises(ConfigurationError, match=r"tool_roots: .* everybody's conversations"):
         load_settings(flags, environ={})
 
 
 def test_a_directory_beside_the_data_is_fine_for_tools(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
     flags = {"data_dir": str(tmp_path / "data"), "tool_roots": [str(tmp_path / "notes")]}
     assert load_settings(flags, environ={}).tool_roots == (tmp_path / "notes",)

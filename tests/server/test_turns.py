@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -12,7 +14,9 @@ from tests.server.stage import Stage, staged
 from nplt_protocol.events import EntryAdded, Event, TextDelta
 from nplt_protocol.json_values import JsonObject
 from nplt_server.context import ToolResultsMessage
+from nplt_server.conversations.compression import Compressible, OverThreshold
 from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.thinking import Counting, Thinking
 from nplt_server.conversations.turn import TurnLimits
 from nplt_server.deltas import (
     ModelOutputDelta,
@@ -24,7 +28,11 @@ from nplt_server.deltas import (
 )
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers.base import ModelRequest
+from nplt_server.providers.model_facts import ModelFacts
+from nplt_server.tokens.characters import CharacterCounter
 from nplt_server.tools.base import Tool, ToolDescription, ToolHost
+from nplt_server.tools.offer import offer_of
+from nplt_server.tools.runner import ToolRunner
 from nplt_storage.facts.entries import FaultEntry, ModelOutputEntry, ToolResultsEntry
 
 
@@ -138,7 +146,74 @@ async def test_a_call_that_takes_too_long_is_given_up() -> None:
         await anyio.sleep_forever()
 
     async with staged(silent, TurnLimits(call_seconds_max=0.05)) as stage:
-        assert (await stage.play()).state == "failed"
+        finished = await stage.play()
+        assert finished.error is not None
+        assert finished.error["message"] == "the model did not finish within 0.05 s"
+
+
+async def test_a_time_out_of_the_provider_is_not_told_as_ours() -> None:
+    async def impatient(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        yield TextPiece(text="half an ans")
+        raise TimeoutError
+
+    async with staged(impatient) as stage:
+        finished = await stage.play()
+        assert finished.error is not None
+        assert finished.error["message"] == "the provider failed: TimeoutError"
+
+
+async def test_tools_of_a_turn_that_ran_out_of_time_are_told_so() -> None:
+    async def calling(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        for number in range(6):  # more than run at once
+            yield ToolCallPiece(index=number, tool_name="giant", arguments="{}")
+        yield Stopped(reason="tool_calls")
+
+    async def for_ever(arguments: JsonObject, host: ToolHost) -> str:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    endless = replace(tool_that_gives(""), run=for_ever)
+    async with staged(calling, TurnLimits(turn_seconds_max=0.05), tools=(endless,)) as stage:
+        await stage.play()
+        entries = stage.conversation.history.entries
+        (entry,) = [e for e in entries if isinstance(e, ToolResultsEntry)]
+        why = "the turn was not finished within 0.05 s"
+        assert {result.status for result in entry.results} == {"failed", "skipped"}
+        assert all(result.result.endswith(why) for result in entry.results)
+
+
+async def test_a_tool_that_comes_while_an_epoch_begins_is_sent_with_the_next_call() -> None:
+    tools = [tool_that_gives("one")]
+    requests: list[ModelRequest] = []
+
+    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        requests.append(request)
+        yield TextPiece(text="word " * 100)
+        yield Stopped(reason="end")
+
+    async def slow_listener(event: OverThreshold, conversation: Compressible) -> None:
+        late = replace(tools[0].description, name="late")
+        tools[1:] = [replace(tools[0], description=late)]
+        await conversation.begin_epoch(event.answer)
+
+    thinking = Thinking(
+        counting=Counting(CharacterCounter),
+        models={"test/model": ModelFacts(context_tokens=2_000, output_tokens=500)},
+        listeners=(slow_listener,),
+    )
+    async with anyio.create_task_group() as tasks:
+        household = make_household(tasks, model_of(model), thinking=thinking)
+        household.tools = ToolRunner(tools, clock=household.clock)
+        profile = household.library.default
+        stage = Stage(Conversation("s1", user="local", household=household, profile=profile))
+        while len(tools) == 1:
+            await stage.play("word " * 100)
+        await stage.play()
+        outputs = [e for e in stage.conversation.history.entries if isinstance(e, ModelOutputEntry)]
+        sent = [offer_of(request.tools).digest for request in requests]
+        assert [output.sent and output.sent.tools_digest for output in outputs] == sent
+        assert [len(request.tools) for request in requests[-2:]] == [1, 2]
+        tasks.cancel_scope.cancel()
 
 
 async def test_a_model_that_only_calls_tools_is_stopped() -> None:
@@ -255,3 +330,43 @@ async def test_a_giant_result_is_kept_whole_beside_the_record_and_cut_in_it() ->
         data = await profile.store.blob("s1", result.blob.blob_id, 0, result.blob.size)
         assert data.decode() == whole
         tasks.cancel_scope.cancel()
+
+
+async def cancelling_itself(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    yield TextPiece(text="half an ans")
+    raise asyncio.CancelledError
+
+
+async def leaving(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    yield TextPiece(text="half an ans")
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("model", [cancelling_itself, leaving])
+async def test_a_provider_that_gives_up_ends_its_turn_and_nothing_else(model: Model) -> None:
+    async with staged(model) as stage:
+        finished = await stage.play()
+        assert finished.state == "failed"
+        assert stage.said == "half an ans"
+        assert (await stage.play("again")).state == "failed"
+
+
+async def test_odd_figures_of_a_provider_cost_no_answer() -> None:
+    async def boasting(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        yield TextPiece(text="hi")
+        yield UsageReport(input_tokens=-5, output_tokens=10**30)
+        yield Stopped(reason="end")
+
+    async with staged(boasting) as stage:
+        finished = await stage.play()
+        assert finished.state == "completed"
+        assert finished.usage == {"input_tokens": 0, "output_tokens": 2**53 - 1}
+
+
+async def test_what_a_provider_says_in_an_exception_is_not_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with staged(buggy) as stage:
+        await stage.play()
+    assert "KeyError" in caplog.text
+    assert "a secret of the provider" not in caplog.text.replace('KeyError("a secret', "")

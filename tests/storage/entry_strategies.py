@@ -91,7 +91,13 @@ parts = st.builds(
     data=st.none() | json_objects,
 )
 sent = st.builds(
-    SentContext, tokens=counts, budget_tokens=counts, tools_digest=words, epoch_seq=counts
+    SentContext,
+    tokens=counts,
+    budget_tokens=counts,
+    tools_digest=words,
+    epoch_seq=counts,
+    head_seq=counts,
+    trimmed=st.booleans(),
 )
 requests = st.builds(
     ToolCallRequest,
@@ -203,6 +209,8 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         content=texts,
         code=words,
         state=st.sampled_from(["interrupted", "failed"]),
+        invocation=st.none() | invocations,
+        usage=st.none() | json_objects,
         **known,
     ),
     st.builds(SystemInstructionEntry, content=texts, **known),

@@ -9,7 +9,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.storage.conversations import START, Pen, answer, prompt
+from tests.storage.conversations import START, Pen, answer, fault, prompt
 
 from nplt_storage.conversation.billing import MODELS_MAX, Billed, billed_together, read_billed
 from nplt_storage.conversation.row_json import row_as_bytes, row_from_bytes
@@ -21,6 +21,7 @@ from nplt_storage.facts.entries import (
     ModelInvocationDescriptor,
     ModelOutputEntry,
 )
+from nplt_storage.facts.lines import decode_line, encode_line
 
 
 def _row(entries: list[Entry]) -> ConversationRow:
@@ -71,6 +72,15 @@ def test_a_rollback_does_not_un_bill_and_a_fork_begins_at_nothing() -> None:
     assert _row(list(pen.history.entries)).billed == (("p/m", 1, 3, 0, 0),)
     pen.write(ForkedEntry(from_session_id="s0", at_seq=3))
     assert _row(list(pen.history.entries)).billed == ()
+
+
+def test_a_call_that_gave_nothing_to_remember_is_billed_by_its_fault() -> None:
+    pen = Pen()
+    called = ModelInvocationDescriptor(provider="p", specification="chat", model="m")
+    billed = replace(fault("t1"), usage={"input_tokens": 9}, invocation=called)
+    pen.write_all([prompt("t1"), billed, prompt("t2"), fault("t2")])
+    row = _row([decode_line(encode_line(entry)) for entry in pen.history.entries])
+    assert (row.billed, row.unfinished) == ((("p/m", 1, 9, 0, 0),), ())
 
 
 def test_of_very_many_models_the_rest_are_counted_together() -> None:

@@ -148,6 +148,7 @@ def _sections(name: str, text: str) -> LevelOfDetailSections:
         (EpochEntry(reason="x", omitted_through=-1), "not so through (-1, 0, 0"),
         (EpochEntry(seq=4, reason="x", summary_through=4), "names entry 4"),
         (ModelOutputEntry(content="x", sent=_sent(tokens=1.5)), "sent.tokens is not an integer"),
+        (ModelOutputEntry(content="x", sent=_sent(trimmed=1)), "trimmed is neither true nor false"),
         (ModelOutputEntry(content="x", sent=_sent(tools_digest=HALF)), "tools_digest holds a lone"),
         (RollbackEntry(seq=9, to_seq=6, hidden=((3, 2),)), "not in order"),
         (RollbackEntry(seq=9, to_seq=6, hidden=((4, 5), (2, 3))), "not in order"),

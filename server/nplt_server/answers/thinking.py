@@ -69,8 +69,10 @@ async def compact_context(
 
 
 async def rollback(premises: Premises, session: Session, request: Rollback, answer: Answer) -> None:
-    session.check_may_speak()
-    answer.give(await changes.roll_back(session.here(), request.to_seq))
+    conversation = await _meant(premises, session, request.session_id)
+    if conversation is session.conversation:
+        session.check_may_speak()
+    answer.give(await changes.roll_back(conversation, request.to_seq))
 
 
 async def _meant(premises: Premises, session: Session, session_id: str | None) -> Conversation:

@@ -22,7 +22,7 @@ conversation makes a short account.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
@@ -71,16 +71,55 @@ def account(
     by_seq = {row.seq: row for row in sent if row.seq}
     excuses = Excuses(history, view, asked)
     rows = [row for row in sent if not row.seq]
+    run: _Run | None = None
     expected = 1
     for entry in history.entries:
-        if entry.seq > expected:
-            rows.append(_gap(expected, entry.seq - 1))
-        known = by_seq.get(entry.seq)
-        rows.append(known if known is not None else _left_out(entry, excuses))
-        expected = entry.seq + 1
+        seq = entry.seq
+        reason: LeftOut | None = None if seq in by_seq else excuses.of(entry)
+        # Nearly all of a long conversation goes on in the run it is in.
+        if run is not None and run.reason == reason and seq == expected:
+            run.through(entry)
+            expected = seq + 1
+            continue
+        if run is not None:
+            rows.append(run.row)
+        if seq > expected:
+            rows.append(_gap(expected, seq - 1))
+        run = None if reason is None else _Run(entry, reason)
+        if reason is None:
+            rows.append(by_seq[seq])
+        expected = seq + 1
+    if run is not None:
+        rows.append(run.row)
     # A prompt and an epoch that are not written yet.
     drafts = sorted((row for row in sent if row.seq >= expected), key=lambda row: row.seq)
-    return tuple(_joined([*rows, *drafts]))
+    return (*rows, *drafts)
+
+
+class _Run:
+    """Entries one after the other that are left out for the same reason."""
+
+    __slots__ = ("first_seq", "kind", "last_seq", "reason")
+
+    def __init__(self, entry: Entry, reason: LeftOut) -> None:
+        self.first_seq = self.last_seq = entry.seq
+        self.kind: str = entry.kind
+        self.reason: LeftOut = reason
+
+    def through(self, entry: Entry) -> None:
+        self.last_seq = entry.seq
+        if entry.kind != self.kind:
+            self.kind = ""
+
+    @property
+    def row(self) -> EntryAccount:
+        return EntryAccount(
+            seq=self.first_seq,
+            last_seq=self.last_seq if self.last_seq > self.first_seq else None,
+            kind=self.kind,
+            role=_ROLES.get(self.kind),
+            reason=self.reason,
+        )
 
 
 def _sent(history: ConversationHistory, view: ContextView) -> Iterator[EntryAccount]:
@@ -108,39 +147,9 @@ def _sent(history: ConversationHistory, view: ContextView) -> Iterator[EntryAcco
 
 def _instruction_seq(history: ConversationHistory) -> int:
     standing = history.standing
-    for place in range(len(standing) - 1, -1, -1):
-        if isinstance(standing[place], SystemInstructionEntry):
-            return standing[place].seq
-    return 0
-
-
-def _left_out(entry: Entry, excuses: Excuses) -> EntryAccount:
-    role = _ROLES.get(entry.kind)
-    return EntryAccount(seq=entry.seq, kind=entry.kind, role=role, reason=excuses.of(entry))
+    instructions = (entry.seq for entry in standing if isinstance(entry, SystemInstructionEntry))
+    return max(instructions, default=0)
 
 
 def _gap(first: int, last: int) -> EntryAccount:
     return EntryAccount(seq=first, last_seq=last, reason="not_held")
-
-
-def _joined(rows: Iterable[EntryAccount]) -> Iterator[EntryAccount]:
-    run: EntryAccount | None = None
-    for row in rows:
-        if run is not None and _continues(run, row):
-            run = replace(
-                run,
-                last_seq=row.through_seq,
-                kind=run.kind if run.kind == row.kind else "",
-                role=run.role if run.role == row.role else None,
-            )
-            continue
-        if run is not None:
-            yield run
-        run = row
-    if run is not None:
-        yield run
-
-
-def _continues(run: EntryAccount, row: EntryAccount) -> bool:
-    is_left_out = row.level is None and row.seq > 0
-    return is_left_out and run.reason == row.reason and run.through_seq + 1 == row.seq

@@ -67,6 +67,10 @@ class Compiled:
             and _basis(scene) == self._basis
         )
 
+    def lacks(self, scene: Scene) -> int:
+        """How many turns would be added."""
+        return scene.selection.until - self._next
+
     def extend(self, scene: Scene) -> None:
         for place in range(self._next, scene.selection.until):
             turn = self._shown[place]

@@ -1,10 +1,14 @@
 """When a new epoch must begin, and what it looks like.
 
-What was sent last is known from the record: the newest output, whether it stands
-or not. A new epoch is due when the next context can't begin with that, and the
-epoch in force is not already the answer to it:
+What was sent last is known from the record: the newest output says which entry was
+the last when its context was compiled; what came while the model was answering it
+has not seen. Of what was taken back, only that it was is regarded: who opens the
+conversation from its end knows no more. A new epoch is due when the next context
+can't begin with that, and the epoch in force is not already the answer to it:
 
-    clear rollback quarantine compaction system   such an entry came since
+    clear rollback quarantine system   such an entry came since
+    compaction  there is a summary the epoch does not show; not inside a turn, which
+              goes on from what it has seen
     tools     other tools are offered than then
     reach     turns the epoch shows are no longer held: the record is long, and was
               opened from its end
@@ -21,25 +25,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, Literal, TypeAlias
 
 from nplt_server.context.measuring import Measure, tokens_of
 from nplt_server.context.plan import plan_epoch
 from nplt_server.context.scene import Asked, Scene, set_scene
+from nplt_server.context.screens import ScreensInTurns
 from nplt_server.context.selection import EpochPlan
 from nplt_server.context.views import CallFrame
 from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.facts.entries import (
     ClearEntry,
-    CompactionEntry,
     Entry,
     EpochEntry,
     FaultEntry,
     ModelInputEntry,
     ModelOutputEntry,
     QuarantineEntry,
-    RollbackEntry,
     SystemInstructionEntry,
 )
 
@@ -58,9 +61,7 @@ EpochReason: TypeAlias = Literal[
 
 _CHANGES: Final[dict[type[Entry], EpochReason]] = {
     ClearEntry: "clear",
-    RollbackEntry: "rollback",
     QuarantineEntry: "quarantine",
-    CompactionEntry: "compaction",
     SystemInstructionEntry: "system",
 }
 _SMALLER: Final = 0.75
@@ -74,6 +75,7 @@ class Call:
     """The call that is about to be made."""
 
     history: ConversationHistory
+    screens: ScreensInTurns
     measure: Measure
     asked: Asked
     frame: CallFrame
@@ -87,21 +89,23 @@ class Call:
         if epoch is not None and not epoch.seq:
             # After the prompt, if that is a draft too.
             epoch = replace(epoch, seq=self.history.head_seq + 2)
-        return set_scene(self.history, self.asked, measure=self.measure, epoch=epoch)
+        return set_scene(
+            self.history, self.asked, screens=self.screens, measure=self.measure, epoch=epoch
+        )
 
 
 def epoch_due(call: Call, *, next_tokens: int) -> EpochReason | None:
     history, epoch = call.history, call.history.epoch
-    last = next(_newest_outputs(history), None)
-    if last is None and epoch is None and not _may_have_been_sent(history):
-        return None
-    last_seq = last.seq if last is not None else _first_prompt_seq(history)
     epoch_seq = epoch.seq if epoch is not None else 0
-    change = _change_since(history, max(last_seq, epoch_seq))
-    if change is not None:
-        return change
-    sent = last.sent if last is not None and last_seq > epoch_seq else None
-    if sent is not None and sent.tools_digest != call.frame.tools_digest:
+    if _may_have_been_sent(history, epoch_seq):
+        change = _change_since(history, max(epoch_seq, _seen_through(history)))
+        if change is not None:
+            return change
+    if _begins_turn(call) and any(entry.seq > epoch_seq for entry in history.compactions[-1:]):
+        return "compaction"
+    last = next(_newest_outputs(history), None)
+    sent = last.sent if last is not None and last.seq > epoch_seq else None
+    if sent is not None and sent.tools_digest != call.frame.offer.digest:
         return "tools"
     if not _is_held(call, epoch):
         return "reach"
@@ -159,29 +163,48 @@ def _newest_outputs(history: ConversationHistory) -> Iterator[ModelOutputEntry]:
 
 
 def _newest_first(history: ConversationHistory) -> Iterator[Entry]:
-    entries = history.entries
-    return (entries[place] for place in range(len(entries) - 1, -1, -1))
+    """Of those that stand."""
+    return reversed(history.standing)
 
 
-def _may_have_been_sent(history: ConversationHistory) -> bool:
-    """Where no answer is held: one may lie further back, or a call may have failed."""
-    return history.first_seq > 1 or any(
-        isinstance(entry, FaultEntry) for entry in _newest_first(history)
-    )
+def _begins_turn(call: Call) -> bool:
+    return not isinstance(call.asked, str) or call.history.turn_state(call.asked) != "running"
 
 
-def _first_prompt_seq(history: ConversationHistory) -> int:
-    prompts = (entry.seq for entry in history.entries if isinstance(entry, ModelInputEntry))
+def _may_have_been_sent(history: ConversationHistory, epoch_seq: int) -> bool:
+    """Anything at all in this epoch. Where no answer is held, one may lie further back
+    or have been taken back, or a call may have failed."""
+    if history.first_seq > epoch_seq + 1 or _rollback_seq(history) > epoch_seq:
+        return True
+    since = takewhile(lambda entry: entry.seq > epoch_seq, _newest_first(history))
+    return any(isinstance(entry, ModelOutputEntry | FaultEntry) for entry in since)
+
+
+def _seen_through(history: ConversationHistory) -> int:
+    """The newest entry that models were shown the effects of."""
+    last = next(_newest_outputs(history), None)
+    if last is not None:
+        return (last.sent.head_seq if last.sent is not None else 0) or last.seq
+    if history.hidden:
+        return 0  # whatever was sent has been taken back
+    prompts = (entry.seq for entry in history.standing if isinstance(entry, ModelInputEntry))
     return next(prompts, 0)
 
 
+def _rollback_seq(history: ConversationHistory) -> int:
+    """Of the newest one, 0 without any. It hides itself, so that who opened the
+    conversation from its end may not hold it; but where it stands is known."""
+    return history.hidden[-1][1] if history.hidden else 0
+
+
 def _change_since(history: ConversationHistory, seq: int) -> EpochReason | None:
+    rollback_seq = _rollback_seq(history)
     for entry in _newest_first(history):
-        if entry.seq <= seq:
-            return None
+        if entry.seq <= max(seq, rollback_seq):
+            break
         if type(entry) in _CHANGES:
             return _CHANGES[type(entry)]
-    return None
+    return "rollback" if rollback_seq > seq else None
 
 
 def _is_held(call: Call, epoch: EpochEntry | None) -> bool:
@@ -204,7 +227,7 @@ def _begins_to_slide(call: Call, epoch: EpochEntry | None) -> bool:
 
 def _seen(call: Call) -> int:
     """How many turns there are to be shown, the window apart."""
-    return call.scene(None).selection.until
+    return call.scene(call.history.epoch).selection.until
 
 
 def _budget_of_late(call: Call) -> int:

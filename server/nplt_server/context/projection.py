@@ -22,18 +22,21 @@ from nplt_server.context.fitting import fit
 from nplt_server.context.measuring import Measure, Measured, tokens_of
 from nplt_server.context.messages import ContextMessage
 from nplt_server.context.scene import Asked, Scene
+from nplt_server.context.screens import ScreensInTurns
 from nplt_server.context.selection import Selection
 from nplt_server.context.summaries import SummaryTask, summary_task
 from nplt_server.context.views import CallFrame, ContextView, SoFar
 from nplt_server.tokens.characters import CharacterCounter
 from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.facts.entries import EpochEntry, ModelInputEntry
+from nplt_storage.facts.entries import EpochEntry
 
 Policy: TypeAlias = Literal["epochs", "newest_live"]
 
 _EVERYTHING: Final = CallFrame()
 _WORTH: Final = 1 / 20
 """Of the budget: an epoch that frees less is not worth the provider's cache."""
+_FEW: Final = 16
+"""Turns that are added without a look whether all of them will fit."""
 
 
 def render_context(
@@ -49,7 +52,7 @@ def render_context(
 
 
 class Projection:
-    __slots__ = ("_compiled", "history", "measure", "policy")
+    __slots__ = ("_compiled", "_screens", "history", "measure", "policy")
 
     def __init__(
         self, history: ConversationHistory, measure: Measure, *, policy: Policy = "epochs"
@@ -57,6 +60,7 @@ class Projection:
         self.history = history
         self.measure = measure
         self.policy = policy
+        self._screens = ScreensInTurns(history)
         self._compiled: Compiled | None = None
 
     def context(
@@ -65,9 +69,13 @@ class Projection:
         """One that fits, or `ContextTooSmall`. With an epoch that is not written yet: what
         the context will be when it is."""
         scene = self._call(asked, frame).scene(epoch or self.history.epoch)
+        view = self._view(scene, frame, keep=epoch is None)
+        return replace(view, head_seq=self.history.head_seq)
+
+    def _view(self, scene: Scene, frame: CallFrame, *, keep: bool) -> ContextView:
         if self.policy == "newest_live":
             return _newest_live(scene, frame)
-        compiled = self._compile(scene, frame, keep=epoch is None and not _is_draft(asked))
+        compiled = self._compile(scene, frame, keep=keep)
         if compiled is None:
             return _trimmed(scene, frame)
         return ContextView(
@@ -86,7 +94,7 @@ class Projection:
             return None
         call = self._call(asked, frame)
         now = call.scene(self.history.epoch)
-        tokens = self._next_tokens(now, frame, keep=not _is_draft(asked))
+        tokens = self._next_tokens(now, frame, keep=True)
         reason = epoch_due(call, next_tokens=tokens)
         if reason is None:
             return None
@@ -97,8 +105,13 @@ class Projection:
         return draft
 
     def asked_epoch(self, frame: CallFrame, *, screen: str = "") -> EpochEntry:
-        """One that somebody wished for, and nothing else: what is shown is halved."""
-        now = self._call(None, frame).scene(self.history.epoch)
+        """One that somebody wished for, and nothing else: what is shown is halved, or
+        was summarized for it: then that is what makes room, and no turn is left out
+        that the summary does not tell."""
+        epoch = self.history.epoch
+        if any(entry.seq > (epoch.seq if epoch else 0) for entry in self.history.compactions):
+            return draft_epoch(self._call(None, frame), "asked", screen=screen)
+        now = self._call(None, frame).scene(epoch)
         tokens = self._next_tokens(now, frame, keep=True)
         fixed = frame.tools_tokens + tokens_of([*now.system(), *now.head()])
         half = fixed + max(0, tokens - fixed) // 2
@@ -106,12 +119,20 @@ class Projection:
         draft = draft_epoch(self._call(None, halved), "asked", screen=screen)
         return replace(draft, budget_tokens=frame.budget_tokens or 0)
 
-    def summary_task(self, asked: Asked, draft: EpochEntry) -> SummaryTask | None:
+    def summary_task(
+        self, asked: Asked, draft: EpochEntry, *, room: int | None = None
+    ) -> SummaryTask | None:
         """What a model may summarize so that the epoch shows that instead."""
-        return summary_task(self._call(asked, _EVERYTHING).scene(draft), draft)
+        return summary_task(self._call(asked, _EVERYTHING).scene(draft), draft, room=room)
 
     def _call(self, asked: Asked, frame: CallFrame) -> Call:
-        return Call(history=self.history, measure=self.measure, asked=asked, frame=frame)
+        return Call(
+            history=self.history,
+            screens=self._screens,
+            measure=self.measure,
+            asked=asked,
+            frame=frame,
+        )
 
     def _next_tokens(self, scene: Scene, frame: CallFrame, *, keep: bool) -> int:
         """More than the budget if it does not fit; how much more is not worth counting."""
@@ -123,9 +144,11 @@ class Projection:
     def _compile(self, scene: Scene, frame: CallFrame, *, keep: bool) -> Compiled | None:
         """`None` if it does not fit. Kept, it is where the next one starts from."""
         compiled = self._compiled if keep else None
-        if compiled is None or not compiled.leads_to(scene):
-            if _is_too_long(scene, frame):
-                return None
+        if compiled is not None and not compiled.leads_to(scene):
+            compiled = None
+        if (compiled is None or compiled.lacks(scene) > _FEW) and _is_too_long(scene, frame):
+            return None
+        if compiled is None:
             compiled = Compiled(scene)
         if keep:
             self._compiled = compiled
@@ -169,7 +192,3 @@ def _room(frame: CallFrame) -> int | None:
 def _is_too_long(scene: Scene, frame: CallFrame) -> bool:
     room = _room(frame)
     return room is not None and scene.tokens(room) > room
-
-
-def _is_draft(asked: Asked) -> bool:
-    return isinstance(asked, ModelInputEntry)

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TypeAlias
 
-from nplt_server.context.levels import ContextEntry, screen_in
+from nplt_server.context.levels import ContextEntry
 from nplt_server.context.measuring import Measure, Measured, tokens_of
 from nplt_server.context.messages import ModelInputMessage, SystemMessage
+from nplt_server.context.screens import ScreensInTurns, last_screen_in
 from nplt_server.context.selection import Selection, select
 from nplt_server.context.steps import Step, steps_of
 from nplt_storage.conversation.history import ConversationHistory
@@ -38,7 +40,9 @@ class Scene:
     own: Turn | None
     quarantined: Collection[int]
     screen: str | None = None
-    """In the head."""
+    """In the head: the one in force where the turns that are shown begin."""
+    screen_before_own: str = ""
+    """The one in force where the turn itself begins."""
     screens: bool = True
     """Whether messages carry the screens written into their entries."""
     newest_seq: int | None = None
@@ -112,7 +116,7 @@ class Scene:
 
     def with_screen_in_head(self) -> Scene:
         """Where the entry that carries the screen may be shown in less detail."""
-        return replace(self, screen=self._last_screen(), screens=False)
+        return replace(self, screen=self._last_screen() or None, screens=False)
 
     def aged(self) -> Scene:
         """By the rule that only the newest input or results are live."""
@@ -121,39 +125,46 @@ class Scene:
 
     def _newest_told(self) -> Iterator[ContextEntry]:
         own = [] if self.own is None else [self.own]
-        for turn in (*own, *self.newest_first):
+        for turn in chain(own, self.newest_first):
             for step in reversed(list(steps_of(turn, self.quarantined))):
                 yield from (e for e in reversed(step) if not isinstance(e, ModelOutputEntry))
 
-    def _last_screen(self) -> str | None:
+    def _last_screen(self) -> str:
         """The one in force: the last that was written, be it shown or not."""
-        for entry in self._newest_told():
-            if entry.seq <= self.selection.epoch_seq:
-                break
-            screen = screen_in(entry)
-            if screen is not None:
-                return screen
-        return self.screen
+        own = None
+        if self.own is not None:
+            own = last_screen_in(self.own, self.selection.epoch_seq, self.quarantined)
+        return self.screen_before_own if own is None else own
 
 
 def set_scene(
     history: ConversationHistory,
     asked: Asked,
     *,
+    screens: ScreensInTurns,
     measure: Measure,
     epoch: EpochEntry | None,
 ) -> Scene:
     """An id that is not there is taken as a turn yet to come."""
     own = _own_turn(history, asked)
     number = history.head_seq + 1 if own is None else own.number
+    selection = select(history, epoch, number=number)
+    shown = history.shown_turns
+    first, until = selection.first, selection.until
+    if epoch is history.epoch:
+        screen = screens.before(shown[first].number if first < until else number)
+        before_own = screens.before(number)
+    else:  # one that is not written yet: it brings its own
+        screen = before_own = epoch.screen if epoch is not None else ""
     return Scene(
         measure=measure,
         instruction=history.system_instruction or "",
-        selection=select(history, epoch, number=number),
-        shown=history.shown_turns,
+        selection=selection,
+        shown=shown,
         own=own,
         quarantined=history.quarantined.keys(),
-        screen=(epoch.screen or None) if epoch is not None else None,
+        screen=screen or None,
+        screen_before_own=before_own,
     )
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar, overload
+from itertools import islice
+from typing import Final, Generic, TypeVar, overload
 
 from nplt_server.context.messages import ContextMessage
 from nplt_server.context.plan import KEEP, THRESHOLD
 from nplt_server.context.selection import Selection
+from nplt_server.tools.offer import ToolOffer
 from nplt_storage.facts.entries import SentContext
 
 _T = TypeVar("_T")
+_NO_TOOLS: Final = ToolOffer()
 
 
 class SoFar(Sequence[_T], Generic[_T]):
@@ -26,6 +29,9 @@ class SoFar(Sequence[_T], Generic[_T]):
 
     def __len__(self) -> int:
         return self._length
+
+    def __iter__(self) -> Iterator[_T]:
+        return islice(self._items, self._length)
 
     @overload
     def __getitem__(self, index: int) -> _T: ...
@@ -45,7 +51,8 @@ class CallFrame:
     budget_tokens: int | None = None
     """How much may be sent; `None`: as much as there is."""
     tools_tokens: int = 0
-    tools_digest: str = ""
+    offer: ToolOffer = _NO_TOOLS
+    """The tools that are sent along: these, also if others come meanwhile."""
     threshold: float = THRESHOLD
     keep: float = KEEP
 
@@ -63,6 +70,8 @@ class ContextView:
     """Whether a message before all turns carries a summary or the screen."""
     is_trimmed: bool = False
     """Made to fit for the moment: the next call's need not extend it."""
+    head_seq: int = 0
+    """The newest entry there was: what is changed later is not in it."""
 
     @property
     def sent(self) -> SentContext:
@@ -70,6 +79,8 @@ class ContextView:
         return SentContext(
             tokens=self.tokens,
             budget_tokens=self.frame.budget_tokens or 0,
-            tools_digest=self.frame.tools_digest,
+            tools_digest=self.frame.offer.digest,
             epoch_seq=self.selection.epoch_seq,
+            head_seq=self.head_seq,
+            trimmed=self.is_trimmed,
         )

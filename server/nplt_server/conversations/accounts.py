@@ -5,23 +5,19 @@ CONTEXT_REQUEST and USAGE, as values; nothing here changes a record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from dataclasses import replace
 
-from nplt_protocol.json_values import JsonObject, JsonValue
 from nplt_protocol.replies import ContextAccount, UsageAccount
-from nplt_server.context.account import EntryAccount, account
-from nplt_server.context.messages import (
-    ContextMessage,
-    ModelInputMessage,
-    ModelOutputMessage,
-    SystemMessage,
-    ToolResultsMessage,
-)
+from nplt_protocol.shapes import write
+from nplt_server.context.account import account
+from nplt_server.context.fitting import ContextTooSmall
+from nplt_server.context.projection import Projection
 from nplt_server.context.scene import Asked
-from nplt_server.context.views import ContextView
+from nplt_server.context.views import CallFrame, ContextView
+from nplt_server.conversations.account_rows import rows_within, written_size
 from nplt_server.conversations.mind import Mind
 from nplt_server.conversations.thinking import Thinking
+from nplt_server.errors import WindowTooSmall
 from nplt_server.tokens.usage import (
     Estimate,
     Occupancy,
@@ -30,17 +26,7 @@ from nplt_server.tokens.usage import (
     occupancy_of,
 )
 from nplt_storage.conversation.views import model_name
-from nplt_storage.facts.entries import ModelInputEntry, ModelOutputEntry
-
-_ROLES: Final = {
-    "system": "system",
-    "model_input": "user",
-    "model_output": "assistant",
-    "tool_result": "tool",
-}
-_ROW_BYTES: Final = 512
-"""Room for a row without what it says."""
-_SAID_CHARACTERS_MIN: Final = 200
+from nplt_storage.facts.entries import EpochEntry, FaultEntry, ModelInputEntry, ModelOutputEntry
 
 
 async def account_of_context(
@@ -52,17 +38,18 @@ async def account_of_context(
     if text is not None:
         asked = mind.state.draft_model_input(ModelInputEntry(content=text), waits=False)
     frame = mind.frame(model)
-    epoch = mind.projection.due_epoch(asked, frame, screen=mind.state.screen())
-    view = mind.view(asked, frame, epoch=epoch)
-    rows = account(mind.projection.history, view, asked)
+    projection = _projection(mind, thinking)
+    epoch = projection.due_epoch(asked, frame, screen=mind.state.screen())
+    view = _view(projection, asked, frame, epoch=epoch)
+    rows = account(projection.history, view, asked)
     shown = sum(row.level is not None for row in rows)
     left_out = sum(row.through_seq - row.seq + 1 for row in rows if row.level is None and row.seq)
-    return ContextAccount(
+    given = ContextAccount(
         session_id=mind.ledger.session_id,
         model=model,
-        epoch=mind.projection.history.epoch.seq if mind.projection.history.epoch else 0,
+        epoch=projection.history.epoch.seq if projection.history.epoch else 0,
         budget_tokens=frame.budget_tokens or 0,
-        entries=tuple(_rows(rows, view, bytes_max)),
+        entries=(),
         totals={
             "tokens": view.tokens,
             "tools": frame.tools_tokens,
@@ -73,12 +60,18 @@ async def account_of_context(
         },
         begins_epoch=epoch.reason if epoch is not None else None,
     )
+    room = bytes_max - written_size(write(given))
+    return replace(given, entries=rows_within(rows, view, bytes_max=room))
 
 
 def account_of_usage(mind: Mind, thinking: Thinking, *, model: str) -> UsageAccount:
     frame = mind.frame(model)
-    epoch = mind.projection.due_epoch(None, frame, screen=mind.state.screen())
-    next_tokens = mind.view(None, frame, epoch=epoch).tokens
+    projection = _projection(mind, thinking)
+    try:
+        epoch = projection.due_epoch(None, frame, screen=mind.state.screen())
+        next_tokens = projection.context(None, frame, epoch=epoch).tokens
+    except ContextTooSmall as error:
+        next_tokens = error.needed  # what was billed is told whatever fits
     row = mind.ledger.row
     prices = {name: facts.prices for name, facts in thinking.models.items() if facts.prices}
     counting = thinking.counting
@@ -93,92 +86,36 @@ def account_of_usage(mind: Mind, thinking: Thinking, *, model: str) -> UsageAcco
     return UsageAccount(session_id=mind.ledger.session_id, model=model, **series)
 
 
+def _projection(mind: Mind, thinking: Thinking) -> Projection:
+    """Of the record as the next line will find it."""
+    known = mind.projection
+    history = mind.ledger.expected_history()
+    if history is known.history:
+        return known
+    return Projection(history, known.measure, policy=thinking.rules.policy)
+
+
+def _view(
+    projection: Projection, asked: Asked, frame: CallFrame, *, epoch: EpochEntry | None
+) -> ContextView:
+    try:
+        return projection.context(asked, frame, epoch=epoch)
+    except ContextTooSmall as error:
+        raise WindowTooSmall(str(error)) from None
+
+
 def _occupancy(mind: Mind, thinking: Thinking, model: str) -> Occupancy:
-    """Of the last call, whoever answered it."""
+    """Of the last call, whoever was called."""
     entries = mind.projection.history.entries
     for place in range(len(entries) - 1, -1, -1):
         entry = entries[place]
-        if isinstance(entry, ModelOutputEntry) and entry.invocation is not None:
-            answered_by = model_name(entry.invocation)
+        if isinstance(entry, ModelOutputEntry | FaultEntry) and entry.invocation is not None:
+            called = model_name(entry.invocation)
+            sent = entry.sent if isinstance(entry, ModelOutputEntry) else None
             return occupancy_of(
                 entry.usage,
-                counted=entry.sent.tokens if entry.sent is not None else 0,
-                context_tokens=thinking.facts(answered_by).context_tokens,
+                counted=sent.tokens if sent is not None else 0,
+                context_tokens=thinking.facts(called).context_tokens,
             )
     window = thinking.facts(model).context_tokens
     return Occupancy(tokens=0, context_tokens=window, source="counted")
-
-
-def _rows(rows: Sequence[EntryAccount], view: ContextView, bytes_max: int) -> Iterator[JsonObject]:
-    """Everything that is said is shared out fairly if it would not fit one message."""
-    messages = iter(view.messages)
-    by_seq = {message.seq: message for message in messages if message.seq}
-    system = next((one for one in view.messages if isinstance(one, SystemMessage)), None)
-    room = max(0, bytes_max - _ROW_BYTES * len(rows))
-    said_max = max(_SAID_CHARACTERS_MIN, room // 8 // max(1, len(view.messages)))
-    fits = sum(_size(message) for message in view.messages) * 2 <= room
-    for row in rows:
-        out: JsonObject = {"seq": row.seq, "kind": row.kind, "tokens": row.tokens}
-        if row.through_seq != row.seq:
-            out["through_seq"] = row.through_seq
-        if row.role is not None:
-            out["role"] = _ROLES[row.role]
-        if row.level is not None:
-            out["detail"] = row.level
-        if row.reason != "live":
-            out["reason"] = row.reason
-        message = system if row.reason == "system" else by_seq.get(row.seq)
-        if row.level is not None and message is not None:
-            out |= _said(message, None if fits else said_max)
-        yield out
-
-
-def _said(message: ContextMessage, characters_max: int | None) -> JsonObject:
-    match message:
-        case SystemMessage():
-            return _cut("content", message.instruction, characters_max)
-        case ModelInputMessage():
-            return _cut("content", message.text, characters_max)
-        case ModelOutputMessage():
-            calls: list[JsonValue] = [
-                {
-                    "tool_name": call.tool_name,
-                    "tool_call_id": call.tool_call_id,
-                    **_cut("arguments", call.raw_arguments, characters_max),
-                }
-                for call in message.tool_calls
-            ]
-            said = _cut("content", message.content, characters_max)
-            if calls:
-                said["tool_calls"] = calls
-            return said
-        case ToolResultsMessage():
-            results: list[JsonValue] = [
-                {
-                    "tool_name": result.tool_name,
-                    "tool_call_id": result.tool_call_id,
-                    "status": result.status,
-                    **_cut("result", text, characters_max),
-                }
-                for result, text in zip(message.results, message.texts, strict=True)
-            ]
-            return {"results": results}
-
-
-def _cut(name: str, text: str, characters_max: int | None) -> JsonObject:
-    if characters_max is None or len(text) <= characters_max:
-        return {name: text}
-    return {name: text[:characters_max], "truncated": True, "size": len(text)}
-
-
-def _size(message: ContextMessage) -> int:
-    match message:
-        case SystemMessage():
-            return len(message.instruction.encode())
-        case ModelInputMessage():
-            return len(message.text.encode())
-        case ModelOutputMessage():
-            calls = sum(len(call.raw_arguments.encode()) + 200 for call in message.tool_calls)
-            return len(message.content.encode()) + calls
-        case ToolResultsMessage():
-            return sum(len(text.encode()) + 200 for text in message.texts)

@@ -1,8 +1,10 @@
 """What a conversation has before it: one turn at a time, in order of acceptance.
 
-A clear takes its place among the turns: it waits for those before it and comes
-before those after it. Every turn that was accepted ends with exactly one
-TURN_FINISHED, after its end is on disk.
+A chore (a clear, say) takes its place among the turns: it waits for those before
+it and comes before those after it. Every turn that was accepted ends with exactly
+one TURN_FINISHED, after its end is on disk. A prompt that is cancelled while it
+waits ends beside the others; what comes after it begins when that end is on disk,
+for a turn must find the same past at each of its calls.
 """
 
 from __future__ import annotations
@@ -11,14 +13,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
+from nplt_protocol.errors import RequestError
 from nplt_protocol.events import Event, TurnFinished, TurnStarted
 from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import ActiveTurn
-from nplt_server import debug
-from nplt_server.context.views import ContextView
 from nplt_server.conversations.activity import Activity
+from nplt_server.conversations.chore import Chore
+from nplt_server.conversations.desk import lay_desk
 from nplt_server.conversations.ending import end_turn, fault_for
 from nplt_server.conversations.household import Household
 from nplt_server.conversations.ledger import Ledger
@@ -26,13 +29,13 @@ from nplt_server.conversations.mind import Mind
 from nplt_server.conversations.tool_host import TurnToolHost
 from nplt_server.conversations.turn import Turn, TurnDesk, TurnOutcome, run_turn
 from nplt_server.conversations.voice import Voice
-from nplt_server.deltas import UsageReport
 from nplt_server.errors import as_request_error, internal_error
 from nplt_storage.facts.entries import Entry, FaultEntry
 
 log = logging.getLogger(__name__)
 
-Chore = Callable[[], Awaitable[None]]
+Item: TypeAlias = Turn | Chore[Any]
+"""Whatever a chore gives is between it and whoever asked."""
 AgendaState = Literal["running", "waiting", "idle"]
 
 
@@ -45,9 +48,11 @@ class _Running:
 class Agenda:
     __slots__ = (
         "_activity",
+        "_chore",
         "_emit",
+        "_ending",
         "_house",
-        "_is_busy",
+        "_is_at_work",
         "_ledger",
         "_mind",
         "_owed",
@@ -72,10 +77,14 @@ class Agenda:
         self._mind = mind
         self._write = write
         self._emit = emit
-        self._waiting: list[Turn | Chore] = []
-        self._is_busy = False
+        self._waiting: list[Item] = []
+        self._is_at_work = False
         self._owed: list[FaultEntry] = []
         self._running: _Running | None = None
+        self._chore: Chore[Any] | None = None
+        self._ending = Activity()
+        """Ends that are being written beside what runs: of prompts that were cancelled
+        while they waited, and debts."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -85,6 +94,11 @@ class Agenda:
         if self._running is not None:
             return "running"
         return "waiting" if self._waiting else "idle"
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a turn or a chore runs or waits."""
+        return self._is_at_work or bool(self._waiting)
 
     @property
     def running(self) -> Turn | None:
@@ -111,16 +125,16 @@ class Agenda:
         running = self.running
         return turn_id in self.waiting or (running is not None and running.turn_id == turn_id)
 
-    def add(self, item: Turn | Chore) -> int:
+    def add(self, item: Item) -> int:
         """Queues it and gives how many stand before it. Call `advance` after."""
         self._waiting.append(item)
-        return len(self._waiting) - 1 + self._is_busy
+        return len(self._waiting) - 1 + self._is_at_work
 
     def advance(self) -> None:
-        if self._is_busy or not self._waiting or self._house.draining:
+        if self._is_at_work or not self._waiting or self._house.draining:
             return  # what waits while the server shuts down runs after the next start
         item = self._waiting.pop(0)
-        self._is_busy = True
+        self._is_at_work = True
         if isinstance(item, Turn):
             turn = item
             turn.model = self._house.router.choose(turn.prompt.model, self._ledger.history.model)
@@ -135,7 +149,8 @@ class Agenda:
             )
             self._start(lambda: self._run(turn))
         else:
-            self._start(item)
+            self._chore = item
+            self._start(item.run)
 
     def cancel(self, turn_id: str, reason: str) -> bool:
         running = self.running
@@ -147,6 +162,7 @@ class Agenda:
             if isinstance(item, Turn) and item.turn_id == turn_id:
                 self._waiting.remove(item)
                 item.cancel(reason)
+                self._ending.begin()
                 self._beside(partial(self._end_unstarted, item))
                 return True
         return False
@@ -157,20 +173,30 @@ class Agenda:
         if self._running is not None:
             self._running.turn.cancel(reason)
 
-    def _start(self, chore: Chore) -> None:
+    def drop_chores(self, why: RequestError) -> None:
+        """The one that runs, and those that wait."""
+        chores = [item for item in self._waiting if isinstance(item, Chore)]
+        self._waiting = [item for item in self._waiting if isinstance(item, Turn)]
+        for chore in (self._chore, *chores):
+            if chore is not None:
+                chore.drop(why)
+
+    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
         async def then_the_next() -> None:
             try:
-                await chore()
+                await self._ending.quiet()
+                await work()
             finally:
-                self._is_busy = False
+                self._is_at_work = False
+                self._chore = None
                 self.advance()
 
         self._beside(then_the_next)
 
-    def _beside(self, chore: Chore) -> None:
+    def _beside(self, work: Callable[[], Awaitable[None]]) -> None:
         async def counted() -> None:
             try:
-                await chore()
+                await work()
             finally:
                 self._activity.end()
 
@@ -197,6 +223,7 @@ class Agenda:
             turn.turn_id, state=self._mind().state, ledger=self._ledger, household=house
         )
         try:
+            await self.pay_debts()
             outcome = await run_turn(turn, self._desk(turn, host))
         except Exception as error:
             outcome = self._unrecorded(turn, error)
@@ -209,27 +236,13 @@ class Agenda:
 
     def _desk(self, turn: Turn, host: TurnToolHost) -> TurnDesk:
         assert self._running is not None
-        provider, invocation = self._house.router.route(turn.model)
-        mind, counting = self._mind(), self._house.thinking.counting
-
-        def billed(shown: ContextView, usage: UsageReport) -> None:
-            counting.observe(turn.model, counted=shown.tokens, real=usage.input_tokens)
-            debug.tokens("billed", model=turn.model, counted=shown.tokens, **usage.as_json())
-
-        return TurnDesk(
-            state=mind.state,
-            provider=provider,
-            invocation=invocation,
-            tools=self._house.tools,
+        return lay_desk(
+            turn,
+            mind=self._mind(),
+            household=self._house,
             host=host,
             voice=self._running.voice,
-            limits=self._house.turn_limits,
-            answer_tokens_max=self._house.thinking.facts(turn.model).answer_tokens,
-            new_call_id=self._house.new_entry_id,
-            prepare=partial(mind.prepare, turn.turn_id, turn.model),
-            billed=billed,
             write=self._write,
-            keep_blob=self._ledger.keep_blob,
         )
 
     @property
@@ -242,11 +255,15 @@ class Agenda:
     async def pay_debts(self) -> None:
         """Ends that were told and could not be written are written now, before
         anything else is: a turn that is over must never be taken up again."""
+        await self._ending.quiet()  # what another pays just now is not paid twice
         while self._owed:
-            fault = self._owed[0]
-            await end_turn(fault, self._ledger.history, tools=self._house.tools, write=self._write)
-            if fault in self._owed:
-                self._owed.remove(fault)
+            fault, history = self._owed[0], self._ledger.history
+            self._ending.begin()
+            try:
+                await end_turn(fault, history, tools=self._house.tools, write=self._write)
+            finally:
+                self._ending.end()
+            self._owed.remove(fault)
 
     async def _end_unstarted(self, turn: Turn) -> None:
         self._house.counters.turns_started += 1
@@ -258,6 +275,8 @@ class Agenda:
             outcome = TurnOutcome(state="interrupted", seq=seq, usage={}, error=error)
         except Exception as problem:
             outcome = self._unrecorded(turn, problem)
+        finally:
+            self._ending.end()
         self._finish(turn, outcome)
 
     def _finish(self, turn: Turn, outcome: TurnOutcome) -> None:

@@ -45,10 +45,10 @@ async def clear(conversation: Conversation) -> Cleared:
 
 
 async def roll_back(conversation: Conversation, to_seq: int) -> RolledBack:
-    if conversation.state != "idle":
+    if conversation.has_work:
         raise RequestError(
             ErrorCode.BUSY,
-            "a turn has not ended: nothing is taken back under its feet",
+            "something runs or waits here: nothing is taken back under its feet",
             retry_after=1.0,
         )
     entry = await conversation.write_fact(await _rollback_to(conversation, to_seq))

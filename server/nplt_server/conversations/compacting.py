@@ -14,14 +14,10 @@ async def compact(mind: Mind, thinking: Thinking, *, model: str) -> EpochBegun:
     await thinking.counting.counter()
     frame = mind.frame(model)
     before = mind.view(None, frame).tokens
-    draft = mind.projection.asked_epoch(frame, screen=mind.state.screen())
     if not mind.projection.history.shown_turns:
         raise RequestError(ErrorCode.CONFLICT, "there is nothing to compact here yet")
-    task = mind.projection.summary_task(None, draft)
-    compaction = await mind.summarize(task) if task is not None else None
-    if compaction is not None:
-        draft = mind.projection.asked_epoch(frame, screen=mind.state.screen())
-    epoch = await mind.begin_epoch(draft)
+    compaction = await mind.summarize(mind.asked_epoch(frame))
+    epoch = await mind.begin_asked_epoch(frame)
     return EpochBegun(
         session_id=mind.ledger.session_id,
         epoch=epoch.seq,

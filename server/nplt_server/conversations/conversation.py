@@ -8,7 +8,6 @@ what must reach clients goes through the audience or the callbacks handed in.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -30,6 +29,7 @@ from nplt_server.conversations.acceptance import (
 from nplt_server.conversations.activity import Activity
 from nplt_server.conversations.agenda import Agenda, AgendaState
 from nplt_server.conversations.audience import Audience
+from nplt_server.conversations.chore import Chore, hand_over
 from nplt_server.conversations.household import Household
 from nplt_server.conversations.ledger import Ledger
 from nplt_server.conversations.library import HistoryProfile
@@ -43,18 +43,7 @@ from nplt_storage.conversation.rows import NEW_NAME, ConversationRow
 from nplt_storage.facts.entries import Entry, ModelInputEntry
 from nplt_storage.store import Opened
 
-log = logging.getLogger(__name__)
-
 _Given = TypeVar("_Given")
-
-
-def _hand_over(callback: Callable[[_Given], None], value: _Given) -> None:
-    """To whoever asked. If its connection can't take it, that is its affair: what
-    is on disk has happened, and the conversation goes on."""
-    try:
-        callback(value)
-    except Exception:
-        log.exception("an answer could not be handed over")
 
 
 class Conversation:
@@ -93,7 +82,8 @@ class Conversation:
             household=household,
             profile=profile,
             opened=opened,
-            outdated=self._tell_outdated,
+            # Everyone is sent out, and comes in again to what another server wrote.
+            outdated=lambda: self.announce("lagged", {"head_seq": self.history.head_seq}),
         )
         self.activity = Activity(part_of=household.activity)
         self._mind: Mind | None = None
@@ -157,6 +147,11 @@ class Conversation:
         return self._agenda.state
 
     @property
+    def has_work(self) -> bool:
+        """Whether a turn or a chore runs or waits."""
+        return self._agenda.is_busy
+
+    @property
     def is_busy(self) -> bool:
         agenda = self._agenda
         # What is owed to an outdated record can't be paid through this one.
@@ -200,7 +195,7 @@ class Conversation:
             known = prompt.message_id and self.history.prompt_with(prompt.message_id)
             if known:
                 again = second_receipt(prompt, known, self.history, self._agenda)
-                _hand_over(receipt, again)
+                hand_over(receipt, again)
                 return None
             check_room(self._agenda, self._house.limits.waiting_prompts_max)
             check_attachments(prompt.attachments, self.history)
@@ -210,7 +205,7 @@ class Conversation:
         def stored(entry: Entry) -> None:
             assert isinstance(entry, ModelInputEntry)
             ahead = self._agenda.add(Turn(prompt=entry))
-            _hand_over(receipt, first_receipt(self.session_id, entry, ahead=ahead))
+            hand_over(receipt, first_receipt(self.session_id, entry, ahead=ahead))
             self._tell(entry)
             self._agenda.advance()
             if self.deleted:  # it was on its way while the conversation was deleted
@@ -229,17 +224,27 @@ class Conversation:
     def cancel(self, turn_id: str, reason: str = "cancelled") -> bool:
         return self._agenda.cancel(turn_id, reason)
 
-    def cancel_all(self, reason: str) -> None:
+    def delete(self, reason: str) -> None:
+        """Nothing more is accepted, and what runs or waits ends now."""
+        self.deleted = True
         self._agenda.cancel_all(reason)
+        self._drop_chores(RequestError(ErrorCode.NOT_FOUND, reason, field="session_id"))
 
     def interrupt(self, reason: str) -> None:
-        """The running turn ends now; those that wait are kept for later."""
+        """The server stops: what runs ends now. Turns that wait are kept for later,
+        chores are not: nobody would hear of them."""
         if self._agenda.running is not None:
             self._agenda.running.cancel(reason)
+        self._drop_chores(RequestError(ErrorCode.SHUTTING_DOWN, reason))
+
+    def _drop_chores(self, why: RequestError) -> None:
+        self._agenda.drop_chores(why)
+        if self._mind is not None:
+            self._mind.stop_summarizing()
 
     def queue(
         self,
-        chore: Callable[[], Awaitable[_Given]],
+        work: Callable[[], Awaitable[_Given]],
         *,
         done: Callable[[_Given], None],
         failed: Callable[[Exception], None],
@@ -247,16 +252,7 @@ class Conversation:
         """Waits for the turns before it; those that come later wait for it."""
         self._check_open()
         check_room(self._agenda, self._house.limits.waiting_prompts_max)
-
-        async def told() -> None:
-            try:
-                given = await chore()
-            except Exception as error:
-                _hand_over(failed, error)
-            else:
-                _hand_over(done, given)
-
-        self._agenda.add(told)
+        self._agenda.add(Chore(work=work, done=done, failed=failed))
         self._agenda.advance()
 
     def check_model(self, model: str) -> str:
@@ -269,10 +265,6 @@ class Conversation:
 
     async def ensure_stored(self) -> None:
         await self._ledger.open()
-
-    def _tell_outdated(self) -> None:
-        """Everyone is sent out, and comes in again to what another server wrote."""
-        self.announce("lagged", {"head_seq": self.history.head_seq})
 
     def announce(self, what: str, details: JsonObject) -> None:
         self.audience.emit(SessionEvent(session_id=self.session_id, event=what, details=details))

@@ -33,6 +33,7 @@ class Ledger:
     __slots__ = (
         "_house",
         "_is_closed",
+        "_opening",
         "_outdated",
         "_record",
         "history",
@@ -69,6 +70,7 @@ class Ledger:
         self._house = household
         self._record: Record | None = opened.record if opened else None
         self._is_closed = False
+        self._opening: anyio.Lock | None = None
 
     @property
     def session_id(self) -> str:
@@ -80,14 +82,40 @@ class Ledger:
 
     async def append(self, draft: Entry) -> Entry:
         """Only the conversation's writer calls this, one draft after the other."""
+        async with self._alone:
+            return await self._append(draft)
+
+    def expected_history(self) -> ConversationHistory:
+        """As the next draft will find it: the profile's instruction is written with the
+        first line, and before there is one it stands nowhere else."""
+        instruction = self._instruction_to_write()
+        if instruction is None:
+            return self.history
+        history = ConversationHistory(self.session_id, turns_max=self.profile.turns_max)
+        history.add(history.stamp(instruction, id="to_come", timestamp=self._house.clock()))
+        return history
+
+    async def open(self) -> Record:
+        """Whoever else needs the record; two at once are given the same one."""
+        async with self._alone:
+            return await self._opened()
+
+    @property
+    def _alone(self) -> anyio.Lock:
+        """While the record is created, taken back or read again, `_record` says little.
+        Made late: it would take 700 bytes of every idle connection."""
+        if self._opening is None:
+            self._opening = anyio.Lock(fast_acquire=True)
+        return self._opening
+
+    async def _append(self, draft: Entry) -> Entry:
         self._stamp(draft)  # a bad draft is refused before anything is created
         is_new = self._record is None
-        record = await self.open()
+        record = await self._opened()
         try:
-            if not self.history.head_seq and self.profile.system_message:
-                await self._commit(
-                    record, SystemInstructionEntry(content=self.profile.system_message)
-                )
+            instruction = self._instruction_to_write()
+            if instruction is not None:
+                await self._commit(record, instruction)
             entry = await self._commit(record, draft)
         except Exception:
             if is_new and not self.history.head_seq:
@@ -97,14 +125,22 @@ class Ledger:
             await self._read_again(record)
         return entry
 
-    async def open(self) -> Record:
-        if self._is_closed:
-            raise RequestError(ErrorCode.UNAVAILABLE, "this conversation was just closed")
+    async def _opened(self) -> Record:
+        if self._record is None and not self._is_closed:
+            # Whoever asked may go away meanwhile: what is created is known here all the same.
+            with anyio.CancelScope(shield=True):
+                await self._create()
         if self._record is None:
-            record = await self.profile.store.create(self.session_id, user=self.user)
-            self._record = record
-            self.row = new_row(self.session_id, user=self.user, created_at=self._house.clock())
+            raise RequestError(ErrorCode.UNAVAILABLE, "this conversation was just closed")
         return self._record
+
+    async def _create(self) -> None:
+        record = await self.profile.store.create(self.session_id, user=self.user)
+        if self._is_closed:
+            await self._take_back(record)
+            return
+        self._record = record
+        self.row = new_row(self.session_id, user=self.user, created_at=self._house.clock())
 
     def say(self, turn_id: str, call: int, kind: Kind, text: str) -> None:
         if self._record is not None:
@@ -123,6 +159,12 @@ class Ledger:
         """It was closed to be deleted, and could not be."""
         self._record = (await self.profile.store.open(self.session_id)).record
         self._is_closed = False
+
+    def _instruction_to_write(self) -> SystemInstructionEntry | None:
+        text = self.profile.system_message
+        if self.history.head_seq or not text:
+            return None
+        return SystemInstructionEntry(content=text)
 
     def _stamp(self, draft: Entry) -> Entry:
         return self.history.stamp(

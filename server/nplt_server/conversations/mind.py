@@ -9,7 +9,6 @@ in which nothing is said has no mind.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from itertools import islice
 from typing import Final
@@ -21,17 +20,14 @@ from nplt_server.context.fitting import ContextTooSmall
 from nplt_server.context.measuring import Measure
 from nplt_server.context.projection import Projection
 from nplt_server.context.scene import Asked
-from nplt_server.context.summaries import SummaryTask
 from nplt_server.context.views import CallFrame, ContextView
 from nplt_server.conversations.compression import OverThreshold
 from nplt_server.conversations.household import Household
 from nplt_server.conversations.ledger import Ledger
-from nplt_server.conversations.summarizing import summarize
-from nplt_server.errors import ProviderError, WindowTooSmall
+from nplt_server.conversations.summarist import Summarist
+from nplt_server.errors import WindowTooSmall
 from nplt_storage.conversation.views import model_name
-from nplt_storage.facts.entries import CompactionEntry, Entry, EpochEntry, ModelOutputEntry
-
-log = logging.getLogger(__name__)
+from nplt_storage.facts.entries import CompactionEntry, EpochEntry, ModelOutputEntry
 
 _LOOKED_BACK_MAX: Final = 200
 """Entries; a model that answered none of them starts afresh."""
@@ -44,8 +40,8 @@ class Mind:
         "_ledger",
         "_projection",
         "_state",
+        "_summarist",
         "_write",
-        "is_summarizing",
     )
 
     def __init__(
@@ -62,7 +58,7 @@ class Mind:
         self._announce = announce
         self._state: AgentState | None = None
         self._projection: Projection | None = None
-        self.is_summarizing = False
+        self._summarist = Summarist(ledger, household=household, write=write, announce=announce)
 
     @property
     def ledger(self) -> Ledger:
@@ -98,7 +94,7 @@ class Mind:
             # Who counts too much begins epochs a little early, and that is all.
             budget_tokens=min(budget, corrected),
             tools_tokens=thinking.counting.tokens_of_tools(offer),
-            tools_digest=offer.digest,
+            offer=offer,
             threshold=thinking.rules.threshold,
             keep=thinking.rules.keep,
         )
@@ -149,13 +145,23 @@ class Mind:
                 continue
             real = entry.usage.get("input_tokens")
             if entry.invocation and model_name(entry.invocation) == model and isinstance(real, int):
-                counting.observe(model, counted=entry.sent.tokens, real=real)
+                self._house.thinking.learn(model, counted=entry.sent.tokens, real=real)
                 return
 
     # Epochs and summaries
 
     async def begin_epoch(self, draft: EpochEntry) -> EpochEntry:
-        epoch = await self._record(draft)
+        return await self._write_epoch(lambda: draft)
+
+    async def begin_asked_epoch(self, frame: CallFrame) -> EpochEntry:
+        """Drafted when the pen is free: a summary was waited for, and more may have come."""
+        return await self._write_epoch(lambda: self.asked_epoch(frame))
+
+    def asked_epoch(self, frame: CallFrame) -> EpochEntry:
+        return self.projection.asked_epoch(frame, screen=self.state.screen())
+
+    async def _write_epoch(self, prepare: Callable[[], EpochEntry]) -> EpochEntry:
+        epoch = await self._write(prepare)
         assert isinstance(epoch, EpochEntry)
         self._announce("epoch", {"epoch": epoch.seq, "reason": epoch.reason})
         return epoch
@@ -163,58 +169,15 @@ class Mind:
     def summarize_beside(self, asked: Asked, epoch: EpochEntry) -> None:
         """While the conversation goes on; once there is a summary, the next turn's
         epoch shows it."""
-        task = self.projection.summary_task(asked, epoch)
-        if self._house.thinking.summarizer is None or task is None or self.is_summarizing:
-            return
-        self.is_summarizing = True
+        self._summarist.begin(lambda: self.projection, asked, epoch)
 
-        async def work() -> None:
-            try:
-                await self.summarize(task)
-            finally:
-                self.is_summarizing = False
+    async def summarize(self, draft: EpochEntry) -> CompactionEntry | None:
+        """For who waits for it. `None`: it did not work out, and nothing depends on it."""
+        return await self._summarist.finish(lambda: self.projection, None, draft)
 
-        self._house.spawn(work)
+    @property
+    def is_summarizing(self) -> bool:
+        return self._summarist.is_at_work
 
-    async def summarize(self, task: SummaryTask) -> CompactionEntry | None:
-        """`None`: it did not work out, and nothing depends on it."""
-        thinking = self._house.thinking
-        if thinking.summarizer is None:
-            return None
-        room = thinking.facts(thinking.summarizer).budget_tokens * 3 // 4
-        provider, invocation = self._house.router.route(thinking.summarizer)
-        measure = self.projection.measure
-        try:
-            text, usage = await summarize(
-                task.messages,
-                provider=provider,
-                invocation=invocation,
-                fits=lambda text: measure.text(text) <= room,
-                seconds_max=thinking.summary_seconds_max,
-            )
-            entry = await self._record(
-                CompactionEntry(
-                    content=text,
-                    from_seq=task.from_seq,
-                    through_seq=task.through_seq,
-                    invocation=invocation,
-                    usage=usage.as_json() if usage else None,
-                )
-            )
-        except (ProviderError, TimeoutError) as error:
-            log.warning("%s: no summary: %s", self._ledger.session_id, error or "time-out")
-            return None
-        except Exception:
-            log.exception("%s: no summary", self._ledger.session_id)
-            return None
-        assert isinstance(entry, CompactionEntry)
-        self._announce(
-            "compacted",
-            {"compaction": entry.seq, "from_seq": task.from_seq, "through_seq": task.through_seq},
-        )
-        return entry
-
-    async def _record(self, draft: Entry) -> Entry:
-        entry = await self._write(lambda: draft)
-        assert entry is not None
-        return entry
+    def stop_summarizing(self) -> None:
+        self._summarist.stop()

@@ -142,11 +142,11 @@ class Registry:
 
     async def _delete_open(self, conversation: Conversation) -> None:
         session_id = conversation.session_id
-        conversation.deleted = True
-        conversation.cancel_all("the conversation was deleted")
+        conversation.delete("the conversation was deleted")
         await conversation.activity.quiet()
-        if conversation.is_stored:
-            await conversation.close()
+        was_stored = conversation.is_stored
+        await conversation.close()  # also if it isn't stored: nobody shall store it now
+        if was_stored:
             try:
                 await conversation.profile.store.delete(session_id)
             except Exception:

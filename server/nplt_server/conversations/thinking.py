@@ -90,8 +90,17 @@ class Thinking:
     def widgets(self) -> tuple[Widget, ...]:
         return self.make_widgets()
 
+    def learn(self, model: str, *, counted: int, real: int) -> None:
+        """From what a provider says that it read."""
+        if self.facts(model).counts_tokens:
+            self.counting.observe(model, counted=counted, real=real)
+
     def facts(self, model: str) -> ModelFacts:
         return self.models.get(model, ModelFacts())
+
+    def summary_tokens_max(self, budget_tokens: int) -> int:
+        """Of what a new epoch fills, summaries are to take the smaller part."""
+        return int(budget_tokens * self.rules.keep / 4)
 
     async def over_threshold(self, event: OverThreshold, conversation: Compressible) -> None:
         await tell_listeners(self.listeners, event, conversation)

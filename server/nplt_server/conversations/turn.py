@@ -10,16 +10,15 @@ and no further call is made; what was said until then is kept, as interrupted.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import anyio
 
 from nplt_protocol.json_values import JsonObject
 from nplt_server import debug
-from nplt_server.accumulator import ModelOutputAccumulator
+from nplt_server.accumulator import ModelOutputAccumulator, usage_as_json
 from nplt_server.agent_state import AgentState
 from nplt_server.clean_text import clean_text
 from nplt_server.context.views import ContextView
@@ -39,6 +38,7 @@ from nplt_server.errors import (
     TurnTooLong,
 )
 from nplt_server.providers.base import ModelRequest, Provider
+from nplt_server.providers.guarding import guarded
 from nplt_server.tools.base import ToolHost
 from nplt_server.tools.runner import ToolRunner
 from nplt_storage.facts.entries import (
@@ -52,9 +52,8 @@ from nplt_storage.facts.entries import (
 )
 from nplt_storage.facts.tool_calls import BlobReference, ToolCallResult
 
-log = logging.getLogger(__name__)
-
 TurnState = Literal["completed", "interrupted", "failed"]
+WriteEntry: TypeAlias = Callable[[Entry], Awaitable[Entry]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +83,7 @@ class TurnDesk:
     """What the next call is shown."""
     billed: Callable[[ContextView, UsageReport], None]
     """Hears what a provider says that it used for what it was shown."""
-    write: Callable[[Entry], Awaitable[Entry]]
+    write: WriteEntry
     """On disk when it returns; not to be cancelled half way."""
     keep_blob: Callable[[bytes], Awaitable[BlobReference]]
 
@@ -133,12 +132,22 @@ class TurnOutcome:
 
 async def run_turn(turn: Turn, desk: TurnDesk) -> TurnOutcome:
     outcome: TurnOutcome | None = None
+    too_long = TurnTooLong(desk.limits.turn_seconds_max)
     with turn.cancellable():
         try:
             with anyio.move_on_after(desk.limits.turn_seconds_max) as in_time:
-                outcome = await _converse(turn, desk)
+                # Tools are told why they are stopped in the moment they are stopped.
+                outcome = await _converse(
+                    turn,
+                    desk,
+                    why_stopped=lambda: (
+                        str(too_long)
+                        if in_time.cancel_called and not turn.cancel_called
+                        else turn.cancel_reason
+                    ),
+                )
             if in_time.cancelled_caught:
-                raise TurnTooLong(desk.limits.turn_seconds_max)
+                raise too_long
         except ProviderError as error:
             outcome = await _end_early(turn, desk, "failed", error.code, str(error))
     if outcome is None:
@@ -146,7 +155,7 @@ async def run_turn(turn: Turn, desk: TurnDesk) -> TurnOutcome:
     return outcome
 
 
-async def _converse(turn: Turn, desk: TurnDesk) -> TurnOutcome:
+async def _converse(turn: Turn, desk: TurnDesk, *, why_stopped: Callable[[], str]) -> TurnOutcome:
     for call in range(desk.limits.steps_max):
         turn.call = call
         desk.voice.begin_call(call)
@@ -160,9 +169,9 @@ async def _converse(turn: Turn, desk: TurnDesk) -> TurnOutcome:
             started=desk.voice.tool_started,
             finished=_collect(turn, desk),
             host=desk.host,
-            cancel_reason=lambda: turn.cancel_reason,
+            cancel_reason=why_stopped,
         )
-        await _write_results(turn, desk)
+        await _write_results(turn, desk, why_skipped=why_stopped())
     raise TooManySteps(desk.limits.steps_max)
 
 
@@ -173,29 +182,26 @@ async def _listen(turn: Turn, desk: TurnDesk) -> None:
     request = ModelRequest(
         invocation=desk.invocation,
         context=turn.shown.messages,
-        tools=desk.tools.offer.descriptions,
+        tools=turn.shown.frame.offer.descriptions,
         options=turn.prompt.options,
         answer_tokens_max=desk.answer_tokens_max,
     )
     try:
-        with anyio.fail_after(desk.limits.call_seconds_max):
+        with (
+            anyio.move_on_after(desk.limits.call_seconds_max) as in_time,
+            guarded(desk.invocation.provider),
+        ):
             async with desk.provider.call_model(request) as deltas:
                 async for delta in deltas:
                     _hear(desk, output, delta)
-    except TimeoutError:
-        raise ProviderRefused(
-            f"the model did not finish within {desk.limits.call_seconds_max:g} s"
-        ) from None
-    except ProviderError:
-        raise
-    except Exception as error:
-        log.exception("provider %s failed", desk.invocation.provider)
-        raise ProviderRefused(f"the provider failed: {type(error).__name__}") from error
     finally:
         desk.voice.flush()
         _add_usage(turn, desk, output)
         if debug.provider.on:
             _tell_debug(turn, desk, output)
+    if in_time.cancelled_caught:
+        seconds = desk.limits.call_seconds_max
+        raise ProviderRefused(f"the model did not finish within {seconds:g} s")
     if output.stop_reason is None:
         raise AnswerCut
     if output.is_empty:
@@ -237,12 +243,12 @@ async def _write_output(turn: Turn, desk: TurnDesk) -> ModelOutputEntry:
     return await desk.state.append_model_output(replace(draft, sent=_sent(turn)))
 
 
-async def _write_results(turn: Turn, desk: TurnDesk) -> None:
+async def _write_results(turn: Turn, desk: TurnDesk, *, why_skipped: str) -> None:
     calls = desk.state.history.open_calls(turn.turn_id)
     if not calls:
         return
     results = tuple(
-        turn.results.get(call.tool_call_id) or desk.tools.skipped(call, turn.cancel_reason)
+        turn.results.get(call.tool_call_id) or desk.tools.skipped(call, why_skipped)
         for call in calls
     )
     kept = tuple([await _keep_whole(result, desk) for result in results])
@@ -270,7 +276,7 @@ async def _end_early(
 ) -> TurnOutcome:
     """No call is left without its result, and what was said is kept."""
     error: JsonObject = {"code": code, "message": reason}
-    await _write_results(turn, desk)
+    await _write_results(turn, desk, why_skipped=reason)
     output, turn.output = turn.output, None
     entry: Entry
     if output is not None and output.text:
@@ -283,7 +289,15 @@ async def _end_early(
         )
         entry = await desk.state.append_model_output(replace(cut, sent=_sent(turn)))
     else:
-        fault = FaultEntry(turn_id=turn.turn_id, content=reason, code=code, state=state)
+        usage = None if output is None else usage_as_json(output.usage)
+        fault = FaultEntry(
+            turn_id=turn.turn_id,
+            content=reason,
+            code=code,
+            state=state,
+            invocation=None if usage is None else desk.invocation,
+            usage=usage,
+        )
         entry = await desk.write(fault)
     return TurnOutcome(state=state, seq=entry.seq, usage={**turn.usage}, error=error)
 

@@ -20,7 +20,7 @@ from nplt_server.conversations.turn import Turn
 from nplt_server.tools.runner import ToolRunner
 from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.errors import StorageError
-from nplt_storage.facts.entries import DebugEntry, ModelOutputEntry
+from nplt_storage.facts.entries import DebugEntry, EpochEntry, ModelOutputEntry
 from nplt_storage.store import SaidSoFar
 
 log = logging.getLogger(__name__)
@@ -78,9 +78,13 @@ def _cut_answer(said: SaidSoFar) -> ModelOutputEntry:
 
 
 def _is_word(history: ConversationHistory) -> bool:
-    newest = history.entries[-1]
-    return (
-        isinstance(newest, DebugEntry)
-        and newest.category == _CATEGORY
-        and newest.content.endswith(_WAIT)
-    )
+    """Whether it is the last that was said of turns. A name, a clear or a summary may
+    have come after it: that no turn wrote. An epoch begins right before a call."""
+    entries = history.entries
+    for place in range(len(entries) - 1, -1, -1):
+        entry = entries[place]
+        if isinstance(entry, DebugEntry) and entry.category == _CATEGORY:
+            return entry.content.endswith(_WAIT)
+        if entry.turn_id is not None or isinstance(entry, EpochEntry):
+            return False
+    return False

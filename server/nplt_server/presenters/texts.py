@@ -7,6 +7,7 @@ import orjson
 from nplt_protocol.replies import (
     Attached,
     Cleared,
+    ContextAccount,
     FileStored,
     HistoryPage,
     MessageRange,
@@ -23,7 +24,7 @@ from nplt_server.presenters.markup import json_without_markup
 
 def reply_text(reply: Reply) -> str:
     match reply:
-        case HistoryPage() | MessageRange():
+        case HistoryPage() | MessageRange() | ContextAccount():
             return json_without_markup(orjson.dumps(write(reply)).decode())
         case SessionRows():
             return _list(reply)

@@ -18,6 +18,8 @@ class ModelFacts:
     context_tokens: int = CONTEXT_TOKENS
     output_tokens: int | None = None
     prices: ModelPrices | None = None
+    counts_tokens: bool = True
+    """Whether what it reports is in tokens: one that counts words teaches us nothing."""
 
     @property
     def answer_tokens(self) -> int:

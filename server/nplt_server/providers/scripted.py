@@ -85,8 +85,9 @@ def load_function(name: str) -> ModelFunction:
     module_name, _, function_name = name.partition(":")
     try:
         found: ModelFunction = getattr(import_module(module_name), function_name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigurationError([f"providers: {name!r} can't be loaded: {error}"]) from None
+    except Exception as error:  # whatever a module of the operator's does when it is read
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigurationError([f"providers: {name!r} can't be loaded: {why}"]) from None
     if not callable(found):
         raise ConfigurationError([f"providers: {name!r} is not a function"])
     return found

@@ -1,6 +1,7 @@
 """What the calls of a conversation were billed for, by model.
 
-Counted from the outputs and summaries that say what they used. A rollback takes nothing back:
+Counted from the outputs, the summaries and the faults that say what they used: a call
+that gave nothing to remember was billed all the same. A rollback takes nothing back:
 what was billed was billed. A fork begins at nothing: its entries were copied,
 and the conversation they came from was billed for them.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import Final, TypeAlias
 
 from nplt_storage.conversation.views import model_name
-from nplt_storage.facts.entries import CompactionEntry, ModelOutputEntry
+from nplt_storage.facts.entries import CompactionEntry, FaultEntry, ModelOutputEntry
 from nplt_storage.facts.json_values import JsonValue
 
 BilledModel: TypeAlias = tuple[str, int, int, int, int]
@@ -26,7 +27,7 @@ _COUNTED_MAX: Final = 2**53 - 1
 _COUNTED: Final = ("input_tokens", "output_tokens", "cached_tokens")
 
 
-def billed_with(billed: Billed, entry: ModelOutputEntry | CompactionEntry) -> Billed:
+def billed_with(billed: Billed, entry: ModelOutputEntry | CompactionEntry | FaultEntry) -> Billed:
     if entry.usage is None:
         return billed
     model = "" if entry.invocation is None else model_name(entry.invocation)

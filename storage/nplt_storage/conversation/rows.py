@@ -129,6 +129,7 @@ def _take_in(values: dict[str, Any], entry: Entry) -> None:
             _take_in_message(values, entry)
         case FaultEntry():
             values["unfinished"] = _without(values["unfinished"], entry.turn_id)
+            values["billed"] = billed_with(values["billed"], entry)
         case RenamedEntry():
             values |= {"name": entry.name, "named": True}
         case ModelSwitchedEntry():

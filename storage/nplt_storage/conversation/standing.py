@@ -8,7 +8,8 @@ whoever looked at the old one still sees what they saw.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import TypeAlias, overload
 
 from nplt_storage.conversation.landmarks import Landmark, Told, landmark_of
@@ -44,6 +45,12 @@ class EntriesSoFar(Sequence[Entry]):
 
     def __len__(self) -> int:
         return self._length
+
+    def __iter__(self) -> Iterator[Entry]:
+        return islice(self._entries, self._length)
+
+    def __reversed__(self) -> Iterator[Entry]:
+        return (self._entries[place] for place in range(self._length - 1, -1, -1))
 
     @overload
     def __getitem__(self, index: int) -> Entry: ...

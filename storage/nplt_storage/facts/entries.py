@@ -61,6 +61,12 @@ class SentContext:
     tools_digest: str
     epoch_seq: int = 0
     """The epoch it was compiled in; 0: before the first."""
+    head_seq: int = 0
+    """The newest entry there was when it was compiled: what has a higher number came
+    while the model was answering. 0: nobody knows."""
+    trimmed: bool = False
+    """Made to fit for the moment, so that it need not begin with what was sent before,
+    nor what is sent next with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +149,9 @@ class FaultEntry(HistoryEntry):
     content: str
     code: str
     state: FaultState
+    invocation: ModelInvocationDescriptor | None = None
+    """Who was called and gave nothing to remember, and what that was billed for."""
+    usage: Mapping[str, JsonValue] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

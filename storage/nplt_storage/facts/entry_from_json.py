@@ -109,6 +109,8 @@ def _fault(shape: Shape, shared: _Shared) -> Entry:
         content=shape.text("content"),
         code=shape.text("code"),
         state=shape.one_of("state", ("interrupted", "failed")),
+        invocation=_invocation(shape),
+        usage=shape.object_or_none("usage"),
         **shared,
     )
 
@@ -234,6 +236,8 @@ def _sent(shape: Shape) -> SentContext | None:
         budget_tokens=inner.integer("budget_tokens"),
         tools_digest=inner.text("tools_digest"),
         epoch_seq=inner.integer_or_zero("epoch_seq"),
+        head_seq=inner.integer_or_zero("head_seq"),
+        trimmed=inner.flag("trimmed"),
     )
 
 

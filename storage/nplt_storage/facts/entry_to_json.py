@@ -18,6 +18,7 @@ from nplt_storage.facts.entries import (
     CompactionEntry,
     Entry,
     EpochEntry,
+    FaultEntry,
     ModelInputEntry,
     ModelOutputEntry,
     OutputPart,
@@ -32,7 +33,6 @@ from nplt_storage.facts.sections import sections_as_json
 from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
 
 _WRITTEN: dict[str, tuple[str, ...]] = {
-    "fault": ("code", "state"),
     "system_instruction": (),
     "notebook": (),
     "clear": (),
@@ -88,6 +88,8 @@ def _own_fields(entry: Entry) -> dict[str, Any]:
         case CompactionEntry():
             own |= {"from_seq": entry.from_seq, "through_seq": entry.through_seq}
             own |= _call_fields(entry)
+        case FaultEntry():
+            own |= {"code": entry.code, "state": entry.state, **_call_fields(entry)}
         case RollbackEntry():
             own |= _rollback_fields(entry)
         case EpochEntry():
@@ -141,8 +143,9 @@ def _sent_as_object(sent: SentContext) -> dict[str, Any]:
         "budget_tokens": sent.budget_tokens,
         "tools_digest": sent.tools_digest,
     }
-    if sent.epoch_seq:
-        source["epoch_seq"] = sent.epoch_seq
+    for name in ("epoch_seq", "head_seq", "trimmed"):
+        if value := getattr(sent, name):
+            source[name] = value
     return source
 
 
@@ -154,7 +157,7 @@ def _epoch_fields(entry: EpochEntry) -> dict[str, Any]:
     return own
 
 
-def _call_fields(entry: ModelOutputEntry | CompactionEntry) -> dict[str, Any]:
+def _call_fields(entry: ModelOutputEntry | CompactionEntry | FaultEntry) -> dict[str, Any]:
     """Who was called, and what that was billed for."""
     own: dict[str, Any] = {}
     if entry.invocation is not None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from tests.storage.conversations import Pen, answer_to, call
+from tests.storage.conversations import START, Pen, answer_to, call
 
 from nplt_server.context.measuring import Measure
 from nplt_server.context.messages import ContextMessage
 from nplt_server.context.projection import Policy, Projection
 from nplt_server.context.views import CallFrame, ContextView
+from nplt_server.tools.offer import ToolOffer
 from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.conversation.rows import fold_all, new_row
 from nplt_storage.facts.entries import (
     Entry,
     EpochEntry,
@@ -75,7 +77,7 @@ class Talk:
         return CallFrame(
             budget_tokens=self.budget,
             tools_tokens=self.tools_tokens,
-            tools_digest=self.tools_digest,
+            offer=ToolOffer(digest=self.tools_digest),
         )
 
     @property
@@ -169,6 +171,12 @@ class Talk:
         self._written_screen = (self.history.head_seq + 1, self.screen)
         told = sections or LevelOfDetailSections(live=(("", said),))
         return told.with_live_section(LIVE_SCREEN, self.screen)
+
+
+def reopened(history: ConversationHistory) -> ConversationHistory:
+    """As from its files: what was taken back is not read, and neither is that it was."""
+    row = fold_all(new_row("s1", user="u", created_at=START), history.entries)
+    return ConversationHistory("s1", history.standing, row=row, turns_max=history.turns_max)
 
 
 def levels(text: str) -> LevelOfDetailSections | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.server.context.context_stage import Quarters, Talk, words
+from tests.server.context.context_stage import Quarters, Talk, reopened, words
 from tests.server.context.naive_context import naive_context
 
 from nplt_server.context.account import account
@@ -20,6 +20,7 @@ from nplt_server.context.projection import Projection
 from nplt_storage.facts.entries import (
     ClearEntry,
     CompactionEntry,
+    ModelInputEntry,
     QuarantineEntry,
     RollbackEntry,
     SystemInstructionEntry,
@@ -59,6 +60,13 @@ class Life:
         for asked in (turn_id, None, turn_id):
             check_projection(self.talk, asked)
         self.talk.fail(turn_id)
+
+    def meanwhile(self, size: int) -> None:
+        """Something changes while a model is answering."""
+        turn_id = self.begin()
+        self.talk.call(turn_id)
+        (self.clear, self.instruct, self.quarantine, self.compact)[size % 4](size)
+        self.talk.output(turn_id)
 
     def wait(self, size: int) -> None:
         self.waiting.append(self.talk.prompt(words(size + 1), waits=True))
@@ -122,7 +130,7 @@ class Life:
 
 Deed = Callable[[Life, int], None]
 SAID: list[Deed] = [Life.turn, Life.tools, Life.giant, Life.small_model, Life.failure]
-SAID += [Life.cancelled_tools, Life.wait, Life.cancel, Life.overtake]
+SAID += [Life.cancelled_tools, Life.wait, Life.cancel, Life.overtake, Life.meanwhile]
 CHANGED: list[Deed] = [Life.note, Life.clear, Life.instruct, Life.other_tools]
 CHANGED += [Life.quarantine, Life.compact, Life.roll_back]
 deeds = st.lists(
@@ -139,7 +147,9 @@ def test_every_context_fits_is_whole_in_order_extends_the_last_and_adds_up(
     for deed, size in lived:
         deed(life, size)
         check_projection(life.talk, life.waiting[0] if life.waiting else None)
+    check_draft(life.talk)
     check_requests(life.talk)
+    check_reopened(life.talk)
 
 
 def check_projection(talk: Talk, turn_id: str | None) -> None:
@@ -159,6 +169,25 @@ def check_projection(talk: Talk, turn_id: str | None) -> None:
     told = [row for row in rows if row.seq]
     assert [row.seq for row in told[1:]] == [row.through_seq + 1 for row in told[:-1]]
     assert not told or (told[0].seq, told[-1].through_seq) == (1, talk.history.head_seq)
+
+
+def check_draft(talk: Talk) -> None:
+    """A prompt that is not written yet leaves no trace in what is kept."""
+    draft = ModelInputEntry(turn_id="new", content="what if?")
+    before = list(talk.projection.context(None, talk.frame).messages)
+    drafted = list(talk.projection.context(draft, talk.frame).messages)
+    anew = Projection(talk.history, Measure(Quarters())).context(draft, talk.frame)
+    assert drafted == list(anew.messages)
+    assert list(talk.projection.context(None, talk.frame).messages) == before
+
+
+def check_reopened(talk: Talk) -> None:
+    """Who reads it from its files holds nothing that was taken back, and goes on alike."""
+    projection = Projection(reopened(talk.history), Measure(Quarters()))
+    due = talk.projection.due_epoch(None, talk.frame)
+    assert projection.due_epoch(None, talk.frame) == due
+    again = projection.context(None, talk.frame)
+    assert list(again.messages) == list(talk.projection.context(None, talk.frame).messages)
 
 
 def check_whole(messages: Sequence[ContextMessage]) -> None:

@@ -10,8 +10,9 @@ from tests.server.widgets.widget_lives import Life, events, windows
 from tests.server.widgets.widget_stage import WIDGETS, Stage, now
 
 from nplt_server.context.projection import render_context
+from nplt_server.context.screens import last_screen_in
 from nplt_server.widgets.screen import BLANK_SCREEN, render_screen
-from nplt_server.widgets.written import WrittenScreens, last_screen_in
+from nplt_server.widgets.written import WrittenScreens
 from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.conversation.turns import Turn
 from nplt_storage.facts.entries import (
@@ -128,14 +129,16 @@ def test_after_a_clear_the_screen_is_written_again(stage: Stage) -> None:
     assert screen_of(stage.ask("t2")) == NOTED
 
 
-def test_a_screen_that_slid_out_of_the_window_is_written_again() -> None:
+def test_a_screen_that_slid_out_of_the_window_stands_before_it_and_is_not_written_again() -> None:
     stage = Stage(turns_max=2)
     now(stage.state.update_memory_notebook("tea"))
     carried = []
     for turn_id in ("t1", "t2", "t3", "t4"):
         carried.append(screen_of(stage.ask(turn_id)))
         stage.answer(turn_id)
-    assert carried == [NOTED, None, None, NOTED]
+    assert carried == [NOTED, None, None, None]
+    shown = render_context(stage.history, "t4")
+    assert [getattr(message, "live_screen", None) for message in shown][:2] == [NOTED, None]
 
 
 def test_no_ended_turn_is_looked_at_twice(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +148,7 @@ def test_no_ended_turn_is_looked_at_twice(stage: Stage, monkeypatch: pytest.Monk
         looked_at.append(turn.number)
         return last_screen_in(turn, epoch_seq, quarantined)
 
-    monkeypatch.setattr("nplt_server.widgets.written.last_screen_in", look)
+    monkeypatch.setattr("nplt_server.context.screens.last_screen_in", look)
     for turn_id in ("t1", "t2", "t3", "t4", "t5"):
         stage.ask(turn_id)
         stage.answer(turn_id)

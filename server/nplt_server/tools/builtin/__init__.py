@@ -22,10 +22,13 @@ from nplt_server.tools.builtin.sys_monitor import sys_monitor_tool
 __all__ = ["builtin_tools", "now_tool"]
 
 
-def builtin_tools(clock: Callable[[], datetime], roots: Sequence[Path]) -> tuple[Tool, ...]:
-    """Always in this order: a provider's cache begins with the tools."""
+def builtin_tools(
+    clock: Callable[[], datetime], roots: Sequence[Path], *, never: Sequence[Path] = ()
+) -> tuple[Tool, ...]:
+    """Always in this order: a provider's cache begins with the tools. Files are read
+    under the roots, but not in the places that are never to be read."""
     tools = (now_tool(clock), sys_monitor_tool(), read_result_tool(), search_history_tool())
     if not roots:
         return tools
-    allowed = AllowedRoots(roots)
+    allowed = AllowedRoots(roots, never=never)
     return (*tools, read_file_tool(allowed), list_files_tool(allowed))

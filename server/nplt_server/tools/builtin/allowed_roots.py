@@ -39,8 +39,10 @@ class OpenPath:
 
 
 class AllowedRoots:
-    def __init__(self, roots: Sequence[Path]) -> None:
+    def __init__(self, roots: Sequence[Path], *, never: Sequence[Path] = ()) -> None:
+        """`never`: what is in there is refused, whichever way one gets there."""
         self._roots = tuple(roots)
+        self._never = tuple(never)
 
     @property
     def roots(self) -> tuple[Path, ...]:
@@ -79,7 +81,9 @@ class AllowedRoots:
         return _checked(descriptor, real, shown)
 
     def _root_of(self, real: PurePath) -> PurePath | None:
-        if any(real.is_relative_to(never) for never in _NEVER):
+        # Asked anew each time: what leads where may change.
+        never = (*_NEVER, *(PurePath(realpath(place)) for place in self._never))
+        if any(real.is_relative_to(place) for place in never):
             return None
         roots = (PurePath(realpath(root)) for root in self._roots)
         return next((root for root in roots if real.is_relative_to(root)), None)

@@ -1,0 +1,250 @@
+"""Events of a streamed message to deltas. Pure, one event at a time.
+
+`Stopped` comes with `message_stop` and at no other time, so that whatever is cut stays
+an unfinished answer. What signs the model's thinking is an opaque piece where the block
+ended. It can go back only if all that came before it in the answer can, to the letter:
+once that is no longer so (a blank text, broken arguments, a block of an unknown type)
+nothing more of this answer is kept for that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import orjson
+
+from nplt_server.clean_text import clean_text
+from nplt_server.deltas import (
+    ModelOutputDelta,
+    OpaquePiece,
+    ReasoningPiece,
+    Stopped,
+    TextPiece,
+    ToolCallPiece,
+    UsageReport,
+)
+from nplt_server.errors import ProviderError, ProviderRefused
+from nplt_server.providers.failures import failure_in_stream, unreadable
+
+_BlockKind: TypeAlias = Literal["text", "thinking", "redacted_thinking", "tool_use", "other"]
+
+_STOP_REASONS = {
+    "end_turn": "end",
+    "stop_sequence": "end",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refusal",
+    "pause_turn": "pause",
+}
+
+
+@dataclass(slots=True)
+class _Block:
+    kind: _BlockKind
+    call: int = 0
+    is_blank: bool = True
+    signature: str = ""
+    arguments: list[str] = field(default_factory=list)
+    given_input: object = None
+    """Some servers give a call's input whole, where it begins."""
+
+
+class MessageParser:
+    def __init__(self, tool_names: Mapping[str, str] | None = None) -> None:
+        """`tool_names`: our names of tools by those that were sent."""
+        self._tool_names = tool_names or {}
+        self._blocks: dict[int, _Block] = {}
+        self._last_kind: _BlockKind | None = None
+        self._call_ids: list[str] = []
+        self._calls_told = 0
+        self._is_verbatim = True
+        self._has_said = False
+        self._usage: dict[str, int] = {}
+        self._stop_reason: str | None = None
+        self.has_begun = False
+        """Whether the model has begun to answer."""
+        self.is_done = False
+
+    def feed(self, data: bytes) -> list[ModelOutputDelta]:
+        """Raises a `ProviderError` if the event tells of one, or can't be read."""
+        if self.is_done:
+            return []
+        try:
+            return self._take(_loaded(data))
+        except ProviderError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise unreadable(before_first_token=not self.has_begun) from None
+
+    def _take(self, event: dict[str, Any]) -> list[ModelOutputDelta]:
+        match event["type"]:
+            case "content_block_delta":
+                block = self._blocks.get(event["index"])
+                return [] if block is None else self._piece(block, event["delta"])
+            case "content_block_start":
+                self.has_begun = True
+                return self._open(event["index"], event["content_block"])
+            case "content_block_stop":
+                block = self._blocks.pop(event["index"], None)
+                return [] if block is None else self._close(block)
+            case "message_start":
+                return self._count(event["message"].get("usage") or {})
+            case "message_delta":
+                return self._wind_up(event["delta"], event.get("usage") or {})
+            case "message_stop":
+                return self._end()
+            case "error":
+                error = event["error"]
+                raise failure_in_stream(
+                    kind=_text(error.get("type")),
+                    message=_text(error.get("message")),
+                    before_first_token=not self.has_begun,
+                )
+            case _:
+                return []
+
+    def _open(self, index: int, opened: dict[str, Any]) -> list[ModelOutputDelta]:
+        block = _Block(kind=_kind(opened["type"]))
+        self._blocks[index] = block
+        follows, self._last_kind = self._last_kind, block.kind
+        match block.kind:
+            case "text":
+                begin = self._kept({"next": "text"}) if follows == "text" else []
+                return begin + self._piece(block, {"type": "text_delta", **opened})
+            case "thinking":
+                begin = self._told_call_ids()
+                return begin + self._piece(block, {"type": "thinking_delta", **opened})
+            case "redacted_thinking":
+                return self._told_call_ids() + self._kept({"redacted_thinking": opened["data"]})
+            case "tool_use":
+                block.call = len(self._call_ids)
+                block.given_input = opened.get("input")
+                self._call_ids.append(_text(opened.get("id")))
+                name = _text(opened["name"])
+                return [ToolCallPiece(index=block.call, tool_name=self._tool_names.get(name, name))]
+            case "other":
+                self._is_verbatim = False
+                return []
+
+    def _piece(self, block: _Block, delta: dict[str, Any]) -> list[ModelOutputDelta]:
+        match delta["type"], block.kind:
+            case (("text_delta" | "text"), "text"):
+                text = self._heard(delta.get("text"))
+                block.is_blank = block.is_blank and not text.strip()
+                self._has_said = self._has_said or not block.is_blank
+                return [TextPiece(text=text)] if text else []
+            case (("thinking_delta" | "thinking"), "thinking"):
+                text = self._heard(delta.get("thinking"))
+                block.signature += _text(delta.get("signature"))
+                return [ReasoningPiece(text=text)] if text else []
+            case "signature_delta", "thinking":
+                block.signature += delta["signature"]
+                return []
+            case "input_json_delta", "tool_use":
+                arguments = self._heard(delta["partial_json"])
+                block.arguments.append(arguments)
+                return [ToolCallPiece(index=block.call, arguments=arguments)] if arguments else []
+            case _:
+                return []
+
+    def _close(self, block: _Block) -> list[ModelOutputDelta]:
+        match block.kind:
+            case "thinking":
+                if block.signature:
+                    return self._kept({"signature": block.signature})
+                self._is_verbatim = False
+            case "text":
+                self._is_verbatim = self._is_verbatim and not block.is_blank
+            case "tool_use":
+                return self._close_call(block)
+            case _:
+                pass
+        return []
+
+    def _close_call(self, block: _Block) -> list[ModelOutputDelta]:
+        arguments = "".join(block.arguments)
+        if not arguments and block.given_input:
+            arguments = orjson.dumps(block.given_input).decode()
+            return [ToolCallPiece(index=block.call, arguments=arguments)]
+        self._is_verbatim = self._is_verbatim and _is_object(arguments or "{}")
+        return []
+
+    def _told_call_ids(self) -> list[ModelOutputDelta]:
+        """Thinking after a call knows it by the vendor's id, and ours is another."""
+        told, self._calls_told = self._call_ids[self._calls_told :], len(self._call_ids)
+        return self._kept({"call_ids": [*told]}) if told else []
+
+    def _kept(self, data: dict[str, Any]) -> list[ModelOutputDelta]:
+        return [OpaquePiece(data=data)] if self._is_verbatim else []
+
+    def _heard(self, text: object) -> str:
+        heard = _text(text)
+        if clean_text(heard) != heard:
+            self._is_verbatim = False  # it will be written down otherwise
+        return heard
+
+    def _count(self, usage: dict[str, Any]) -> list[ModelOutputDelta]:
+        """Counts are cumulative; what a later report leaves out is still so."""
+        self._usage |= {name: count for name, count in usage.items() if isinstance(count, int)}
+        count = self._usage.get
+        cached = count("cache_read_input_tokens", 0)
+        sent = count("input_tokens", 0) + cached + count("cache_creation_input_tokens", 0)
+        if not sent:
+            return []
+        said = count("output_tokens", 0)
+        return [UsageReport(input_tokens=sent, output_tokens=said, cached_tokens=cached)]
+
+    def _wind_up(self, delta: dict[str, Any], usage: dict[str, Any]) -> list[ModelOutputDelta]:
+        reason = delta.get("stop_reason")
+        if reason is not None:
+            self._stop_reason = _STOP_REASONS.get(reason, _text(reason))
+        deltas = self._count(usage)
+        if reason == "refusal":
+            why = _text((delta.get("stop_details") or {}).get("explanation"))
+            if why.strip():
+                deltas.append(TextPiece(text=f"\n\n{why}" if self._has_said else why))
+                self._has_said = True
+        return deltas
+
+    def _end(self) -> list[ModelOutputDelta]:
+        self.is_done = True
+        deltas = [each for block in self._blocks.values() for each in self._close(block)]
+        if self._stop_reason == "refusal" and not self._has_said and not self._call_ids:
+            raise ProviderRefused("the model declined to answer")
+        if self._stop_reason is not None:
+            deltas.append(Stopped(reason=self._stop_reason))
+        return deltas
+
+
+def _loaded(data: bytes) -> dict[str, Any]:
+    try:
+        event = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        # Half of a surrogate pair is JSON, though no text.
+        event = json.loads(data)
+    if not isinstance(event, dict):
+        raise TypeError("an event is an object")
+    return event
+
+
+def _kind(name: str) -> _BlockKind:
+    match name:
+        case "text" | "thinking" | "redacted_thinking" | "tool_use":
+            return name
+        case _:
+            return "other"
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        return isinstance(orjson.loads(arguments), dict)
+    except orjson.JSONDecodeError:
+        return False

@@ -1,0 +1,40 @@
+"""Which entries of the history a refusal is about.
+
+A refusal names a message by its place, or an item or call by its id.
+"""
+
+from __future__ import annotations
+
+from nplt_protocol.json_values import JsonValue
+from nplt_server.errors import ProviderRefused
+from nplt_server.providers.openai.dialect import Rendered
+
+_IDS = ("id", "call_id", "tool_call_id")
+
+
+def with_entries(refusal: ProviderRefused, words: str, rendered: Rendered) -> ProviderRefused:
+    index = refusal.message_index
+    if index is None:
+        index = _place_by_id(words, rendered)
+    if index is None or index >= len(rendered.seqs):
+        return refusal
+    return type(refusal)(str(refusal), message_index=index, entry_seqs=rendered.seqs[index])
+
+
+def _place_by_id(words: str, rendered: Rendered) -> int | None:
+    messages = rendered.body.get("input") or rendered.body.get("messages")
+    if not isinstance(messages, list):
+        return None
+    for place, message in enumerate(messages):
+        if any(each in words for each in _ids_of(message)):
+            return place
+    return None
+
+
+def _ids_of(message: JsonValue) -> list[str]:
+    if not isinstance(message, dict):
+        return []
+    calls = message.get("tool_calls")
+    nested = [each for call in calls for each in _ids_of(call)] if isinstance(calls, list) else []
+    ids = [message.get(name) for name in _IDS]
+    return [each for each in ids if isinstance(each, str) and each] + nested

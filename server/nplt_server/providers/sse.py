@@ -1,0 +1,100 @@
+"""Server-sent events out of bytes, however those are cut.
+
+Only what model APIs use: the name of an event and its data, as bytes, so that a JSON
+parser gets them without a copy through `str`. `id` and `retry` are passed over, and
+comments (pings of some servers) too. An event that no empty line ends is never given.
+
+https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+import orjson
+
+from nplt_protocol.json_values import JsonObject
+from nplt_server.errors import ProviderUnavailable
+
+_EVENT_BYTES_MAX = 16 * 1024 * 1024
+_BOM = b"\xef\xbb\xbf"
+
+
+class ServerSentEvent(NamedTuple):
+    """A tuple: one is made for every piece of every answer."""
+
+    name: bytes
+    data: bytes
+
+
+class SseParser:
+    def __init__(self, *, event_bytes_max: int = _EVENT_BYTES_MAX) -> None:
+        self._event_bytes_max = event_bytes_max
+        self._tail: list[bytes] = []
+        """A line that has not ended yet, in pieces: joining them each time is quadratic."""
+        self._held_bytes = 0
+        self._name = b""
+        self._data: list[bytes] = []
+        self._after_cr = False
+        self._at_start = True
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        """The events these bytes complete. Raises if one is larger than any should be."""
+        if self._after_cr and chunk:
+            # The CR at the end of the last chunk may have been half of a CRLF.
+            self._after_cr = False
+            chunk = chunk.removeprefix(b"\n")
+        if not chunk:
+            return []
+        self._after_cr = chunk.endswith(b"\r")
+        if b"\r" in chunk:
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        self._held_bytes += len(chunk)
+        if b"\n" not in chunk:
+            self._tail.append(chunk)
+            events = []
+        else:
+            lines = b"".join((*self._tail, chunk)).split(b"\n")
+            tail = lines.pop()
+            self._tail = [tail] if tail else []
+            events = self._take(lines)
+            if events or not self._data:
+                self._held_bytes = len(tail) + sum(map(len, self._data))
+        if self._held_bytes > self._event_bytes_max:
+            raise ProviderUnavailable(
+                "the provider sent something too large to be read", before_first_token=False
+            )
+        return events
+
+    def _take(self, lines: list[bytes]) -> list[ServerSentEvent]:
+        if self._at_start:
+            self._at_start = False
+            lines[0] = lines[0].removeprefix(_BOM)
+        events: list[ServerSentEvent] = []
+        for line in lines:
+            if not line:
+                if self._data:
+                    data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
+                    events.append(ServerSentEvent(self._name, data))
+                    self._data = []
+                self._name = b""
+            elif line.startswith(b"data:"):
+                self._data.append(line[6:] if line.startswith(b" ", 5) else line[5:])
+            elif line.startswith(b"event:"):
+                self._name = line[7:] if line.startswith(b" ", 6) else line[6:]
+            elif line == b"data":
+                self._data.append(b"")
+        return events
+
+
+def json_object_of(data: bytes) -> JsonObject | None:
+    """None: it is not one. Half an emoji, escaped, is JSON to Python's own parser alone."""
+    try:
+        parsed = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        try:
+            parsed = json.loads(data)
+        except (ValueError, RecursionError):
+            return None
+    return parsed if isinstance(parsed, dict) else None

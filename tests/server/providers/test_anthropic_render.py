@@ -1,0 +1,238 @@
+"""What is asked of Claude, and how; whatever was asked of us, its API takes it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.server.providers.anthropic_stage import (
+    ADAPTIVE,
+    BUDGETED,
+    LOOK,
+    Json,
+    body_of,
+    rendered,
+    request,
+    result,
+)
+from tests.support.vendors.emulator import Emulator
+
+from nplt_protocol.json_values import JsonObject
+from nplt_server.context import (
+    ModelInputMessage,
+    ModelOutputMessage,
+    SystemMessage,
+    ToolResultsMessage,
+)
+from nplt_server.providers.anthropic.abilities import ModelAbilities, abilities_of
+from nplt_server.tools.base import ToolDescription
+from nplt_storage.facts.tool_calls import ToolCallRequest
+
+BOTH = "claude-opus-4-6"  # thinks as it likes, and takes a temperature
+
+
+def admitted(body: Json) -> Json:
+    Emulator().api("messages").admit(body)
+    return body
+
+
+def asked(model: str, **options: Any) -> Json:
+    return admitted(body_of(request(model=model, options=options)))
+
+
+# Which model takes what
+
+
+@pytest.mark.parametrize(
+    ("name", "thinking", "takes_temperature"),
+    [
+        ("claude-3-5-haiku-20241022", "none", True),
+        ("claude-3-7-sonnet-latest", "budget", True),
+        ("claude-opus-4-20250514", "budget", True),
+        ("claude-haiku-4-5-20251001", "budget", True),
+        ("claude-sonnet-4-6", "adaptive", True),
+        ("anthropic.claude-opus-4-6-v1:0", "adaptive", True),
+        ("anthropic/claude-opus-4.7", "adaptive", False),
+        ("claude-sonnet-5", "adaptive", False),
+        ("claude-fable-5-1", "adaptive", False),
+        ("claude-mythos-preview", "adaptive", False),
+        ("qwen3-coder", "none", True),
+    ],
+)
+def test_a_models_name_tells_what_it_takes(
+    name: str, thinking: str, takes_temperature: bool
+) -> None:
+    abilities = abilities_of(name)
+    assert abilities.thinking == thinking
+    assert abilities.takes_temperature == takes_temperature
+
+
+def test_what_the_name_tells_can_be_overruled() -> None:
+    cool = request(model=ADAPTIVE, options={"temperature": 0.5})
+    assert "temperature" not in body_of(cool)
+    assert rendered(cool, ModelAbilities()).body["temperature"] == 0.5
+
+
+# How it is asked to answer
+
+
+def test_older_models_think_on_a_budget_when_effort_is_asked_for() -> None:
+    assert "thinking" not in asked(BUDGETED)
+    assert asked(BUDGETED, effort="high")["thinking"] == {"type": "enabled", "budget_tokens": 3072}
+    assert asked(BUDGETED, effort="minimal")["thinking"]["budget_tokens"] == 1024
+
+
+def test_a_short_answer_leaves_no_room_to_think() -> None:
+    assert "thinking" not in asked(BUDGETED, effort="high", output_tokens=1200)
+
+
+def test_newer_models_think_as_they_like_and_show_it() -> None:
+    assert asked(ADAPTIVE)["thinking"] == {"type": "adaptive", "display": "summarized"}
+    body = asked(ADAPTIVE, effort="max")
+    assert body["thinking"]["type"] == "adaptive"
+    assert body["output_config"] == {"effort": "max"}
+
+
+def test_effort_is_never_more_than_was_asked_for_and_never_a_level_the_model_lacks() -> None:
+    assert asked(BOTH, effort="xhigh")["output_config"] == {"effort": "high"}
+    assert asked(BUDGETED, effort="max")["output_config"] == {"effort": "high"}
+    assert "output_config" not in asked("claude-haiku-4-5", effort="high")
+
+
+def test_no_thinking_can_be_asked_for_where_a_model_can_do_without() -> None:
+    assert asked(ADAPTIVE, effort="none")["thinking"] == {"type": "disabled"}
+    always = request(model="claude-fable-5-1", options={"effort": "none"})
+    assert "thinking" not in body_of(always)
+
+
+def test_a_temperature_is_sent_where_it_is_taken() -> None:
+    assert asked(BUDGETED, temperature=0.3)["temperature"] == 0.3
+    assert asked(BUDGETED, temperature=1.7)["temperature"] == 1.0
+    assert "temperature" not in asked(ADAPTIVE, temperature=0.3)
+
+
+def test_a_temperature_and_thinking_exclude_each_other() -> None:
+    warm = asked(BOTH, temperature=0.3)
+    assert (warm["temperature"], "thinking" in warm) == (0.3, False)
+    thoughtful = asked(BOTH, temperature=0.3, effort="low")
+    assert ("temperature" in thoughtful, "thinking" in thoughtful) == (False, True)
+
+
+def test_an_answer_is_as_long_as_was_asked_for_and_no_longer_than_it_may_be() -> None:
+    assert asked(BUDGETED)["max_tokens"] == 4096
+    assert asked(BUDGETED, output_tokens=100)["max_tokens"] == 100
+    assert asked(BUDGETED, output_tokens=9000)["max_tokens"] == 4096
+    assert body_of(request(answer_tokens_max=None))["max_tokens"] == 4096
+
+
+ANYTHING = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=4), st.just([1])
+)
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "temperature": ANYTHING,
+        "output_tokens": ANYTHING,
+        "effort": ANYTHING | st.sampled_from(["none", "minimal", "low", "medium", "xhigh", "max"]),
+        "unknown": ANYTHING,
+    },
+)
+
+
+@given(OPTIONS, st.sampled_from([BUDGETED, BOTH, ADAPTIVE]), st.integers(1, 8000))
+def test_no_option_makes_a_request_the_api_refuses(
+    options: JsonObject, model: str, most: int
+) -> None:
+    admitted(body_of(request(model=model, options=options, answer_tokens_max=most)))
+
+
+# What was said
+
+
+def call(call_id: str, name: str = "look") -> ToolCallRequest:
+    return ToolCallRequest(tool_call_id=call_id, tool_name=name, raw_arguments="{}", arguments={})
+
+
+def test_all_results_of_an_answer_stand_first_in_the_next_message() -> None:
+    body = admitted(
+        body_of(
+            request(
+                SystemMessage(instruction="be brief", seq=1),
+                ModelInputMessage(content="go", seq=2),
+                ModelOutputMessage(content="well", tool_calls=(call("a"), call("b")), seq=3),
+                ToolResultsMessage(
+                    results=(result("a"), result("b", "no such thing", status="failed")), seq=4
+                ),
+                ModelInputMessage(content="stop", seq=5),
+            )
+        )
+    )
+    assert [block["text"] for block in body["system"]] == ["be brief"]
+    said, answered = (message["content"] for message in body["messages"][1:])
+    assert [block["type"] for block in said] == ["text", "tool_use", "tool_use"]
+    assert [block["type"] for block in answered] == ["tool_result", "tool_result", "text"]
+    assert [block.get("is_error") for block in answered] == [None, True, None]
+
+
+def test_each_message_knows_its_entries() -> None:
+    sent = rendered(
+        request(
+            SystemMessage(instruction="be brief", seq=1),
+            ModelInputMessage(content="a", seq=2),
+            ModelInputMessage(content="b", seq=3),
+            ModelOutputMessage(content="c", seq=4),
+            ModelInputMessage(content="d", seq=5),
+        )
+    )
+    assert sent.seqs == ((2, 3), (4,), (5,))
+    assert len(sent.body["messages"]) == 3
+
+
+# What may be called
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"properties": None},
+        {"properties": [1]},
+        {"type": "string"},
+        {"type": "object", "anyOf": [{"required": ["a"]}]},
+        {"type": "object", "properties": {"wörter und mehr": {"type": "string"}}},
+    ],
+)
+def test_no_schema_makes_a_request_the_api_refuses(parameters: JsonObject) -> None:
+    tool = ToolDescription(name="odd", description="Odd.", parameters=parameters)
+    [offered] = admitted(body_of(request(tools=(tool,))))["tools"]
+    assert offered["input_schema"]["type"] == "object"
+    if "anyOf" in parameters:
+        assert '"anyOf":[{"required":["a"]}]' in offered["description"]
+
+
+def test_a_tool_of_any_name_is_offered_under_one_the_api_takes_and_called_by_its_own() -> None:
+    odd = ToolDescription(name="files.read/all 你好" + "x" * 80, description="", parameters={})
+    sent = rendered(request(tools=(odd, LOOK, LOOK)))
+    admitted(sent.body)
+    names = [tool["name"] for tool in sent.body["tools"]]
+    assert [sent.own_names[name] for name in names] == [odd.name, "look"]
+
+
+def test_the_sdk_is_not_imported_before_it_is_needed() -> None:
+    told = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from nplt_server.providers.anthropic.provider import AnthropicProvider;"
+            "AnthropicProvider(models=('m',), key='k');"
+            "print({'anthropic', 'httpx2'} & set(sys.modules))",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout.strip() == "set()"

@@ -1,0 +1,83 @@
+"""Call after call, only what is new is compiled."""
+
+from __future__ import annotations
+
+from tests.server.providers.compiler_contexts import OTHER, OWN, asks, call, gives, result, says
+
+from nplt_server.context import ContextMessage
+from nplt_server.providers.compiling import Compiled, ContextCompiler, VendorRules
+
+
+def long_context(exchanges: int = 3) -> list[ContextMessage]:
+    messages: list[ContextMessage] = []
+    for number in range(exchanges):
+        messages += [asks("go"), says("", call(f"c{number}")), gives(result(f"c{number}"))]
+    return messages
+
+
+def is_continued(later: Compiled, earlier: Compiled) -> bool:
+    """The steps compiled then are there still, not others like them."""
+    closed = earlier.steps[:-1]
+    return all(now is then for now, then in zip(later.steps, closed, strict=False))
+
+
+def test_a_further_call_takes_up_the_steps_of_the_one_before() -> None:
+    compiler, messages = ContextCompiler(VendorRules()), long_context()
+    first = compiler.compile(messages, origin=OWN)
+    grown = [*messages, says("done"), asks("more")]
+    assert is_continued(compiler.compile(grown, origin=OWN), first)
+    assert is_continued(compiler.compile(tuple(grown), origin=OWN), first)
+
+
+def test_what_was_given_earlier_does_not_change_with_what_comes_later() -> None:
+    compiler, messages = ContextCompiler(VendorRules()), long_context()
+    first = compiler.compile(messages, origin=OWN)
+    before = (first.steps, first.repairs)
+    compiler.compile([*messages, says(" "), asks("more")], origin=OWN)
+    assert (first.steps, first.repairs) == before
+
+
+def test_equal_words_in_other_messages_are_compiled_anew() -> None:
+    compiler = ContextCompiler(VendorRules())
+    first = compiler.compile(long_context(), origin=OWN)
+    again = compiler.compile(long_context(), origin=OWN)
+    assert again == first
+    assert not is_continued(again, first)
+
+
+def test_a_context_that_only_begins_the_same_is_compiled_anew() -> None:
+    compiler, beginning = ContextCompiler(VendorRules()), asks("go")
+    compiler.compile([beginning, says("left"), asks("on")], origin=OWN)
+    branched: list[ContextMessage] = [beginning, says("right"), asks("on"), says("so"), asks("?")]
+    expected = ContextCompiler(VendorRules()).compile(branched, origin=OWN)
+    assert compiler.compile(branched, origin=OWN) == expected
+
+
+def test_a_context_that_was_taken_back_is_compiled_as_it_is_now() -> None:
+    compiler, messages = ContextCompiler(VendorRules()), long_context()
+    compiler.compile([*messages, says("wrong"), asks("no")], origin=OWN)
+    expected = ContextCompiler(VendorRules()).compile(messages, origin=OWN)
+    assert compiler.compile(messages, origin=OWN) == expected
+
+
+def test_two_models_do_not_disturb_each_other() -> None:
+    compiler, messages = ContextCompiler(VendorRules()), long_context()
+    first = compiler.compile(messages, origin=OWN)
+    assert not is_continued(compiler.compile(messages, origin=OTHER), first)
+    assert is_continued(compiler.compile([*messages, says("done")], origin=OWN), first)
+
+
+def test_only_so_many_contexts_are_kept_the_latest_used_longest() -> None:
+    compiler = ContextCompiler(VendorRules(), contexts_max=2)
+    oldest, older, new = long_context(), long_context(), long_context()
+    first = compiler.compile(oldest, origin=OWN)
+    second = compiler.compile(older, origin=OWN)
+    assert is_continued(compiler.compile(oldest, origin=OWN), first)
+    compiler.compile(new, origin=OWN)
+    assert is_continued(compiler.compile(oldest, origin=OWN), first)
+    assert not is_continued(compiler.compile(older, origin=OWN), second)
+
+
+def test_contexts_without_a_message_are_no_trouble() -> None:
+    compiler = ContextCompiler(VendorRules())
+    assert compiler.compile([], origin=OWN) == compiler.compile((), origin=OWN)

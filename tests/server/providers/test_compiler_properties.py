@@ -1,0 +1,222 @@
+"""What holds of every compiled context, whatever it was made from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from copy import deepcopy
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.server.providers.compiler_contexts import OTHER, OWN, asks, contexts, gives, result
+
+from nplt_server.context import ContextMessage, ModelOutputMessage, SystemMessage
+from nplt_server.providers.compiling import (
+    AssistantStep,
+    Compiled,
+    CompiledCall,
+    ContextCompiler,
+    OpaqueBlock,
+    ReasoningBlock,
+    Step,
+    TextBlock,
+    UserStep,
+    VendorRules,
+    blocks_of,
+    compile_context,
+)
+from nplt_storage.facts.entries import ModelInvocationDescriptor
+from nplt_storage.facts.tool_calls import ToolCallRequest
+
+RULES = VendorRules(text_characters_max=200)
+
+
+def compiled_for(
+    messages: list[ContextMessage], origin: ModelInvocationDescriptor = OWN
+) -> Compiled:
+    return compile_context(messages, rules=RULES, origin=origin)
+
+
+def answers(compiled: Compiled) -> list[AssistantStep]:
+    return [step for step in compiled.steps if isinstance(step, AssistantStep)]
+
+
+def texts_of(step: Step) -> Iterator[str]:
+    if isinstance(step, UserStep):
+        yield from step.texts
+        yield from (each.text for each in step.results)
+    elif step.text:
+        yield step.text
+
+
+@given(contexts)
+def test_every_rule_holds_whatever_is_compiled(messages: list[ContextMessage]) -> None:
+    compiled = compiled_for(messages)
+    check_steps_alternate_and_both_ends_are_the_users(compiled)
+    check_right_behind_calls_stand_their_results_in_order(compiled)
+    check_ids_and_names_fit_and_no_id_comes_twice(compiled)
+    check_every_text_can_be_written_is_not_blank_and_not_too_long(compiled)
+    check_arguments_are_objects(compiled)
+    check_parts_are_all_of_an_answer_and_end_with_what_was_said(compiled)
+
+
+def check_steps_alternate_and_both_ends_are_the_users(compiled: Compiled) -> None:
+    steps = compiled.steps
+    kinds = [UserStep if place % 2 == 0 else AssistantStep for place in range(len(steps))]
+    assert [type(step) for step in steps] == kinds
+    assert len(steps) % 2 == 1
+
+
+def check_right_behind_calls_stand_their_results_in_order(compiled: Compiled) -> None:
+    asked: tuple[CompiledCall, ...] = ()
+    for step in compiled.steps:
+        if isinstance(step, AssistantStep):
+            asked = step.calls
+            continue
+        answered = [(each.call_id, each.tool_name) for each in step.results]
+        assert answered == [(each.call_id, each.tool_name) for each in asked]
+        assert step.texts or step.results
+        assert len(step.texts) == len(step.text_seqs)
+
+
+def check_ids_and_names_fit_and_no_id_comes_twice(compiled: Compiled) -> None:
+    calls = [each for step in answers(compiled) for each in step.calls]
+    for each in calls:
+        assert re.fullmatch("[A-Za-z0-9_-]{1,40}", each.call_id)
+        assert re.fullmatch("[A-Za-z0-9_-]{1,64}", each.tool_name)
+    assert len({each.call_id for each in calls}) == len(calls)
+
+
+def check_every_text_can_be_written_is_not_blank_and_not_too_long(compiled: Compiled) -> None:
+    said = [text for step in compiled.steps for text in texts_of(step)]
+    for text in [*said, compiled.system or "none"]:
+        assert text.strip()
+        assert "\0" not in text.encode().decode()
+        assert len(text) <= 200
+
+
+def check_arguments_are_objects(compiled: Compiled) -> None:
+    for each in [each for step in answers(compiled) for each in step.calls]:
+        assert isinstance(orjson.loads(each.arguments_json), dict)
+        assert "\0" not in str(orjson.loads(each.arguments_json))
+        assert len(each.arguments_json) <= 200
+
+
+def check_parts_are_all_of_an_answer_and_end_with_what_was_said(compiled: Compiled) -> None:
+    for step in answers(compiled):
+        blocks = list(blocks_of(step))
+        said = [block.text for block in blocks if isinstance(block, TextBlock)]
+        assert "".join(said) == step.text
+        assert all(text.strip() for text in said)
+        thoughts = [block.text for block in blocks if isinstance(block, ReasoningBlock)]
+        assert "".join(thoughts) == step.reasoning
+        calls = [block for block in blocks if isinstance(block, CompiledCall)]
+        assert sorted(map(step.calls.index, calls)) == list(range(len(step.calls)))
+        assert said or calls
+        assert not isinstance(blocks[-1], ReasoningBlock)
+        for block in blocks:
+            assert not isinstance(block, OpaqueBlock) or orjson.dumps(block.data)
+
+
+@given(contexts)
+def test_no_model_is_given_the_reasoning_of_another(messages: list[ContextMessage]) -> None:
+    stranger = ModelInvocationDescriptor(provider="p", specification="s", model="a third")
+    for step in answers(compiled_for(messages, stranger)):
+        assert not step.reasoning
+        assert not step.parts
+    thinkers = {
+        message.seq
+        for message in messages
+        if isinstance(message, ModelOutputMessage) and message.invocation == OTHER
+    }
+    for step in answers(compiled_for(messages, OTHER)):
+        assert not (step.parts or step.reasoning) or set(step.seqs) - {0} <= thinkers
+
+
+def shown_again(compiled: Compiled) -> list[ContextMessage]:
+    """A context that says what was compiled."""
+    messages: list[ContextMessage] = [SystemMessage(instruction=compiled.system)]
+    for step in compiled.steps:
+        if isinstance(step, UserStep):
+            if step.results:
+                messages.append(gives(*(result(r.call_id, r.text, r.status) for r in step.results)))
+            messages.extend(map(asks, step.texts))
+        else:
+            calls = tuple(
+                ToolCallRequest(
+                    tool_call_id=each.call_id,
+                    tool_name=each.tool_name,
+                    raw_arguments=each.arguments_json,
+                    arguments=orjson.loads(each.arguments_json),
+                )
+                for each in step.calls
+            )
+            messages.append(
+                ModelOutputMessage(
+                    content=step.text,
+                    tool_calls=calls,
+                    invocation=OWN,
+                    reasoning=step.reasoning,
+                    parts=step.parts,
+                )
+            )
+    return messages
+
+
+@given(contexts)
+def test_what_is_compiled_needs_no_further_repair(messages: list[ContextMessage]) -> None:
+    once = compiled_for(messages)
+    twice = compiled_for(shown_again(once))
+    assert twice.system == once.system
+    assert [list(texts_of(step)) for step in twice.steps] == [
+        list(texts_of(step)) for step in once.steps
+    ]
+    assert [list(blocks_of(step)) for step in answers(twice)] == [
+        list(blocks_of(step)) for step in answers(once)
+    ]
+    assert {repair.code for repair in twice.repairs} <= {"merged"}
+
+
+@given(contexts, st.data())
+def test_what_was_sent_stays_when_more_is_said(
+    messages: list[ContextMessage], data: st.DataObject
+) -> None:
+    """But for the step at the end, which the same side may still add to, and but for an
+    answer after which nobody said anything."""
+    earlier = compiled_for(messages[: data.draw(st.integers(0, len(messages)))])
+    closed = earlier.steps[:-1]
+    if any(repair.code == "placeholder" and not repair.seq for repair in earlier.repairs):
+        closed = earlier.steps[:-2]
+    assert compiled_for(messages).steps[: len(closed)] == closed
+
+
+@given(contexts, st.lists(st.integers(0, 20), max_size=3).map(sorted))
+def test_a_context_that_grows_compiles_as_if_it_were_new(
+    messages: list[ContextMessage], lengths: list[int]
+) -> None:
+    """And the same context always to the same."""
+    compiler = ContextCompiler(RULES)
+    for length in [*lengths, len(messages)]:
+        shown = messages[:length]
+        assert compiler.compile(shown, origin=OWN) == compiled_for(shown)
+
+
+@given(contexts)
+def test_every_entry_is_found_behind_the_step_that_shows_it(
+    messages: list[ContextMessage],
+) -> None:
+    numbered = [deepcopy(message) for message in messages]
+    for seq, message in enumerate(numbered, start=1):
+        object.__setattr__(message, "seq", seq)
+    compiled = compiled_for(numbered)
+    behind = [seq for step in compiled.steps for seq in step.seqs]
+    assert behind == sorted(set(behind))
+    left_out = {repair.seq for repair in compiled.repairs if repair.code == "empty_text"}
+    for message in numbered:
+        if not isinstance(message, SystemMessage):
+            assert message.seq in behind or message.seq in left_out
+    for step in compiled.steps:
+        if isinstance(step, UserStep):
+            inside = {*step.text_seqs, *(each.seq for each in step.results)} - {0}
+            assert inside <= set(step.seqs)

@@ -1,0 +1,125 @@
+"""What went wrong at a provider says who acts next."""
+
+from __future__ import annotations
+
+import pytest
+
+from nplt_server.errors import (
+    ProviderError,
+    ProviderRefused,
+    ProviderUnauthorized,
+    ProviderUnavailable,
+    RequestTooLarge,
+)
+from nplt_server.providers.failures import (
+    failure_in_stream,
+    failure_of,
+    message_index_of,
+    seconds_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, ProviderRefused),
+        (401, ProviderUnauthorized),
+        (402, ProviderUnauthorized),
+        (403, ProviderUnauthorized),
+        (404, ProviderRefused),
+        (408, ProviderUnavailable),
+        (413, RequestTooLarge),
+        (422, ProviderRefused),
+        (429, ProviderUnavailable),
+        (500, ProviderUnavailable),
+        (503, ProviderUnavailable),
+        (529, ProviderUnavailable),
+    ],
+)
+def test_a_status_says_who_acts_next(status: int, kind: type[ProviderError]) -> None:
+    assert type(failure_of(status)) is kind
+
+
+def test_a_429_for_want_of_money_is_the_operators() -> None:
+    assert isinstance(failure_of(429, code="insufficient_quota"), ProviderUnauthorized)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("context_length_exceeded", ""),
+        ("", "This model's maximum context length is 8192 tokens."),
+        ("", "prompt is too long: 210000 tokens > 200000 maximum"),
+        ("", "the request exceeds the available context size"),
+    ],
+)
+def test_a_context_that_does_not_fit_is_known_by_its_words(code: str, message: str) -> None:
+    assert isinstance(failure_of(400, code=code, message=message), RequestTooLarge)
+
+
+def test_a_providers_words_do_not_reach_the_user() -> None:
+    failure = failure_of(400, message="the key sk-1234 sent 'my secret'", param="messages[1]")
+    assert str(failure) == "the provider refused the request (400)"
+
+
+@pytest.mark.parametrize(
+    ("param", "message", "index"),
+    [
+        ("messages[3].content", "", 3),
+        ("messages.[12].role", "", 12),
+        ("input[4].id", "", 4),
+        ("", "messages.5.content.0: text content blocks must be non-empty", 5),
+        ("", "Invalid 'messages[2].tool_calls[7].id': string too long", 2),
+        ("tools[1].function", "", None),
+        ("messages", "", None),
+    ],
+)
+def test_a_refusal_names_a_message(param: str, message: str, index: int | None) -> None:
+    assert message_index_of(param, message) == index
+    failure = failure_of(400, param=param, message=message)
+    assert isinstance(failure, ProviderRefused)
+    assert failure.message_index == index
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("7", 7.0),
+        ("0.5", 0.5),
+        ("-3", 0.0),
+        ("999999", 3600.0),
+        ("nan", None),
+        ("soon", None),
+        ("", None),
+        (None, None),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+    ],
+)
+def test_a_wait_is_bounded(header: str | None, seconds: float | None) -> None:
+    assert seconds_of(header) == seconds
+
+
+def test_a_wait_may_be_told_as_a_date() -> None:
+    assert seconds_of("Fri, 01 Jan 2100 00:00:00 GMT") == 3600.0
+    assert seconds_of("Fri, 01 Jan 2100 00:00:00 -0000") == 3600.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "status", "expected"),
+    [
+        ("server_error", "", None, ProviderUnavailable),
+        ("overloaded_error", "", None, ProviderUnavailable),
+        ("", "rate_limit_exceeded", None, ProviderUnavailable),
+        ("", "", 502, ProviderUnavailable),
+        ("invalid_request_error", "", None, ProviderRefused),
+        ("authentication_error", "", None, ProviderUnauthorized),
+        ("", "", 3, ProviderUnavailable),
+    ],
+)
+def test_an_error_in_the_stream_is_as_its_status_would_be(
+    kind: str, code: str, status: int | None, expected: type[ProviderError]
+) -> None:
+    failure = failure_in_stream(kind=kind, code=code, status=status, before_first_token=False)
+    assert type(failure) is expected
+    if isinstance(failure, ProviderUnavailable):
+        assert not failure.before_first_token

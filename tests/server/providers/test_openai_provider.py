@@ -1,0 +1,308 @@
+"""The whole way to OpenAI and back, over HTTP: to the emulator, with the official SDK.
+
+Whatever goes wrong on it is one error that says who acts next, and never an answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import AsyncIterator
+from importlib import import_module
+
+import pytest
+from tests.server.providers.openai_stage import (
+    CHAT,
+    PLAIN,
+    REASONER,
+    RESPONSES,
+    accumulated,
+    asked_over_http,
+    heard,
+    provider_of,
+    request,
+)
+from tests.support.vendors import faults
+from tests.support.vendors.answers import Answer, Call, say
+from tests.support.vendors.emulator import Emulator, emulator
+from tests.support.vendors.rejections import Rejection
+from tests.support.vendors.sse import Wire
+
+from nplt_server.context import ModelInputMessage
+from nplt_server.deltas import ModelOutputDelta, TextPiece
+from nplt_server.errors import (
+    ConfigurationError,
+    ProviderRefused,
+    ProviderUnauthorized,
+    ProviderUnavailable,
+    RequestTooLarge,
+)
+from nplt_server.providers.openai.blame import with_entries
+from nplt_server.providers.openai.client import OpenAIClient, Patience
+from nplt_server.providers.openai.dialect import Dialect, Rendered
+from nplt_server.providers.openai.provider import OpenAIProvider
+
+BOTH = pytest.mark.parametrize("dialect", [CHAT, RESPONSES], ids=["chat", "responses"])
+
+
+@pytest.fixture
+async def vendors() -> AsyncIterator[Emulator]:
+    async with emulator() as opened:
+        yield opened
+
+
+async def test_an_answer_may_come_byte_by_byte(vendors: Emulator) -> None:
+    vendors.wire = Wire(line_end="\r", split_bytes=True, unknown_events=True)
+    vendors.script = lambda _: say("é👋")
+    output = await asked_over_http(vendors, CHAT)
+    assert (output.text, output.stop_reason) == ("é👋", "end")
+
+
+# What goes wrong
+
+TALKING: dict[str, faults.Fault] = {
+    "cut": faults.Cut(after=6),
+    "error event": faults.ErrorEvent(after=6),
+    "failed": faults.ErrorEvent(after=6, failed=True),
+    "broken json": faults.BrokenJson(after=6),
+}
+SILENT: dict[str, faults.Fault] = {
+    "429": faults.Status(status=429, retry_after="7"),
+    "500": faults.Status(status=500),
+    "503": faults.Status(status=503),
+    "529": faults.Status(status=529),
+    "hang up": faults.HangUp(),
+    "cut": faults.Cut(after=0),
+    "error event": faults.ErrorEvent(after=0),
+    "broken json": faults.BrokenJson(after=0),
+}
+
+
+@BOTH
+async def test_a_fault_before_the_first_token_leaves_others_to_be_asked(
+    vendors: Emulator, dialect: Dialect
+) -> None:
+    async with provider_of(vendors, dialect) as provider:
+        for name, fault in SILENT.items():
+            vendors.fail_next(fault)
+            deltas: list[ModelOutputDelta] = []
+            with pytest.raises(ProviderUnavailable) as caught:
+                await heard(provider, request(dialect=dialect), deltas)
+            failure = caught.value
+            assert not deltas, name
+            assert failure.before_first_token, name
+            assert not failure.timed_out, name
+            assert failure.retry_after == (7.0 if name == "429" else None), name
+
+
+@BOTH
+async def test_a_fault_in_the_answer_is_told_and_never_ends_it(
+    vendors: Emulator, dialect: Dialect
+) -> None:
+    vendors.script = lambda _: say("an answer of several pieces")
+    async with provider_of(vendors, dialect) as provider:
+        for name, fault in TALKING.items():
+            vendors.fail_next(fault)
+            deltas: list[ModelOutputDelta] = []
+            with pytest.raises(ProviderUnavailable) as caught:
+                await heard(provider, request(dialect=dialect), deltas)
+            assert TextPiece(text="an ans") in deltas, name
+            assert accumulated(deltas).stop_reason is None, name
+            assert not caught.value.before_first_token, name
+
+
+@BOTH
+async def test_a_server_that_does_not_begin_is_not_waited_for(
+    vendors: Emulator, dialect: Dialect
+) -> None:
+    vendors.fail_next(faults.Stall(after=0))
+    with pytest.raises(ProviderUnavailable) as caught:
+        await asked_over_http(vendors, dialect, patience=Patience(first_token=0.05))
+    assert (caught.value.timed_out, caught.value.before_first_token) == (True, True)
+    vendors.release()
+
+
+@BOTH
+async def test_a_server_that_falls_silent_is_not_waited_for(
+    vendors: Emulator, dialect: Dialect
+) -> None:
+    vendors.fail_next(faults.Stall(after=6))
+    vendors.script = lambda _: say("an answer of several pieces")
+    deltas: list[ModelOutputDelta] = []
+    async with provider_of(vendors, dialect, patience=Patience(gap=0.3)) as provider:
+        with pytest.raises(ProviderUnavailable) as caught:
+            await heard(provider, request(dialect=dialect), deltas)
+    assert (caught.value.timed_out, caught.value.before_first_token) == (True, False)
+    assert accumulated(deltas).stop_reason is None
+    vendors.release()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "fault"),
+    [
+        (CHAT, faults.NoEnd()),
+        (CHAT, faults.NoEnd(stop_sent=True)),
+        (RESPONSES, faults.NoEnd()),
+    ],
+    ids=["chat", "chat without [DONE]", "responses"],
+)
+async def test_an_answer_without_its_end_has_not_stopped(
+    vendors: Emulator, dialect: Dialect, fault: faults.Fault
+) -> None:
+    vendors.fail_next(fault)
+    output = await asked_over_http(vendors, dialect)
+    assert (output.text, output.stop_reason) == ("hello", None)
+
+
+async def test_a_server_that_is_not_there_can_be_asked_later(vendors: Emulator) -> None:
+    async with provider_of(vendors) as provider:
+        await vendors.close()
+        with pytest.raises(ProviderUnavailable, match="can't be reached"):
+            await heard(provider, request(), [])
+        await vendors.open()
+        assert (await heard(provider, request(), [])).text == "hello"
+
+
+@BOTH
+async def test_a_wrong_key_is_the_operators_and_appears_nowhere(
+    vendors: Emulator, dialect: Dialect, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    key = "sk-very-secret-key"
+    with pytest.raises(ProviderUnauthorized) as caught:
+        await asked_over_http(vendors, dialect, key=key)
+    assert key not in caplog.text
+    assert key not in repr(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def hear_everything(caplog: pytest.LogCaptureFixture) -> None:
+    """Others may have told the libraries below to be silent."""
+    for logger in (None, "openai", "httpx2", "httpcore2"):
+        caplog.set_level(logging.DEBUG, logger=logger)
+
+
+async def test_a_right_key_appears_in_no_log(
+    vendors: Emulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    hear_everything(caplog)
+    await asked_over_http(vendors, CHAT)
+    assert "chat/completions" in caplog.text
+    assert vendors.key not in caplog.text
+
+
+@pytest.mark.parametrize("key", ["sk-one\nsk-two", "sk-é", "two words"])
+def test_a_key_that_is_none_is_refused_without_a_word_of_it(key: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        OpenAIClient(api_key=key)
+    assert key not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1/v1", "nowhere"])
+async def test_an_address_that_is_none_is_refused(url: str) -> None:
+    provider = OpenAIProvider(
+        "openai", OpenAIClient(api_key="k", base_url=url), dialect=CHAT, models=()
+    )
+    with pytest.raises(ProviderRefused):
+        await heard(provider, request(), [])
+    await provider.aclose()
+
+
+async def test_a_model_that_is_not_there_is_a_refusal(vendors: Emulator) -> None:
+    with pytest.raises(ProviderRefused, match="does not know this model"):
+        await asked_over_http(vendors, CHAT, request(model="gpt-0"))
+
+
+@BOTH
+async def test_what_does_not_fit_is_said_to_be_too_large(
+    vendors: Emulator, dialect: Dialect
+) -> None:
+    book = ModelInputMessage(content="word " * 200_000, seq=1)
+    with pytest.raises(RequestTooLarge):
+        await asked_over_http(vendors, dialect, request(book, dialect=dialect, model=PLAIN))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "rejection"),
+    [
+        (CHAT, Rejection("No.", param="messages[0].content")),
+        (CHAT, Rejection("Invalid 'messages.[0].content'")),
+        (RESPONSES, Rejection("No.", param="input[0].content")),
+    ],
+    ids=["param", "words", "item"],
+)
+async def test_a_refusal_that_names_a_message_names_its_entry(
+    vendors: Emulator, dialect: Dialect, rejection: Rejection
+) -> None:
+    def refuse(_: Call) -> Answer:
+        raise rejection
+
+    vendors.script = refuse
+    asked = request(ModelInputMessage(content="poison", seq=42), dialect=dialect)
+    with pytest.raises(ProviderRefused) as caught:
+        await asked_over_http(vendors, dialect, asked)
+    assert caught.value.entry_seqs == (42,)
+
+
+@pytest.mark.parametrize("words", ["No result for own-1.", "Item 'rs_1' can't be verified."])
+def test_a_refusal_that_names_an_id_names_its_entry(words: str) -> None:
+    sent = Rendered(body={"input": [{}, {"id": "rs_1"}, {"call_id": "own-1"}]}, seqs=((1,),) * 3)
+    chat = Rendered(body={"messages": [{"tool_calls": [{"id": "own-1"}]}]}, seqs=((1,),))
+    assert with_entries(ProviderRefused("no"), words, sent).entry_seqs == (1,)
+    named = with_entries(ProviderRefused("no"), "own-1", chat)
+    assert (named.entry_seqs, named.message_index) == ((1,), 0)
+    assert with_entries(ProviderRefused("no"), "Something else.", sent).message_index is None
+
+
+async def test_a_connection_is_used_again(
+    vendors: Emulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    hear_everything(caplog)
+    async with provider_of(vendors) as provider:
+        for _ in range(3):
+            await heard(provider, request(), [])
+    assert caplog.text.count("connect_tcp.started") == 1
+
+
+async def test_leaving_in_the_middle_closes_the_stream_and_nothing_else(vendors: Emulator) -> None:
+    vendors.fail_next(faults.Stall(after=3))
+    async with provider_of(vendors) as provider:
+        async with provider.call_model(request()) as stream:
+            assert await anext(stream) == TextPiece(text="hello")
+        assert (await heard(provider, request(), [])).text == "hello"
+    vendors.release()
+
+
+async def test_bytes_without_a_token_do_not_put_the_first_one_off(vendors: Emulator) -> None:
+    vendors.wire = Wire(comments=True, split_bytes=True, drip_seconds=0.02)
+    with pytest.raises(ProviderUnavailable) as caught:
+        await asked_over_http(vendors, CHAT, patience=Patience(first_token=0.1))
+    assert caught.value.timed_out
+    assert caught.value.before_first_token
+
+
+async def test_accounts_in_the_environment_are_not_told_to_the_server(
+    vendors: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("API_KEY", "ADMIN_KEY", "ORG_ID", "PROJECT_ID"):
+        monkeypatch.setenv(f"OPENAI_{name}", "of-another-account")
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9")
+    await asked_over_http(vendors, CHAT)
+    assert "of-another-account" not in vendors.received[-1].headers.values()
+
+
+async def test_a_server_that_asks_for_no_key_gets_an_answer_out_of_the_same_code() -> None:
+    async with emulator(key="none") as vendors:
+        output = await asked_over_http(vendors, CHAT, request(model=REASONER), key="")
+    assert output.stop_reason == "end"
+
+
+def test_the_sdk_is_not_imported_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = "nplt_server.providers.openai"
+    for name in [name for name in sys.modules if name.startswith(ours)]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "openai", None)
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    for room in ("provider", "chat_render", "responses_render"):
+        import_module(f"{ours}.{room}")

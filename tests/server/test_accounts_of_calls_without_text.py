@@ -1,0 +1,88 @@
+"""What a call was billed for is in USAGE, also if there was nothing to remember of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from tests.server.household import Model
+from tests.server.stage import Stage, staged
+
+from nplt_protocol.replies import UsageAccount
+from nplt_server.context import ToolResultsMessage
+from nplt_server.conversations.accounts import account_of_usage
+from nplt_server.conversations.thinking import Counting, Thinking
+from nplt_server.deltas import (
+    ModelOutputDelta,
+    ReasoningPiece,
+    Stopped,
+    ToolCallPiece,
+    UsageReport,
+)
+from nplt_server.errors import ProviderUnavailable
+from nplt_server.providers.base import ModelRequest
+from nplt_server.tokens.characters import CharacterCounter
+
+USED = UsageReport(input_tokens=1_000, output_tokens=50)
+
+
+async def nothing(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    yield USED
+    yield Stopped(reason="end")
+
+
+async def breaks_off(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    yield USED
+    raise ProviderUnavailable("went away")
+
+
+async def thinks(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    yield ReasoningPiece(text="hm")
+    yield USED
+    await anyio.sleep_forever()
+
+
+async def spells(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    yield USED
+    yield ToolCallPiece(index=0, tool_name="now", arguments="{")
+    await anyio.sleep_forever()
+
+
+async def calls_then_thinks(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    yield USED
+    if isinstance(request.context[-1], ToolResultsMessage):
+        await anyio.sleep_forever()
+    yield ToolCallPiece(index=0, tool_name="now", arguments="{}")
+    yield Stopped(reason="tool_calls")
+
+
+@asynccontextmanager
+async def _played(model: Model) -> AsyncIterator[tuple[Stage, UsageAccount]]:
+    """Whoever does not come to an end is cancelled."""
+    thinking = Thinking(counting=Counting(CharacterCounter))
+    async with staged(model, thinking=thinking) as stage:
+        conversation = stage.conversation
+        receipt = await stage.prompt()
+        await anyio.wait_all_tasks_blocked()
+        conversation.cancel(receipt.turn_id)
+        await conversation.activity.quiet()
+        yield stage, account_of_usage(conversation.mind, thinking, model=conversation.model)
+
+
+@pytest.mark.parametrize("model", [nothing, breaks_off, thinks, spells])
+async def test_a_call_without_text_is_billed_to_its_model(model: Model) -> None:
+    async with _played(model) as (stage, usage):
+        assert stage.finished[-1].usage == USED.as_json()
+        (billed,) = stage.conversation.row.billed  # type: ignore[union-attr]
+        assert billed == (stage.conversation.model, 1, 1_000, 50, 0)
+        assert usage.billed["input_tokens"] == 1_000
+        assert usage.occupancy["tokens"] == 1_050
+
+
+async def test_a_call_that_is_remembered_is_not_billed_again_by_the_fault() -> None:
+    async with _played(calls_then_thinks) as (stage, usage):
+        told = stage.finished[-1].usage["input_tokens"]
+        assert usage.billed["input_tokens"] == told == 2_000
+        assert usage.billed["calls"] == 2

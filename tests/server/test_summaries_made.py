@@ -1,0 +1,255 @@
+"""Summaries that take their time while the conversation goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from tests.server.household import make_household
+from tests.server.stage import Stage
+from tests.server.test_mind import MODEL, SMALL, Play, playing
+
+from nplt_protocol.codes import ErrorCode
+from nplt_protocol.errors import RequestError
+from nplt_protocol.replies import EpochBegun
+from nplt_server.context.projection import Projection
+from nplt_server.conversations import changes
+from nplt_server.conversations.compacting import compact
+from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.household import Household
+from nplt_server.conversations.thinking import Counting, Thinking
+from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece, UsageReport
+from nplt_server.providers.base import ModelRequest
+from nplt_server.providers.scripted import ScriptedProvider
+from nplt_server.tokens.characters import CharacterCounter
+from nplt_storage.facts.entries import CompactionEntry, EpochEntry, QuarantineEntry
+
+SUMMARIZER = "test/summarizer"
+
+
+class SlowPlay(Play):
+    """Its first summary waits until it is let go; turns can be held too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called = anyio.Event()
+        self.go = anyio.Event()
+        self.turns_go: anyio.Event | None = None
+        self.house: Household
+
+    async def answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        if request.invocation.model != "summarizer":
+            if self.turns_go is not None:
+                await self.turns_go.wait()
+            async for delta in super().answer(request):
+                yield delta
+            return
+        self.summaries.append(request)
+        number = len(self.summaries)
+        self.called.set()
+        if number == 1:
+            await self.go.wait()
+        yield TextPiece(text=f"Summary {number}.")
+        yield UsageReport(input_tokens=50, output_tokens=7)
+        yield Stopped(reason="end")
+
+    async def play_until_asked_for_a_summary(self) -> None:
+        number = 0
+        while not self.called.is_set():
+            await self.stage.play(f"prompt {number} " + "word " * 200)
+            number += 1
+
+    @property
+    def compactions(self) -> list[CompactionEntry]:
+        return [entry for entry in self.entries if isinstance(entry, CompactionEntry)]
+
+    async def let_go(self) -> None:
+        self.go.set()
+        await anyio.wait_all_tasks_blocked()
+        assert not self.conversation.mind.is_summarizing
+
+    async def compact(self) -> EpochBegun:
+        return await compact(self.conversation.mind, self.thinking, model=MODEL)
+
+
+@asynccontextmanager
+async def playing_slowly() -> AsyncIterator[SlowPlay]:
+    play = SlowPlay()
+    provider = ScriptedProvider(play.answer, provider_id="test", models=("model", "summarizer"))
+    play.thinking = Thinking(
+        counting=Counting(CharacterCounter), models={MODEL: SMALL}, summarizer=SUMMARIZER
+    )
+    async with anyio.create_task_group() as tasks:
+        play.house = house = make_household(tasks, provider, thinking=play.thinking)
+        profile = house.library.default
+        play.stage = Stage(Conversation("s1", user="local", household=house, profile=profile))
+        yield play
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("what", ["clear", "rollback", "quarantine"])
+async def test_what_was_taken_back_does_not_come_back_through_a_summary_begun_before(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with playing_slowly() as play:
+        await play.play_until_asked_for_a_summary()
+        match what:
+            case "clear":
+                await changes.clear(play.conversation)
+            case "rollback":
+                await changes.roll_back(play.conversation, 2)
+            case _:
+                await play.conversation.write_fact(
+                    QuarantineEntry(target_seq=1, code="refused", content="no")
+                )
+        await play.let_go()
+        assert play.compactions == []
+        assert what in caplog.text
+        assert "'input_tokens': 50, 'output_tokens': 7" in caplog.text
+
+
+async def test_a_rename_meanwhile_hinders_no_summary() -> None:
+    async with playing_slowly() as play:
+        await play.play_until_asked_for_a_summary()
+        await changes.rename(play.conversation, "a name")
+        await play.let_go()
+        assert [entry.content for entry in play.compactions] == ["Summary 1."]
+
+
+async def test_nothing_is_rolled_back_while_somebody_compacts() -> None:
+    async with playing_slowly() as play:
+        for number in range(8):
+            await play.stage.play(f"prompt {number} " + "word " * 60)
+        done: list[object] = []
+        play.conversation.queue(play.compact, done=done.append, failed=done.append)
+        await play.called.wait()
+        with pytest.raises(RequestError) as refused:
+            await changes.roll_back(play.conversation, 2)
+        assert refused.value.code == ErrorCode.BUSY
+        play.go.set()
+        await play.conversation.activity.quiet()
+        assert [type(given) for given in done] == [EpochBegun]
+
+
+async def test_compacting_takes_the_place_of_a_summary_that_was_made_beside() -> None:
+    async with playing_slowly() as play:
+        await play.play_until_asked_for_a_summary()
+        await play.stage.play("one more " + "word " * 200)
+        done = await play.compact()
+        await play.let_go()
+        assert [(entry.seq, entry.content) for entry in play.compactions] == [
+            (done.compaction, "Summary 2.")
+        ]
+
+
+async def test_a_summary_of_less_does_not_replace_one_of_as_much() -> None:
+    async with playing_slowly() as play:
+        await play.play_until_asked_for_a_summary()
+        through = play.conversation.history.head_seq
+        known = CompactionEntry(content="All of it.", from_seq=1, through_seq=through)
+        await play.conversation.write_fact(known)
+        await play.let_go()
+        assert [entry.content for entry in play.compactions] == ["All of it."]
+
+
+async def test_who_waits_for_a_summary_goes_on_without_it_when_it_is_stopped() -> None:
+    async with playing_slowly() as play:
+        for number in range(8):
+            await play.stage.play(f"prompt {number} " + "word " * 60)
+        done: list[EpochBegun] = []
+        play.conversation.queue(play.compact, done=done.append, failed=lambda _: None)
+        await play.called.wait()
+        play.conversation.mind.stop_summarizing()
+        await play.conversation.activity.quiet()
+        assert [given.compaction for given in done] == [None]
+        assert play.epochs()
+
+
+async def leave_and_return(play: SlowPlay, *, last: str) -> str | None:
+    """The state of a prompt that waited while the server stopped and started."""
+    there = play.conversation
+    play.turns_go = anyio.Event()
+    await play.stage.prompt("first")
+    waiting = await play.stage.prompt("second, which waits")
+    play.house.draining = True
+    play.turns_go.set()
+    await play.house.activity.quiet()
+    await there.leave_word()
+    match last:
+        case "summary":
+            await play.let_go()
+        case "instruction":
+            await there.mind.state.set_system_instruction("Be brief.")
+        case _:
+            await there.mind.begin_epoch(EpochEntry(reason="asked"))
+    await there.close()
+    play.house.draining = False
+    again = Conversation(
+        "s1",
+        user="local",
+        household=play.house,
+        profile=there.profile,
+        opened=await there.profile.store.open("s1"),
+    )
+    await again.pick_up()
+    await again.activity.quiet()
+    return again.history.turn_state(waiting.turn_id)
+
+
+@pytest.mark.parametrize(
+    ("last", "state"),
+    [("summary", "completed"), ("instruction", "completed"), ("epoch", "interrupted")],
+)
+async def test_a_prompt_that_waited_is_run_whatever_was_written_after_the_last_word_but_of_a_call(
+    last: str, state: str
+) -> None:
+    async with playing_slowly() as play:
+        await play.play_until_asked_for_a_summary()
+        assert await leave_and_return(play, last=last) == state
+
+
+@pytest.mark.parametrize(
+    ("words", "summary", "said"),
+    [
+        (400, "They spoke of many different things. " * 200, "are kept"),
+        (80, "They spoke of many different things. " * 1_000, "would stand for"),
+    ],
+)
+async def test_a_summary_too_long_to_make_room_is_not_kept(
+    words: int, summary: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with playing(summarizer=SUMMARIZER) as play:
+        play.summary = summary
+        for number in range(8):
+            await play.stage.play(f"prompt {number} " + "word " * words)
+        with caplog.at_level(logging.WARNING):
+            done = await compact(play.conversation.mind, play.thinking, model=MODEL)
+        assert done.compaction is None
+        assert said in caplog.text
+        assert "'output_tokens': 7" in caplog.text
+        assert done.tokens_after < done.tokens_before
+
+
+async def test_a_summarizer_is_told_how_much_it_may_write() -> None:
+    async with playing(summarizer=SUMMARIZER) as play:
+        for number in range(8):
+            await play.stage.play(f"prompt {number} " + "word " * 60)
+        await compact(play.conversation.mind, play.thinking, model=MODEL)
+        (request,) = play.summaries
+        words = int(play.thinking.summary_tokens_max(SMALL.budget_tokens) * 0.5)
+        assert f"at most {words} words" in getattr(request.context[0], "instruction", "")
+
+
+async def test_without_a_summarizer_nothing_is_gathered_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(Projection, "summary_task", lambda *given, **_: asked.append(given))
+    async with playing() as play:
+        for number in range(20):
+            await play.stage.play(f"{number} " + "word " * 200)
+        assert play.epochs()
+    assert asked == []
