@@ -338,3 +338,16 @@ async def test_usage_is_told_although_nothing_fits_the_window_any_more() -> None
         usage = account_of_usage(play.conversation.mind, play.thinking, model=MODEL)
         assert usage.billed["calls"] == 1
         assert (await play.stage.play("two")).state == "failed"
+
+
+async def test_after_a_summary_no_turn_is_left_out_that_it_does_not_tell() -> None:
+    async with playing(summarizer="test/summarizer") as play:
+        play.summary = "a long summary of apples " * 90
+        for number in range(8):
+            await play.stage.play(f"prompt {number}")
+        done = await compact(play.conversation.mind, play.thinking, model=MODEL)
+        assert done.compaction is not None
+        compaction, epoch = play.entries[done.compaction - 1], play.entries[done.epoch - 1]
+        assert isinstance(compaction, CompactionEntry)
+        assert isinstance(epoch, EpochEntry)
+        assert epoch.omitted_through <= compaction.through_seq
