@@ -275,7 +275,7 @@ def _open_reception(
 def _greeting(router: ProviderRouter) -> str:
     return f"nplt {__version__}: {router.default_model} answers" + (
         " (no provider is configured, so it only echoes what you say)."
-        if router.default_model == "offline/echo"
+        if router.models == ("offline/echo",)
         else "."
     )
 
