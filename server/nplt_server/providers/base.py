@@ -46,3 +46,7 @@ class Provider(Protocol):
     def call_model(
         self, request: ModelRequest
     ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]: ...
+
+    async def aclose(self) -> None:
+        """When the server stops: no call runs any more."""
+        ...

@@ -72,6 +72,9 @@ class OfflineProvider:
     ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
         return aclosing(self._play(request))
 
+    async def aclose(self) -> None:
+        pass  # it holds nothing
+
     async def _play(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         script = write_script(request.context)
         seconds = script.seconds if script.seconds is not None else self._usual_time(script)

@@ -52,6 +52,9 @@ class ScriptedProvider:
     ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
         return aclosing(self._play(request))
 
+    async def aclose(self) -> None:
+        pass  # it holds nothing
+
     async def _play(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         said = self._function(request)
         if isawaitable(said):
