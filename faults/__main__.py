@@ -21,6 +21,7 @@ from faults.full_disk import full_disk
 from faults.kills import kills
 from faults.plan import Plan, scratch_directory
 from faults.power_cuts import power_cuts
+from faults.random_frames import random_frames
 from faults.results import CannotBeDone, Promised, Result, table
 from faults.system_calls import system_calls
 from faults.torn_files import torn_files
@@ -34,6 +35,7 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "P4": (full_disk, "a full disk: a small tmpfs (root), refused writes (strace)"),
     "P5": (failed_syncs, "syncs that fail (strace)"),
     "P6": (torn_files, "a file of 1,000 messages, cut and with bits flipped"),
+    "P9": (random_frames, "random frames, and somebody in the middle of a conversation"),
     "P14": (cancels, "cancels at any moment, with tools and waiting prompts"),
 }
 

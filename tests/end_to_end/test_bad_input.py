@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import random
-import socket
 import struct
 from collections.abc import Callable
 
 import pytest
+from faults.random_frames import send_random_frames
 from tests.conftest import Connect
 from tests.support.raw_client import (
     ATTACH,
     ERROR,
     FILE_DATA,
-    HELLO,
     HISTORY_REQUEST,
     PING,
     PROMPT,
@@ -197,57 +196,13 @@ def test_slow_senders_keep_nobody_out(
         client.sock.close()
 
 
-def test_a_hundred_thousand_random_frames_leave_the_server_serving(
+def test_random_frames_leave_the_server_serving(
     connect: Connect, bystander: RawClient, server: ServerProcess
 ) -> None:
-    """Deterministic, so that a failure can be run again."""
-    dice = random.Random(2_026)
-    sent = 0
-    while sent < 100_000:
-        client = connect()
-        if dice.random() < 0.8:
-            client.hello()
-        batch = [random_frame(dice) for _ in range(2_000)]
-        sent += len(batch)
-        drain_while_sending(client.sock, b"".join(batch))
-        client.sock.close()
+    """A few of those of `make faults`; deterministic, so that a failure can be run again."""
+    send_random_frames(lambda: connect().sock, random.Random(2_026), count=10_000)
     assert bystander.ask("undisturbed") == "undisturbed"
     assert "Traceback" not in server.log
     newcomer = connect()
     newcomer.hello()
     assert newcomer.ask("welcome") == "welcome"
-
-
-def random_frame(dice: random.Random) -> bytes:
-    code = dice.choice((dice.randrange(256), PROMPT, HISTORY_REQUEST, ATTACH, HELLO, SESSION_LIST))
-    payload = dice.choice(
-        (
-            b"",
-            b"{}",
-            dice.randbytes(dice.randrange(40)),
-            b'{"text":"' + bytes(dice.choices(b"abc !/\\", k=5)) + b'"}',
-            b'{"session_id":"' + bytes(dice.choices(b"0123456789abcdef./-", k=8)) + b'"}',
-            b'{"before":%d,"limit":%d}' % (dice.randrange(9), dice.randrange(3)),
-        )
-    )
-    return struct.pack(">BHH", code, dice.randrange(65_536), len(payload)) + payload
-
-
-def drain_while_sending(sock: socket.socket, data: bytes) -> None:
-    """Neither side may wait for ever for the other to read."""
-    sock.setblocking(False)
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[sock.send(view[:4_096]) :]
-        except BlockingIOError:
-            pass
-        except (BrokenPipeError, ConnectionResetError):
-            return
-        try:
-            if not sock.recv(1 << 20):
-                return
-        except BlockingIOError:
-            pass
-        except ConnectionResetError:
-            return
