@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# 0: without the small language model that answers where there is no key
+NPLT_LOCAL ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve install install-dev test check format bench faults clean
+.PHONY: help run serve install install-dev local test check format bench faults clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -15,7 +17,10 @@ run: install     ## start a server if none is running, and chat
 serve: install   ## run the server in the foreground
 	@$(BIN)/nplt-server
 
-install: $(VENV)/.installed  ## set up .venv (quick when nothing changed)
+install: $(VENV)/.installed $(if $(filter 0,$(NPLT_LOCAL)),,$(VENV)/.local-model)  ## set up .venv (quick when nothing changed)
+
+local: $(VENV)/.installed  ## fetch the small language model again
+	@sh config/get-local-model $(BIN)/python
 
 test: install-dev  ## run the test suite
 	$(BIN)/python -m pytest -n auto --dist worksteal
@@ -45,6 +50,11 @@ $(BIN)/python:
 $(VENV)/.installed: pyproject.toml $(BIN)/python
 	@echo "installing nplt into $(VENV) (once) …"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+# Where it can't be had that is said once; `make local` asks again.
+$(VENV)/.local-model: config/get-local-model | $(VENV)/.installed
+	@sh config/get-local-model $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed

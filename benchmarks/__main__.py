@@ -26,6 +26,7 @@ from benchmarks.projecting import projecting
 from benchmarks.scratch import Plan, scratch_directory
 from benchmarks.searching import searching
 from benchmarks.starting import starting
+from benchmarks.streaming import streaming
 from benchmarks.verdicts import Question, Verdict, table
 
 Benchmark = Callable[[Plan], list[Verdict]]
@@ -33,6 +34,7 @@ Benchmark = Callable[[Plan], list[Verdict]]
 BENCHMARKS: dict[str, Benchmark] = {
     "B1": pipelined,
     "B2": one_at_a_time,
+    "B3": streaming,
     "B4": fanning_out,
     "B5": appending,
     "B6": committing_together,

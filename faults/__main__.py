@@ -15,16 +15,24 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from faults.approvals import approvals
+from faults.bad_company import bad_company
 from faults.cancels import cancels
 from faults.failed_syncs import failed_syncs
 from faults.full_disk import full_disk
 from faults.kills import kills
+from faults.mid_stream import mid_stream
+from faults.one_order import one_order
 from faults.plan import Plan, scratch_directory
 from faults.power_cuts import power_cuts
 from faults.random_frames import random_frames
+from faults.resending import resending
 from faults.results import CannotBeDone, Promised, Result, table
+from faults.slow_reader import slow_reader
+from faults.switching import switching
 from faults.system_calls import system_calls
 from faults.torn_files import torn_files
+from faults.vendors import vendors
 
 Check = Callable[[Plan], list[Result]]
 
@@ -36,7 +44,15 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "P5": (failed_syncs, "syncs that fail (strace)"),
     "P6": (torn_files, "a file of 1,000 messages, cut and with bits flipped"),
     "P9": (random_frames, "random frames, and somebody in the middle of a conversation"),
+    "P7": (resending, "prompts over a road that cuts before and after the receipt, and kills"),
+    "P8": (one_order, "fifty clients prompt one conversation at once"),
+    "P10": (bad_company, "a hundred stalled and a hundred flooding peers"),
     "P14": (cancels, "cancels at any moment, with tools and waiting prompts"),
+    "ASK": (approvals, "three clients race to allow or deny a tool; kills meanwhile"),
+    "P15": (vendors, "vendors that fail, alternate, and are shown every kind of history"),
+    "RESUME": (mid_stream, "kills while answers stream: clients come back and go on"),
+    "LAG": (slow_reader, "a client that reads nothing for a minute"),
+    "SWITCH": (switching, "clients to and fro between conversations that stream"),
 }
 
 

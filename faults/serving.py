@@ -12,13 +12,13 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
 PATIENCE_SECONDS = 60.0
-_SETTINGS = {
+_SETTINGS: Mapping[str, object] = {
     "providers": [{"id": "offline", "type": "offline", "words_per_second": 0}],
     "log_level": "error",
 }
@@ -47,10 +47,18 @@ class Server(Protocol):
 
 
 class ServerProgram:
-    """`nplt-server`, as anyone would start it; `through` is a command that runs it."""
+    """`nplt-server`, as anyone would start it; `through` is a command that runs it,
+    `settings` are other ones than the usual."""
 
-    def __init__(self, data_dir: Path, *, through: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        through: Sequence[str] = (),
+        settings: Mapping[str, object] = _SETTINGS,
+    ) -> None:
         self.data_dir = data_dir
+        self._settings = settings
         self.port = 0
         self._through = through
         self._process: subprocess.Popen[str] | None = None
@@ -69,7 +77,8 @@ class ServerProgram:
         return self._process.pid
 
     def spawn(self) -> None:
-        command = [*self._through, sys.executable, "-m", "nplt_server", *flags(self.data_dir)]
+        command = [*self._through, sys.executable, "-m", "nplt_server"]
+        command += flags(self.data_dir, self._settings)
         with log_path(self.data_dir).open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, env=clean_environment()
@@ -105,10 +114,10 @@ class ServerProgram:
             return False
 
 
-def flags(data_dir: Path) -> list[str]:
+def flags(data_dir: Path, settings: Mapping[str, object] = _SETTINGS) -> list[str]:
     """Also writes the settings they name, beside the data directory."""
     config = data_dir.with_name(f"{data_dir.name}.yaml")
-    config.write_text(json.dumps(_SETTINGS))  # JSON is YAML
+    config.write_text(json.dumps(settings))  # JSON is YAML
     return ["--config", str(config), "--port", "0", "--data-dir", str(data_dir)]
 
 

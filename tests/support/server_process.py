@@ -97,4 +97,5 @@ def _nursery() -> Nursery:
 
 def clean_environment() -> dict[str, str]:
     """Ours, without anything that would configure a server or a client."""
-    return {key: value for key, value in os.environ.items() if not key.startswith("NPLT_")}
+    configures = ("NPLT_", "OPENAI_", "ANTHROPIC_")
+    return {key: value for key, value in os.environ.items() if not key.startswith(configures)}

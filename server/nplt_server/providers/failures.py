@@ -23,10 +23,11 @@ from nplt_server.errors import (
 _RETRY_AFTER_SECONDS_MAX = 3600.0
 _INDEX_DIGITS_MAX = 6
 # `messages[3].content`, `messages.[3].role`, `messages.3.content.0`, `input[3]`
-_NAMED_MESSAGE = re.compile(rf"\b(?:messages|input)\.?\[?(\d{{1,{_INDEX_DIGITS_MAX}}})\b")
+_INDEX = rf"\.?\[?(\d{{1,{_INDEX_DIGITS_MAX}}})\b"
+_NAMED_MESSAGE = re.compile(rf"\b(?:messages|input){_INDEX}(?:\]?\.content{_INDEX})?")
 _TOO_LARGE = re.compile(
     r"context.length|context.window|context.size|prompt is too long|too many tokens"
-    r"|exceed_context|request_too_large|maximum context",
+    r"|exceed.context|request_too_large|maximum context",
     re.IGNORECASE,
 )
 # An account without money is told as 429; waiting does not fill it.
@@ -72,9 +73,12 @@ def failure_of(
         return RequestTooLarge(f"the request is larger than the provider takes ({status})")
     if status == 404:
         return ProviderRefused("the provider does not know this model or address (404)")
+    message_index, block_index = named_place(param, message)
     return ProviderRefused(
         f"the provider refused the request ({status})",
-        message_index=message_index_of(param, message),
+        message_index=message_index,
+        block_index=block_index,
+        is_of_request=True,
     )
 
 
@@ -127,10 +131,12 @@ def unreadable(*, before_first_token: bool) -> ProviderUnavailable:
     )
 
 
-def message_index_of(param: str, message: str) -> int | None:
-    """The place of the message a refusal names, in the list that was sent."""
+def named_place(param: str, message: str) -> tuple[int | None, int | None]:
+    """Of the message a refusal names, in the list that was sent, and of its block."""
     found = _NAMED_MESSAGE.search(param) or _NAMED_MESSAGE.search(message)
-    return None if found is None else int(found[1])
+    if found is None:
+        return None, None
+    return int(found[1]), int(found[2]) if found[2] else None
 
 
 def seconds_of(retry_after: str | None) -> float | None:

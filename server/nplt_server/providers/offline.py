@@ -37,7 +37,7 @@ from nplt_server.deltas import (
     ToolCallPiece,
     UsageReport,
 )
-from nplt_server.errors import ProviderRefused, ProviderUnavailable
+from nplt_server.errors import ProviderError, ProviderRefused
 from nplt_server.providers.base import ModelRequest
 
 _WORDS = re.compile(r"\s*\S+\s*")
@@ -106,7 +106,8 @@ def write_script(context: Sequence[ContextMessage]) -> Script:
             seconds, text = _slow_arguments(rest)
             return _answer(text, heard=heard, seconds=seconds)
         case "!fail":
-            raise ProviderUnavailable("offline/echo fails, as it was asked to")
+            # Not one that passes: nobody should wait and ask again.
+            raise ProviderError("offline/echo fails, as it was asked to")
         case "!tool":
             name, _, arguments = rest.strip().partition(" ")
             call = ToolCallPiece(index=0, tool_name=name, arguments=arguments.strip() or "{}")

@@ -9,11 +9,6 @@ from itertools import count
 from typing import Any
 
 import orjson
-from tests.support.vendors.answers import Answer, Part
-from tests.support.vendors.apis import Api
-from tests.support.vendors.caching import Usage
-from tests.support.vendors.emulator import Emulator, Limits
-from tests.support.vendors.sse import Wire
 
 from nplt_protocol.json_values import JsonValue
 from nplt_server.accumulator import ModelOutputAccumulator
@@ -31,6 +26,11 @@ from nplt_server.providers.anthropic.parse import MessageParser
 from nplt_server.providers.anthropic.render import RULES, Rendered, render
 from nplt_server.providers.base import ModelRequest, Provider
 from nplt_server.providers.compiling import compile_context
+from nplt_server.testing.vendors.answers import Answer, Part
+from nplt_server.testing.vendors.apis import Api
+from nplt_server.testing.vendors.caching import Usage
+from nplt_server.testing.vendors.emulator import Emulator, Limits
+from nplt_server.testing.vendors.sse import Wire
 from nplt_server.tools.base import ToolDescription
 from nplt_storage.facts.entries import ModelInvocationDescriptor, ModelOutputEntry
 from nplt_storage.facts.tool_calls import ToolCallResult

@@ -9,11 +9,6 @@ from itertools import count
 from typing import Any
 
 import orjson
-from tests.support.vendors.answers import Answer, Part
-from tests.support.vendors.apis import Api
-from tests.support.vendors.caching import Usage
-from tests.support.vendors.emulator import Emulator, Limits
-from tests.support.vendors.sse import Wire
 
 from nplt_protocol.json_values import JsonValue
 from nplt_server.accumulator import ModelOutputAccumulator
@@ -27,10 +22,16 @@ from nplt_server.context import (
 from nplt_server.deltas import ModelOutputDelta
 from nplt_server.providers.base import ModelRequest
 from nplt_server.providers.openai.chat_render import ChatDialect
-from nplt_server.providers.openai.client import OpenAIClient, Patience
+from nplt_server.providers.openai.client import OpenAIClient
 from nplt_server.providers.openai.dialect import Dialect
 from nplt_server.providers.openai.provider import OpenAIProvider
 from nplt_server.providers.openai.responses_render import ResponsesDialect
+from nplt_server.providers.patience import Patience
+from nplt_server.testing.vendors.answers import Answer, Part
+from nplt_server.testing.vendors.apis import Api
+from nplt_server.testing.vendors.caching import Usage
+from nplt_server.testing.vendors.emulator import Emulator, Limits
+from nplt_server.testing.vendors.sse import Wire
 from nplt_server.tools.base import ToolDescription
 from nplt_storage.facts.entries import ModelInvocationDescriptor
 from nplt_storage.facts.tool_calls import ToolCallResult

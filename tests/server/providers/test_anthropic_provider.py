@@ -17,11 +17,6 @@ from tests.server.providers.anthropic_stage import (
     heard,
     request,
 )
-from tests.support.vendors import faults
-from tests.support.vendors.answers import Answer, Call, Refusal, Text, Thinking, ToolCall, Unheard
-from tests.support.vendors.emulator import Emulator, emulator
-from tests.support.vendors.rejections import Rejection
-from tests.support.vendors.sse import Wire
 
 from nplt_server.context import ModelInputMessage, ModelOutputMessage
 from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
@@ -31,6 +26,19 @@ from nplt_server.errors import (
     RequestTooLarge,
 )
 from nplt_server.providers.anthropic.provider import AnthropicProvider
+from nplt_server.testing.vendors import faults
+from nplt_server.testing.vendors.answers import (
+    Answer,
+    Call,
+    Refusal,
+    Text,
+    Thinking,
+    ToolCall,
+    Unheard,
+)
+from nplt_server.testing.vendors.emulator import Emulator, emulator
+from nplt_server.testing.vendors.rejections import Rejection
+from nplt_server.testing.vendors.sse import Wire
 
 KEY = "sk-canary-0123456789"
 RICH = Answer(
@@ -142,11 +150,20 @@ async def test_the_request_arrives_as_it_was_rendered(
     assert second.headers["anthropic-beta"].startswith("interleaved-thinking")
 
 
+@pytest.mark.parametrize(
+    ("named", "seqs"),
+    [
+        ("messages.2", (13, 14)),
+        ("messages.2.content.1.text", (14,)),
+        ("messages.2.content.7", (13, 14)),
+        ("messages.1.content.0", (12,)),
+    ],
+)
 async def test_a_refusal_that_names_a_message_names_its_entries(
-    vendors: Emulator, claude: AnthropicProvider
+    vendors: Emulator, claude: AnthropicProvider, named: str, seqs: tuple[int, ...]
 ) -> None:
     def refuse(call: Call) -> Answer:
-        raise Rejection("messages.2.content.0.text: that is poison")
+        raise Rejection(f"{named}: that is poison")
 
     vendors.script = refuse
     asked = request(
@@ -157,8 +174,7 @@ async def test_a_refusal_that_names_a_message_names_its_entries(
     )
     with pytest.raises(ProviderRefused) as caught:
         await heard(claude, asked)
-    assert caught.value.message_index == 2
-    assert caught.value.entry_seqs == (13, 14)
+    assert caught.value.entry_seqs == seqs
     assert "poison" not in str(caught.value)
 
 

@@ -9,12 +9,12 @@ import orjson
 import pytest
 from hypothesis import given
 from tests.server.providers.compiler_contexts import OWN, asks, call, contexts, gives, result, says
-from tests.support.vendors.answers import ApiName
-from tests.support.vendors.emulator import Emulator
-from tests.support.vendors.rejections import Rejection
 
 from nplt_server.context import ContextMessage
 from nplt_server.providers.compiling import Compiled, UserStep, VendorRules, compile_context
+from nplt_server.testing.vendors.answers import ApiName
+from nplt_server.testing.vendors.emulator import Emulator
+from nplt_server.testing.vendors.rejections import Rejection
 
 Json: TypeAlias = dict[str, Any]
 SCHEMA: Json = {"type": "object", "properties": {}}

@@ -18,13 +18,13 @@ from tests.server.providers.openai_stage import (
     Talk,
     request,
 )
-from tests.support.vendors.answers import Part, Refusal, Text, Thinking, ToolCall
-from tests.support.vendors.emulator import Emulator, Limits
-from tests.support.vendors.models import GptModel
 
 from nplt_server.context import ContextMessage
 from nplt_server.providers.openai.dialect import Dialect
 from nplt_server.providers.openai.responses_render import ResponsesDialect
+from nplt_server.testing.vendors.answers import Part, Refusal, Text, Thinking, ToolCall
+from nplt_server.testing.vendors.emulator import Emulator, Limits
+from nplt_server.testing.vendors.models import GptModel
 
 _PARTS: st.SearchStrategy[Part] = st.sampled_from(
     [

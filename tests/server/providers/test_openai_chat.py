@@ -16,12 +16,12 @@ from tests.server.providers.openai_stage import (
     parsed,
     request,
 )
-from tests.support.vendors.answers import Refusal, Text, Thinking, ToolCall
-from tests.support.vendors.sse import Wire
 
 from nplt_server.deltas import OpaquePiece, ReasoningPiece, Stopped, TextPiece, UsageReport
 from nplt_server.errors import ProviderRefused, ProviderUnavailable
 from nplt_server.providers.openai.chat_render import ChatDialect
+from nplt_server.testing.vendors.answers import Refusal, Text, Thinking, ToolCall
+from nplt_server.testing.vendors.sse import Wire
 from nplt_server.tools.base import ToolDescription
 
 DONE = b"[DONE]"
@@ -120,7 +120,8 @@ def test_every_message_knows_its_entries() -> None:
     talk.prompt("look")
     talk.answers(ToolCall("look"))
     talk.runs_tools()
-    assert CHAT.render(request(*talk.context)).seqs == ((), (2,), (3,), (4,))
+    talk.prompt("and now?")
+    assert CHAT.render(request(*talk.context)).seqs == ((), (2,), (3,), (4,), (5,))
 
 
 # What is made of an answer

@@ -14,7 +14,7 @@ from nplt_server.errors import (
 from nplt_server.providers.failures import (
     failure_in_stream,
     failure_of,
-    message_index_of,
+    named_place,
     seconds_of,
 )
 
@@ -51,6 +51,7 @@ def test_a_429_for_want_of_money_is_the_operators() -> None:
         ("", "This model's maximum context length is 8192 tokens."),
         ("", "prompt is too long: 210000 tokens > 200000 maximum"),
         ("", "the request exceeds the available context size"),
+        ("", "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000"),
     ],
 )
 def test_a_context_that_does_not_fit_is_known_by_its_words(code: str, message: str) -> None:
@@ -75,7 +76,7 @@ def test_a_providers_words_do_not_reach_the_user() -> None:
     ],
 )
 def test_a_refusal_names_a_message(param: str, message: str, index: int | None) -> None:
-    assert message_index_of(param, message) == index
+    assert named_place(param, message)[0] == index
     failure = failure_of(400, param=param, message=message)
     assert isinstance(failure, ProviderRefused)
     assert failure.message_index == index

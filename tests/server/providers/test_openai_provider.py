@@ -22,11 +22,6 @@ from tests.server.providers.openai_stage import (
     provider_of,
     request,
 )
-from tests.support.vendors import faults
-from tests.support.vendors.answers import Answer, Call, say
-from tests.support.vendors.emulator import Emulator, emulator
-from tests.support.vendors.rejections import Rejection
-from tests.support.vendors.sse import Wire
 
 from nplt_server.context import ModelInputMessage
 from nplt_server.deltas import ModelOutputDelta, TextPiece
@@ -38,9 +33,15 @@ from nplt_server.errors import (
     RequestTooLarge,
 )
 from nplt_server.providers.openai.blame import with_entries
-from nplt_server.providers.openai.client import OpenAIClient, Patience
+from nplt_server.providers.openai.client import OpenAIClient
 from nplt_server.providers.openai.dialect import Dialect, Rendered
 from nplt_server.providers.openai.provider import OpenAIProvider
+from nplt_server.providers.patience import Patience
+from nplt_server.testing.vendors import faults
+from nplt_server.testing.vendors.answers import Answer, Call, say
+from nplt_server.testing.vendors.emulator import Emulator, emulator
+from nplt_server.testing.vendors.rejections import Rejection
+from nplt_server.testing.vendors.sse import Wire
 
 BOTH = pytest.mark.parametrize("dialect", [CHAT, RESPONSES], ids=["chat", "responses"])
 
@@ -117,7 +118,7 @@ async def test_a_server_that_does_not_begin_is_not_waited_for(
 ) -> None:
     vendors.fail_next(faults.Stall(after=0))
     with pytest.raises(ProviderUnavailable) as caught:
-        await asked_over_http(vendors, dialect, patience=Patience(first_token=0.05))
+        await asked_over_http(vendors, dialect, patience=Patience(first_token_seconds=0.05))
     assert (caught.value.timed_out, caught.value.before_first_token) == (True, True)
     vendors.release()
 
@@ -129,7 +130,7 @@ async def test_a_server_that_falls_silent_is_not_waited_for(
     vendors.fail_next(faults.Stall(after=6))
     vendors.script = lambda _: say("an answer of several pieces")
     deltas: list[ModelOutputDelta] = []
-    async with provider_of(vendors, dialect, patience=Patience(gap=0.3)) as provider:
+    async with provider_of(vendors, dialect, patience=Patience(gap_seconds=0.3)) as provider:
         with pytest.raises(ProviderUnavailable) as caught:
             await heard(provider, request(dialect=dialect), deltas)
     assert (caught.value.timed_out, caught.value.before_first_token) == (True, False)
@@ -277,7 +278,7 @@ async def test_leaving_in_the_middle_closes_the_stream_and_nothing_else(vendors:
 async def test_bytes_without_a_token_do_not_put_the_first_one_off(vendors: Emulator) -> None:
     vendors.wire = Wire(comments=True, split_bytes=True, drip_seconds=0.02)
     with pytest.raises(ProviderUnavailable) as caught:
-        await asked_over_http(vendors, CHAT, patience=Patience(first_token=0.1))
+        await asked_over_http(vendors, CHAT, patience=Patience(first_token_seconds=0.1))
     assert caught.value.timed_out
     assert caught.value.before_first_token
 

@@ -14,12 +14,12 @@ from tests.server.providers.openai_stage import (
     parsed,
     request,
 )
-from tests.support.vendors.answers import Refusal, Text, Thinking, ToolCall, Unheard
 
 from nplt_server.context import ModelInputMessage, ModelOutputMessage
 from nplt_server.deltas import OpaquePiece, Stopped, TextPiece, UsageReport
 from nplt_server.errors import ProviderRefused, ProviderUnavailable
 from nplt_server.providers.openai.responses_render import ResponsesDialect
+from nplt_server.testing.vendors.answers import Refusal, Text, Thinking, ToolCall, Unheard
 from nplt_storage.facts.entries import OutputPart
 
 SUMMING_UP = ResponsesDialect(summarizes_reasoning=True)

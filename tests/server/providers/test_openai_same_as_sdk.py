@@ -16,12 +16,12 @@ from tests.server.providers.openai_stage import (
     provider_of,
     request,
 )
-from tests.support.vendors.answers import Answer, Call, Refusal, Text, Thinking, ToolCall, say
-from tests.support.vendors.emulator import Emulator, emulator
-from tests.support.vendors.sse import Wire
 
 from nplt_server.deltas import UsageReport
 from nplt_server.providers.openai.dialect import Dialect
+from nplt_server.testing.vendors.answers import Answer, Call, Refusal, Text, Thinking, ToolCall, say
+from nplt_server.testing.vendors.emulator import Emulator, emulator
+from nplt_server.testing.vendors.sse import Wire
 
 ANSWERS = {
     "text": say("Grüße, 世界 👋", " and more"),

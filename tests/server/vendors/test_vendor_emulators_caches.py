@@ -6,9 +6,10 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.vendors.answers import Answer, Part, Text, Thinking, ToolCall
-from tests.support.vendors.caching import Usage
-from tests.support.vendors.emulator import Emulator, Limits
+
+from nplt_server.testing.vendors.answers import Answer, Part, Text, Thinking, ToolCall
+from nplt_server.testing.vendors.caching import Usage
+from nplt_server.testing.vendors.emulator import Emulator, Limits
 
 Json = dict[str, Any]
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.vendors.emulator import Limits
-from tests.support.vendors.models import GptModel
-from tests.support.vendors.rule import Json, Rule, assert_holds, each
+from tests.server.vendors.rule import Json, Rule, assert_holds, each
+
+from nplt_server.testing.vendors.emulator import Limits
+from nplt_server.testing.vendors.models import GptModel
 
 PLAIN = "gpt-4.1"
 REASONING = "gpt-5.6"

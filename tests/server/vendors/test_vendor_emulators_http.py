@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.vendors import faults
-from tests.support.vendors.answers import Answer, Call, say
-from tests.support.vendors.emulator import Emulator, Limits, emulator
-from tests.support.vendors.rejections import Rejection
-from tests.support.vendors.sse import Wire
-from tests.support.vendors.threads import emulator_in_thread
+
+from nplt_server.testing.vendors import faults
+from nplt_server.testing.vendors.answers import Answer, Call, say
+from nplt_server.testing.vendors.emulator import Emulator, Limits, emulator
+from nplt_server.testing.vendors.rejections import Rejection
+from nplt_server.testing.vendors.sse import Wire
+from nplt_server.testing.vendors.threads import emulator_in_thread
 
 ROOT = Path(__file__).parents[3]
 CHAT = "/v1/chat/completions"
@@ -236,7 +237,8 @@ async def test_closing_sends_everybody_away_who_waits() -> None:
 
 async def test_it_runs_in_a_process_of_its_own_and_prints_its_address() -> None:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.support.vendors", "--port", "0", "--key", "sk-emulated"),
+        *(sys.executable, "-m", "nplt_server.testing.vendors"),
+        *("--port", "0", "--key", "sk-emulated"),
         cwd=ROOT,
         stdout=asyncio.subprocess.PIPE,
     )

@@ -9,10 +9,11 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.vendors.answers import ApiName
-from tests.support.vendors.claude_requests import ONE_CALL, result, text, user, with_tools
-from tests.support.vendors.emulator import Emulator
-from tests.support.vendors.rejections import Rejection
+from tests.server.vendors.claude_requests import ONE_CALL, result, text, user, with_tools
+
+from nplt_server.testing.vendors.answers import ApiName
+from nplt_server.testing.vendors.emulator import Emulator
+from nplt_server.testing.vendors.rejections import Rejection
 
 SCHEMA = {"type": "object", "properties": {"at": {}}, "required": ["at"]}
 CALLED = {"name": "look", "arguments": "{}"}

@@ -3,7 +3,7 @@ parameters, messages, marks."""
 
 from __future__ import annotations
 
-from tests.support.vendors.claude_requests import (
+from tests.server.vendors.claude_requests import (
     HELLO,
     MARK,
     NEWER,
@@ -13,9 +13,10 @@ from tests.support.vendors.claude_requests import (
     text,
     user,
 )
-from tests.support.vendors.emulator import Limits
-from tests.support.vendors.models import ClaudeModel
-from tests.support.vendors.rule import Rule, assert_holds, each
+from tests.server.vendors.rule import Rule, assert_holds, each
+
+from nplt_server.testing.vendors.emulator import Limits
+from nplt_server.testing.vendors.models import ClaudeModel
 
 RULES = [
     Rule(

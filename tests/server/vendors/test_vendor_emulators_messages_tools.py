@@ -3,7 +3,7 @@ tools, calls and their results."""
 
 from __future__ import annotations
 
-from tests.support.vendors.claude_requests import (
+from tests.server.vendors.claude_requests import (
     HELLO,
     ONE_CALL,
     TOOL,
@@ -17,7 +17,7 @@ from tests.support.vendors.claude_requests import (
     user,
     with_tools,
 )
-from tests.support.vendors.rule import Rule, assert_holds, each
+from tests.server.vendors.rule import Rule, assert_holds, each
 
 RULES = [
     Rule(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.vendors.answers import Answer, Text, Thinking, ToolCall
-from tests.support.vendors.emulator import Emulator, Limits
-from tests.support.vendors.models import GptModel
-from tests.support.vendors.rejections import Rejection
-from tests.support.vendors.rule import Json, Rule, assert_holds, each
+from tests.server.vendors.rule import Json, Rule, assert_holds, each
+
+from nplt_server.testing.vendors.answers import Answer, Text, Thinking, ToolCall
+from nplt_server.testing.vendors.emulator import Emulator, Limits
+from nplt_server.testing.vendors.models import GptModel
+from nplt_server.testing.vendors.rejections import Rejection
 
 PLAIN = "gpt-4.1"
 REASONING = "gpt-5.6"

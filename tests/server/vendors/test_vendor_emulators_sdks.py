@@ -14,8 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.vendors import faults
-from tests.support.vendors.answers import (
+
+from nplt_server.testing.vendors import faults
+from nplt_server.testing.vendors.answers import (
     Answer,
     Call,
     Refusal,
@@ -25,8 +26,8 @@ from tests.support.vendors.answers import (
     Unheard,
     say,
 )
-from tests.support.vendors.emulator import Emulator, emulator
-from tests.support.vendors.sse import Wire
+from nplt_server.testing.vendors.emulator import Emulator, emulator
+from nplt_server.testing.vendors.sse import Wire
 
 if TYPE_CHECKING:
     import anthropic

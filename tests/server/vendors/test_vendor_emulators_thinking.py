@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.vendors.answers import Answer, Text, Thinking, ToolCall
-from tests.support.vendors.claude_requests import (
+from tests.server.vendors.claude_requests import (
     HELLO,
     MARK,
     NEWER,
@@ -19,9 +18,11 @@ from tests.support.vendors.claude_requests import (
     user,
     with_tools,
 )
-from tests.support.vendors.emulator import Emulator
-from tests.support.vendors.rejections import Rejection
-from tests.support.vendors.rule import Rule, assert_holds, each
+from tests.server.vendors.rule import Rule, assert_holds, each
+
+from nplt_server.testing.vendors.answers import Answer, Text, Thinking, ToolCall
+from nplt_server.testing.vendors.emulator import Emulator
+from nplt_server.testing.vendors.rejections import Rejection
 
 RULES = [
     Rule(

@@ -2,8 +2,9 @@
 
 Documented: thinking by a budget of tokens up to the 4.5 models, adaptively from 4.6 on;
 no sampling parameters from 4.7 on; `effort` from Opus 4.5 on, `max` from 4.6 and `xhigh`
-from 4.7 on; Fable and Mythos can't be told not to think. A name nobody knows belongs to
-another vendor's model behind the same API: it gets nothing but what was asked for.
+from 4.7 on; models from 5.5 on, and Fable and Mythos, can't be told not to think. A name
+nobody knows belongs to another vendor's model behind the same API: it gets nothing but
+what was asked for.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ _FAMILY_FIRST = re.compile(rf"claude-({_FAMILIES})-(\d{{1,2}})(?:[-.](\d{{1,2}})
 _VERSION_FIRST = re.compile(rf"claude-(\d{{1,2}})(?:[-.](\d{{1,2}}))?-({_FAMILIES})")
 _ALWAYS_THINKING = re.compile(r"claude-(fable|mythos)")
 _ADAPTIVE_SINCE = (4, 6)
-_NO_SAMPLING_SINCE = (4, 7)
+_NO_SAMPLING_SINCE: tuple[int, int] = (4, 7)
 _BUDGET_SINCE = (3, 7)
+_ALWAYS_THINKING_SINCE: tuple[int, int] = (5, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ def abilities_of(model: str) -> ModelAbilities:
             return ModelAbilities()
     return ModelAbilities(
         thinking=_thinking(version),
-        can_leave_thinking=not _ALWAYS_THINKING.search(name),
+        can_leave_thinking=not (version >= _ALWAYS_THINKING_SINCE or _ALWAYS_THINKING.search(name)),
         efforts=_efforts(family, version),
         takes_temperature=version < _NO_SAMPLING_SINCE,
     )

@@ -17,6 +17,7 @@ from nplt_server.providers.anthropic.wire import Json
 from nplt_server.providers.compiling import (
     AssistantStep,
     CompiledCall,
+    CompiledImage,
     CompiledResult,
     OpaqueBlock,
     ReasoningBlock,
@@ -54,7 +55,20 @@ def begins_with_thinking(contents: Sequence[Blocks]) -> bool:
 
 def _user_blocks(step: UserStep, ids: Mapping[str, str]) -> Blocks:
     results = [_result(result, ids[result.call_id]) for result in step.results]
-    return [*results, *({"type": "text", "text": text} for text in step.texts)]
+    return [
+        *results,
+        *map(_image, step.images),
+        *({"type": "text", "text": text} for text in step.texts),
+    ]
+
+
+def _image(image: CompiledImage) -> Json:
+    source = {
+        "type": "base64",
+        "media_type": image.content_type,
+        "data": image.data_base64,
+    }
+    return {"type": "image", "source": source}
 
 
 def _result(result: CompiledResult, call_id: str) -> Json:

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import anyio
 from anyio import to_thread
 
 from nplt_server.errors import ConfigurationError, ProviderRefused
+from nplt_server.providers.addresses import is_on_this_machine
 from nplt_server.providers.anthropic.wire import Json
 from nplt_server.providers.failures import failure_of, failure_of_transport, too_slow
+from nplt_server.providers.patience import Patience
 
 if TYPE_CHECKING:
     import anthropic
@@ -29,14 +30,6 @@ _NO_KEY = "none"
 _BASE_URL = "https://api.anthropic.com"
 _FAREWELL_SECONDS = 1.0
 """For the end of a stream whose answer is complete: then the connection is used again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallTimeouts:
-    connect_seconds: float = 5.0
-    first_token_seconds: float = 120.0
-    gap_seconds: float = 60.0
-    """Between two pieces of an answer, pings included."""
 
 
 class Progress(Protocol):
@@ -51,14 +44,14 @@ class Progress(Protocol):
 
 class MessagesClient:
     def __init__(
-        self, *, key: str, base_url: str | None = None, timeouts: CallTimeouts | None = None
+        self, *, key: str, base_url: str | None = None, patience: Patience | None = None
     ) -> None:
         # The HTTP library would say so too, and quote it.
         if not key.isascii() or any(not "!" <= character <= "~" for character in key):
             raise ConfigurationError(["providers: a key has characters that no key has"])
         self._key = key or _NO_KEY
         self._base_url = base_url or _BASE_URL
-        self._timeouts = timeouts or CallTimeouts()
+        self._patience = patience or Patience()
         self._sdk: anthropic.AsyncAnthropic | None = None
         self._opening = anyio.Lock()
 
@@ -67,9 +60,9 @@ class MessagesClient:
     ) -> AsyncGenerator[bytes, None]:
         """The bytes of the answer as they come."""
         sdk = await self._opened()
-        first_by = anyio.current_time() + self._timeouts.first_token_seconds
+        first_by = anyio.current_time() + self._patience.first_token_seconds
         try:
-            with anyio.fail_after(self._timeouts.first_token_seconds):
+            with anyio.fail_after(self._patience.first_token_seconds):
                 response = await self._asked(sdk, body, betas)
         except Exception as error:
             raise _translated(error, before_first_token=True) from None
@@ -115,7 +108,7 @@ class MessagesClient:
         )
         response = (await asking.__aenter__()).http_response
         # Looked up again when the body is read: from here on it is the gap that counts.
-        response.request.extensions["timeout"]["read"] = self._timeouts.gap_seconds
+        response.request.extensions["timeout"]["read"] = self._patience.gap_seconds
         return response
 
     async def _opened(self) -> anthropic.AsyncAnthropic:
@@ -131,18 +124,25 @@ class MessagesClient:
         import anthropic
         import httpx2
 
-        connect, first = self._timeouts.connect_seconds, self._timeouts.first_token_seconds
+        connect, first = self._patience.connect_seconds, self._patience.first_token_seconds
         times = httpx2.Timeout(first, connect=connect, pool=connect)
         # No certificates are loaded where none can be asked for: nothing is redirected.
         plain = self._base_url.startswith("http://")
-        return anthropic.AsyncAnthropic(
+        sdk = anthropic.AsyncAnthropic(
             api_key=self._key,
             base_url=self._base_url,
             max_retries=0,
             timeout=times,
             open_telemetry=False,
-            http_client=httpx2.AsyncClient(timeout=times, verify=not plain),
+            http_client=httpx2.AsyncClient(
+                timeout=times,
+                verify=not plain,
+                trust_env=not is_on_this_machine(self._base_url),
+            ),
         )
+        # From the environment, where they may belong to another account or server.
+        sdk._custom_headers = {}
+        return sdk
 
 
 def _bytes_of(response: httpx2.Response) -> AsyncGenerator[bytes, None]:

@@ -13,7 +13,7 @@ from nplt_protocol.json_values import JsonValue
 from nplt_server.providers.anthropic.abilities import EFFORTS, ModelAbilities
 from nplt_server.providers.anthropic.wire import Json
 
-_OUTPUT_TOKENS = 4096
+_OUTPUT_TOKENS = 8192
 _BUDGET_TOKENS_MIN = 1024
 _ANSWER_TOKENS_MIN = 256
 """What thinking leaves for the answer, at the least."""
@@ -32,6 +32,8 @@ def demands(
     """Fields of the request's body. `may_think`: nothing that was said so far forbids it."""
     output_tokens = _output_tokens(options, answer_tokens_max)
     effort, temperature = _effort(options), _temperature(options)
+    if effort == _NO_THINKING and not abilities.can_leave_thinking:
+        effort = EFFORTS[0]  # the least it can do
     asked: Json = {"max_tokens": output_tokens}
     thinking = _thinking(abilities, effort, output_tokens) if may_think else None
     if temperature is not None and abilities.takes_temperature:
@@ -73,7 +75,7 @@ def _thinking(abilities: ModelAbilities, effort: str | None, output_tokens: int)
     if abilities.thinking == "none":
         return None
     if effort == _NO_THINKING:
-        return {"type": "disabled"} if abilities.can_leave_thinking else None
+        return {"type": "disabled"}
     if abilities.thinking == "adaptive":
         # Newer models show nothing of it unless asked to.
         return {"type": "adaptive", "display": "summarized"}

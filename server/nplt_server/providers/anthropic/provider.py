@@ -8,11 +8,12 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from nplt_server.deltas import ModelOutputDelta
 from nplt_server.errors import ProviderRefused
 from nplt_server.providers.anthropic.abilities import ModelAbilities, abilities_of
-from nplt_server.providers.anthropic.client import CallTimeouts, MessagesClient
+from nplt_server.providers.anthropic.client import MessagesClient
 from nplt_server.providers.anthropic.parse import MessageParser
 from nplt_server.providers.anthropic.render import RULES, Rendered, render
 from nplt_server.providers.base import ModelRequest
 from nplt_server.providers.compiling import ContextCompiler
+from nplt_server.providers.patience import Patience
 from nplt_server.providers.sse import SseParser
 
 
@@ -27,14 +28,14 @@ class AnthropicProvider:
         key: str,
         base_url: str | None = None,
         abilities: Mapping[str, ModelAbilities] | None = None,
-        timeouts: CallTimeouts | None = None,
+        patience: Patience | None = None,
     ) -> None:
         """`abilities`: of models whose names don't tell, or tell wrongly."""
         self.id = provider_id
         self.models = models
         self._abilities = {model: abilities_of(model) for model in models} | dict(abilities or {})
         self._compiler = ContextCompiler(RULES)
-        self._client = MessagesClient(key=key, base_url=base_url, timeouts=timeouts)
+        self._client = MessagesClient(key=key, base_url=base_url, patience=patience)
 
     def call_model(
         self, request: ModelRequest
@@ -61,8 +62,13 @@ class AnthropicProvider:
 
 
 def _with_entries(refusal: ProviderRefused, rendered: Rendered) -> ProviderRefused:
-    """A refusal that names a message names the entries it was made of."""
-    place = refusal.message_index
-    if place is not None and place < len(rendered.seqs):
-        refusal.entry_seqs = rendered.seqs[place]
+    """A refusal that names a message names the entries it was made of; one that names a
+    result or a text in it, the one it is from."""
+    place, block = refusal.message_index, refusal.block_index
+    if place is None or place >= len(rendered.seqs):
+        return refusal
+    refusal.entry_seqs = rendered.seqs[place]
+    seqs = rendered.block_seqs[place]
+    if block is not None and block < len(seqs) and seqs[block]:
+        refusal.entry_seqs = (seqs[block],)
     return refusal

@@ -13,7 +13,7 @@ from nplt_server.providers.anthropic.marks import mark, messages_to_mark
 from nplt_server.providers.anthropic.tools import bygone_tools, own_names, rendered_tools
 from nplt_server.providers.anthropic.wire import Json
 from nplt_server.providers.base import ModelRequest
-from nplt_server.providers.compiling import Compiled, UserStep, VendorRules
+from nplt_server.providers.compiling import AssistantStep, Compiled, Step, UserStep, VendorRules
 
 RULES: Final = VendorRules()
 _INTERLEAVED: Final = "interleaved-thinking-2025-05-14"
@@ -26,6 +26,8 @@ class Rendered:
     betas: tuple[str, ...]
     seqs: tuple[tuple[int, ...], ...]
     """Of each message in the body: the entries it shows."""
+    block_seqs: tuple[tuple[int, ...], ...]
+    """Of each block of each message of the user: the one entry it shows, or 0."""
     own_names: Mapping[str, str]
 
 
@@ -57,8 +59,16 @@ def render(request: ModelRequest, compiled: Compiled, abilities: ModelAbilities)
         body=body,
         betas=(_INTERLEAVED,) if thinks_on_budget and request.tools else (),
         seqs=tuple(step.seqs for step in compiled.steps),
+        block_seqs=tuple(map(_block_seqs, compiled.steps)),
         own_names=own_names(request.tools, RULES),
     )
+
+
+def _block_seqs(step: Step) -> tuple[int, ...]:
+    if isinstance(step, AssistantStep):
+        return ()
+    results = (result.seq for result in step.results)
+    return (*results, *(image.seq for image in step.images), *step.text_seqs)
 
 
 def _called(contents: list[Blocks]) -> list[str]:

@@ -9,7 +9,7 @@ written as UTF-8. Where something had to be changed for that, a repair says so.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from nplt_storage.facts.entries import OutputPart
@@ -60,12 +60,25 @@ class CompiledResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledImage:
+    content_type: str
+    data_base64: str = field(repr=False)
+    seq: int = 0
+
+    @property
+    def url(self) -> str:
+        """All of it, as a data URL."""
+        return f"data:{self.content_type};base64,{self.data_base64}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UserStep:
-    """Results first, then texts."""
+    """Results first, then pictures, then texts, which name them."""
 
     texts: tuple[str, ...] = ()
     text_seqs: tuple[int, ...] = ()
     """The entry each text is from, place by place; 0: there is none."""
+    images: tuple[CompiledImage, ...] = ()
     results: tuple[CompiledResult, ...] = ()
     seqs: tuple[int, ...] = ()
     """All entries it stands for, those left out of it included."""

@@ -14,6 +14,7 @@ from nplt_server.context import ModelInputMessage, ModelOutputMessage, ToolResul
 from nplt_server.providers.compiling.compiled import (
     AssistantStep,
     CompiledCall,
+    CompiledImage,
     CompiledResult,
     Repair,
     UserStep,
@@ -39,6 +40,7 @@ class UserSide:
         self._results: dict[str, CompiledResult] = {}
         self._texts: list[str] = []
         self._text_seqs: list[int] = []
+        self._images: list[CompiledImage] = []
         self._seqs: list[int] = []
         self._has_blank = False
 
@@ -60,6 +62,14 @@ class UserSide:
             self._repairs.note("merged", message.seq)
         self._repairs.note_all(codes, message.seq)
         self._say(text, message.seq)
+        self._images += [
+            CompiledImage(
+                content_type=image.content_type or "image/png",
+                data_base64=image.data_base64 or "",
+                seq=message.seq,
+            )
+            for image in message.images
+        ]
 
     def add_results(self, message: ToolResultsMessage) -> None:
         self._stands_for(message.seq)
@@ -109,6 +119,7 @@ class UserSide:
         step = UserStep(
             texts=texts,
             text_seqs=text_seqs,
+            images=tuple(self._images),
             results=tuple(
                 self._results.get(call.call_id) or _unknown(call) for call in self._calls
             ),

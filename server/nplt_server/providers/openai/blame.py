@@ -1,15 +1,26 @@
 """Which entries of the history a refusal is about.
 
-A refusal names a message by its place, or an item or call by its id.
+A refusal names a message by its place, or an item or call by its id. A result is a
+message of its own there, and so blamed alone; what the user said between two answers is
+one.
 """
 
 from __future__ import annotations
 
 from nplt_protocol.json_values import JsonValue
 from nplt_server.errors import ProviderRefused
+from nplt_server.providers.compiling import UserStep
 from nplt_server.providers.openai.dialect import Rendered
 
 _IDS = ("id", "call_id", "tool_call_id")
+
+
+def seqs_of_heard(step: UserStep) -> list[tuple[int, ...]]:
+    """Of each message a step of the user becomes: its results, then its texts as one."""
+    seqs: list[tuple[int, ...]] = [(result.seq,) if result.seq else () for result in step.results]
+    if step.texts:
+        seqs.append(tuple(dict.fromkeys(filter(None, step.text_seqs))))
+    return seqs
 
 
 def with_entries(refusal: ProviderRefused, words: str, rendered: Rendered) -> ProviderRefused:
@@ -18,7 +29,8 @@ def with_entries(refusal: ProviderRefused, words: str, rendered: Rendered) -> Pr
         index = _place_by_id(words, rendered)
     if index is None or index >= len(rendered.seqs):
         return refusal
-    return type(refusal)(str(refusal), message_index=index, entry_seqs=rendered.seqs[index])
+    refusal.message_index, refusal.entry_seqs = index, rendered.seqs[index]
+    return refusal
 
 
 def _place_by_id(words: str, rendered: Rendered) -> int | None:

@@ -13,6 +13,7 @@ from nplt_protocol.json_values import JsonObject, JsonValue
 from nplt_server.providers.base import ModelRequest
 from nplt_server.providers.compiling import (
     AssistantStep,
+    Compiled,
     OpaqueBlock,
     Step,
     UserStep,
@@ -20,6 +21,7 @@ from nplt_server.providers.compiling import (
     blocks_of,
     compile_context,
 )
+from nplt_server.providers.openai.blame import seqs_of_heard
 from nplt_server.providers.openai.chat_parse import REASONING_FIELD, ChatParser
 from nplt_server.providers.openai.dialect import ApiPath, Rendered
 from nplt_server.providers.openai.offering import (
@@ -51,17 +53,21 @@ class ChatDialect:
     def parser(self, rendered: Rendered) -> ChatParser:
         return ChatParser(rendered.own_names, marks_reasoning=self.returns_reasoning)
 
-    def render(self, request: ModelRequest) -> Rendered:
-        compiled = compile_context(request.context, rules=RULES, origin=request.invocation)
+    @property
+    def rules(self) -> VendorRules:
+        return RULES
+
+    def render(self, request: ModelRequest, compiled: Compiled | None = None) -> Rendered:
+        if compiled is None:
+            compiled = compile_context(request.context, rules=RULES, origin=request.invocation)
         messages: list[JsonValue] = []
         seqs: list[tuple[int, ...]] = []
         if compiled.system:
             messages.append({"role": "system", "content": compiled.system})
             seqs.append(())
         for step in compiled.steps:
-            said = self._messages_of(step)
-            messages += said
-            seqs += [step.seqs] * len(said)
+            messages += self._messages_of(step)
+            seqs += seqs_of_heard(step) if isinstance(step, UserStep) else (step.seqs,)
         body: JsonObject = {
             "model": request.invocation.model,
             "messages": messages,
@@ -107,8 +113,19 @@ def _heard(step: UserStep) -> list[JsonObject]:
     ]
     if step.texts:
         # One message: templates of some models refuse two of the same role in a row.
-        messages.append({"role": "user", "content": "\n\n".join(step.texts)})
+        messages.append({"role": "user", "content": _content(step)})
     return messages
+
+
+def _content(step: UserStep) -> JsonValue:
+    """A plain text wherever that will do: some servers know nothing else."""
+    text = "\n\n".join(step.texts)
+    if not step.images:
+        return text
+    images: list[JsonValue] = [
+        {"type": "image_url", "image_url": {"url": image.url}} for image in step.images
+    ]
+    return [*images, {"type": "text", "text": text}]
 
 
 def _field_of_reasoning(step: AssistantStep) -> str:

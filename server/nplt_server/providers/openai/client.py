@@ -11,9 +11,8 @@ Nothing of its exceptions goes further: they hold the request, and so the key.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import anyio
@@ -21,9 +20,11 @@ import anyio.to_thread
 
 from nplt_server.deltas import ModelOutputDelta
 from nplt_server.errors import ConfigurationError, ProviderError, ProviderRefused
+from nplt_server.providers.addresses import is_on_this_machine
 from nplt_server.providers.failures import failure_of, failure_of_transport, too_slow
 from nplt_server.providers.openai.blame import with_entries
 from nplt_server.providers.openai.dialect import AnswerParser, ApiPath, Rendered
+from nplt_server.providers.patience import Patience
 from nplt_server.providers.sse import SseParser
 
 if TYPE_CHECKING:
@@ -36,15 +37,6 @@ _IDLE_CONNECTIONS_MAX = 20
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """Seconds."""
-
-    connect: float = 5.0
-    first_token: float = 120.0
-    gap: float = 60.0
-
-
 class _RawResponse(Protocol):
     @property
     def http_response(self) -> httpx2.Response: ...
@@ -52,13 +44,19 @@ class _RawResponse(Protocol):
 
 class OpenAIClient:
     def __init__(
-        self, *, api_key: str, base_url: str = OPENAI_URL, patience: Patience | None = None
+        self,
+        *,
+        api_key: str,
+        base_url: str = OPENAI_URL,
+        headers: Mapping[str, str] | None = None,
+        patience: Patience | None = None,
     ) -> None:
         # The HTTP library would refuse such a key too, and quote it.
         if any(not "!" <= character <= "~" for character in api_key):
             raise ConfigurationError(["providers: a key has characters that no key has"])
         self._api_key = api_key
         self._base_url = base_url
+        self._headers = dict(headers or {})
         self._patience = patience or Patience()
         self._opening = anyio.Lock()
         self._sdk: openai.AsyncOpenAI | None = None
@@ -106,9 +104,9 @@ class OpenAIClient:
 
     async def _in_time(self, awaited: Awaitable[_T], begun: float, parser: AnswerParser) -> _T:
         """Pings may come before the first token as they like: they don't put it off."""
-        patience, seconds = self._patience, self._patience.gap
+        patience, seconds = self._patience, self._patience.gap_seconds
         if not parser.has_spoken:
-            seconds = begun + patience.first_token - anyio.current_time()
+            seconds = begun + patience.first_token_seconds - anyio.current_time()
         try:
             # Not anyio's, which takes 20 µs, and this is done for every piece.
             async with asyncio.timeout(seconds):
@@ -127,8 +125,8 @@ class OpenAIClient:
         import httpx2
         import openai
 
-        patience = self._patience
-        times = httpx2.Timeout(None, connect=patience.connect, pool=patience.connect)
+        connect = self._patience.connect_seconds
+        times = httpx2.Timeout(None, connect=connect, pool=connect)
         # Over plain HTTP nobody shows a certificate, and no redirect is followed.
         is_plain = self._base_url.startswith("http://")
         sdk = openai.AsyncOpenAI(
@@ -140,11 +138,13 @@ class OpenAIClient:
             http_client=httpx2.AsyncClient(
                 timeout=times,
                 verify=not is_plain,
+                trust_env=not is_on_this_machine(self._base_url),
                 limits=httpx2.Limits(max_keepalive_connections=_IDLE_CONNECTIONS_MAX),
             ),
         )
         # From the environment, where they may belong to another account or server.
         sdk.organization = sdk.project = None
+        sdk._custom_headers = self._headers
         return sdk
 
 

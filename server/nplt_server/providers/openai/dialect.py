@@ -9,6 +9,7 @@ from typing import Literal, Protocol, TypeAlias
 from nplt_protocol.json_values import JsonObject
 from nplt_server.deltas import ModelOutputDelta
 from nplt_server.providers.base import ModelRequest
+from nplt_server.providers.compiling import Compiled, VendorRules
 
 ApiPath: TypeAlias = Literal["/chat/completions", "/responses"]
 
@@ -45,6 +46,11 @@ class Dialect(Protocol):
     @property
     def path(self) -> ApiPath: ...
 
-    def render(self, request: ModelRequest) -> Rendered: ...
+    @property
+    def rules(self) -> VendorRules: ...
+
+    def render(self, request: ModelRequest, compiled: Compiled | None = None) -> Rendered:
+        """`compiled`: the request's context, where somebody has done that already."""
+        ...
 
     def parser(self, rendered: Rendered) -> AnswerParser: ...

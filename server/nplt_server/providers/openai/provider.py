@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 
 from nplt_server.deltas import ModelOutputDelta
 from nplt_server.providers.base import ModelRequest
+from nplt_server.providers.compiling import ContextCompiler
 from nplt_server.providers.openai.client import OpenAIClient
 from nplt_server.providers.openai.dialect import Dialect
 
@@ -19,6 +20,7 @@ class OpenAIProvider:
         self.models = models
         self._client = client
         self._dialect = dialect
+        self._compiler = ContextCompiler(dialect.rules)
 
     @property
     def specification(self) -> str:
@@ -27,7 +29,8 @@ class OpenAIProvider:
     def call_model(
         self, request: ModelRequest
     ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
-        rendered = self._dialect.render(request)
+        compiled = self._compiler.compile(request.context, origin=request.invocation)
+        rendered = self._dialect.render(request, compiled)
         parser = self._dialect.parser(rendered)
         return aclosing(self._client.stream(self._dialect.path, rendered, parser))
 

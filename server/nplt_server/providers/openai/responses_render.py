@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from nplt_protocol.json_values import JsonObject, JsonValue
 from nplt_server.providers.base import ModelRequest
-from nplt_server.providers.compiling import AssistantStep, UserStep, VendorRules, compile_context
+from nplt_server.providers.compiling import Compiled, UserStep, VendorRules, compile_context
+from nplt_server.providers.openai.blame import seqs_of_heard
 from nplt_server.providers.openai.dialect import ApiPath, Rendered
 from nplt_server.providers.openai.offering import (
     effort_of,
@@ -43,15 +44,24 @@ class ResponsesDialect:
     def parser(self, rendered: Rendered) -> ResponsesParser:
         return ResponsesParser(rendered.own_names)
 
-    def render(self, request: ModelRequest) -> Rendered:
-        compiled = compile_context(request.context, rules=RULES, origin=request.invocation)
+    @property
+    def rules(self) -> VendorRules:
+        return RULES
+
+    def render(self, request: ModelRequest, compiled: Compiled | None = None) -> Rendered:
+        if compiled is None:
+            compiled = compile_context(request.context, rules=RULES, origin=request.invocation)
         items: list[JsonValue] = []
         seqs: list[tuple[int, ...]] = []
         answers = AnswerItems()
         for step in compiled.steps:
-            said = answers.of(step) if isinstance(step, AssistantStep) else _heard(step)
-            items += said
-            seqs += [step.seqs] * len(said)
+            if isinstance(step, UserStep):
+                items += _heard(step)
+                seqs += seqs_of_heard(step)
+            else:
+                said = answers.of(step)
+                items += said
+                seqs += [step.seqs] * len(said)
         body: JsonObject = {
             "model": request.invocation.model,
             "input": items,
@@ -98,5 +108,8 @@ def _heard(step: UserStep) -> list[JsonObject]:
     ]
     if step.texts:
         text: JsonObject = {"type": "input_text", "text": "\n\n".join(step.texts)}
-        items.append({"type": "message", "role": "user", "content": [text]})
+        images: list[JsonValue] = [
+            {"type": "input_image", "image_url": image.url} for image in step.images
+        ]
+        items.append({"type": "message", "role": "user", "content": [*images, text]})
     return items

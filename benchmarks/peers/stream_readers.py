@@ -1,0 +1,75 @@
+"""Programs that read a streamed answer to its end whenever they are told to: through
+nplt's own client, or with OpenAI's SDK directly.
+
+    python -m benchmarks.peers.stream_readers nplt|sdk PORT
+
+prints where it listens; a line with the name of a model makes it ask that one, and it
+answers with the number of characters it has read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+Read = Callable[[str], Awaitable[int]]
+
+
+async def serve(read: Read) -> None:
+    async def obey(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readline():
+            writer.write(b"%d\n" % await read(line.decode().strip()))
+
+    server = await asyncio.start_server(obey, "127.0.0.1", 0)
+    print(f"listening on 127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await server.serve_forever()
+
+
+async def read_through_nplt(port: int) -> None:
+    import nplt_client
+    from nplt_protocol.events import TextDelta
+
+    async with nplt_client.connect(f"nplt://127.0.0.1:{port}") as client:
+
+        async def read(model: str) -> int:
+            length = 0
+            async with client.ask("go on", model=f"vendor/{model}") as turn:
+                async for event in turn:
+                    if isinstance(event, TextDelta):
+                        length += len(event.text)
+            return length
+
+        await serve(read)
+
+
+async def read_with_the_sdk(port: int) -> None:
+    import httpx2
+    import openai
+
+    async with openai.AsyncOpenAI(
+        base_url=f"http://127.0.0.1:{port}/v1",
+        api_key="none",
+        max_retries=0,
+        http_client=httpx2.AsyncClient(verify=False),
+    ) as sdk:
+
+        async def read(model: str) -> int:
+            length = 0
+            asked: Any = {"messages": [{"role": "user", "content": "go on"}], "stream": True}
+            async for chunk in await sdk.chat.completions.create(model=model, **asked):
+                for choice in chunk.choices:
+                    length += len(choice.delta.content or "")
+            return length
+
+        await serve(read)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("how", choices=["nplt", "sdk"])
+    parser.add_argument("port", type=int)
+    given = parser.parse_args()
+    how = {"nplt": read_through_nplt, "sdk": read_with_the_sdk}[given.how]
+    asyncio.run(how(given.port))

@@ -1,0 +1,75 @@
+"""A vendor that does nothing but stream: chat completions as OpenAI sends them.
+
+Every chunk is an event of its own, in an HTTP chunk of its own. The model `burst` says
+all of them as fast as they are taken, `paced` waits after each until it has surely been
+read, as a model that thinks does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+CHUNKS = 2_000
+PAUSE_SECONDS = 0.001
+WORD = "word "
+
+
+def events() -> list[bytes]:
+    """As they go over the wire, the last one too."""
+    told = {
+        "id": "chatcmpl-0123456789abcdefghijklmnop",
+        "object": "chat.completion.chunk",
+        "created": 1_760_000_000,
+        "model": "gpt-5.6-2026-01-01",
+        "service_tier": "default",
+        "system_fingerprint": "fp_0123456789",
+    }
+
+    def choice(delta: dict[str, object], reason: str | None = None) -> dict[str, object]:
+        return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+
+    usage = {
+        "prompt_tokens": 10,
+        "completion_tokens": CHUNKS,
+        "total_tokens": CHUNKS + 10,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
+    chunks: list[dict[str, object]] = [
+        {**told, "choices": [choice({"role": "assistant", "content": "", "refusal": None})]},
+        *[{**told, "choices": [choice({"content": WORD})], "usage": None}] * CHUNKS,
+        {**told, "choices": [choice({}, "stop")], "usage": None},
+        {**told, "choices": [], "usage": usage},
+    ]
+    texts = [json.dumps(chunk, separators=(",", ":")) for chunk in chunks]
+    return [f"data: {text}\n\n".encode() for text in (*texts, "[DONE]")]
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    said = events()
+    try:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            length = head.lower().split(b"content-length:")[1].split(b"\r\n")[0]
+            asked = json.loads(await reader.readexactly(int(length)))
+            writer.write(
+                b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+                b"transfer-encoding: chunked\r\n\r\n"
+            )
+            for event in said:
+                writer.write(b"%x\r\n%b\r\n" % (len(event), event))
+                await writer.drain()
+                if asked["model"] == "paced":
+                    await asyncio.sleep(PAUSE_SECONDS)
+            writer.write(b"0\r\n\r\n")
+    except (asyncio.IncompleteReadError, ConnectionError):
+        writer.close()
+
+
+async def main() -> None:
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    print(f"listening on 127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

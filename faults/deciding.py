@@ -1,0 +1,122 @@
+"""Three people in one conversation who all want to decide, each on a connection of their own.
+
+One of them prompts, and every prompt wants a tool that must be asked about. They
+answer at once or a moment later, what chance tells them; one keeps silent at
+times. Everything they hear is kept, to be compared.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.raw_client import (
+    ATTACH,
+    PROMPT,
+    SESSION_EVENT,
+    TURN_FINISHED,
+    Closed,
+    Frame,
+    RawClient,
+)
+
+from faults.serving import PATIENCE_SECONDS
+
+APPROVAL, APPROVAL_REQUEST = 0x1D, 0x27
+PROMPT_TEXT = "!tool now {}"
+_PAUSE_SECONDS_MAX = 0.003
+_SILENT = 0.15
+
+
+@dataclass(slots=True, kw_only=True)
+class Heard:
+    events: list[bytes] = field(default_factory=list)
+    """But for who came and went: that is told to those who were there before."""
+    decided: dict[str, str] = field(default_factory=dict)
+    told: list[tuple[str, str]] = field(default_factory=list)
+    """What the server replied to an answer: the question, and what was decided."""
+    twice: list[str] = field(default_factory=list)
+
+
+class Decider:
+    def __init__(self, port: int, chance: random.Random, *, prompts: bool = False) -> None:
+        self.heard = Heard()
+        self.ended = 0
+        self._chance = chance
+        self._prompts = prompts
+        self._wire = RawClient(port, timeout=PATIENCE_SECONDS)
+        self._wire.hello()
+
+    def close(self) -> None:
+        self._wire.sock.close()
+
+    def attach(self, session_id: str) -> dict[str, Any]:
+        attached: dict[str, Any] = self._wire.request(ATTACH, {"session_id": session_id}).json
+        return attached
+
+    def race(self, turns: int, *, finished: Callable[[], None]) -> None:
+        """Until so many turns have ended."""
+        if self._prompts:
+            self.prompt()
+        while self.ended < turns:
+            frame = self._next()
+            if frame.type == APPROVAL_REQUEST:
+                self._answer_perhaps(frame.json)
+            if frame.type == TURN_FINISHED:
+                finished()
+                if self._prompts and self.ended < turns:
+                    self.prompt()
+
+    def prompt(self) -> None:
+        self._send(PROMPT, {"text": PROMPT_TEXT})
+
+    def wait_for(self, type_: int) -> dict[str, Any]:
+        while (frame := self._next()).type != type_:
+            pass
+        found: dict[str, Any] = frame.json
+        return found
+
+    def answer(self, approval_id: str) -> None:
+        decision = self._chance.choice(["allow", "deny"])
+        self._send(APPROVAL, {"approval_id": approval_id, "decision": decision})
+
+    def read_out(self) -> None:
+        """What a server that died has left in the line."""
+        try:
+            while True:
+                self._next()
+        except Closed:
+            pass
+
+    def _answer_perhaps(self, question: dict[str, Any]) -> None:
+        if not self._prompts and self._chance.random() < _SILENT:
+            return
+        if self._chance.random() < 0.5:
+            time.sleep(self._chance.uniform(0, _PAUSE_SECONDS_MAX))
+        self.answer(question["approval_id"])
+
+    def _next(self) -> Frame:
+        frame = self._wire.pushed.pop(0) if self._wire.pushed else self._wire.receive()
+        if frame.type == APPROVAL:
+            self.heard.told.append((frame.json["approval_id"], frame.json["decision"]))
+        elif frame.seq == 0:
+            self._hear(frame)
+        return frame
+
+    def _hear(self, frame: Frame) -> None:
+        self.ended += frame.type == TURN_FINISHED
+        said = frame.json if frame.type == SESSION_EVENT else {}
+        if said.get("event") == "presence":
+            return
+        self.heard.events.append(frame.payload)
+        if said.get("event") == "approval":
+            if said["approval_id"] in self.heard.decided:
+                self.heard.twice.append(said["approval_id"])
+            self.heard.decided[said["approval_id"]] = said["decision"]
+
+    def _send(self, type_: int, payload: dict[str, object]) -> None:
+        self._wire.next_seq = self._wire.next_seq % 0xFFFF + 1
+        self._wire.send(type_, self._wire.next_seq, payload)

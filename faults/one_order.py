@@ -1,0 +1,134 @@
+"""P8: many clients prompt one conversation at once: none is lost, one order for all.
+
+Everyone also listens, over a road that cuts connections now and then. What each
+heard, from where it came in, must be the record itself, entry by entry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.rough_road import RoughRoad
+
+from faults.nursery import ForkedServer, Nursery
+from faults.plan import Plan
+from faults.progress import Progress
+from faults.reading import records_in_the_files
+from faults.resending import IMPATIENT, Restartable
+from faults.results import Promised, Result
+from nplt_client import Client, EntryAdded, EventFeed, LimitExceeded, connect
+
+_BUSY_SECONDS = 0.02
+
+
+@dataclass(slots=True, kw_only=True)
+class Crowd:
+    asked: list[str] = field(default_factory=list)
+    answered: int = 0
+    heard: list[list[tuple[int, str]]] = field(default_factory=list)
+    """By each client: the number and the id of every entry, in the order they came."""
+    refused: int = 0
+    cuts: int = 0
+    complaints: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        prompts = f"{len(self.asked):,} prompts of {len(self.heard)} clients"
+        return (
+            f"{prompts}, {self.answered:,} answered, "
+            f"{sum(map(len, self.heard)):,} entries heard; {self.cuts:,} cuts, "
+            f"{self.refused:,} times asked again because the queue was full"
+        )
+
+
+def one_order(plan: Plan) -> list[Result]:
+    with Nursery() as nursery, ForkedServer(nursery, plan.new_path("crowd") / "data") as server:
+        crowd = talk_all_at_once(plan, server, clients=50, prompts_each=4 if plan.quick else 20)
+    if not crowd.cuts:
+        crowd.complaints.append("no connection was ever cut: nothing was tried")
+    promised = Promised(number="P8", what="many clients in one conversation: one order for all")
+    return [promised.judged(crowd.complaints, str(crowd))]
+
+
+def talk_all_at_once(plan: Plan, server: Restartable, *, clients: int, prompts_each: int) -> Crowd:
+    crowd = Crowd()
+    server.start()
+    asyncio.run(_talk(plan, server, crowd, clients=clients, prompts_each=prompts_each))
+    records, unreadable = records_in_the_files(server.data_dir)
+    crowd.complaints += unreadable
+    (record,) = records.values()
+    if plan.sabotage:
+        record[-2:] = reversed(record[-2:])
+    _judge(crowd, record)
+    return crowd
+
+
+async def _talk(
+    plan: Plan, server: Restartable, crowd: Crowd, *, clients: int, prompts_each: int
+) -> None:
+    progress = Progress("P8 prompts", clients * prompts_each)
+    is_over = asyncio.Event()
+    road = RoughRoad(
+        plan.chance("road"),
+        target=server.port,
+        up_bytes=(400, 100_000),
+        down_bytes=(2_000, 2_000_000),
+    )
+    async with road, connect(f"nplt://127.0.0.1:{server.port}") as host:
+        room = (await host.new()).session_id
+
+        async def take_part(number: int) -> None:
+            async with connect(road.url, reconnect=IMPATIENT) as client:
+                await client.attach(room)
+                feed = client.events()
+                heard: list[tuple[int, str]] = []
+                crowd.heard.append(heard)
+                listening = asyncio.create_task(_listen(feed, heard))
+                for place in range(prompts_each):
+                    await _ask(client, f"client {number} asks {place}", crowd)
+                    progress.step()
+                if len(crowd.asked) == crowd.answered == clients * prompts_each:
+                    is_over.set()
+                await is_over.wait()
+                head = (await host.attach(room)).head_seq
+                while not heard or heard[-1][0] < head:
+                    await asyncio.sleep(0.01)
+                listening.cancel()
+
+        await asyncio.gather(*(take_part(number) for number in range(clients)))
+        crowd.cuts = road.cuts
+    progress.end()
+
+
+async def _listen(feed: EventFeed, heard: list[tuple[int, str]]) -> None:
+    async for event in feed:
+        if isinstance(event, EntryAdded):
+            heard.append((int(str(event.entry["seq"])), str(event.entry["id"])))
+
+
+async def _ask(client: Client, text: str, crowd: Crowd) -> None:
+    crowd.asked.append(text)
+    while True:
+        try:
+            answer = await client.ask_text(text, message_id=text.replace(" ", "-"))
+        except LimitExceeded:
+            crowd.refused += 1
+            await asyncio.sleep(_BUSY_SECONDS)
+            continue
+        crowd.answered += 1
+        if answer != text:
+            crowd.complaints.append(f"{text!r} was answered with {answer!r}")
+        return
+
+
+def _judge(crowd: Crowd, record: list[dict[str, Any]]) -> None:
+    prompts = Counter(entry["content"] for entry in record if entry["kind"] == "model_input")
+    crowd.complaints += [f"lost: {text!r}" for text in crowd.asked if not prompts[text]]
+    crowd.complaints += [f"{text!r} is there twice" for text in prompts if prompts[text] > 1]
+    order = [(entry["seq"], entry["id"]) for entry in record]
+    for number, heard in enumerate(crowd.heard):
+        if heard != order[len(order) - len(heard) :]:
+            first = next(a for a, b in zip(heard, order[-len(heard) :], strict=False) if a != b)
+            crowd.complaints.append(f"client {number} heard another order, from entry {first}")

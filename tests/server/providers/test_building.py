@@ -1,0 +1,182 @@
+"""From settings to providers that answer, and nothing imported before it is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from nplt_server.context import ModelInputMessage
+from nplt_server.deltas import TextPiece
+from nplt_server.errors import ConfigurationError, ProviderRefused, ProviderUnavailable
+from nplt_server.providers.base import ModelRequest
+from nplt_server.providers.building import build_router
+from nplt_server.providers.router import ProviderRouter
+from nplt_server.settings import Settings
+from nplt_server.testing.vendors.emulator import Emulator, emulator
+from nplt_server.testing.vendors.faults import Stall
+
+KEY = "sk-canary-0123456789"
+
+
+@pytest.fixture
+async def vendors() -> AsyncIterator[Emulator]:
+    async with emulator(key=KEY) as each:
+        yield each
+
+
+@asynccontextmanager
+async def routing(environ: Mapping[str, str], **settings: Any) -> AsyncIterator[ProviderRouter]:
+    router = build_router(Settings.model_validate(settings), environ)
+    try:
+        yield router
+    finally:
+        await router.aclose()
+
+
+async def answer(router: ProviderRouter, model: str) -> str:
+    provider, invocation = router.route(model)
+    asked = ModelRequest(invocation=invocation, context=(ModelInputMessage(content="hi", seq=1),))
+    async with provider.call_model(asked) as deltas:
+        return "".join([each.text async for each in deltas if isinstance(each, TextPiece)])
+
+
+async def test_keys_and_addresses_in_the_environment_are_enough(vendors: Emulator) -> None:
+    environ = {
+        "OPENAI_API_KEY": KEY,
+        "OPENAI_BASE_URL": vendors.openai_url,
+        "ANTHROPIC_API_KEY": KEY,
+        "ANTHROPIC_BASE_URL": vendors.anthropic_url,
+    }
+    providers = [{"type": "openai", "models": ["gpt-4.1"]}, {"type": "anthropic"}]
+    async with routing(environ, providers=providers) as router:
+        assert await answer(router, "openai/gpt-4.1")
+        assert await answer(router, "anthropic/claude-opus-5-5")
+    assert [each.path for each in vendors.received] == ["/v1/chat/completions", "/v1/messages"]
+
+
+async def test_a_server_of_ones_own_gets_its_own_key_and_headers(vendors: Emulator) -> None:
+    azure = {
+        "id": "azure",
+        "type": "openai",
+        "base_url": f"{vendors.url}/openai/v1",
+        "api_key_env": "AZURE_KEY",
+        "models": ["my-deployment"],
+        "headers": {"X-Team": "us"},
+    }
+    async with routing({"AZURE_KEY": KEY, "OPENAI_API_KEY": "other"}, providers=[azure]) as router:
+        with pytest.raises(ProviderRefused):  # the emulator has nothing there
+            await answer(router, "azure/my-deployment")
+    (asked,) = vendors.received
+    assert asked.path == "/openai/v1/chat/completions"
+    assert asked.headers["authorization"] == f"Bearer {KEY}"
+    assert asked.headers["x-team"] == "us"
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"), [("openai", "gpt-4.1"), ("anthropic", "claude-opus-4-5")]
+)
+async def test_what_the_environment_says_to_a_vendor_is_not_said_to_others(
+    vendors: Emulator, monkeypatch: pytest.MonkeyPatch, kind: str, model: str
+) -> None:
+    said = f"X-Secret: {KEY}\nAuthorization: Bearer {KEY}-of-a-vendor"
+    for name in ("CUSTOM_HEADERS", "AUTH_TOKEN", "ORG_ID", "PROJECT_ID", "API_KEY"):
+        monkeypatch.setenv(f"{kind.upper()}_{name}", said if "HEADERS" in name else "not-yours")
+    url = vendors.openai_url if kind == "openai" else vendors.anthropic_url
+    provider = {"type": kind, "base_url": url, "models": [model], "api_key_env": "K"}
+    async with routing({"K": KEY}, providers=[provider]) as router:
+        assert await answer(router, f"{kind}/{model}")
+    (asked,) = vendors.received
+    assert "x-secret" not in asked.headers
+    assert not {"not-yours", f"Bearer {KEY}-of-a-vendor"} & {*asked.headers.values()}
+
+
+async def test_a_server_on_this_machine_is_not_looked_for_behind_a_proxy(
+    vendors: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    providers = [
+        {"type": "openai", "base_url": vendors.openai_url, "models": ["gpt-4.1"]},
+        {"type": "anthropic", "base_url": vendors.anthropic_url, "models": ["claude-opus-4-5"]},
+    ]
+    providers = [{**each, "api_key_env": "K"} for each in providers]
+    async with routing({"K": KEY}, providers=providers) as router:
+        assert await answer(router, "openai/gpt-4.1")
+        assert await answer(router, "anthropic/claude-opus-4-5")
+
+
+@pytest.mark.parametrize(
+    ("said", "specification"),
+    [
+        ({}, "openai-responses"),
+        ({"api": "chat"}, "openai-chat"),
+        ({"base_url": "http://x/v1", "models": ["m"]}, "openai-chat"),
+        ({"base_url": "http://x/v1", "models": ["m"], "api": "responses"}, "openai-responses"),
+    ],
+)
+def test_the_api_is_the_one_a_server_is_likely_to_speak(
+    said: dict[str, Any], specification: str
+) -> None:
+    settings = Settings.model_validate({"providers": [{"type": "openai", **said}]})
+    router = build_router(settings, {"OPENAI_API_KEY": KEY})
+    assert router.route(router.default_model)[1].specification == specification
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+async def test_a_providers_time_is_the_one_of_the_settings(vendors: Emulator, kind: str) -> None:
+    url = vendors.openai_url if kind == "openai" else vendors.anthropic_url
+    model = "gpt-4.1" if kind == "openai" else "claude-opus-4-5"
+    provider = {"type": kind, "base_url": url, "api_key_env": "K", "models": [model]}
+    vendors.fail_next(Stall(after=0))
+    limits = {"first_token_seconds_max": 0.05}
+    async with routing({"K": KEY}, providers=[provider], limits=limits) as router:
+        with pytest.raises(ProviderUnavailable) as caught:
+            await answer(router, f"{kind}/{model}")
+    assert caught.value.timed_out
+    vendors.release()
+
+
+def test_a_key_that_went_away_is_a_mistake_without_the_key() -> None:
+    settings = Settings.model_validate({"providers": [{"type": "openai"}]})
+    with pytest.raises(ConfigurationError, match="providers, openai, api_key_env: there is no"):
+        build_router(settings, {})
+
+
+@pytest.mark.parametrize(
+    ("base_url", "warnings"),
+    [("http://192.0.2.1/v1", 1), ("https://192.0.2.1/v1", 0), ("http://[::1]:8000/v1", 0)],
+)
+def test_a_key_that_travels_in_the_clear_is_told(
+    caplog: pytest.LogCaptureFixture, base_url: str, warnings: int
+) -> None:
+    box = {"id": "box", "type": "openai", "base_url": base_url, "models": ["m"]}
+    settings = Settings.model_validate({"providers": [{**box, "api_key_env": "K"}, {**box}]})
+    build_router(settings, {"K": KEY})
+    assert len(caplog.records) == warnings
+    assert KEY not in caplog.text
+
+
+def test_the_settings_retries_are_the_routers() -> None:
+    router = build_router(Settings.model_validate({"limits": {"retries_max": 7}}), {})
+    assert router.retries.retries_max == 7
+    assert router.models == ("offline/echo",)
+
+
+def test_nothing_of_a_vendors_sdk_is_imported_before_somebody_asks() -> None:
+    program = (
+        "import sys; from pathlib import Path; import nplt_server.app;"
+        "from nplt_server.settings_sources import load_settings;"
+        "from nplt_server.providers.building import build_router;"
+        "from nplt_server.equipment import equip;"
+        "keys = {'OPENAI_API_KEY': 'x', 'ANTHROPIC_API_KEY': 'y'};"
+        "settings = load_settings({}, config_file=Path('/dev/null'), environ=keys);"
+        "equip(settings, build_router(settings, keys), nplt_server.app.utc_now);"
+        "print({'openai', 'anthropic', 'httpx2', 'xllamacpp', 'mcp'} & set(sys.modules))"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert told.stdout == "set()\n", told.stderr

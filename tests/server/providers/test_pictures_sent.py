@@ -1,0 +1,60 @@
+"""A picture that goes with a prompt, as each vendor's API takes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from tests.server.providers import anthropic_stage, openai_stage
+from tests.server.providers.openai_stage import CHAT, RESPONSES
+
+from nplt_server.context import ContextAttachment, ModelInputMessage
+from nplt_server.providers.anthropic.abilities import abilities_of
+from nplt_server.providers.anthropic.render import RULES, render
+from nplt_server.providers.compiling import compile_context
+from nplt_server.providers.openai.dialect import Dialect
+from nplt_server.testing.vendors.emulator import Emulator
+
+PICTURE = ContextAttachment(name="cat.png", content_type="image/png", data_base64="iVBORw0KGgo=")
+ASKED = ModelInputMessage(seq=3, content="what is this?", attachments=(PICTURE,))
+URL = "data:image/png;base64,iVBORw0KGgo="
+
+
+def admitted(api: Any, body: object) -> Any:
+    sent = orjson.loads(orjson.dumps(body))
+    Emulator().api(api).admit(sent)  # raises what the vendor would answer
+    return sent
+
+
+@pytest.mark.parametrize(
+    ("dialect", "api", "picture"),
+    [
+        (CHAT, "chat", {"type": "image_url", "image_url": {"url": URL}}),
+        (RESPONSES, "responses", {"type": "input_image", "image_url": URL}),
+    ],
+)
+def test_openai_is_shown_the_picture_before_the_words(
+    dialect: Dialect, api: str, picture: dict[str, object]
+) -> None:
+    rendered = dialect.render(openai_stage.request(ASKED, dialect=dialect))
+    sent = admitted(api, rendered.body)
+    shown, said = (sent.get("messages") or sent["input"])[-1]["content"]
+    assert shown == picture
+    assert said["text"] == "[Picture cat.png]\n\nwhat is this?"
+    assert rendered.seqs == ((3,),)
+
+
+def test_claude_is_shown_the_picture_before_the_words() -> None:
+    request = anthropic_stage.request(ASKED)
+    compiled = compile_context(request.context, rules=RULES, origin=request.invocation)
+    rendered = render(request, compiled, abilities_of(request.invocation.model))
+    sent = admitted("messages", rendered.body)
+    shown, said = sent["messages"][-1]["content"]
+    assert shown["source"] == {
+        "type": "base64",
+        "media_type": "image/png",
+        "data": "iVBORw0KGgo=",
+    }
+    assert said["text"].endswith("what is this?")
+    assert rendered.block_seqs == ((3, 3),), "each block is blamed on the prompt"

@@ -1,0 +1,47 @@
+"""The whole server with real sockets, in a thread of this process.
+
+For tests that need what takes long to import (the vendors' SDKs) and nothing of what
+makes a process: no signals, no death.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Queue
+
+from nplt_server.app import Server, serve
+from nplt_server.settings import Settings
+
+
+@contextmanager
+def serving(data_dir: Path, settings: Mapping[str, object]) -> Iterator[int]:
+    """Its port."""
+    whole = {"listen": {"port": 0}, "data_dir": data_dir, **settings}
+    ready: Queue[tuple[Server, asyncio.AbstractEventLoop] | BaseException] = Queue()
+
+    def run() -> None:
+        try:
+            asyncio.run(
+                serve(
+                    Settings.model_validate(whole),
+                    lambda server: ready.put((server, asyncio.get_running_loop())),
+                )
+            )
+        except BaseException as error:  # whoever waits for it is to know
+            ready.put(error)
+
+    thread = threading.Thread(target=run, name="server", daemon=True)
+    thread.start()
+    told = ready.get(timeout=30)
+    if isinstance(told, BaseException):
+        raise told
+    server, loop = told
+    try:
+        yield server.address[1]
+    finally:
+        loop.call_soon_threadsafe(server.stop)
+        thread.join(timeout=30)

@@ -1,0 +1,148 @@
+"""The vendors' models behind the provider port, without HTTP: our own rendering, the
+vendor's rules, a scripted answer in the vendor's events, our own parsing.
+
+So a conversation can be played thousands of times, and every request is still judged
+by the emulators. An answer may be broken off after any event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import Any, Protocol, TypeAlias
+
+import orjson
+
+from nplt_server.deltas import ModelOutputDelta
+from nplt_server.errors import ProviderRefused
+from nplt_server.providers.anthropic.abilities import abilities_of
+from nplt_server.providers.anthropic.parse import MessageParser
+from nplt_server.providers.anthropic.render import RULES, render
+from nplt_server.providers.base import ModelRequest
+from nplt_server.providers.compiling import ContextCompiler
+from nplt_server.providers.openai.chat_render import ChatDialect
+from nplt_server.providers.openai.dialect import Dialect
+from nplt_server.providers.openai.responses_render import ResponsesDialect
+from nplt_server.testing.vendors import Answer, Emulator, Limits, Part, Rejection
+from nplt_server.testing.vendors.answers import ApiName
+from nplt_server.testing.vendors.apis import Api
+from nplt_server.testing.vendors.caching import Usage
+from nplt_server.testing.vendors.sse import Event, Wire
+
+Json: TypeAlias = dict[str, Any]
+
+_PIECE_CHARACTERS = 24
+
+
+class Parser(Protocol):
+    def feed(self, data: bytes) -> list[ModelOutputDelta]: ...
+
+
+class Prompter(Protocol):
+    """Who tells the models what to say, and may stop them in the middle of it."""
+
+    def next_answer(self) -> Sequence[Part]: ...
+
+    async def listens(self, events: int, of: int) -> bool:
+        """So many of the running answer's events are through. False: the stream ends
+        here, without a word. May also raise, or never return."""
+        ...
+
+
+Rendering: TypeAlias = Callable[[ModelRequest], tuple[Json, Parser]]
+
+
+class VendorVoice:
+    """One vendor's API. `rejections` must stay empty."""
+
+    def __init__(
+        self,
+        provider_id: str,
+        api: Api,
+        *,
+        specification: str,
+        models: tuple[str, ...],
+        rendering: Rendering,
+        prompter: Prompter,
+    ) -> None:
+        self.id = provider_id
+        self.specification = specification
+        self.models = models
+        self.rejections: list[Rejection] = []
+        self.usages: list[Usage] = []
+        self._api = api
+        self._rendering = rendering
+        self._prompter = prompter
+
+    def call_model(
+        self, request: ModelRequest
+    ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
+        return aclosing(self._answer(request))
+
+    async def aclose(self) -> None:
+        pass  # it holds nothing
+
+    async def _answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        rendered, parser = self._rendering(request)
+        body: Json = orjson.loads(orjson.dumps(rendered))  # as it would arrive
+        try:
+            usage = self._api.admit(body)
+        except Rejection as rejection:
+            self.rejections.append(rejection)
+            raise ProviderRefused("the vendor refused it") from None
+        self.usages.append(usage)
+        answer = Answer(
+            parts=tuple(self._prompter.next_answer()), piece_characters=_PIECE_CHARACTERS
+        )
+        events = self._api.events(body, answer, usage, Wire())
+        for number, event in enumerate(events):
+            if not await self._prompter.listens(number, len(events)):
+                return
+            for delta in parser.feed(_data(event)):
+                yield delta
+
+
+def all_voices(prompter: Prompter) -> Iterator[VendorVoice]:
+    """Both of OpenAI's APIs and Anthropic's, with models that think and some that don't."""
+    vendors = Emulator(limits=Limits(cached_tokens_min=0))
+    for name, dialect in (("chat", ChatDialect()), ("responses", ResponsesDialect())):
+        api: ApiName = "chat" if name == "chat" else "responses"
+        yield VendorVoice(
+            name,
+            vendors.api(api),
+            specification=dialect.specification,
+            models=("gpt-4o-mini", "gpt-5.6"),
+            rendering=_spoken_in(dialect),
+            prompter=prompter,
+        )
+    yield VendorVoice(
+        "anthropic",
+        vendors.api("messages"),
+        specification="anthropic-messages",
+        models=("claude-opus-4-5", "claude-opus-5-5"),
+        rendering=_as_messages(),
+        prompter=prompter,
+    )
+
+
+def _spoken_in(dialect: Dialect) -> Rendering:
+    def rendering(request: ModelRequest) -> tuple[Json, Parser]:
+        rendered = dialect.render(request)
+        return rendered.body, dialect.parser(rendered)
+
+    return rendering
+
+
+def _as_messages() -> Rendering:
+    compiler = ContextCompiler(RULES)
+
+    def rendering(request: ModelRequest) -> tuple[Json, Parser]:
+        compiled = compiler.compile(request.context, origin=request.invocation)
+        rendered = render(request, compiled, abilities_of(request.invocation.model))
+        return rendered.body, MessageParser(rendered.own_names)
+
+    return rendering
+
+
+def _data(event: Event) -> bytes:
+    return event.data.encode() if isinstance(event.data, str) else orjson.dumps(event.data)
