@@ -55,17 +55,17 @@ REPLY_TYPES: dict[MessageType, ReplyForm] = {
     MessageType.SESSION_DELETE: ReplyForm(MessageType.SESSION_DELETE, say.SessionDeleted),
     MessageType.SESSION_UPDATE: ReplyForm(MessageType.SESSION_UPDATE, say.SessionRow),
     MessageType.SESSION_FORK: ReplyForm(MessageType.SESSION_FORK, say.SessionCreated),
-    MessageType.SEARCH: ReplyForm(MessageType.SEARCH, None),
+    MessageType.SEARCH: ReplyForm(MessageType.SEARCH, say.SearchHits),
     MessageType.CONTEXT_REQUEST: ReplyForm(MessageType.CONTEXT_REQUEST, say.ContextAccount),
-    MessageType.APPROVAL: ReplyForm(MessageType.APPROVAL, None),
+    MessageType.APPROVAL: ReplyForm(MessageType.APPROVAL, say.ApprovalDecided),
     MessageType.STATUS: ReplyForm(MessageType.STATUS, say.Status),
     MessageType.COMPACT: ReplyForm(MessageType.COMPACT, say.EpochBegun),
     MessageType.TOOLS: ReplyForm(MessageType.TOOLS, say.ToolList),
     MessageType.USAGE: ReplyForm(MessageType.USAGE, say.UsageAccount),
     MessageType.FILE_GET: ReplyForm(MessageType.FILE_GET, say.FilePiece),
-    MessageType.IMPORT: ReplyForm(MessageType.IMPORT, None),
+    MessageType.IMPORT: ReplyForm(MessageType.IMPORT, say.Imported),
     MessageType.ROLLBACK: ReplyForm(MessageType.ROLLBACK, say.RolledBack),
-    MessageType.REDACT: ReplyForm(MessageType.REDACT, None),
+    MessageType.REDACT: ReplyForm(MessageType.REDACT, say.Redacted),
 }
 
 MESSAGE_TYPES: dict[int, MessageType] = {int(code): code for code in MessageType}

@@ -111,6 +111,10 @@ class ApprovalRequest:
     tool_name: str
     arguments: JsonObject
     expires_at: str
+    tool_call_id: str | None = None
+    truncated: bool | None = None
+    """Long arguments are cut; `size` is how many characters they had."""
+    size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

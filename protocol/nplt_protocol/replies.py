@@ -71,6 +71,8 @@ class Attached:
     queue: tuple[str, ...]
     pending_approvals: tuple[JsonObject, ...] = ()
     clients: tuple[JsonObject, ...] = ()
+    resync: bool | None = None
+    """The entries asked for don't come: read them from the record, up to `head_seq`."""
 
     NULLABLE: ClassVar[frozenset[str]] = frozenset({"active_turn"})
 
@@ -182,6 +184,28 @@ class Status:
     turns: JsonObject
     storage: JsonObject
     versions: JsonObject = field(default_factory=dict)
+    providers: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchHit:
+    """A message that was found; or a conversation by its name: role `name`, seq 0, and
+    its preview as snippet."""
+
+    session_id: str
+    name: str
+    seq: int
+    role: str
+    snippet: str
+    timestamp: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchHits:
+    hits: tuple[SearchHit, ...]
+    next_cursor: str | None
+
+    NULLABLE: ClassVar[frozenset[str]] = frozenset({"next_cursor"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +220,17 @@ class ContextAccount:
     totals: JsonObject
     begins_epoch: str | None = None
     """Why a new epoch would begin with this call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalDecided:
+    """What holds: the first answer, whoever gave it; nobody's where it expired."""
+
+    approval_id: str
+    decision: str
+    decided_by: str | None
+
+    NULLABLE: ClassVar[frozenset[str]] = frozenset({"decided_by"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +266,17 @@ class RolledBack:
     head_seq: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Redacted:
+    seq: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    session_id: str
+    messages: int
+
+
 Reply: TypeAlias = (
     Welcome
     | Pong
@@ -249,9 +295,13 @@ Reply: TypeAlias = (
     | SessionCreated
     | SessionDeleted
     | Status
+    | SearchHits
     | ContextAccount
+    | ApprovalDecided
     | ToolList
     | UsageAccount
     | EpochBegun
     | RolledBack
+    | Redacted
+    | Imported
 )

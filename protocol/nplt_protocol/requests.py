@@ -71,6 +71,7 @@ class FileMetadata:
     filename: str
     size: int
     content_type: str | None = None
+    purpose: Literal["attachment", "import"] = "attachment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +199,7 @@ class Usage:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileGet:
     file_id: str
+    session_id: str | None = None
     offset: int = 0
     length: int | None = None
 
@@ -217,6 +219,7 @@ class Rollback:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redact:
     seq: int
+    session_id: str | None = None
 
 
 Request: TypeAlias = (

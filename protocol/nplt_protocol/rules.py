@@ -106,7 +106,7 @@ RULES: dict[type[ask.Request], dict[str, tuple[Rule, ...]]] = {
         "role": A_NAME,
         "metadata": (small_json,),
         "attachments": (each(at_most(NAME_CHARS_MAX)),),
-        "replace_from": A_COUNT,
+        "replace_from": AT_LEAST_ONE,
     },
     ask.Attach: {
         "session_id": AN_ID,
@@ -144,10 +144,10 @@ RULES: dict[type[ask.Request], dict[str, tuple[Rule, ...]]] = {
     ask.Compact: {"session_id": AN_ID},
     ask.Tools: {"session_id": AN_ID},
     ask.Usage: {"session_id": AN_ID},
-    ask.FileGet: {"file_id": A_NAME, "offset": A_COUNT, "length": A_COUNT},
+    ask.FileGet: {"file_id": A_NAME, "session_id": AN_ID, "offset": A_COUNT, "length": A_COUNT},
     ask.Import: {"file_id": A_NAME},
-    ask.Rollback: {"to_seq": A_COUNT},
-    ask.Redact: {"seq": A_COUNT},
+    ask.Rollback: {"to_seq": A_COUNT, "session_id": AN_ID},
+    ask.Redact: {"seq": AT_LEAST_ONE, "session_id": AN_ID},
 }
 
 ONE_AT_MOST: dict[type[ask.Request], tuple[tuple[str, ...], ...]] = {

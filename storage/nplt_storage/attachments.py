@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import aiofiles
 import anyio
@@ -26,6 +27,9 @@ from nplt_storage.data_directory import make_private_directory
 from nplt_storage.errors import BadEntry, ConversationNotFound, StorageUnavailable
 from nplt_storage.file_operations import FileOperations, SystemFiles
 from nplt_storage.ids import is_file_id, is_session_id, new_file_id
+
+NOBODYS: Final = ".imports"
+"""No conversation can have that name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,13 @@ class Upload:
     def missing(self) -> int:
         return self._size - self._received
 
+    @property
+    def as_it_is(self) -> StoredFile:
+        """What came so far."""
+        return StoredFile(
+            file_id=self._part.stem, size=self._received, sha256=self._sha256.hexdigest()
+        )
+
     async def write(self, chunk: bytes) -> None:
         if len(chunk) > self.missing:
             raise BadEntry(f"more than the {self._size} bytes that were announced")
@@ -70,9 +81,17 @@ class Upload:
             await anyio.to_thread.run_sync(self._give_name, self._file.fileno())
         except OSError as error:
             raise StorageUnavailable(f"the file can't be stored: {error.strerror}") from error
-        return StoredFile(
-            file_id=self._part.stem, size=self._received, sha256=self._sha256.hexdigest()
-        )
+        return self.as_it_is
+
+    async def in_place(self) -> Path:
+        """Where its bytes are, all of them, without a name: to be read and dropped."""
+        if self.missing:
+            raise BadEntry(f"{self._received} of {self._size} bytes came")
+        try:
+            await self._file.flush()
+        except OSError as error:
+            raise StorageUnavailable(f"the file can't be stored: {error.strerror}") from error
+        return self._part
 
     def _give_name(self, descriptor: int) -> None:
         self._files.sync(descriptor)
@@ -92,6 +111,10 @@ class AttachmentFiles:
         self._new_id = new_id
         self._files = files or SystemFiles()
 
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
     def path_of(self, session_id: str, file_id: str) -> Path:
         """Where that file is, if it is there; ids that can't be ours are refused."""
         if not is_session_id(session_id):
@@ -100,9 +123,45 @@ class AttachmentFiles:
             raise BadEntry(f"{file_id!r} is not the id of a file")
         return self._directory / session_id / file_id
 
+    async def has(self, session_id: str, file_id: str) -> bool:
+        if not is_file_id(file_id):
+            return False
+        return await anyio.to_thread.run_sync(self.path_of(session_id, file_id).is_file)
+
+    async def read(self, session_id: str, file_id: str, *, offset: int, length: int) -> bytes:
+        """`BadEntry` if it is not there."""
+        path = self.path_of(session_id, file_id)
+        try:
+            return await anyio.to_thread.run_sync(_read_range, path, offset, length)
+        except FileNotFoundError:
+            raise BadEntry(f"there is no file {file_id!r}") from None
+        except OSError as error:
+            raise StorageUnavailable(f"the file can't be read: {error.strerror}") from error
+
+    async def remove(self, session_id: str, file_id: str) -> None:
+        path = self.path_of(session_id, file_id)
+        try:
+            await anyio.to_thread.run_sync(lambda: path.unlink(missing_ok=True))
+        except OSError as error:
+            raise StorageUnavailable(f"the file can't be removed: {error.strerror}") from error
+
+    async def sessions_with(self, file_id: str) -> list[str]:
+        """The conversations that have a file of that id: a fork has it too."""
+        if not is_file_id(file_id):
+            return []
+
+        def look() -> list[str]:
+            return [path.parent.name for path in self._directory.glob(f"*/{file_id}")]
+
+        return await anyio.to_thread.run_sync(look)
+
     @asynccontextmanager
-    async def receive(self, session_id: str, *, size: int) -> AsyncIterator[Upload]:
-        part = self.path_of(session_id, self._new_id()).with_suffix(".part")
+    async def receive(self, session_id: str | None, *, size: int) -> AsyncIterator[Upload]:
+        """`None`: it belongs to no conversation, and can only be read in place."""
+        file_id = self._new_id()
+        part = (self._directory / NOBODYS / file_id).with_suffix(".part")
+        if session_id is not None:
+            part = self.path_of(session_id, file_id).with_suffix(".part")
         if size < 0:
             raise BadEntry("a file has no negative size")
         try:
@@ -115,6 +174,12 @@ class AttachmentFiles:
         finally:
             with anyio.CancelScope(shield=True):
                 await _put_away(file, part)
+
+
+def _read_range(path: Path, offset: int, length: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(offset)
+        return file.read(length)
 
 
 def _open_private(path: str, flags: int) -> int:

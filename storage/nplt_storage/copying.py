@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from nplt_storage.errors import BadEntry, ConversationNotFound
-from nplt_storage.facts.entries import AttachmentEntry, Entry, ForkedEntry, ToolResultsEntry
+from nplt_storage.facts.entries import (
+    AttachmentEntry,
+    Entry,
+    ForkedEntry,
+    RenamedEntry,
+    ToolResultsEntry,
+)
 from nplt_storage.facts.tool_calls import BlobReference, ToolCallResult
 from nplt_storage.linking import link_attachments
 from nplt_storage.store import Builder, ConversationStore, Origin
@@ -71,6 +77,8 @@ class NewFork:
     user: str
     created_at: datetime
     entry_id: str
+    name: RenamedEntry | None = None
+    """A draft with an id of its own; without one it is called as it was."""
 
 
 async def fork(
@@ -104,8 +112,11 @@ async def fork(
         copy = _Copy(store, session_id, builder)
         await copy.take(through=at_seq)
         await copy.bring(bring)
-        await builder.add([forked])
-    return replace(copy.result(), head_seq=forked.seq)
+        begun: list[Entry] = [forked]
+        if new.name is not None:
+            begun.append(replace(new.name, seq=forked.seq + 1, timestamp=new.created_at))
+        await builder.add(begun)
+    return replace(copy.result(), head_seq=begun[-1].seq)
 
 
 class _Copy:

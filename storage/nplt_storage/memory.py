@@ -224,8 +224,10 @@ class MemoryStore:
                 del self._trash[deleted_id]
         self._trash[session_id] = now, self._kept.pop(session_id)
 
-    async def undelete(self, session_id: str) -> None:
+    async def undelete(self, session_id: str, *, user: str | None = None) -> None:
         if session_id not in self._trash:
+            raise ConversationNotFound(session_id)
+        if user not in (None, self._trash[session_id][1].row.user):
             raise ConversationNotFound(session_id)
         self._check_free(session_id)
         _, self._kept[session_id] = self._trash.pop(session_id)

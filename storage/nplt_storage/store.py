@@ -140,7 +140,9 @@ class ConversationStore(Protocol):
         """To the trash, where the backend has one."""
         ...
 
-    async def undelete(self, session_id: str) -> None: ...
+    async def undelete(self, session_id: str, *, user: str | None = None) -> None:
+        """With `user`: if it is theirs; else it is not found, and stays where it is."""
+        ...
 
     # All of them
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from nplt_storage.attachments import NOBODYS
 from nplt_storage.care.drift import CatalogueAsFound
 from nplt_storage.care.examining import Examination, examine_file
 from nplt_storage.care.findings import Finding, note
@@ -245,6 +246,6 @@ def _names_in(directory: Path) -> list[str]:
 
 def _stray_attachments(files: Path, by_id: dict[str, list[str]]) -> Iterator[Finding]:
     for name in _names_in(files):
-        if name not in by_id:
+        if name not in by_id and name != NOBODYS:
             message = f"attachments of conversation {name}, which is not here"
             yield replace(note("no_owner", message), file=f"{files.name}/{name}")

@@ -7,10 +7,12 @@ about the file is one sentence, and the store is as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import anyio.to_thread
 
 from nplt_storage.care.attaching import bringing_into
 from nplt_storage.care.migrating import difference
@@ -39,12 +41,16 @@ async def import_file(
     files: Path | None,
     user: str | None = None,
     new_id: Callable[[], str] = new_session_id,
+    is_taken_elsewhere: Callable[[str], Awaitable[bool]] | None = None,
 ) -> Imported:
     """Raises `StorageError`. `user` is whose it is to be, if not who the file says;
-    `files` where attachments are kept, where they are."""
-    with opened_source(path) as source:
+    `files` where attachments are kept, where they are. An id may be taken by what this
+    store knows nothing of."""
+    async with _opened(path) as source:
         own_id = usable_id(source)
         is_taken = own_id is not None and await store.row(own_id) is not None
+        if own_id is not None and not is_taken and is_taken_elsewhere is not None:
+            own_id = None if await is_taken_elsewhere(own_id) else own_id
         session_id = own_id if own_id is not None and not is_taken else new_id()
         origin = await source.origin(session_id)
         origin = origin if user is None else replace(origin, user=user)
@@ -67,6 +73,16 @@ async def import_file(
         taken_id=own_id if is_taken else None,
         missing=copied.missing,
     )
+
+
+@asynccontextmanager
+async def _opened(path: Path) -> AsyncIterator[FileSource]:
+    """Looked through in a thread: it may be long."""
+    async with AsyncExitStack() as stack:
+        opening = opened_source(path)
+        source = await anyio.to_thread.run_sync(opening.__enter__)
+        stack.push(opening)
+        yield source
 
 
 async def _holds_it(

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from nplt_storage.conversation.attached import attachments_of
 from nplt_storage.conversation.cutting import cut_to_fit, size_as_json
 from nplt_storage.conversation.standing import Ranges
 from nplt_storage.conversation.views import MessageEntry, ResultsByCall, chat_message
@@ -25,6 +26,7 @@ from nplt_storage.facts.entries import (
     Entry,
     FaultEntry,
     ForkedEntry,
+    ModelInputEntry,
     ModelOutputEntry,
     ToolResultsEntry,
 )
@@ -84,11 +86,12 @@ class EntrySource(Protocol):
 
 def read_page(query: PageQuery, source: EntrySource, hidden: Ranges = ()) -> MessagePage:
     """`hidden`: what does not stand in this conversation, as its row says."""
+    shown: EntrySource = source
     if query.view == "messages" and hidden:
-        source = WhatStands(source, hidden)
+        shown = WhatStands(source, hidden)
     else:
         hidden = ()
-    return _PageBuilder(query, source, hidden).build()
+    return _PageBuilder(query, shown, hidden, whole=source).build()
 
 
 class WhatStands:
@@ -108,6 +111,7 @@ class WhatStands:
         yield from self._source.before(seq)
 
     def after(self, seq: int) -> Iterator[Entry]:
+        seq = max(seq, 0)
         for first, last in self._hidden:
             if last > seq:
                 if first > seq + 1:
@@ -124,9 +128,12 @@ def _until(entries: Iterator[Entry], seq: int) -> Iterator[Entry]:
 
 
 class _PageBuilder:
-    def __init__(self, query: PageQuery, source: EntrySource, hidden: Ranges) -> None:
+    def __init__(
+        self, query: PageQuery, source: EntrySource, hidden: Ranges, *, whole: EntrySource
+    ) -> None:
         self._query = query
         self._source = source
+        self._whole = whole
         self._finder = _ResultFinder(source, hidden)
         self._room = query.max_bytes
         self._newer: list[tuple[int, JsonObject]] = []
@@ -205,7 +212,10 @@ class _PageBuilder:
         if self._query.view == "entries" or not isinstance(entry, MessageEntry):
             return entry_as_json(entry)
         results = self._finder.results_for(entry)
-        return chat_message(entry, results, self._query.detail).as_json()
+        message = chat_message(entry, results, self._query.detail).as_json()
+        if isinstance(entry, ModelInputEntry) and entry.attachments:
+            message["attachments"] = attachments_of(entry, self._whole.before(entry.seq))
+        return message
 
 
 class _ResultFinder:

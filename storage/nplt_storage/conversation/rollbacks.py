@@ -55,7 +55,7 @@ def rollback_draft(
     to_seq: int, *, held: Held, hidden: Ranges, standing: Standing, before: Before
 ) -> RollbackEntry:
     """`NotInReach` if what is held does not tell; anything else is `rules`' business."""
-    if to_seq <= before.trimmed_through:
+    if before.trimmed_through and to_seq <= before.trimmed_through:
         raise BadEntry(f"entry {to_seq} is no longer kept")
     way = _way_back(to_seq, held, hidden)
     if way.joins_at < before.first_seq - 1:

@@ -99,7 +99,8 @@ def _open_turn(entry: Entry, turns: Turns) -> Turn:
 
 
 def _check_rollback(entry: RollbackEntry, turns: Turns, head_seq: int) -> None:
-    _check_there(entry, entry.to_seq, head_seq)
+    if entry.to_seq:  # 0: to before the first entry
+        _check_there(entry, entry.to_seq, head_seq)
     if entry.to_seq == head_seq:
         raise BadEntry(f"there is nothing after entry {head_seq} to take back")
     if turns.unfinished():

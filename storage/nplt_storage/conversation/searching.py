@@ -51,6 +51,10 @@ class SearchHit:
     timestamp: datetime
 
 
+def place_of_hit(hit: SearchHit) -> Place:
+    return (moment(hit.timestamp), hit.session_id, hit.seq)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPage:
     """Newest first."""

@@ -42,6 +42,7 @@ _SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _CHOICES = {
     "model_output.state": ("completed", "interrupted", "failed"),
     "fault.state": ("interrupted", "failed"),
+    "approval.state": ("asked", "allowed", "denied"),
     "model_output.parts.kind": ("text", "reasoning", "call", "opaque"),
     "result.status": ("success", "failed", "skipped"),
 }

@@ -20,6 +20,7 @@
     archived            system      whether it is kept out of everyday lists
     model_switched      system      the model of the turns from here on
     attachment          system      a file was stored beside the conversation
+    approval            system      people were asked about a tool call, or have answered
 
 A draft carries no number, id or time; the history stamps it. A kind this
 version does not know is an `UnknownEntry`: kept whole, shown to nobody.
@@ -40,6 +41,7 @@ Role: TypeAlias = Literal["user", "assistant", "system"]
 OutputState: TypeAlias = Literal["completed", "interrupted", "failed"]
 PartKind: TypeAlias = Literal["text", "reasoning", "call", "opaque"]
 FaultState: TypeAlias = Literal["interrupted", "failed"]
+ApprovalState: TypeAlias = Literal["asked", "allowed", "denied"]
 
 UNSTAMPED: Final = datetime.min.replace(tzinfo=UTC)
 
@@ -311,6 +313,25 @@ class AttachmentEntry(HistoryEntry):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalEntry(HistoryEntry):
+    """One when people are asked, one when it is decided, under the same `approval_id`."""
+
+    kind: ClassVar[str] = "approval"
+
+    approval_id: str
+    tool_call_id: str
+    tool_name: str
+    state: ApprovalState
+    expires_at: datetime | None = None
+    """Until when they may answer."""
+    decided_by: str | None = None
+    """The user; `None`: nobody did, and `reason` says what happened instead."""
+    reason: str | None = None
+    remember: bool = False
+    """The decision holds for further calls of that tool in this conversation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownEntry(HistoryEntry):
     """`fields` holds everything of the line beside the shared ones, in its order."""
 
@@ -339,5 +360,6 @@ Entry: TypeAlias = (
     | ArchivedEntry
     | ModelSwitchedEntry
     | AttachmentEntry
+    | ApprovalEntry
     | UnknownEntry
 )

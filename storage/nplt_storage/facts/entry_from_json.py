@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from nplt_storage.facts.entries import (
+    ApprovalEntry,
     ArchivedEntry,
     AttachmentEntry,
     CheckpointEntry,
@@ -194,6 +195,21 @@ def _attachment(shape: Shape, shared: _Shared) -> Entry:
     )
 
 
+def _approval(shape: Shape, shared: _Shared) -> Entry:
+    asks = shape.text_or_none("expires_at") is not None
+    return ApprovalEntry(
+        approval_id=shape.text("approval_id"),
+        tool_call_id=shape.text("tool_call_id"),
+        tool_name=shape.text("tool_name"),
+        state=shape.one_of("state", ("asked", "allowed", "denied")),
+        expires_at=shape.time("expires_at") if asks else None,
+        decided_by=shape.text_or_none("decided_by"),
+        reason=shape.text_or_none("reason"),
+        remember=shape.flag("remember"),
+        **shared,
+    )
+
+
 def _model_switched(shape: Shape, shared: _Shared) -> Entry:
     return ModelSwitchedEntry(
         model=shape.text("model"), previous_model=shape.text_or_none("previous_model"), **shared
@@ -286,6 +302,7 @@ _READERS: dict[str, Callable[[Shape, _Shared], Entry]] = {
     ToolResultsEntry.kind: _tool_results,
     FaultEntry.kind: _fault,
     AttachmentEntry.kind: _attachment,
+    ApprovalEntry.kind: _approval,
     ModelSwitchedEntry.kind: _model_switched,
     DebugEntry.kind: _debug,
     SystemInstructionEntry.kind: lambda shape, shared: SystemInstructionEntry(

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from nplt_storage.facts.entries import (
+    ApprovalEntry,
     CheckpointEntry,
     CompactionEntry,
     Entry,
@@ -96,6 +97,8 @@ def _own_fields(entry: Entry) -> dict[str, Any]:
             own |= _epoch_fields(entry)
         case WidgetEntry():
             own |= {"widget": entry.widget, "state": dict(entry.state)}
+        case ApprovalEntry():
+            own |= _approval_fields(entry)
         case CheckpointEntry():
             own["state"] = dict(entry.state)
         case _:
@@ -154,6 +157,21 @@ def _epoch_fields(entry: EpochEntry) -> dict[str, Any]:
     for name in ("omitted_through", "gist_through", "summary_through", "budget_tokens", "screen"):
         if value := getattr(entry, name):
             own[name] = value
+    return own
+
+
+def _approval_fields(entry: ApprovalEntry) -> dict[str, Any]:
+    own: dict[str, Any] = {
+        "approval_id": entry.approval_id,
+        "tool_call_id": entry.tool_call_id,
+        "tool_name": entry.tool_name,
+        "state": entry.state,
+    }
+    if entry.expires_at is not None:
+        own["expires_at"] = time_as_text(entry.expires_at)
+    own |= _some(decided_by=entry.decided_by, reason=entry.reason)
+    if entry.remember:
+        own["remember"] = True
     return own
 
 

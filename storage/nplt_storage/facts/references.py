@@ -26,7 +26,9 @@ def wrong_reference(entry: Entry) -> str | None:
         return None
     match entry:
         case RollbackEntry():
-            return _wrong(entry, entry.to_seq) or _wrong_state(entry)
+            # 0: to before the first entry.
+            wrong = _wrong(entry, entry.to_seq) if entry.to_seq else None
+            return wrong or _wrong_state(entry)
         case EpochEntry():
             return _wrong_reach(entry)
         case CompactionEntry():

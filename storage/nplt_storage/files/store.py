@@ -161,10 +161,10 @@ class JsonFileStore:
                     self._desk.forget(session_id)
         await self._empty_trash_once_a_day(at)
 
-    async def undelete(self, session_id: str) -> None:
+    async def undelete(self, session_id: str, *, user: str | None = None) -> None:
         with self._desk.alone_with_new(session_id):
             names = await self._workshop.threads.write(
-                lambda: self._workshop.trash.take_back(session_id)
+                lambda: self._workshop.trash.take_back(session_id, user=user)
             )
             with anyio.CancelScope(shield=True):
                 await self._desk.take_in(session_id, names)

@@ -14,19 +14,24 @@ merged, for in them equal names hold equal bytes. Everything here blocks.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final
 
 from nplt_storage.data_directory import DataDirectory
 from nplt_storage.errors import ConversationExists, ConversationNotFound
+from nplt_storage.file_operations import read_all
 from nplt_storage.files.access import plain_errors
 from nplt_storage.files.disk import Disk
+from nplt_storage.files.layout import LOCAL_USER, BadHeader, LaterFormat
 from nplt_storage.files.names import companion_of, companions, is_blobs, session_id_of
+from nplt_storage.files.recovery import read_header
 
 log = logging.getLogger(__name__)
 
@@ -65,15 +70,16 @@ class Trash:
                 disk.sync_directory(self._directory.files)
                 disk.sync_directory(folder)
 
-    def take_back(self, session_id: str) -> list[str]:
-        """The names its files have again: those of the latest deletion."""
+    def take_back(self, session_id: str, *, user: str | None = None) -> list[str]:
+        """The names its files have again: those of the latest deletion, if it was that
+        user's."""
         disk, history, files = self._disk, self._directory.history, self._directory.files
         with plain_errors(session_id):
             folder = self._latest(session_id)
             names = disk.names_in(folder)
             whole = [name for name in names if session_id_of(name) == session_id]
             there = set(disk.names_in(history))
-            if not whole:
+            if not whole or user not in (None, self._user_of(folder / whole[0])):
                 raise ConversationNotFound(session_id)
             if any(session_id_of(name) == session_id for name in there):
                 raise ConversationExists(session_id)
@@ -114,6 +120,18 @@ class Trash:
         for name in old:
             self._disk.remove_tree(self._directory.trash / name)
         return len(old)
+
+    def _user_of(self, path: Path) -> str:
+        """Who wrote it; of a file that does not say, the one there is without names."""
+        descriptor = self._disk.open(path, os.O_RDONLY)
+        try:
+            size = self._disk.size(descriptor)
+            header, _ = read_header(partial(_read, self._disk, descriptor), size)
+        except (BadHeader, LaterFormat):
+            return LOCAL_USER
+        finally:
+            self._disk.close(descriptor)
+        return header.user
 
     def _put_companions(self, names: Sequence[str], paths: Sequence[Path], folder: Path) -> None:
         beside = [name for path in paths for name in companions(names, path)]
@@ -159,6 +177,10 @@ class Trash:
         """The oldest deletion first."""
         names = self._disk.names_in(self._directory.trash)
         return sorted((name for name in names if _FOLDER.fullmatch(name)), key=_age_key)
+
+
+def _read(disk: Disk, descriptor: int, offset: int, length: int) -> bytes:
+    return read_all(disk, descriptor, length, offset)
 
 
 @contextmanager

@@ -269,8 +269,9 @@ DROP: Final = _COMMON + "drop(base)\nreturn 'done'\n"
 UNDELETE: Final = (
     _COMMON
     + """
-local trash, ttl = KEYS[3], ARGV[1]
+local trash, ttl, user = KEYS[3], ARGV[1], ARGV[2]
 if redis.call('EXISTS', trash .. ':meta') == 0 then return 'gone' end
+if user and redis.call('HGET', trash .. ':meta', 'user') ~= user then return 'gone' end
 if redis.call('EXISTS', meta) == 1 then return 'taken' end
 move(trash, base)
 redis.call('ZADD', list_of_its_user(), 0, redis.call('HGET', meta, 'place'))

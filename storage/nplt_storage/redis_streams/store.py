@@ -210,10 +210,11 @@ class RedisStore:
         if writer := self._writers.pop(session_id, None):
             writer.is_lost()
 
-    async def undelete(self, session_id: str) -> None:
+    async def undelete(self, session_id: str, *, user: str | None = None) -> None:
         trash = self._keyspace.in_trash(session_id).base
         ttl = self._limits.ttl_milliseconds
-        await self._run(scripts.UNDELETE, session_id, ttl, also=trash)
+        whose = () if user is None else (user,)
+        await self._run(scripts.UNDELETE, session_id, ttl, *whose, also=trash)
 
     # All of them
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from nplt_storage.errors import BadEntry
 from nplt_storage.facts.entries import (
+    ApprovalEntry,
     ArchivedEntry,
     AttachmentEntry,
     CheckpointEntry,
@@ -122,6 +123,7 @@ def _one_of_each() -> list[Entry]:
         ArchivedEntry(archived=True),
         ModelSwitchedEntry(model="p/n", previous_model="p/m"),
         AttachmentEntry(file_id="f" * 32, filename="a.txt", size=3, sha256="0" * 64),
+        ApprovalEntry(approval_id="a", tool_call_id="c", tool_name="t", state="asked"),
     ]
 
 

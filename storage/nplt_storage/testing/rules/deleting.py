@@ -74,6 +74,18 @@ async def an_undeleted_conversation_is_as_it_was(make: StoreMaker) -> None:
 
 
 @RULES.add
+async def only_ones_own_is_brought_back(make: StoreMaker) -> None:
+    store = await make.store()
+    await (await Writer.create(make, store)).write(prompt("t1"))
+    await store.delete("s1")
+    with refused(ConversationNotFound, what="undeleting another user's"):
+        await store.undelete("s1", user="eve")
+    expect_equal(await ids_of(store), [], "the list")
+    await store.undelete("s1", user="ada")
+    expect_equal(await ids_of(store), ["s1"], "the list after undeleting")
+
+
+@RULES.add
 async def undeleting_replaces_nothing(make: StoreMaker) -> None:
     store = await make.store()
     writer = await Writer.create(make, store)

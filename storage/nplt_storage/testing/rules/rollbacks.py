@@ -62,6 +62,23 @@ async def rows_and_searches_follow_a_rollback(make: StoreMaker) -> None:
 
 
 @RULES.add
+async def everything_can_be_taken_back(make: StoreMaker) -> None:
+    store = await make.store()
+    writer = await Writer.create(make, store)
+    await writer.turns(1, 2)
+    await writer.write(writer.history.rollback_to(0))
+    expect_equal(numbers_in(await all_messages(store)), [], "the messages")
+    expect_equal((await row_of(store)).message_count, 0, "the count in the row")
+    await writer.record.close()
+    again = Writer.of(make, await store.open("s1"))
+    expect_equal(list(again.history.standing), [], "what stands")
+    await again.turns(3, 3)
+    wanted = messages_among(again.history.standing)
+    expect_equal(wanted[0], again.history.standing[0].seq, "the first that stands")
+    expect_equal(numbers_in(await all_messages(store)), wanted, "the messages after it")
+
+
+@RULES.add
 async def it_is_opened_as_it_stands(make: StoreMaker) -> None:
     store = await make.store()
     writer = await Writer.create(make, store)
