@@ -98,6 +98,11 @@ class ModelOutputAccumulator:
         return "".join(self._reasoning)
 
     @property
+    def has_begun(self) -> bool:
+        """A piece of an answer was there, be it only a thought."""
+        return bool(self._parts)
+
+    @property
     def is_empty(self) -> bool:
         """Nothing that could be remembered: no text and no call."""
         return not self._calls and not self.text.strip()

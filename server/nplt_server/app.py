@@ -25,9 +25,8 @@ import anyio
 import anyio.abc
 
 from nplt_protocol.codes import ErrorCode
-from nplt_protocol.errors import RequestError
 from nplt_protocol.events import SessionEvent
-from nplt_server import __version__, house_rules
+from nplt_server import house_rules
 from nplt_server.connections.front_desk import FrontDesk
 from nplt_server.connections.listener import Listener, bind, server_tls
 from nplt_server.connections.premises import Premises
@@ -39,13 +38,12 @@ from nplt_server.conversations.library import Library
 from nplt_server.conversations.registry import Registry
 from nplt_server.equipment import Equipment, equip
 from nplt_server.errors import CannotServe, ConfigurationError
+from nplt_server.first_words import greeting
 from nplt_server.histories import open_library
-from nplt_server.providers.base import Provider
-from nplt_server.providers.offline import OfflineProvider
+from nplt_server.providers.building import build_router
 from nplt_server.providers.router import ProviderRouter
-from nplt_server.providers.scripted import ScriptedProvider, load_function
 from nplt_server.reception import Reception
-from nplt_server.settings import OfflineSettings, PythonSettings, Settings
+from nplt_server.settings import Settings
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.conversation.row_lists import RowQuery
 from nplt_storage.errors import ConversationReadOnly
@@ -54,6 +52,7 @@ from nplt_storage.ids import new_entry_id, new_session_id
 log = logging.getLogger(__name__)
 
 _INTERRUPT_SECONDS_MAX = 3.0
+_PROVIDERS_SECONDS_MAX = 2.0
 _LAST_RESORT_SECONDS = 6.5
 """After the time turns are given to end: what still holds the process up (a function
 that blocks, a child that won't go) holds nothing that was promised."""
@@ -141,6 +140,7 @@ class Server:
             conversation.audience.emit(
                 SessionEvent(session_id=conversation.session_id, event="shutdown")
             )
+            conversation.set_aside("the server is shutting down")
         with anyio.move_on_after(self._settings.limits.drain_seconds_max) as self._patience:
             # Quiet: no turn runs and every line is written. Prompts that only
             # wait are on disk and can be left for the next start.
@@ -196,6 +196,9 @@ async def serve(settings: Settings, ready: Callable[[Server], None]) -> None:
     finally:
         with anyio.CancelScope(shield=True):
             await library.close()
+        # What was promised is kept by now: who does not let go is left behind.
+        with anyio.move_on_after(_PROVIDERS_SECONDS_MAX, shield=True):
+            await router.aclose()
 
 
 async def _within(scope: anyio.CancelScope, work: Callable[[], Awaitable[None]]) -> None:
@@ -225,6 +228,7 @@ def _furnish(
         new_entry_id=new_entry_id,
         spawn=spawn,
         places=TurnPlaces(conversation_limits),
+        approvals=house_rules.approval_rules(settings),
     )
     return Premises(
         household=household,
@@ -232,29 +236,11 @@ def _furnish(
         front_desk=FrontDesk(
             users=Users({user.name: user.token_sha256 for user in settings.users}),
             limits=house_rules.connection_limits(limits),
-            greeting=_greeting(router),
+            greeting=greeting(router.default_model, settings.providers),
         ),
         limits_as_json=house_rules.told_to_clients(limits),
         started_at=anyio.current_time(),
     )
-
-
-def build_router(settings: Settings) -> ProviderRouter:
-    providers = [_provider(each) for each in settings.providers]
-    try:
-        return ProviderRouter(providers, default_model=settings.default_model)
-    except RequestError as error:
-        raise ConfigurationError([f"default_model: {error.message}"]) from None
-
-
-def _provider(settings: OfflineSettings | PythonSettings) -> Provider:
-    match settings:
-        case OfflineSettings():
-            return OfflineProvider(settings.id, words_per_second=settings.words_per_second)
-        case PythonSettings():
-            return ScriptedProvider(
-                load_function(settings.function), provider_id=settings.id, models=settings.models
-            )
 
 
 def _open_reception(
@@ -269,14 +255,6 @@ def _open_reception(
         tls=tls,
         handshake_seconds_max=settings.limits.hello_seconds_max,
         spawn=spawn,
-    )
-
-
-def _greeting(router: ProviderRouter) -> str:
-    return f"nplt {__version__}: {router.default_model} answers" + (
-        " (no provider is configured, so it only echoes what you say)."
-        if router.models == ("offline/echo",)
-        else "."
     )
 
 

@@ -74,11 +74,12 @@ def _tree(flags: dict[str, Any]) -> dict[str, Any]:
 def _serve(config: Path | None, flags: dict[str, Any], *, check: bool) -> int:
     import anyio
 
-    from nplt_server.app import Server, build_router, run_until_signalled, utc_now
+    from nplt_server.app import Server, run_until_signalled, utc_now
     from nplt_server.commands.surroundings import forget_stdout
     from nplt_server.equipment import equip
     from nplt_server.histories import check_histories
     from nplt_server.logs import configure_logging
+    from nplt_server.providers.building import build_router
     from nplt_server.settings_sources import load_settings
 
     def announce(server: Server) -> None:

@@ -6,20 +6,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
-from nplt_protocol.errors import RequestError
 from nplt_server.conversations.thinking import ContextRules, Thinking
 from nplt_server.errors import ConfigurationError
-from nplt_server.providers.model_facts import (
-    CONTEXT_TOKENS,
-    OFFLINE_CONTEXT_TOKENS,
-    ModelFacts,
-)
+from nplt_server.providers.knowing import facts_of_models
 from nplt_server.providers.router import ProviderRouter
-from nplt_server.settings import McpServerSettings, ModelSettings, OfflineSettings, Settings
-from nplt_server.tokens.prices import ModelPrices
+from nplt_server.settings import McpServerSettings, Settings
 from nplt_server.tools.base import Tool, ToolPolicy
 from nplt_server.tools.builtin import builtin_tools
 from nplt_server.tools.mcp.config import McpServerConfig
@@ -62,13 +56,14 @@ class _AllTools:
 
 def equip(settings: Settings, router: ProviderRouter, clock: Callable[[], datetime]) -> Equipment:
     thinking = Thinking(
-        models=_models(settings),
+        models=facts_of_models(settings),
         rules=ContextRules(
             policy=settings.context.policy,
             threshold=settings.context.threshold,
             keep=settings.context.keep,
         ),
-        summarizer=_checked_role(settings.roles.summarizer, router),
+        summarizer=settings.roles.summarizer,
+        namer=settings.roles.summarizer,
         summary_seconds_max=settings.limits.summary_seconds_max,
     )
     for name in settings.models:
@@ -94,37 +89,6 @@ def equip(settings: Settings, router: ProviderRouter, clock: Callable[[], dateti
         calls_max=settings.limits.tool_calls_per_step_max,
     )
     return Equipment(thinking=thinking, runner=runner, mcp_servers=servers)
-
-
-def _models(settings: Settings) -> dict[str, ModelFacts]:
-    offline = ModelFacts(context_tokens=OFFLINE_CONTEXT_TOKENS, counts_tokens=False)
-    known = {
-        f"{provider.id}/echo": offline
-        for provider in settings.providers
-        if isinstance(provider, OfflineSettings)
-    }
-    told = {name: _facts(model) for name, model in settings.models.items()}
-    return known | {
-        name: replace(facts, counts_tokens=name not in known) for name, facts in told.items()
-    }
-
-
-def _facts(model: ModelSettings) -> ModelFacts:
-    prices = None
-    if model.price_in is not None and model.price_out is not None:
-        prices = ModelPrices.of(model.price_in, model.price_out, model.price_cached)
-    return ModelFacts(
-        context_tokens=model.context_tokens or CONTEXT_TOKENS,
-        output_tokens=model.output_tokens,
-        prices=prices,
-    )
-
-
-def _checked_role(model: str | None, router: ProviderRouter) -> str | None:
-    try:
-        return None if model is None else router.check(model)
-    except RequestError as error:
-        raise ConfigurationError([f"roles.summarizer: {error.message}"]) from None
 
 
 def _configs(settings: Settings) -> list[McpServerConfig]:

@@ -5,6 +5,7 @@
         CannotServe             port or data directory is taken: exit 1
         ProviderError           a model could not answer; the turn ends `failed`
             ProviderUnavailable     later may be better
+                ProviderPaused          it failed too often of late: it was not asked
             ProviderUnauthorized    the operator must mend the key
             ProviderRefused         the same prompt will be refused again
                 RequestTooLarge         less of the context may be taken
@@ -72,6 +73,14 @@ class ProviderUnavailable(ProviderError):
         """It had its time: asking the same again would take as long."""
 
 
+class ProviderPaused(ProviderUnavailable):
+    def __init__(self, *, retry_after: float) -> None:
+        super().__init__(
+            "the provider failed several times in a row and is left alone for a while",
+            retry_after=retry_after,
+        )
+
+
 class ProviderUnauthorized(ProviderError):
     pass
 
@@ -84,13 +93,19 @@ class ProviderRefused(ProviderError):
         message: str,
         *,
         message_index: int | None = None,
+        block_index: int | None = None,
         entry_seqs: tuple[int, ...] = (),
+        is_of_request: bool = False,
     ) -> None:
         super().__init__(message)
         self.message_index = message_index
         """The message of the request that the provider named."""
+        self.block_index = block_index
+        """And the block of that message, if it named one."""
         self.entry_seqs = entry_seqs
-        """The entries that message shows."""
+        """The entries that are shown there."""
+        self.is_of_request = is_of_request
+        """What was sent is what it does not take, rather than where, or what came of it."""
 
 
 class RequestTooLarge(ProviderRefused):

@@ -6,9 +6,9 @@ from nplt_protocol.json_values import JsonObject
 from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX, WireLimits
 from nplt_server.connections.front_desk import ConnectionLimits
 from nplt_server.connections.uploads import UploadLimits
-from nplt_server.conversations.household import ConversationLimits
+from nplt_server.conversations.household import ApprovalRules, ConversationLimits
 from nplt_server.conversations.turn import TurnLimits
-from nplt_server.settings import Limits
+from nplt_server.settings import Limits, Settings
 
 
 def wire_limits(limits: Limits, *, need_tokens: bool) -> WireLimits:
@@ -53,6 +53,13 @@ def turn_limits(limits: Limits) -> TurnLimits:
         call_seconds_max=limits.call_seconds_max,
         turn_seconds_max=limits.turn_seconds_max,
         result_bytes_max=limits.tool_result_bytes_max,
+    )
+
+
+def approval_rules(settings: Settings) -> ApprovalRules:
+    return ApprovalRules(
+        seconds_max=settings.limits.approval_seconds_max,
+        wait_when_alone=settings.approvals.wait_when_alone,
     )
 
 

@@ -24,6 +24,8 @@ from nplt_server.debug import CATEGORIES, LOGGERS, switch_categories
 wire_log = logging.getLogger("nplt.wire")
 
 VALUE_CHARACTERS_MAX = 200
+_TOO_TALKATIVE = ("asyncio", "openai", "anthropic", "httpx2", "httpcore2")
+"""Other people's loggers, which at debug show whole requests, prompts and headers."""
 
 
 def configure_logging(level: str, *, log_format: Literal["text", "json"] = "text") -> None:
@@ -32,7 +34,8 @@ def configure_logging(level: str, *, log_format: Literal["text", "json"] = "text
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    for name in _TOO_TALKATIVE:
+        logging.getLogger(name).setLevel(logging.WARNING)
     switch_categories(os.environ.get("NPLT_DEBUG", ""))
 
 

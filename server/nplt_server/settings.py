@@ -11,23 +11,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import platformdirs
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
-HomePath = Annotated[Path, AfterValidator(Path.expanduser)]
-PositiveInt = Annotated[int, Field(ge=1)]
-PositiveFloat = Annotated[float, Field(gt=0)]
-
-
-class Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+from nplt_server.provider_settings import ProviderSettings
+from nplt_server.settings_parts import HomePath, Name, Part, PositiveFloat, PositiveInt
 
 
 class Tls(Part):
@@ -50,24 +37,6 @@ class Listen(Part):
             return False
 
 
-class OfflineSettings(Part):
-    id: Name = "offline"
-    type: Literal["offline"] = "offline"
-    words_per_second: Annotated[float, Field(ge=0)] = 30.0
-
-
-class PythonSettings(Part):
-    """A model that is a Python function: `function` names it, as package.module:name."""
-
-    id: Name
-    type: Literal["python"]
-    function: Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
-    models: Annotated[tuple[Name, ...], Field(min_length=1)] = ("model",)
-
-
-ProviderSettings = Annotated[OfflineSettings | PythonSettings, Field(discriminator="type")]
-
-
 class ModelSettings(Part):
     """What is known of one model; prices are US dollars per million tokens."""
 
@@ -76,6 +45,8 @@ class ModelSettings(Part):
     price_in: Annotated[float, Field(ge=0)] | None = None
     price_out: Annotated[float, Field(ge=0)] | None = None
     price_cached: Annotated[float, Field(ge=0)] | None = None
+    images: bool | None = None
+    """Whether it can be shown pictures."""
 
 
 class RoleSettings(Part):
@@ -98,11 +69,17 @@ class ContextSettings(Part):
 ToolPolicy = Literal["allow", "ask", "deny"]
 
 
+class ApprovalSettings(Part):
+    wait_when_alone: bool = False
+    """Whether a tool that must be asked about waits for someone to come, where nobody
+    is there who could answer; if not, it is denied at once."""
+
+
 class McpServerSettings(Part):
     command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     url: str | None = None
-    env: dict[str, str] = {}
-    headers: dict[str, str] = {}
+    env: dict[str, str] = Field(default_factory=dict)
+    headers: dict[str, str] = Field(default_factory=dict)
     cwd: HomePath | None = None
     policy: ToolPolicy = "ask"
     """For all its tools; `tools` may say otherwise for one."""
@@ -181,9 +158,14 @@ class Limits(Part):
     turns_per_user_max: PositiveInt = 8
     turns_max: PositiveInt = 64
     call_seconds_max: PositiveFloat = 300.0
+    connect_seconds_max: PositiveFloat = 5.0
+    first_token_seconds_max: PositiveFloat = 120.0
+    gap_seconds_max: PositiveFloat = 60.0
+    retries_max: Annotated[int, Field(ge=0, le=10)] = 2
     turn_seconds_max: PositiveFloat = 1_800.0
     summary_seconds_max: PositiveFloat = 60.0
     tool_seconds_max: PositiveFloat = 30.0
+    approval_seconds_max: PositiveFloat = 300.0
     tool_result_bytes_max: Annotated[int, Field(ge=1_024)] = 32 * 1024
     tools_at_once_max: PositiveInt = 4
     tool_calls_per_step_max: PositiveInt = 8
@@ -195,13 +177,16 @@ class Settings(Part):
     listen: Listen = Listen()
     data_dir: HomePath = Field(default_factory=lambda: Path(platformdirs.user_data_dir("nplt")))
     default_model: str | None = None
-    providers: tuple[ProviderSettings, ...] = (OfflineSettings(),)
-    models: dict[str, ModelSettings] = {}
+    providers: tuple[ProviderSettings, ...] = ()
+    """None: whoever the environment has a key for, the local model, offline/echo."""
+    models: dict[str, ModelSettings] = Field(default_factory=dict)
     roles: RoleSettings = RoleSettings()
+    fallback: tuple[str, ...] = ()
     context: ContextSettings = ContextSettings()
-    tools: dict[str, ToolPolicy] = {}
+    tools: dict[str, ToolPolicy] = Field(default_factory=dict)
+    approvals: ApprovalSettings = ApprovalSettings()
     tool_roots: tuple[HomePath, ...] = ()
-    mcp_servers: dict[Name, McpServerSettings] = {}
+    mcp_servers: dict[Name, McpServerSettings] = Field(default_factory=dict)
     histories: tuple[HistorySettings, ...] = (HistorySettings(id="main"),)
     graph: GraphSettings | None = None
     users: tuple[UserSettings, ...] = ()
@@ -253,8 +238,6 @@ class Settings(Part):
             found.append("context.keep must be smaller than context.threshold")
         if not self.histories:
             found.append("histories is empty: nothing could be remembered")
-        if not self.providers:
-            found.append("providers is empty: nobody could answer")
         is_private = self.listen.is_loopback or (self.users and self.listen.tls)
         if not is_private and not self.insecure:
             found.append(

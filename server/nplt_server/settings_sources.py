@@ -8,7 +8,7 @@ variable or the flag, and the nearest name there is.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,6 +19,9 @@ import platformdirs
 from pydantic import BaseModel, ValidationError
 
 from nplt_server.errors import ConfigurationError
+from nplt_server.provider_checks import provider_mistakes
+from nplt_server.provider_settings import PROVIDER_KINDS
+from nplt_server.providers.finding import found_providers
 from nplt_server.settings import Settings
 
 Tree = dict[str, Any]
@@ -26,9 +29,6 @@ Tree = dict[str, Any]
 _NOT_OURS = {"SERVER", "TOKEN", "TOKEN_FILE", "DEBUG"}
 """NPLT_* variables that are the client's, or say something else."""
 
-
-_TAGS = ("offline", "python")
-"""Which kind of provider it was taken for: no key that anybody wrote."""
 
 _WORDS = {"tuple_type": "expected a list", "model_type": "expected keys and values"}
 
@@ -60,7 +60,12 @@ def load_settings(
         settings = Settings.model_validate(merged)
     except ValidationError as error:
         raise ConfigurationError([_sentence(item, layers) for item in error.errors()]) from None
-    if mistakes := settings.mistakes():
+    if not settings.providers:
+        settings = settings.model_copy(update={"providers": found_providers(environ)})
+    mistakes = settings.mistakes()
+    for place, said in provider_mistakes(settings, environ):
+        mistakes.append(f"{_told_place(list(place), layers)}: {said}")
+    if mistakes:
         raise ConfigurationError(mistakes)
     return settings
 
@@ -133,16 +138,36 @@ def _lay_over(below: Tree, above: Tree) -> None:
 
 
 def _sentence(item: Any, layers: list[Layer]) -> str:
-    path = [part for part in item["loc"] if part not in _TAGS]
+    path, kind = _without_kind(list(item["loc"]))
+    where = _told_place(path, layers)
+    match item["type"]:
+        case "extra_forbidden":
+            return f"{where}: unknown key{_hint(path[-1], _names_at(path[:-1], kind))}"
+        case "union_tag_invalid":
+            return f"{where}.type: there is no such type{_hint(item['ctx']['tag'], PROVIDER_KINDS)}"
+        case "union_tag_not_found":
+            return f"{where}: needs a type{_hint('', PROVIDER_KINDS)}"
+        case _:
+            pass
+    said = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
+    return f"{where}: {said[:1].lower()}{said[1:]}"
+
+
+def _hint(name: object, known: Collection[str]) -> str:
+    near = get_close_matches(str(name), known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+
+
+def _without_kind(path: list[Any]) -> tuple[list[Any], str | None]:
+    """Which kind of provider it was taken for is no key that anybody wrote."""
+    if path[:1] == ["providers"] and len(path) > 2 and path[2] in PROVIDER_KINDS:
+        return [*path[:2], *path[3:]], path[2]
+    return path, None
+
+
+def _told_place(path: list[Any], layers: list[Layer]) -> str:
     key = ".".join(str(part) for part in path)
-    where = _where(path, layers).format(key=_spelled(key, path, layers))
-    if item["type"] == "extra_forbidden":
-        known = _names_at(path[:-1])
-        near = get_close_matches(str(path[-1]), known, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
-        return f"{where}: unknown key{hint}"
-    said = _WORDS.get(item["type"]) or item["msg"][:1].lower() + item["msg"][1:]
-    return f"{where}: {said}"
+    return _where(path, layers).format(key=_spelled(key, path, layers))
 
 
 def _where(path: list[Any], layers: list[Layer]) -> str:
@@ -170,8 +195,10 @@ def _spelled(key: str, path: list[Any], layers: list[Layer]) -> str:
     return key
 
 
-def _names_at(path: list[Any]) -> list[str]:
+def _names_at(path: list[Any], kind: str | None) -> list[str]:
     """The keys the settings know at this place."""
+    if kind is not None and len(path) == 2:
+        return sorted(PROVIDER_KINDS[kind].model_fields)
     model: Any = Settings
     in_names = False
     for part in path:

@@ -417,20 +417,3 @@ def test_status_says_how_it_is_going(client: RawClient) -> None:
     assert status["turns"]["finished"] == {"completed": 1}
     assert status["storage"]["backend"] == "json"
     assert status["uptime"] >= 0
-
-
-@pytest.mark.parametrize("code", [0x1A, 0x1B, 0x1D, 0x33, 0x34, 0x36])
-def test_requests_of_later_versions_are_recognised_and_unsupported(
-    client: RawClient, code: int
-) -> None:
-    needed = {
-        "query": "x",
-        "approval_id": "x",
-        "decision": "allow",
-        "file_id": "x",
-        "to_seq": 1,
-        "seq": 1,
-    }
-    refusal = client.request(code, needed)
-    assert (refusal.type, refusal.json["code"]) == (ERROR, "unsupported")
-    assert client.ask("still here") == "still here"

@@ -44,7 +44,7 @@ REQUESTS: dict[type[ask.Request], st.SearchStrategy[ask.Request]] = {
         metadata=small_objects,
         attachments=st.lists(text, max_size=2).map(tuple),
         options=small_objects,
-        replace_from=st.none() | counts,
+        replace_from=st.none() | st.integers(1, 99),
     ),
     ask.Attach: st.builds(
         ask.Attach,
@@ -56,7 +56,13 @@ REQUESTS: dict[type[ask.Request], st.SearchStrategy[ask.Request]] = {
         observer=st.booleans(),
     ),
     ask.Detach: st.builds(ask.Detach),
-    ask.FileMetadata: st.builds(ask.FileMetadata, filename=words, size=counts, content_type=names),
+    ask.FileMetadata: st.builds(
+        ask.FileMetadata,
+        filename=words,
+        size=counts,
+        content_type=names,
+        purpose=st.sampled_from(["attachment", "import"]),
+    ),
     ask.ModelSwitch: st.builds(ask.ModelSwitch, model=st.none() | words),
     ask.HistoryRequest: st.builds(
         ask.HistoryRequest,
@@ -106,10 +112,16 @@ REQUESTS: dict[type[ask.Request], st.SearchStrategy[ask.Request]] = {
     ask.Compact: st.builds(ask.Compact, session_id=st.none() | words),
     ask.Tools: st.builds(ask.Tools, session_id=st.none() | words),
     ask.Usage: st.builds(ask.Usage, session_id=st.none() | words),
-    ask.FileGet: st.builds(ask.FileGet, file_id=text, offset=counts, length=st.none() | counts),
+    ask.FileGet: st.builds(
+        ask.FileGet,
+        file_id=text,
+        session_id=st.none() | words,
+        offset=counts,
+        length=st.none() | counts,
+    ),
     ask.Import: st.builds(ask.Import, document=st.none() | small_objects),
     ask.Rollback: st.builds(ask.Rollback, to_seq=counts, session_id=st.none() | words),
-    ask.Redact: st.builds(ask.Redact, seq=counts),
+    ask.Redact: st.builds(ask.Redact, seq=st.integers(1, 99), session_id=st.none() | words),
 }
 """Every structured request but FILE_DATA, which belongs to an upload."""
 
@@ -244,8 +256,32 @@ REPLIES: dict[type[ask.Request], st.SearchStrategy[say.Reply | JsonObject]] = {
         tokens_after=counts,
         compaction=st.none() | counts,
     ),
+    ask.Approval: st.builds(
+        say.ApprovalDecided,
+        approval_id=words,
+        decision=st.sampled_from(["allow", "deny"]),
+        decided_by=st.none() | text,
+    ),
     ask.Rollback: st.builds(say.RolledBack, session_id=words, head_seq=counts),
     ask.FileGet: st.builds(say.FilePiece, data=st.binary(max_size=20)),
+    ask.Search: st.builds(
+        say.SearchHits,
+        hits=st.lists(
+            st.builds(
+                say.SearchHit,
+                session_id=words,
+                name=text,
+                seq=counts,
+                role=text,
+                snippet=text,
+                timestamp=text,
+            ),
+            max_size=2,
+        ).map(tuple),
+        next_cursor=names,
+    ),
+    ask.Import: st.builds(say.Imported, session_id=words, messages=counts),
+    ask.Redact: st.builds(say.Redacted, seq=counts),
 }
 """By the request they answer; the requests not named here get any object."""
 
@@ -334,6 +370,9 @@ EVENTS: dict[type[told.Event], st.SearchStrategy[told.Event]] = {
         tool_name=text,
         arguments=small_objects,
         expires_at=text,
+        tool_call_id=names,
+        truncated=st.none() | st.just(True),
+        size=st.none() | counts,
     ),
     told.EntryAdded: st.builds(
         told.EntryAdded,

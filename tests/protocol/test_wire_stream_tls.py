@@ -22,6 +22,7 @@ from nplt_protocol.connection import (
     TextReceived,
 )
 from nplt_protocol.limits import WireLimits
+from nplt_protocol.replies import MessageRange
 from nplt_protocol.server_connection import NOT_TLS, ServerConnection
 from nplt_protocol.stream import FrameStream, open_stream
 
@@ -72,13 +73,14 @@ async def test_everything_is_said_over_tls_as_without(certificate: Path) -> None
         server.send(server.connection.send_welcome(hello.seq, WELCOME))
         await client.receive()
         long_text = "x" * 900_000
-        client.send(connection.send(ask.Search(query="x", cursor="c"))[1])
-        (search,) = await server.receive()
-        assert isinstance(search, RequestReceived)
-        server.send(server.connection.send_reply(search.type, search.seq, {"hits": long_text}))
+        client.send(connection.send(ask.HistoryRequest(seq=1))[1])
+        (asked,) = await server.receive()
+        assert isinstance(asked, RequestReceived)
+        answer = MessageRange(session_id="s", seq=1, offset=0, content=long_text, size=900_000)
+        server.send(server.connection.send_reply(asked.type, asked.seq, answer))
         (reply,) = await client.receive()
         assert isinstance(reply, ReplyReceived)
-        assert reply.reply == {"hits": long_text}
+        assert reply.reply == answer
         await client.close()
         assert await server.receive() == []
         await server.wait_closed()

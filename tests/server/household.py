@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 
 from nplt_protocol.events import Event
 from nplt_server.conversations.audience import Said
@@ -18,6 +19,7 @@ from nplt_server.conversations.thinking import Counting, Thinking
 from nplt_server.conversations.turn import TurnLimits
 from nplt_server.deltas import ModelOutputDelta
 from nplt_server.providers.base import ModelRequest, Provider
+from nplt_server.providers.retrying import RetryPolicy
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.providers.scripted import ScriptedProvider
 from nplt_server.tokens.characters import CharacterCounter
@@ -34,6 +36,11 @@ Model = Callable[[ModelRequest], AsyncGenerator[ModelOutputDelta, None]]
 def model_of(model: Model) -> ScriptedProvider:
     """Whatever the function yields is what the model says."""
     return ScriptedProvider(model, provider_id="test")
+
+
+async def _no_time(seconds: float) -> None:
+    """Nobody waits here."""
+    await anyio.lowlevel.checkpoint()
 
 
 class Clock:
@@ -70,7 +77,9 @@ def make_household(
     store: ConversationStore | None = None,
     thinking: Thinking | None = None,
     allowed: tuple[str, ...] = (),
+    router: ProviderRouter | None = None,
 ) -> Household:
+    """`router`: instead of one that knows the provider alone."""
     clock = Clock()
     numbers = count(1)
 
@@ -84,7 +93,7 @@ def make_household(
     return Household(
         library=Library([HistoryProfile(id="main", store=store or MemoryStore(clock))]),
         files=AttachmentFiles(Path("nowhere")),
-        router=ProviderRouter([provider]),
+        router=router or ProviderRouter([provider], retries=RetryPolicy(sleep=_no_time)),
         tools=ToolRunner(
             tools or (now_tool(clock),), clock=clock, policies=dict.fromkeys(allowed, "allow")
         ),

@@ -318,6 +318,7 @@ def tells_the_beginning_of_a_text(patch: pytest.MonkeyPatch) -> None:
 
 @breaks(
     "pages_show_what_stands",
+    "everything_can_be_taken_back",
     "it_is_opened_as_it_stands",
 )
 def shows_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
@@ -573,7 +574,11 @@ def keeps_the_blobs_of_redacted_results(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("nplt_storage.memory.blobs_named_by", lambda entries: set())
 
 
-@breaks("an_undeleted_conversation_is_as_it_was", "undeleting_replaces_nothing")
+@breaks(
+    "an_undeleted_conversation_is_as_it_was",
+    "only_ones_own_is_brought_back",
+    "undeleting_replaces_nothing",
+)
 def has_no_trash(patch: pytest.MonkeyPatch) -> None:
     delete = MemoryStore.delete
 
@@ -584,14 +589,24 @@ def has_no_trash(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryStore, "delete", burning)
 
 
+@breaks("only_ones_own_is_brought_back")
+def brings_back_anybodys(patch: pytest.MonkeyPatch) -> None:
+    undelete = MemoryStore.undelete
+
+    async def careless(self: MemoryStore, session_id: str, *, user: str | None = None) -> None:
+        await undelete(self, session_id)
+
+    patch.setattr(MemoryStore, "undelete", careless)
+
+
 @breaks("undeleting_replaces_nothing")
 def undeletes_over_what_is_there(patch: pytest.MonkeyPatch) -> None:
     undelete = MemoryStore.undelete
 
-    async def rude(self: MemoryStore, session_id: str) -> None:
+    async def rude(self: MemoryStore, session_id: str, *, user: str | None = None) -> None:
         if session_id in self._trash:
             self._kept.pop(session_id, None)
-        await undelete(self, session_id)
+        await undelete(self, session_id, user=user)
 
     patch.setattr(MemoryStore, "undelete", rude)
 

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from nplt_storage.facts.entries import (
+    ApprovalEntry,
     ArchivedEntry,
     AttachmentEntry,
     CheckpointEntry,
@@ -232,6 +233,18 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         size=st.integers(min_value=0, max_value=2**63),
         sha256=words,
         content_type=st.none() | texts,
+        **known,
+    ),
+    st.builds(
+        ApprovalEntry,
+        approval_id=words,
+        tool_call_id=words,
+        tool_name=texts,
+        state=st.sampled_from(["asked", "allowed", "denied"]),
+        expires_at=st.none() | times,
+        decided_by=st.none() | texts,
+        reason=st.none() | texts,
+        remember=st.booleans(),
         **known,
     ),
     st.builds(

@@ -137,7 +137,7 @@ class Naive:
         turn_id = str(draft.turn_id)
         match draft:
             case RollbackEntry():
-                return 1 <= draft.to_seq < head and not self.unfinished()
+                return 0 <= draft.to_seq < head and not self.unfinished()
             case EpochEntry():
                 reach = (0, draft.omitted_through, draft.gist_through, draft.summary_through, head)
                 return list(reach) == sorted(reach)

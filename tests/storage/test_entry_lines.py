@@ -242,7 +242,7 @@ def test_what_holds_its_default_is_left_out() -> None:
     "wrong",
     [
         {"to_seq": 7},
-        {"to_seq": 0},
+        {"to_seq": -1},
         {"to_seq": 3, "widget_seqs": [["todo", 4]]},
         {"to_seq": 3, "widget_seqs": [["todo"]]},
         {"to_seq": 3, "widget_seqs": {"todo": 1}},

@@ -15,6 +15,7 @@ from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.conversation.rows import fold_all, new_row
 from nplt_storage.errors import BadEntry
 from nplt_storage.facts.entries import (
+    ApprovalEntry,
     ArchivedEntry,
     AttachmentEntry,
     CheckpointEntry,
@@ -118,6 +119,7 @@ def test_a_tombstone_stands_where_its_entry_stood(entry: Entry) -> None:
         ModelSwitchedEntry(model="a/b"),
         ForkedEntry(from_session_id="s", at_seq=1),
         RollbackEntry(to_seq=1),
+        ApprovalEntry(approval_id="a", tool_call_id="c", tool_name="t", state="asked"),
     ],
     ids=lambda entry: entry.kind,
 )

@@ -158,7 +158,18 @@ def test_a_turn_that_had_not_ended_there_is_over(pen: Pen) -> None:
     assert pen.history.message_count == 8, "it still shows"
 
 
-@pytest.mark.parametrize("to_seq", [-1, 0, 6, 7, 100])
+def test_the_very_first_turn_can_be_taken_back_and_brought_back(pen: Pen) -> None:
+    stood = list(pen.history.standing)
+    back(pen, 0)
+    assert (pen.history.message_count, list(pen.history.standing)) == (0, [])
+    pen.write(prompt("t9", "anew"))
+    pen.write(answer("t9"))
+    assert seqs(context_entries(pen.history, "next")) == [8, 9]
+    back(pen, 6)
+    assert list(pen.history.standing) == stood
+
+
+@pytest.mark.parametrize("to_seq", [-1, 6, 7, 100])
 def test_only_what_is_there_can_be_gone_back_to(pen: Pen, to_seq: int) -> None:
     with pytest.raises(BadEntry):
         pen.history.rollback_to(to_seq)

@@ -24,7 +24,7 @@ def histories(draw: st.DrawFn) -> ConversationHistory:
         for waiting in pen.history.unfinished_turns():
             pen.write(fault(str(waiting.turn_id)))
         if pen.history.head_seq > 1:
-            to_seq = draw(st.integers(1, pen.history.head_seq - 1))
+            to_seq = draw(st.integers(0, pen.history.head_seq - 1))
             pen.write(pen.history.rollback_to(to_seq))
         pen.write_all([prompt(f"after {number}"), asking(f"after {number}", call())])
         if draw(st.booleans()):

@@ -2,8 +2,7 @@
 
 A function takes its place in the order of the connection's requests, has its
 effect, and returns; what must wait (a turn, a clear) is left with the
-conversation, which answers later. Requests without a function here are
-recognised, checked, and answered `unsupported`.
+conversation, which answers later.
 """
 
 from __future__ import annotations
@@ -12,9 +11,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from nplt_protocol import requests
-from nplt_protocol.codes import ErrorCode
-from nplt_protocol.errors import RequestError
-from nplt_server.answers import conversing, greeting, thinking, uploading, visiting
+from nplt_server.answers import (
+    arranging,
+    conversing,
+    deciding,
+    files,
+    greeting,
+    searching,
+    thinking,
+    uploading,
+    visiting,
+)
 from nplt_server.connections.premises import Premises
 from nplt_server.connections.session import Session
 from nplt_server.presenters.base import Answer
@@ -37,7 +44,12 @@ ANSWERS: dict[type[requests.Request], Answering] = {
     requests.SessionSwitch: visiting.switch,
     requests.SessionNew: visiting.new,
     requests.SessionDelete: visiting.delete,
-    requests.SessionUpdate: visiting.update,
+    requests.SessionUpdate: arranging.update,
+    requests.SessionFork: arranging.fork,
+    requests.Search: searching.search,
+    requests.Import: arranging.import_,
+    requests.Redact: arranging.redact,
+    requests.FileGet: files.file_get,
     requests.FileMetadata: uploading.file_metadata,
     requests.FileData: uploading.file_data,
     requests.ContextRequest: thinking.context,
@@ -45,15 +57,11 @@ ANSWERS: dict[type[requests.Request], Answering] = {
     requests.Usage: thinking.usage,
     requests.Compact: thinking.compact_context,
     requests.Rollback: thinking.rollback,
+    requests.Approval: deciding.approval,
 }
 
 
 async def answer_request(
     premises: Premises, session: Session, request: requests.Request, answer: Answer
 ) -> None:
-    answering = ANSWERS.get(type(request))
-    if answering is None:
-        raise RequestError(
-            ErrorCode.UNSUPPORTED, f"this server can't do {type(request).__name__} yet"
-        )
-    await answering(premises, session, request, answer)
+    await ANSWERS[type(request)](premises, session, request, answer)

@@ -32,6 +32,8 @@ from nplt_storage.conversation.paging import MessagePage, PageQuery
 from nplt_storage.conversation.rows import NEW_NAME
 
 _PAGE_MESSAGES_MAX = 200
+_PAGE_BYTES_MIN = 4_096
+"""Less would hold no message, however it is cut."""
 _ENVELOPE_BYTES = 2_048
 """Room for what stands around the messages of a page: id, name, edges."""
 _RANGE_CHARACTERS_MAX = 10_000
@@ -39,11 +41,6 @@ _RANGE_CHARACTERS_MAX = 10_000
 
 
 async def prompt(premises: Premises, session: Session, request: Prompt, answer: Answer) -> None:
-    for field in ("replace_from", "role"):
-        if getattr(request, field) is not None:
-            raise RequestError(
-                ErrorCode.UNSUPPORTED, f"this server does not know {field} yet", field=field
-            )
     here = session.conversation
     if request.session_id is None or (here and here.session_id == request.session_id):
         conversation = session.here()
@@ -140,7 +137,9 @@ async def history(
 def _page_query(
     premises: Premises, request: HistoryRequest, client_bytes_max: int | None
 ) -> PageQuery:
-    asked = request.max_bytes or FRAME_PAYLOAD_BYTES_MAX
+    asked = FRAME_PAYLOAD_BYTES_MAX
+    if request.max_bytes is not None:
+        asked = max(request.max_bytes, _PAGE_BYTES_MIN)
     server_bytes_max = premises.household.limits.message_bytes_max
     bytes_max = min(asked, server_bytes_max, client_bytes_max or asked)
     return PageQuery(
@@ -170,7 +169,9 @@ async def _message_range(
     text = await found.profile.store.text_of(session_id, request.seq) if found else None
     if text is None:
         raise no_such_message(session_id, request.seq)
-    length = min(request.length or _RANGE_CHARACTERS_MAX, _RANGE_CHARACTERS_MAX)
+    length = _RANGE_CHARACTERS_MAX
+    if request.length is not None:
+        length = min(request.length, _RANGE_CHARACTERS_MAX)
     return MessageRange(
         session_id=session_id,
         seq=request.seq,

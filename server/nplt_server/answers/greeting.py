@@ -15,7 +15,9 @@ from nplt_server import __version__
 from nplt_server.connections.premises import Premises
 from nplt_server.connections.session import Session
 from nplt_server.conversations.library import Library
+from nplt_server.conversations.thinking import Thinking
 from nplt_server.presenters.base import Answer
+from nplt_server.providers.router import ProviderRouter
 
 _KEEPALIVE_SECONDS_MIN = 0.5
 
@@ -115,6 +117,22 @@ def _storage(library: Library) -> JsonObject:
     return {**first, "histories": described} if len(described) > 1 else first
 
 
+def _providers(router: ProviderRouter, thinking: Thinking) -> JsonObject:
+    """How each is, and what became of the calls of those models that were called."""
+    described: JsonObject = {}
+    for provider, breaker in router.breakers.items():
+        models: JsonObject = {
+            name: line.metrics.as_json(thinking.facts(name).prices)
+            for name, line in router.lines
+            if line.id == provider and (line.metrics.calls or line.metrics.failures)
+        }
+        one: JsonObject = {"breaker": breaker.state, "models": models}
+        if breaker.state == "open":
+            one["retry_after"] = round(breaker.seconds_left, 3)
+        described[provider] = one
+    return described
+
+
 async def status(
     premises: Premises, session: Session, request: StatusRequest, answer: Answer
 ) -> None:
@@ -147,5 +165,6 @@ async def status(
                 "spec": SPEC_VERSION,
                 "server": __version__,
             },
+            providers=_providers(house.router, house.thinking),
         )
     )

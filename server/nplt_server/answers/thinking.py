@@ -35,13 +35,14 @@ async def context(
 
 async def tools(premises: Premises, session: Session, request: Tools, answer: Answer) -> None:
     conversation = await _meant(premises, session, request.session_id)
+    remembered = conversation.approvals.remembered
     listed: list[JsonObject] = [
         {
             "name": tool.name,
             "description": tool.description,
             "schema": tool.parameters,
             "class": tool.tool_class,
-            "policy": policy,
+            "policy": remembered.get(tool.name, policy) if policy == "ask" else policy,
         }
         for tool, policy in premises.household.tools.every
     ]
@@ -51,7 +52,7 @@ async def tools(premises: Premises, session: Session, request: Tools, answer: An
 async def usage(premises: Premises, session: Session, request: Usage, answer: Answer) -> None:
     conversation = await _meant(premises, session, request.session_id)
     thinking = premises.household.thinking
-    await thinking.counting.counter()
+    await conversation.mind.ready()
     answer.give(account_of_usage(conversation.mind, thinking, model=conversation.model))
 
 

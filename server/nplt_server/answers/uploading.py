@@ -11,8 +11,9 @@ from nplt_server.presenters.base import Answer
 async def file_metadata(
     premises: Premises, session: Session, request: FileMetadata, answer: Answer
 ) -> None:
-    here = session.here()
-    await session.uploads.begin(request, answer, session_id=here.session_id, user=session.user)
+    # What is to be imported belongs nowhere yet.
+    session_id = "" if request.purpose == "import" else session.here().session_id
+    await session.uploads.begin(request, answer, session_id=session_id, user=session.user)
 
 
 async def file_data(

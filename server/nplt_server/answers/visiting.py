@@ -1,6 +1,8 @@
-"""ATTACH, DETACH and everything SESSION_*: moving among conversations."""
+"""ATTACH, DETACH, SESSION_LIST, _SWITCH, _NEW, _DELETE: moving among conversations."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
@@ -8,7 +10,6 @@ from nplt_protocol.replies import (
     Detached,
     SessionCreated,
     SessionDeleted,
-    SessionRow,
     SessionRows,
 )
 from nplt_protocol.requests import (
@@ -18,21 +19,16 @@ from nplt_protocol.requests import (
     SessionList,
     SessionNew,
     SessionSwitch,
-    SessionUpdate,
 )
+from nplt_server.answers.arranging import checked_name
+from nplt_server.answers.rows import as_row
 from nplt_server.connections.premises import Premises
-from nplt_server.connections.session import Session
+from nplt_server.connections.session import Session, guest_of
 from nplt_server.conversations import changes
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.errors import no_such_conversation
+from nplt_server.conversations.presence import clients_with
 from nplt_server.presenters.base import Answer
 from nplt_storage.conversation.row_lists import BadCursor, RowQuery
-from nplt_storage.conversation.rows import ConversationRow
-from nplt_storage.facts.entries import (
-    ArchivedEntry,
-    PinnedEntry,
-    SystemInstructionEntry,
-)
 
 _LIST_ROWS_MAX = 200
 _ROW_BYTES_MAX = 4_096
@@ -62,12 +58,13 @@ def _stand_in(
     is sent, the new one is entered. Nothing can be said in between."""
     missed = conversation.replay(cursor)
     session.depart()
-    clients = tuple(
-        guest.description() for guest in conversation.audience if isinstance(guest, Session)
+    observer = cursor.observer if cursor else False
+    snapshot = conversation.snapshot(
+        clients_with(conversation, guest_of(session, observer=observer))
     )
-    answer.give(conversation.snapshot(clients))
-    session.replay(missed)
-    session.enter(conversation, observer=cursor.observer if cursor else False)
+    answer.give(replace(snapshot, resync=True) if missed.resync else snapshot)
+    session.replay(missed.frames)
+    session.enter(conversation, observer=observer)
     conversation.profile.store.touch(conversation.session_id, premises.household.clock())
 
 
@@ -78,14 +75,14 @@ async def detach(premises: Premises, session: Session, request: Detach, answer: 
 
 async def new(premises: Premises, session: Session, request: SessionNew, answer: Answer) -> None:
     model = premises.household.router.check(request.model) if request.model else None
-    name = _checked_name(request.name) if request.name is not None else None
+    name = checked_name(request.name) if request.name is not None else None
     await premises.registry.make_room()
     conversation = premises.registry.fresh(session.user, request.history)
     await conversation.ensure_stored()
     if name is not None:
         await changes.rename(conversation, name)
     if request.system:
-        await conversation.write_fact(SystemInstructionEntry(content=request.system))
+        await changes.set_system(conversation, request.system)
     if model is not None:
         await changes.switch_model(conversation, model)
     session.depart()
@@ -104,32 +101,6 @@ async def delete(
             current_session_id=current.session_id if current else "",
         )
     )
-
-
-async def update(
-    premises: Premises, session: Session, request: SessionUpdate, answer: Answer
-) -> None:
-    if request.deleted is not None:
-        raise RequestError(
-            ErrorCode.UNSUPPORTED,
-            "this server can't change deleted yet",
-            field="deleted",
-        )
-    session_id = request.session_id or session.here().session_id
-    conversation = await premises.registry.get(session_id, session.user)
-    if conversation is session.conversation:
-        session.check_may_speak()
-    if request.name is not None:
-        await changes.rename(conversation, _checked_name(request.name))
-    if request.system is not None:
-        await conversation.write_fact(SystemInstructionEntry(content=request.system))
-    if request.pinned is not None:
-        await conversation.write_fact(PinnedEntry(pinned=request.pinned))
-    if request.archived is not None:
-        await conversation.write_fact(ArchivedEntry(archived=request.archived))
-    if conversation.row is None:
-        raise no_such_conversation(session_id)
-    answer.give(_as_row(premises, session, conversation.row))
 
 
 async def list_sessions(
@@ -153,32 +124,7 @@ async def list_sessions(
         ) from None
     answer.give(
         SessionRows(
-            sessions=tuple(_as_row(premises, session, row) for row in page.rows),
+            sessions=tuple(as_row(premises, session, row) for row in page.rows),
             next_cursor=page.next_cursor,
         )
-    )
-
-
-def _checked_name(name: str) -> str:
-    if not name.strip():
-        raise RequestError(ErrorCode.MALFORMED, "a name must not be blank", field="name")
-    return name.strip()
-
-
-def _as_row(premises: Premises, session: Session, row: ConversationRow) -> SessionRow:
-    here = session.conversation
-    return SessionRow(
-        session_id=row.session_id,
-        name=row.name,
-        message_count=row.message_count,
-        created_at=row.created_at.isoformat(),
-        updated_at=row.updated_at.isoformat(),
-        last_accessed=row.last_accessed.isoformat(),
-        is_current=here is not None and here.session_id == row.session_id,
-        model=premises.household.router.choose(row.model),
-        state=premises.registry.state_of(row.session_id),
-        preview=row.preview,
-        pinned=row.pinned,
-        archived=row.archived,
-        damaged=row.damaged,
     )

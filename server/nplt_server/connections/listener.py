@@ -39,12 +39,14 @@ class Listener:
 
     async def serve(self) -> None:
         """Until `stop`; connections it took in live on."""
-        with self._scope:
-            async with anyio.create_task_group() as loops:
-                for sock in self._sockets:
-                    loops.start_soon(self._accept_from, sock)
-        for sock in self._sockets:
-            sock.close()
+        try:
+            with self._scope:
+                async with anyio.create_task_group() as loops:
+                    for sock in self._sockets:
+                        loops.start_soon(self._accept_from, sock)
+        finally:
+            for sock in self._sockets:
+                sock.close()
 
     def stop(self) -> None:
         self._scope.cancel()

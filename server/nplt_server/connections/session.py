@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from itertools import count
 
 import anyio
 import anyio.lowlevel
@@ -24,7 +25,6 @@ from nplt_protocol.connection import (
 )
 from nplt_protocol.errors import ProtocolError, RequestError
 from nplt_protocol.events import SessionEvent, TurnFinished
-from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import Receipt
 from nplt_protocol.requests import Hello, ModelSwitch, Request
 from nplt_protocol.server_connection import ServerConnection
@@ -32,8 +32,9 @@ from nplt_protocol.stream import FrameStream
 from nplt_server.connections.front_desk import FrontDesk
 from nplt_server.connections.uploads import Uploads
 from nplt_server.connections.users import LOCAL_USER
-from nplt_server.conversations.audience import Said
+from nplt_server.conversations.audience import Guest, Said
 from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.presence import come_in, go_out
 from nplt_server.conversations.registry import Registry
 from nplt_server.errors import as_request_error, internal_error
 from nplt_server.presenters.base import Answer, Presenter
@@ -43,6 +44,7 @@ from nplt_server.presenters.structured import StructuredPresenter
 log = logging.getLogger(__name__)
 
 _BATCH_SECONDS_MAX = 0.005
+_CONNECTIONS = count(1)
 
 Answering = Callable[["Session", Request, Answer], Awaitable[None]]
 
@@ -58,6 +60,7 @@ class Session:
         "_presenter",
         "_settled",
         "address",
+        "client_id",
         "client_name",
         "connection",
         "conversation",
@@ -89,6 +92,7 @@ class Session:
         self.front_desk = front_desk
         self.uploads = uploads
         self.user = LOCAL_USER
+        self.client_id = f"c{next(_CONNECTIONS)}"
         self.client_name = ""
         self.keepalive: float | None = None
         self.observer = False
@@ -112,9 +116,6 @@ class Session:
     @property
     def last_turn(self) -> str | None:
         return next(reversed(self._my_turns), self._last_left_turn)
-
-    def description(self) -> JsonObject:
-        return {"client": self.client_name, "user": self.user, "observer": self.observer}
 
     # The connection's life
 
@@ -198,11 +199,11 @@ class Session:
         self.depart()
         self.conversation = conversation
         self.observer = observer
-        conversation.audience.join(self)
+        come_in(conversation, self, guest_of(self, observer=observer))
 
     def depart(self) -> None:
         if self.conversation is not None:
-            self.conversation.audience.leave(self)
+            go_out(self.conversation, self, guest_of(self, observer=self.observer))
             self._last_left_turn = self.last_turn
             self._my_turns.clear()
             self._something_settled()
@@ -314,6 +315,16 @@ class Session:
         if self.is_welcome or not self.front_desk.users.need_tokens:
             return False
         return now - self._connected_at > self.front_desk.limits.hello_seconds_max
+
+
+def guest_of(session: Session, *, observer: bool) -> Guest:
+    return Guest(
+        client_id=session.client_id,
+        user=session.user,
+        client=session.client_name,
+        observer=observer,
+        can_decide=session.connection.dialect is Dialect.STRUCTURED and not observer,
+    )
 
 
 async def _unless_closed(

@@ -11,7 +11,7 @@ import logging
 from collections import OrderedDict
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath, PureWindowsPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
@@ -48,7 +48,7 @@ class _Incoming:
 
 
 class Uploads:
-    __slots__ = ("_failed", "_files", "_incoming", "_limits", "_registry")
+    __slots__ = ("_failed", "_files", "_imports", "_incoming", "_limits", "_registry")
 
     def __init__(self, files: AttachmentFiles, limits: UploadLimits, registry: Registry) -> None:
         self._files = files
@@ -56,6 +56,8 @@ class Uploads:
         self._registry = registry
         self._incoming: dict[int, _Incoming] = {}
         self._failed: OrderedDict[int, None] | None = None
+        self._imports: dict[str, _Incoming] | None = None
+        """Those that are whole, belong to no conversation and wait for IMPORT."""
 
     async def begin(
         self, announced: FileMetadata, answer: Answer, *, session_id: str, user: str
@@ -68,7 +70,8 @@ class Uploads:
         try:
             filename = checked_filename(announced.filename)
             self._check(announced)
-            receiving = self._files.receive(session_id, size=announced.size)
+            belongs_to = None if announced.purpose == "import" else session_id
+            receiving = self._files.receive(belongs_to, size=announced.size)
             upload = await stack.enter_async_context(receiving)
         except Exception as error:
             await self._fail(key, answer, error)
@@ -108,8 +111,22 @@ class Uploads:
     async def abandon(self) -> None:
         for key in tuple(self._incoming):
             await self._drop(key)
+        for file_id in tuple(self._imports or ()):
+            await self.drop_import(file_id)
+
+    async def import_named(self, file_id: str) -> Path | None:
+        incoming = (self._imports or {}).get(file_id)
+        return None if incoming is None else await incoming.upload.in_place()
+
+    async def drop_import(self, file_id: str) -> None:
+        incoming = (self._imports or {}).pop(file_id, None)
+        if incoming is not None:
+            await incoming.stack.aclose()
 
     async def _finish(self, key: int, incoming: _Incoming) -> None:
+        if incoming.announced.purpose == "import":
+            self._keep_for_import(key, incoming)
+            return
         try:
             stored = await incoming.upload.finish()
             # By its id: it may have been closed and opened again meanwhile.
@@ -127,6 +144,16 @@ class Uploads:
             await self._fail(key, incoming.answer, error)
             return
         await self._drop(key)
+        incoming.answer.give(
+            FileStored(file_id=stored.file_id, size=stored.size, sha256=stored.sha256)
+        )
+
+    def _keep_for_import(self, key: int, incoming: _Incoming) -> None:
+        """Without a name, so that nothing is left of it, whatever ends this process."""
+        if self._imports is None:
+            self._imports = {}
+        stored = incoming.upload.as_it_is
+        self._imports[stored.file_id] = self._incoming.pop(key)
         incoming.answer.give(
             FileStored(file_id=stored.file_id, size=stored.size, sha256=stored.sha256)
         )
@@ -168,7 +195,7 @@ class Uploads:
                 f"a file may have {self._limits.file_bytes_max} bytes",
                 field="size",
             )
-        if len(self._incoming) >= self._limits.at_once_max:
+        if len(self._incoming) + len(self._imports or ()) >= self._limits.at_once_max:
             raise RequestError(
                 ErrorCode.BUSY, f"at most {self._limits.at_once_max} files at a time"
             )

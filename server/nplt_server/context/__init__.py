@@ -9,9 +9,10 @@ shape here, and nothing is ever written back.
     measuring    tokens, counted once           fitting     a context that fits for the moment
     scene        what a context is made from    summaries   what a model may summarize
     compiled     the one list that grows        account     why each entry is shown as it is
-    projection   all of it, for a conversation
+    projection   all of it, for a conversation  attachments files that go with a prompt
 """
 
+from nplt_server.context.attachments import ContextAttachment
 from nplt_server.context.messages import (
     ContextMessage,
     ModelInputMessage,
@@ -24,6 +25,7 @@ from nplt_server.context.views import CallFrame, ContextView
 
 __all__ = [
     "CallFrame",
+    "ContextAttachment",
     "ContextMessage",
     "ContextView",
     "ModelInputMessage",

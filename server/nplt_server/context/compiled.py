@@ -31,6 +31,7 @@ class _Basis:
     compaction: CompactionEntry | None
     first: int
     quarantined: frozenset[int]
+    takes_images: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,4 +121,5 @@ def _basis(scene: Scene) -> _Basis:
         compaction=selection.compaction,
         first=selection.first,
         quarantined=frozenset(scene.quarantined),
+        takes_images=scene.takes_images,
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from nplt_server.context.attachments import without_contents
 from nplt_server.context.measuring import CALL_TOKENS, MESSAGE_TOKENS, Measure, Measured, tokens_of
 from nplt_server.context.messages import (
     ModelInputMessage,
@@ -39,7 +40,15 @@ def cut_text(measured: Measured, tokens_max: int, measure: Measure) -> list[Meas
         return [measured]
     if not isinstance(message, ModelInputMessage | ModelOutputMessage):
         return []
-    content = cut_middle(message.content, tokens_max - MESSAGE_TOKENS, count=measure.text)
+    taken = MESSAGE_TOKENS
+    if isinstance(message, ModelInputMessage) and message.attachments:
+        bare = without_contents(message.attachments, "attachment_no_room")
+        message = replace(message, attachments=bare, level="cut")
+        measured = measure.message(message)
+        if measured.tokens <= tokens_max:
+            return [measured]
+        taken = measured.tokens - measure.text(message.content)
+    content = cut_middle(message.content, tokens_max - taken, count=measure.text)
     return [measure.message(replace(message, content=content, level="cut"))] if content else []
 
 

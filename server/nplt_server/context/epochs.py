@@ -16,6 +16,9 @@ can't begin with that, and the epoch in force is not already the answer to it:
               moves with every turn, and no context begins with the last one
     budget    the next context would fill the budget too far
 
+Somebody may ask for one (`asked`), and erasing words begins one (`redaction`): what
+was sent can't be sent again.
+
 A model with a smaller window than those used of late never causes a budget epoch;
 it gets a context trimmed for the moment. Otherwise two models in turns would
 begin an epoch with each of them.
@@ -57,6 +60,7 @@ EpochReason: TypeAlias = Literal[
     "window",
     "reach",
     "asked",
+    "redaction",
 ]
 
 _CHANGES: Final[dict[type[Entry], EpochReason]] = {
@@ -90,7 +94,12 @@ class Call:
             # After the prompt, if that is a draft too.
             epoch = replace(epoch, seq=self.history.head_seq + 2)
         return set_scene(
-            self.history, self.asked, screens=self.screens, measure=self.measure, epoch=epoch
+            self.history,
+            self.asked,
+            screens=self.screens,
+            measure=self.measure,
+            epoch=epoch,
+            takes_images=self.frame.takes_images,
         )
 
 

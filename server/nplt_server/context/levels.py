@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, TypeAlias, assert_never
 
+from nplt_server.context.attachments import Shelf, attachments_of
 from nplt_server.context.messages import (
     ContextMessage,
     ModelInputMessage,
@@ -24,27 +25,29 @@ from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
 
 ContextEntry: TypeAlias = ModelInputEntry | ModelOutputEntry | ToolResultsEntry
 
+_NO_SHELF: Final[Shelf] = {}
 _ARGUMENT_CHARACTERS_MAX: Final[dict[LevelOfDetail, int]] = {"summary": 1_000, "gist": 200}
 
 
 def message_of(
-    entry: ContextEntry, level: LevelOfDetail, *, with_screen: bool = True
+    entry: ContextEntry,
+    level: LevelOfDetail,
+    *,
+    with_screen: bool = True,
+    takes_images: bool = False,
+    shelf: Shelf = _NO_SHELF,
 ) -> ContextMessage:
     """With the screen, and what only its own provider understands, goes what was said
     in the running epoch: there all that was sent before it is still the same."""
-    is_as_it_was = with_screen and level == "live"
+    is_live = level == "live"
+    is_as_it_was = with_screen and is_live
     screen = screen_in(entry) if is_as_it_was else None
     match entry:
         case ModelInputEntry():
-            return ModelInputMessage(
-                seq=entry.seq,
-                level=level,
-                timestamp=entry.timestamp,
-                metadata=entry.metadata,
-                content=_said(entry.content, entry.sections, level),
-                live_screen=screen,
-                attachments=entry.attachments,
-            )
+            message = _prompt(entry, level, screen=screen)
+            named = entry.attachments
+            attached = attachments_of(named, shelf, is_live=is_live, takes_images=takes_images)
+            return replace(message, attachments=attached) if attached else message
         case ModelOutputEntry():
             return ModelOutputMessage(
                 seq=entry.seq,
@@ -68,6 +71,19 @@ def message_of(
                 live_screen=screen,
             )
     assert_never(entry)
+
+
+def _prompt(
+    entry: ModelInputEntry, level: LevelOfDetail, *, screen: str | None
+) -> ModelInputMessage:
+    return ModelInputMessage(
+        seq=entry.seq,
+        level=level,
+        timestamp=entry.timestamp,
+        metadata=entry.metadata,
+        content=_said(entry.content, entry.sections, level),
+        live_screen=screen,
+    )
 
 
 def screen_in(entry: ContextEntry) -> str | None:

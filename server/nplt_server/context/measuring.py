@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeAlias, assert_never
 
+from nplt_server.context.attachments import IMAGE_TOKENS, Shelf
 from nplt_server.context.levels import ContextEntry, message_of
 from nplt_server.context.messages import (
     ContextMessage,
@@ -25,7 +26,7 @@ MESSAGE_TOKENS: Final = 4
 CALL_TOKENS: Final = 8
 """For a call, and again for its result: both carry the call's id."""
 
-_Key: TypeAlias = tuple[str, LevelOfDetail, bool]
+_Key: TypeAlias = tuple[str, LevelOfDetail, bool, bool]
 
 
 class Measured(NamedTuple):
@@ -36,9 +37,13 @@ class Measured(NamedTuple):
 class Measure:
     """For one conversation. Another counter needs another measure."""
 
-    __slots__ = ("_counter", "_remembered", "_remembered_max", "counted")
+    __slots__ = ("_counter", "_remembered", "_remembered_max", "counted", "shelf")
 
-    def __init__(self, counter: TokenCounter, *, remembered_max: int = 16_384) -> None:
+    def __init__(
+        self, counter: TokenCounter, *, shelf: Shelf | None = None, remembered_max: int = 16_384
+    ) -> None:
+        self.shelf: Shelf = {} if shelf is None else shelf
+        """The files that prompts name; whoever owns it fills it before it is needed."""
         self._counter = counter
         self._remembered_max = remembered_max
         self._remembered: dict[_Key, tuple[ContextEntry, Measured]] = {}
@@ -53,14 +58,22 @@ class Measure:
         return Measured(message, MESSAGE_TOKENS + self._tokens(message))
 
     def entry(
-        self, entry: ContextEntry, level: LevelOfDetail, *, with_screen: bool = False
+        self,
+        entry: ContextEntry,
+        level: LevelOfDetail,
+        *,
+        with_screen: bool = False,
+        takes_images: bool = False,
     ) -> Measured:
-        key = (entry.id, level, with_screen)
+        key = (entry.id, level, with_screen, takes_images)
         known = self._remembered.get(key)
         # An entry that was repaired for showing, or erased, has the same id.
         if known is not None and known[0] is entry:
             return known[1]
-        measured = self.message(message_of(entry, level, with_screen=with_screen))
+        message = message_of(
+            entry, level, with_screen=with_screen, takes_images=takes_images, shelf=self.shelf
+        )
+        measured = self.message(message)
         if entry.id:
             self._remember(key, entry, measured)
         return measured
@@ -75,7 +88,7 @@ class Measure:
             case SystemMessage():
                 return self.text(message.instruction)
             case ModelInputMessage():
-                return self.text(message.text)
+                return self.text(message.text) + IMAGE_TOKENS * len(message.images)
             case ModelOutputMessage():
                 calls = sum(
                     CALL_TOKENS + self.text(call.tool_name) + self.text(call.raw_arguments)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
+from nplt_server.context.attachments import ContextAttachment
 from nplt_storage.facts.entries import UNSTAMPED, ModelInvocationDescriptor, OutputPart
 from nplt_storage.facts.json_values import JsonValue
 from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
@@ -48,12 +49,19 @@ class ModelInputMessage(_Message):
 
     content: str
     live_screen: str | None = None
-    attachments: tuple[str, ...] = ()
+    attachments: tuple[ContextAttachment, ...] = ()
 
     @property
     def text(self) -> str:
-        """What is sent; `content` is what was said."""
-        return _with_screen(self.content, self.live_screen)
+        """What is sent, but for pictures; `content` is what was said."""
+        said = self.content
+        if self.attachments:
+            said = "\n\n".join((*(one.shown for one in self.attachments), said))
+        return _with_screen(said, self.live_screen)
+
+    @property
+    def images(self) -> tuple[ContextAttachment, ...]:
+        return tuple(one for one in self.attachments if one.is_image)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

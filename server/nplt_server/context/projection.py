@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final, Literal, TypeAlias
 
 from nplt_server.context.compiled import Compiled
-from nplt_server.context.epochs import Call, draft_epoch, epoch_due
+from nplt_server.context.epochs import Call, EpochReason, draft_epoch, epoch_due
 from nplt_server.context.fitting import fit
 from nplt_server.context.measuring import Measure, Measured, tokens_of
 from nplt_server.context.messages import ContextMessage
@@ -103,6 +103,10 @@ class Projection:
             then = self._next_tokens(call.scene(draft), frame, keep=False)
             return draft if tokens - then >= budget * _WORTH else None
         return draft
+
+    def epoch_for(self, reason: EpochReason, frame: CallFrame, *, screen: str = "") -> EpochEntry:
+        """One for a change that is no entry, and so not seen by `due_epoch`."""
+        return draft_epoch(self._call(None, frame), reason, screen=screen)
 
     def asked_epoch(self, frame: CallFrame, *, screen: str = "") -> EpochEntry:
         """One that somebody wished for, and nothing else: what is shown is halved, or

@@ -45,6 +45,7 @@ class Scene:
     """The one in force where the turn itself begins."""
     screens: bool = True
     """Whether messages carry the screens written into their entries."""
+    takes_images: bool = False
     newest_seq: int | None = None
     """With the rule that only the newest input or results are live: their number."""
 
@@ -93,7 +94,9 @@ class Scene:
             is_said = isinstance(entry, ModelOutputEntry)
             level = "live" if is_said or entry.seq == self.newest_seq else "summary"
         with_screen = self.screens and entry.seq > self.selection.epoch_seq
-        return self.measure.entry(entry, level, with_screen=with_screen)
+        return self.measure.entry(
+            entry, level, with_screen=with_screen, takes_images=self.takes_images
+        )
 
     def own_steps(self) -> list[Step]:
         return [] if self.own is None else list(steps_of(self.own, self.quarantined))
@@ -144,6 +147,7 @@ def set_scene(
     screens: ScreensInTurns,
     measure: Measure,
     epoch: EpochEntry | None,
+    takes_images: bool = False,
 ) -> Scene:
     """An id that is not there is taken as a turn yet to come."""
     own = _own_turn(history, asked)
@@ -165,6 +169,7 @@ def set_scene(
         quarantined=history.quarantined.keys(),
         screen=screen or None,
         screen_before_own=before_own,
+        takes_images=takes_images,
     )
 
 

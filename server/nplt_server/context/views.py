@@ -55,6 +55,8 @@ class CallFrame:
     """The tools that are sent along: these, also if others come meanwhile."""
     threshold: float = THRESHOLD
     keep: float = KEEP
+    takes_images: bool = False
+    """Whether the model that is asked can be shown pictures."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
+from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import Receipt
 from nplt_protocol.requests import Prompt
 from nplt_server.conversations.agenda import Agenda
+from nplt_server.conversations.ledger import Ledger
+from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.facts.entries import AttachmentEntry, ModelInputEntry
 
+ATTACHMENTS_MAX = 32
 
-def draft_of(prompt: Prompt, *, turn_id: str) -> ModelInputEntry:
+
+def draft_of(prompt: Prompt, *, turn_id: str, model: str | None) -> ModelInputEntry:
+    """`model`: the one that is asked for, by its name or by its role; written down, so
+    that the same one answers if the prompt has to wait for another life."""
+    role: JsonObject = {} if prompt.role is None else {"role": prompt.role}
     return ModelInputEntry(
         turn_id=turn_id,
         content=prompt.text,
         message_id=prompt.message_id,
-        model=prompt.model,
+        model=model,
         attachments=prompt.attachments,
         options=prompt.options,
-        metadata=prompt.metadata,
+        metadata={**prompt.metadata, **role},
     )
 
 
@@ -32,12 +40,22 @@ def check_room(agenda: Agenda, waiting_max: int) -> None:
         )
 
 
-def check_attachments(wanted: tuple[str, ...], history: ConversationHistory) -> None:
+async def check_attachments(
+    wanted: tuple[str, ...], ledger: Ledger, files: AttachmentFiles
+) -> None:
     if not wanted:
         return
-    there = {entry.file_id for entry in history.entries if isinstance(entry, AttachmentEntry)}
+    if len(wanted) > ATTACHMENTS_MAX:
+        raise RequestError(
+            ErrorCode.TOO_LARGE,
+            f"a prompt takes at most {ATTACHMENTS_MAX} files",
+            field="attachments",
+        )
+    held = ledger.history.entries
+    there = {entry.file_id for entry in held if isinstance(entry, AttachmentEntry)}
     for file_id in wanted:
-        if file_id not in there:
+        # One that came long ago is not held any more, but its file is there.
+        if file_id not in there and not await files.has(ledger.session_id, file_id):
             raise RequestError(
                 ErrorCode.NOT_FOUND, f"no file {file_id!r} was uploaded here", field="attachments"
             )

@@ -40,7 +40,7 @@ def text_sizes(message: ContextMessage | None) -> Iterator[int]:
         case SystemMessage():
             yield _text_size(message.instruction)
         case ModelInputMessage():
-            yield _text_size(message.text)
+            yield _text_size(message.text) + len(orjson.dumps(_attached(message)))
         case ModelOutputMessage():
             yield _text_size(message.content)
             for call in message.tool_calls:
@@ -60,7 +60,10 @@ def said_in(message: ContextMessage | None, bytes_max: int | None) -> JsonObject
         case SystemMessage():
             return _cut("content", message.instruction, bytes_max)
         case ModelInputMessage():
-            return _cut("content", message.text, bytes_max)
+            told = _cut("content", message.text, bytes_max)
+            if message.attachments:
+                told["attachments"] = _attached(message)
+            return told
         case ModelOutputMessage():
             calls: list[JsonValue] = [
                 {
@@ -85,6 +88,17 @@ def said_in(message: ContextMessage | None, bytes_max: int | None) -> JsonObject
                 for result, text in zip(message.results, message.texts, strict=True)
             ]
             return {"results": results}
+
+
+def _attached(message: ModelInputMessage) -> list[JsonValue]:
+    return [
+        {
+            "filename": one.name,
+            "content_type": one.content_type,
+            **({"reason": one.reason} if one.reason else {}),
+        }
+        for one in message.attachments
+    ]
 
 
 def _cut(name: str, text: str, bytes_max: int | None) -> JsonObject:

@@ -33,7 +33,7 @@ async def account_of_context(
     mind: Mind, thinking: Thinking, *, model: str, text: str | None, bytes_max: int
 ) -> ContextAccount:
     """As if that text were prompted now; without one, what a prompt would follow."""
-    await thinking.counting.counter()
+    await mind.ready()
     asked: Asked = None
     if text is not None:
         asked = mind.state.draft_model_input(ModelInputEntry(content=text), waits=False)

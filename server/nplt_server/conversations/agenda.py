@@ -16,21 +16,25 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from nplt_protocol.errors import RequestError
-from nplt_protocol.events import Event, TurnFinished, TurnStarted
 from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import ActiveTurn
 from nplt_server.conversations.activity import Activity
+from nplt_server.conversations.approvals import Approvals, TurnAsker
+from nplt_server.conversations.audience import Audience
 from nplt_server.conversations.chore import Chore
 from nplt_server.conversations.desk import lay_desk
 from nplt_server.conversations.ending import end_turn, fault_for
-from nplt_server.conversations.household import Household
+from nplt_server.conversations.household import Household, Seat
 from nplt_server.conversations.ledger import Ledger
 from nplt_server.conversations.mind import Mind
 from nplt_server.conversations.tool_host import TurnToolHost
-from nplt_server.conversations.turn import Turn, TurnDesk, TurnOutcome, run_turn
+from nplt_server.conversations.turn import Turn, TurnDesk, TurnLeft, TurnOutcome
+from nplt_server.conversations.turn_events import turn_finished, turn_started
+from nplt_server.conversations.turn_loop import run_turn
 from nplt_server.conversations.voice import Voice
+from nplt_server.conversations.writer import Writer
 from nplt_server.errors import as_request_error, internal_error
-from nplt_storage.facts.entries import Entry, FaultEntry
+from nplt_storage.facts.entries import FaultEntry
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +63,7 @@ class Agenda:
         "_running",
         "_waiting",
         "_write",
+        "approvals",
     )
 
     def __init__(
@@ -68,15 +73,16 @@ class Agenda:
         household: Household,
         activity: Activity,
         mind: Callable[[], Mind],
-        write: Callable[[Entry], Awaitable[Entry]],
-        emit: Callable[[Event], None],
+        writer: Writer,
+        audience: Audience,
     ) -> None:
         self._ledger = ledger
         self._house = household
         self._activity = activity
         self._mind = mind
-        self._write = write
-        self._emit = emit
+        self._write = writer.record
+        self._emit = audience.emit
+        self.approvals = Approvals(ledger, writer=writer, audience=audience, household=household)
         self._waiting: list[Item] = []
         self._is_at_work = False
         self._owed: list[FaultEntry] = []
@@ -91,9 +97,10 @@ class Agenda:
 
     @property
     def state(self) -> AgendaState:
-        if self._running is not None:
+        if self._running is not None and not self._running.turn.clock.stands_still:
             return "running"
-        return "waiting" if self._waiting else "idle"
+        # For those before it, or for people.
+        return "waiting" if self._running or self._waiting else "idle"
 
     @property
     def is_busy(self) -> bool:
@@ -137,7 +144,9 @@ class Agenda:
         self._is_at_work = True
         if isinstance(item, Turn):
             turn = item
-            turn.model = self._house.router.choose(turn.prompt.model, self._ledger.history.model)
+            turn.model = self._house.router.choose(
+                turn.model, turn.prompt.model, self._ledger.history.model
+            )
             self._running = _Running(
                 turn=turn,
                 voice=Voice(
@@ -173,6 +182,19 @@ class Agenda:
         if self._running is not None:
             self._running.turn.cancel(reason)
 
+    def interrupt(self, reason: str) -> None:
+        """The server stops: what runs ends now, unless it can be left as it is."""
+        self.set_aside(reason)
+        if self._running is not None and not self._running.turn.is_left:
+            self._running.turn.cancel(reason)
+
+    def set_aside(self, reason: str) -> None:
+        """A turn that waits for people, and for nothing else, goes on waiting after the
+        server was started anew."""
+        running = self.running
+        if running is not None and self.approvals.is_all_that_is_left(running.turn_id):
+            running.leave(reason)
+
     def drop_chores(self, why: RequestError) -> None:
         """The one that runs, and those that wait."""
         chores = [item for item in self._waiting if isinstance(item, Chore)]
@@ -205,42 +227,35 @@ class Agenda:
 
     async def _run(self, turn: Turn) -> None:
         house = self._house
-        has_place = False
+        seat = Seat(house.places, self._ledger.user)
         with turn.cancellable():
-            await house.places.take(self._ledger.user)
-            has_place = True
+            await seat.take()
         house.counters.turns_started += 1
-        self._emit(
-            TurnStarted(
-                session_id=self._ledger.history.session_id,
-                turn_id=turn.turn_id,
-                seq=turn.prompt.seq,
-                model=turn.model,
-                message_id=turn.prompt.message_id,
-            )
-        )
+        self._emit(turn_started(self._ledger.session_id, turn))
         host = TurnToolHost(
             turn.turn_id, state=self._mind().state, ledger=self._ledger, household=house
         )
         try:
             await self.pay_debts()
-            outcome = await run_turn(turn, self._desk(turn, host))
+            outcome = await run_turn(turn, self._desk(turn, host, seat))
+        except TurnLeft:
+            return
         except Exception as error:
             outcome = self._unrecorded(turn, error)
         finally:
             host.close()
-            if has_place:
-                house.places.give_back(self._ledger.user)
-        self._running = None
+            seat.give_back()
+            self.approvals.drop(turn)
+            self._running = None
         self._finish(turn, outcome)
 
-    def _desk(self, turn: Turn, host: TurnToolHost) -> TurnDesk:
+    def _desk(self, turn: Turn, host: TurnToolHost, seat: Seat) -> TurnDesk:
         assert self._running is not None
         return lay_desk(
             turn,
             mind=self._mind(),
-            household=self._house,
             host=host,
+            asker=TurnAsker(turn, approvals=self.approvals, seat=seat),
             voice=self._running.voice,
             write=self._write,
         )
@@ -281,16 +296,7 @@ class Agenda:
 
     def _finish(self, turn: Turn, outcome: TurnOutcome) -> None:
         self._house.counters.turns_finished[outcome.state] += 1
-        self._emit(
-            TurnFinished(
-                session_id=self._ledger.history.session_id,
-                turn_id=turn.turn_id,
-                state=outcome.state,
-                seq=outcome.seq,
-                usage=outcome.usage,
-                error=outcome.error,
-            )
-        )
+        self._emit(turn_finished(self._ledger.session_id, turn, outcome))
 
     def _unrecorded(self, turn: Turn, error: Exception) -> TurnOutcome:
         """Its end could not even be written (a full disk, a bug): it is told

@@ -4,20 +4,22 @@ what models see of it. Each change is a line in the record, told to everyone.
 
 from __future__ import annotations
 
-from anyio import to_thread
+from typing import Final
 
-from nplt_protocol.codes import ErrorCode
-from nplt_protocol.errors import RequestError
 from nplt_protocol.replies import Cleared, RolledBack
 from nplt_server.conversations.conversation import Conversation
-from nplt_storage.conversation.history import ConversationHistory, NotInReach
+from nplt_server.conversations.going_back import at_work, rollback_to
 from nplt_storage.facts.entries import (
+    ArchivedEntry,
     ClearEntry,
-    Entry,
     ModelSwitchedEntry,
+    PinnedEntry,
     RenamedEntry,
-    RollbackEntry,
+    SystemInstructionEntry,
 )
+
+_TOLD_CHARACTERS_MAX: Final = 10_000
+"""Of an instruction, in the event: who wants more reads the entry."""
 
 
 async def rename(conversation: Conversation, name: str) -> None:
@@ -44,26 +46,26 @@ async def clear(conversation: Conversation) -> Cleared:
     return Cleared(session_id=conversation.session_id, cleared_through_seq=through)
 
 
+async def set_system(conversation: Conversation, instruction: str) -> None:
+    """The next call is told that; what it was told before is not slipped away."""
+    await conversation.write_fact(SystemInstructionEntry(content=instruction))
+    conversation.announce("system", {"system": instruction[:_TOLD_CHARACTERS_MAX]})
+
+
+async def pin(conversation: Conversation, pinned: bool) -> None:
+    await conversation.write_fact(PinnedEntry(pinned=pinned))
+    conversation.announce("pinned", {"pinned": pinned})
+
+
+async def archive(conversation: Conversation, archived: bool) -> None:
+    await conversation.write_fact(ArchivedEntry(archived=archived))
+    conversation.announce("archived", {"archived": archived})
+
+
 async def roll_back(conversation: Conversation, to_seq: int) -> RolledBack:
     if conversation.has_work:
-        raise RequestError(
-            ErrorCode.BUSY,
-            "something runs or waits here: nothing is taken back under its feet",
-            retry_after=1.0,
-        )
-    entry = await conversation.write_fact(await _rollback_to(conversation, to_seq))
+        raise at_work()
+    draft = await rollback_to(conversation.history, conversation.profile.store, to_seq)
+    entry = await conversation.write_fact(draft)
     conversation.announce("rolled_back", {"to_seq": to_seq, "head_seq": entry.seq})
     return RolledBack(session_id=conversation.session_id, head_seq=entry.seq)
-
-
-async def _rollback_to(conversation: Conversation, to_seq: int) -> RollbackEntry:
-    try:
-        return conversation.history.rollback_to(to_seq)
-    except NotInReach:
-        pass  # it lies before what is held: the whole record knows
-    session_id = conversation.session_id
-    entries: list[Entry] = []
-    async for batch in conversation.profile.store.entries(session_id):
-        entries += batch
-    whole = await to_thread.run_sync(ConversationHistory, session_id, entries)
-    return whole.rollback_to(to_seq, in_full=True)

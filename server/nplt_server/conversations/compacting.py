@@ -11,7 +11,7 @@ from nplt_server.conversations.thinking import Thinking
 
 async def compact(mind: Mind, thinking: Thinking, *, model: str) -> EpochBegun:
     """Called between turns. With a summarizer, its summary is waited for."""
-    await thinking.counting.counter()
+    await mind.ready()
     frame = mind.frame(model)
     before = mind.view(None, frame).tokens
     if not mind.projection.history.shown_turns:

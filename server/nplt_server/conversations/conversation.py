@@ -19,23 +19,18 @@ from nplt_protocol.events import SessionEvent
 from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import Attached, Receipt
 from nplt_protocol.requests import Attach, Prompt
-from nplt_server.conversations.acceptance import (
-    check_attachments,
-    check_room,
-    draft_of,
-    first_receipt,
-    second_receipt,
-)
+from nplt_protocol.shapes import write
+from nplt_server.conversations.acceptance import check_room
 from nplt_server.conversations.activity import Activity
 from nplt_server.conversations.agenda import Agenda, AgendaState
 from nplt_server.conversations.audience import Audience
-from nplt_server.conversations.chore import Chore, hand_over
+from nplt_server.conversations.chore import Chore
 from nplt_server.conversations.household import Household
+from nplt_server.conversations.intake import Intake
 from nplt_server.conversations.ledger import Ledger
 from nplt_server.conversations.library import HistoryProfile
 from nplt_server.conversations.mind import Mind
-from nplt_server.conversations.playback import entry_event, missed_entries, missed_text
-from nplt_server.conversations.turn import Turn
+from nplt_server.conversations.playback import Replay, entry_event, replay_of
 from nplt_server.conversations.unfinished import pick_up, word_for_later
 from nplt_server.conversations.writer import Writer
 from nplt_storage.conversation.history import ConversationHistory
@@ -54,6 +49,7 @@ class Conversation:
         "_mind",
         "_writer",
         "activity",
+        "approvals",
         "audience",
         "deleted",
         "session_id",
@@ -95,9 +91,10 @@ class Conversation:
             household=household,
             activity=self.activity,
             mind=lambda: self.mind,
-            write=self._writer.record,
-            emit=self.audience.emit,
+            writer=self._writer,
+            audience=self.audience,
         )
+        self.approvals = self._agenda.approvals
 
     # What it is
 
@@ -178,6 +175,7 @@ class Conversation:
             head_seq=self.history.head_seq,
             active_turn=self._agenda.active_turn,
             queue=self._agenda.waiting,
+            pending_approvals=tuple(map(write, self.approvals.pending)),
             clients=clients,
         )
 
@@ -185,41 +183,35 @@ class Conversation:
 
     async def accept(self, prompt: Prompt, *, receipt: Callable[[Receipt], None]) -> None:
         """Returns when the prompt is on disk; the receipt is given before any event."""
-        if prompt.model is not None:
-            self._house.router.check(prompt.model)
-        self._check_open()
-        await self._agenda.pay_debts()
+        intake = Intake(
+            prompt,
+            receipt,
+            ledger=self._ledger,
+            agenda=self._agenda,
+            household=self._house,
+            mind=lambda: self.mind,
+        )
+        await intake.take_in(
+            self._writer,
+            check_open=self._check_open,
+            announce=self.announce,
+            accepted=self._accepted,
+        )
 
-        def prepare() -> Entry | None:
-            self._check_open()
-            known = prompt.message_id and self.history.prompt_with(prompt.message_id)
-            if known:
-                again = second_receipt(prompt, known, self.history, self._agenda)
-                hand_over(receipt, again)
-                return None
-            check_room(self._agenda, self._house.limits.waiting_prompts_max)
-            check_attachments(prompt.attachments, self.history)
-            draft = draft_of(prompt, turn_id=self._house.new_entry_id())
-            return self.mind.state.draft_model_input(draft, waits=self._agenda.state != "idle")
+    def _accepted(self, prompt: ModelInputEntry) -> None:
+        if self.deleted:  # it was on its way while the conversation was deleted
+            self.cancel(prompt.turn_id or "", "the conversation was deleted")
 
-        def stored(entry: Entry) -> None:
-            assert isinstance(entry, ModelInputEntry)
-            ahead = self._agenda.add(Turn(prompt=entry))
-            hand_over(receipt, first_receipt(self.session_id, entry, ahead=ahead))
-            self._tell(entry)
-            self._agenda.advance()
-            if self.deleted:  # it was on its way while the conversation was deleted
-                self.cancel(entry.turn_id or "", "the conversation was deleted")
-
-        await self._writer.write(prepare, stored)
-
-    def replay(self, cursor: Attach | None) -> bytes:
-        """What a client that attaches now has missed, ready to be sent before
-        anything new is said."""
-        missed = missed_text(self._agenda.running, self._agenda.voice, cursor)
-        if cursor is not None and cursor.after_seq is not None:
-            missed = missed_entries(self.history, cursor.after_seq, self._house.limits) + missed
-        return b"".join(missed)
+    def replay(self, cursor: Attach | None) -> Replay:
+        """What a client that attaches now has missed, to be sent before anything
+        new is said."""
+        return replay_of(
+            self.history,
+            cursor,
+            turn=self._agenda.running,
+            voice=self._agenda.voice,
+            limits=self._house.limits,
+        )
 
     def cancel(self, turn_id: str, reason: str = "cancelled") -> bool:
         return self._agenda.cancel(turn_id, reason)
@@ -233,9 +225,11 @@ class Conversation:
     def interrupt(self, reason: str) -> None:
         """The server stops: what runs ends now. Turns that wait are kept for later,
         chores are not: nobody would hear of them."""
-        if self._agenda.running is not None:
-            self._agenda.running.cancel(reason)
+        self._agenda.interrupt(reason)
         self._drop_chores(RequestError(ErrorCode.SHUTTING_DOWN, reason))
+
+    def set_aside(self, reason: str) -> None:
+        self._agenda.set_aside(reason)
 
     def _drop_chores(self, why: RequestError) -> None:
         self._agenda.drop_chores(why)
@@ -290,11 +284,14 @@ class Conversation:
             self._agenda,
             said=self._ledger.said,
             tools=self._house.tools,
+            now=self._house.clock(),
             write=self._writer.record,
         )
 
     def _tell(self, entry: Entry) -> None:
         self.used_at = anyio.current_time()
+        if self._mind is not None:
+            self._mind.hear(entry)
         if self.audience:
             bytes_max = self._house.limits.message_bytes_max
             self.audience.emit(entry_event(self.session_id, entry, bytes_max))

@@ -1,5 +1,5 @@
 """What a turn works with, laid out before it begins: the conversation's mind, the
-model that answers, the tools, and where everything is written and said.
+models that may answer, the tools, and where everything is written and said.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from functools import partial
 
 from nplt_server import debug
 from nplt_server.context.views import ContextView
+from nplt_server.conversations.approvals import TurnAsker
 from nplt_server.conversations.household import Household
 from nplt_server.conversations.mind import Mind
 from nplt_server.conversations.tool_host import TurnToolHost
-from nplt_server.conversations.turn import Turn, TurnDesk, WriteEntry
+from nplt_server.conversations.turn import CallingRules, Respondent, Turn, TurnDesk, WriteEntry
 from nplt_server.conversations.voice import Voice
 from nplt_server.deltas import UsageReport
 
@@ -20,30 +21,48 @@ def lay_desk(
     turn: Turn,
     *,
     mind: Mind,
-    household: Household,
     host: TurnToolHost,
+    asker: TurnAsker,
     voice: Voice,
     write: WriteEntry,
 ) -> TurnDesk:
-    thinking = household.thinking
-    provider, invocation = household.router.route(turn.model)
-
-    def billed(shown: ContextView, usage: UsageReport) -> None:
-        thinking.learn(turn.model, counted=shown.tokens, real=usage.input_tokens)
-        debug.tokens("billed", model=turn.model, counted=shown.tokens, **usage.as_json())
-
+    household = mind.household
+    router = household.router
     return TurnDesk(
         state=mind.state,
-        provider=provider,
-        invocation=invocation,
+        respondent=lambda model: respondent(model, turn.turn_id, mind=mind, household=household),
+        rules=CallingRules(
+            retries=router.retries,
+            instead_of=lambda tried, provider: router.instead_of(tried, avoid=provider),
+            quarantine=mind.quarantine,
+        ),
         tools=household.tools,
         host=host,
+        asker=asker,
+        sit_down=asker.sit_down,
         voice=voice,
         limits=household.turn_limits,
-        answer_tokens_max=thinking.facts(turn.model).answer_tokens,
         new_call_id=household.new_entry_id,
-        prepare=partial(mind.prepare, turn.turn_id, turn.model),
-        billed=billed,
         write=write,
         keep_blob=mind.ledger.keep_blob,
+    )
+
+
+def respondent(model: str, turn_id: str, *, mind: Mind, household: Household) -> Respondent:
+    thinking = household.thinking
+    line, invocation = household.router.route(model)
+
+    def billed(shown: ContextView, usage: UsageReport) -> None:
+        thinking.learn(model, counted=shown.tokens, real=usage.input_tokens)
+        debug.tokens("billed", model=model, counted=shown.tokens, **usage.as_json())
+
+    return Respondent(
+        model=model,
+        provider=line,
+        invocation=invocation,
+        metrics=line.metrics,
+        answer_tokens_max=thinking.facts(model).answer_tokens,
+        prepare=partial(mind.prepare, turn_id, model),
+        billed=billed,
+        takes_no_more=partial(mind.remember_ceiling, model),
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
+from nplt_server.conversations.approval_facts import last_words_of_step
+from nplt_server.conversations.resuming import result_by_record
 from nplt_server.tools.runner import ToolRunner
 from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.facts.entries import Entry, FaultEntry, ToolResultsEntry
@@ -21,7 +23,11 @@ async def end_turn(
         return
     calls = history.open_calls(turn_id)
     if calls:
-        results = tuple(tools.skipped(call, fault.content) for call in calls)
+        said = last_words_of_step(history, turn_id)
+        results = tuple(
+            result_by_record(call, said.get(call.tool_call_id), tools, fault.content)
+            for call in calls
+        )
         await write(ToolResultsEntry(turn_id=turn_id, results=results))
     await write(fault)
 

@@ -39,6 +39,14 @@ class Counters:
     turns_finished: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRules:
+    seconds_max: float = 300.0
+    """Until a question nobody answers is taken for a no."""
+    wait_when_alone: bool = False
+    """Whether a question waits for someone to come, where nobody is there to answer."""
+
+
 class TurnPlaces:
     """How many turns may run at once, for a user and in all."""
 
@@ -61,6 +69,28 @@ class TurnPlaces:
         self._of_user[user].release()
 
 
+class Seat:
+    """The place of one turn; it stands up while it waits for people."""
+
+    __slots__ = ("_is_taken", "_places", "_user")
+
+    def __init__(self, places: TurnPlaces, user: str) -> None:
+        self._places = places
+        self._user = user
+        self._is_taken = False
+
+    async def take(self) -> None:
+        """Waits until there is one; nothing if it is seated already."""
+        if not self._is_taken:
+            await self._places.take(self._user)
+            self._is_taken = True
+
+    def give_back(self) -> None:
+        if self._is_taken:
+            self._is_taken = False
+            self._places.give_back(self._user)
+
+
 @dataclass(slots=True, kw_only=True)
 class Household:
     library: Library
@@ -75,6 +105,7 @@ class Household:
     new_entry_id: Callable[[], str]
     spawn: Spawn
     places: TurnPlaces
+    approvals: ApprovalRules = ApprovalRules()
     counters: Counters = field(default_factory=Counters)
     activity: Activity = field(default_factory=Activity)
     draining: bool = False

@@ -85,6 +85,22 @@ class Ledger:
         async with self._alone:
             return await self._append(draft)
 
+    async def redact(self, seq: int) -> Entry:
+        """Erases that entry's words for good; the history is another one afterwards,
+        for the old one still holds them. Called between turns."""
+        async with self._alone:
+            return await self._redact(await self._opened(), seq)
+
+    async def _redact(self, record: Record, seq: int) -> Entry:
+        tombstone: Entry | None = None
+        with anyio.CancelScope(shield=True):  # begun is begun: half of it leaves the words
+            try:
+                tombstone = await record.redact(seq, at=self._house.clock())
+            finally:
+                await self._read_again(record)
+        assert tombstone is not None
+        return tombstone
+
     def expected_history(self) -> ConversationHistory:
         """As the next draft will find it: the profile's instruction is written with the
         first line, and before there is one it stands nowhere else."""
@@ -186,7 +202,8 @@ class Ledger:
         return entry
 
     async def _read_again(self, record: Record) -> None:
-        """A rollback went to before what is held: what stands now lies further back."""
+        """What stands now lies further back than what is held (a rollback went there),
+        or differs from it (words were erased)."""
         self._record = None
         try:
             await record.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -23,8 +24,13 @@ from nplt_storage.conversation.row_lists import (
     write_cursor,
 )
 from nplt_storage.conversation.rows import ConversationRow
-from nplt_storage.conversation.searching import SearchHit, SearchQuery
-from nplt_storage.errors import StorageError
+from nplt_storage.conversation.searching import (
+    SearchPage,
+    SearchQuery,
+    place_of_hit,
+    write_search_cursor,
+)
+from nplt_storage.errors import ConversationNotFound, StorageError
 from nplt_storage.store import ConversationStore
 
 log = logging.getLogger(__name__)
@@ -109,12 +115,24 @@ class Library:
     async def count(self, user: str) -> int:
         return sum(await self._ask_each(lambda store: store.count(user)))
 
-    async def search(self, user: str, text: str, limit: int) -> builtins.list[SearchHit]:
-        """The newest hits, wherever they are kept."""
-        query = SearchQuery(text=text, limit=limit)
+    async def undelete(self, session_id: str, user: str) -> None:
+        """`ConversationExists` if another one has its id by now."""
+        for profile in self._profiles:
+            with suppress(ConversationNotFound):
+                await profile.store.undelete(session_id, user=user)
+                return
+        raise ConversationNotFound(session_id)
+
+    async def search(self, user: str, query: SearchQuery) -> SearchPage:
+        """The newest hits first, wherever they are kept: a place is a place everywhere."""
         pages = await self._ask_each(lambda store: store.search(user, query))
-        hits = [hit for page in pages for hit in page.hits]
-        return sorted(hits, key=lambda hit: hit.timestamp, reverse=True)[:limit]
+        if len(pages) == 1:
+            return pages[0]
+        hits = sorted((hit for page in pages for hit in page.hits), key=place_of_hit, reverse=True)
+        shown = tuple(hits[: query.limit])
+        more = len(hits) > len(shown) or any(page.next_cursor for page in pages)
+        cursor = write_search_cursor(place_of_hit(shown[-1])) if more and shown else None
+        return SearchPage(hits=shown, next_cursor=cursor)
 
     async def close(self) -> None:
         for profile in self._profiles:

@@ -17,27 +17,40 @@ from nplt_protocol.json_values import JsonObject
 from nplt_server import debug
 from nplt_server.agent_state import AgentState, Write
 from nplt_server.context.fitting import ContextTooSmall
+from nplt_server.context.levels import ContextEntry
 from nplt_server.context.measuring import Measure
 from nplt_server.context.projection import Projection
 from nplt_server.context.scene import Asked
 from nplt_server.context.views import CallFrame, ContextView
+from nplt_server.conversations.attaching import AttachmentReader
 from nplt_server.conversations.compression import OverThreshold
 from nplt_server.conversations.household import Household
 from nplt_server.conversations.ledger import Ledger
+from nplt_server.conversations.naming import Namer
 from nplt_server.conversations.summarist import Summarist
 from nplt_server.errors import WindowTooSmall
 from nplt_storage.conversation.views import model_name
-from nplt_storage.facts.entries import CompactionEntry, EpochEntry, ModelOutputEntry
+from nplt_storage.facts.entries import (
+    CompactionEntry,
+    Entry,
+    EpochEntry,
+    ModelOutputEntry,
+    QuarantineEntry,
+)
 
 _LOOKED_BACK_MAX: Final = 200
 """Entries; a model that answered none of them starts afresh."""
+REFUSED: Final = "refused_by_provider"
 
 
 class Mind:
     __slots__ = (
         "_announce",
+        "_attachments",
+        "_ceilings",
         "_house",
         "_ledger",
+        "_namer",
         "_projection",
         "_state",
         "_summarist",
@@ -56,13 +69,20 @@ class Mind:
         self._house = household
         self._write = write
         self._announce = announce
+        self._ceilings: dict[str, int] = {}
+        self._attachments: AttachmentReader | None = None
         self._state: AgentState | None = None
         self._projection: Projection | None = None
         self._summarist = Summarist(ledger, household=household, write=write, announce=announce)
+        self._namer = Namer(ledger, household=household, write=write, announce=announce)
 
     @property
     def ledger(self) -> Ledger:
         return self._ledger
+
+    @property
+    def household(self) -> Household:
+        return self._house
 
     @property
     def state(self) -> AgentState:
@@ -78,31 +98,47 @@ class Mind:
         history = self._ledger.history
         if self._projection is None or self._projection.history is not history:
             thinking = self._house.thinking
-            measure = Measure(thinking.counting.now)
+            measure = Measure(thinking.counting.now, shelf=self.attachments.shelf)
             self._projection = Projection(history, measure, policy=thinking.rules.policy)
         return self._projection
 
+    @property
+    def attachments(self) -> AttachmentReader:
+        if self._attachments is None or self._attachments.history is not self._ledger.history:
+            self._attachments = AttachmentReader(self._ledger, self._house.files)
+        return self._attachments
+
+    async def ready(self) -> None:
+        """Whoever wants a context waits here first: for the counter, and for files."""
+        await self._house.thinking.counting.counter()
+        await self.attachments.gather()
+
     # Before a call
 
-    def frame(self, model: str) -> CallFrame:
+    def frame(self, model: str, *, tokens_max: int | None = None) -> CallFrame:
         thinking = self._house.thinking
         self._remember_correction(model)
         offer = self._house.tools.offer
-        budget = thinking.facts(model).budget_tokens
+        facts = thinking.facts(model)
+        budget = facts.budget_tokens
         corrected = thinking.counting.correction.budget_in_counted(model, budget)
+        ceilings = [each for each in (tokens_max, self._ceilings.get(model)) if each is not None]
         return CallFrame(
             # Who counts too much begins epochs a little early, and that is all.
-            budget_tokens=min(budget, corrected),
-            tools_tokens=thinking.counting.tokens_of_tools(offer),
+            budget_tokens=min(budget, corrected, *ceilings),
+            tools_tokens=thinking.counting.tokens_of_tools(offer) if facts.takes_tools else 0,
             offer=offer,
             threshold=thinking.rules.threshold,
             keep=thinking.rules.keep,
+            takes_images=facts.takes_images,
         )
 
-    async def prepare(self, turn_id: str, model: str) -> ContextView:
+    async def prepare(
+        self, turn_id: str, model: str, *, tokens_max: int | None = None
+    ) -> ContextView:
         """What the next call of a turn is shown; on the way an epoch may begin."""
-        await self._house.thinking.counting.counter()
-        frame = self.frame(model)
+        await self.ready()
+        frame = self.frame(model, tokens_max=tokens_max)
         draft = self.projection.due_epoch(turn_id, frame, screen=self.state.screen())
         if draft is not None and draft.reason == "budget":
             await self._house.thinking.over_threshold(
@@ -132,6 +168,11 @@ class Mind:
         except ContextTooSmall as error:
             raise WindowTooSmall(str(error)) from None
 
+    def remember_ceiling(self, model: str, tokens: int) -> None:
+        """Its provider refused more than that, whatever is said of its window. Not kept:
+        another life finds out again, and the provider may have changed."""
+        self._ceilings[model] = min(tokens, self._ceilings.get(model, tokens))
+
     def _remember_correction(self, model: str) -> None:
         """What was learned in an earlier life stands in the record: without it a model's
         budget would be another one after a restart, and a new epoch due."""
@@ -147,6 +188,24 @@ class Mind:
             if entry.invocation and model_name(entry.invocation) == model and isinstance(real, int):
                 self._house.thinking.learn(model, counted=entry.sent.tokens, real=real)
                 return
+
+    # What providers refuse
+
+    async def quarantine(self, seq: int, reason: str) -> bool:
+        """No model is shown it any more, nor what goes with it; a rollback undoes that.
+        False: it is there already, or nothing models are shown as such."""
+
+        def prepare() -> QuarantineEntry | None:
+            history = self._ledger.history
+            entry = next(iter(history.entries_after(seq - 1) or ()), None)
+            if seq in history.quarantined or not isinstance(entry, ContextEntry):
+                return None
+            return QuarantineEntry(target_seq=seq, code=REFUSED, content=reason)
+
+        if await self._write(prepare) is None:
+            return False
+        self._announce("quarantined", {"seq": seq, "code": REFUSED, "reason": reason})
+        return True
 
     # Epochs and summaries
 
@@ -175,9 +234,14 @@ class Mind:
         """For who waits for it. `None`: it did not work out, and nothing depends on it."""
         return await self._summarist.finish(lambda: self.projection, None, draft)
 
+    def hear(self, entry: Entry) -> None:
+        """Of everything that is written: a first answer may lead to a name."""
+        self._namer.hear(entry)
+
     @property
     def is_summarizing(self) -> bool:
-        return self._summarist.is_at_work
+        return self._summarist.is_at_work or self._namer.is_at_work
 
     def stop_summarizing(self) -> None:
         self._summarist.stop()
+        self._namer.stop()

@@ -2,16 +2,16 @@
 
 Pure: from history and a running turn to frames. A message never outgrows the
 limit of the wire; what is larger travels cut, with its real size. A replay is
-bounded too: who missed more reads it page by page.
+bounded too. A client that missed more, or names a place we never were at (it
+knew another life of this conversation), is attached all the same and told to
+`resync`: to read from the record, page by page, what stands before the head.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from nplt_protocol.codec import encode_event
-from nplt_protocol.codes import ErrorCode
-from nplt_protocol.errors import RequestError
 from nplt_protocol.events import EntryAdded, Event, TextDelta
 from nplt_protocol.requests import Attach
 from nplt_server.conversations.household import ConversationLimits
@@ -36,13 +36,40 @@ def entry_event(session_id: str, entry: Entry, bytes_max: int) -> EntryAdded:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What goes out between the reply to ATTACH and whatever happens next."""
+
+    frames: bytes
+    resync: bool
+    """The entries asked for are not in it: the client has to read them itself."""
+
+
+def replay_of(
+    history: ConversationHistory,
+    cursor: Attach | None,
+    *,
+    turn: Turn | None,
+    voice: Voice | None,
+    limits: ConversationLimits,
+) -> Replay:
+    said = missed_text(turn, voice, cursor)
+    if cursor is None or cursor.after_seq is None:
+        return Replay(frames=b"".join(said), resync=False)
+    entries = missed_entries(history, cursor.after_seq, limits)
+    return Replay(frames=b"".join((entries or []) + said), resync=entries is None)
+
+
 def missed_entries(
     history: ConversationHistory, after_seq: int, limits: ConversationLimits
-) -> list[bytes]:
+) -> list[bytes] | None:
+    """`None`: too many, or a place that is not in this record."""
     missed = history.head_seq - after_seq
+    if missed < 0 or missed > limits.replay_entries_max:
+        return None
     entries = history.entries_after(after_seq)
-    if entries is None or missed > limits.replay_entries_max:
-        raise _too_much_to_replay(missed)
+    if entries is None:
+        return None
     frames: list[bytes] = []
     total = 0
     for entry in entries:
@@ -50,7 +77,7 @@ def missed_entries(
         frames.append(encode_event(event, message_bytes_max=limits.message_bytes_max))
         total += len(frames[-1])
         if total > limits.replay_bytes_max:
-            raise _too_much_to_replay(missed)
+            return None
     return frames
 
 
@@ -66,7 +93,10 @@ def missed_text(turn: Turn | None, voice: Voice | None, cursor: Attach | None) -
     if place is not None and place <= len(said):
         events += voice.events("text", said[place:], place)
     else:
-        events += [_marked(event) for event in voice.events("text", said, 0)]
+        again = voice.events("text", said, 0)
+        if place is not None and not again:
+            again = [voice.nothing()]  # else the client would keep what it holds
+        events += [_marked(event) for event in again]
     return [encode_event(event) for event in events]
 
 
@@ -81,12 +111,3 @@ def _marked(event: Event) -> Event:
     if isinstance(event, TextDelta) and event.offset == 0:
         return replace(event, replay_from=0)
     return event
-
-
-def _too_much_to_replay(missed: int) -> RequestError:
-    return RequestError(
-        ErrorCode.TOO_LARGE,
-        f"{missed} entries are too much to replay: read them with HISTORY_REQUEST, "
-        "and attach with a later after_seq",
-        field="after_seq",
-    )

@@ -30,6 +30,7 @@ from nplt_server.conversations.library import Found, HistoryProfile
 from nplt_server.errors import no_such_conversation
 from nplt_storage.conversation.row_lists import RowQuery
 from nplt_storage.conversation.rows import ConversationRow
+from nplt_storage.errors import ConversationExists, ConversationNotFound
 
 _UNUSED_SECONDS_MAX = 60.0
 _UNUSED_MAX = 128
@@ -139,6 +140,23 @@ class Registry:
             self._reserved.pop(session_id, None)
         if conversation is not None:
             conversation.audience.emit(SessionEvent(session_id=session_id, event="deleted"))
+
+    async def undelete(self, session_id: str, user: str) -> None:
+        """Out of the trash of whichever history has it there."""
+        async with self._alone_with(session_id):
+            if session_id in self._open or session_id in self._reserved:
+                raise no_such_conversation(session_id)
+            try:
+                await self._house.library.undelete(session_id, user)
+            except (ConversationNotFound, ConversationExists):
+                # Another's that has the same id is none of this user's business.
+                raise no_such_conversation(session_id) from None
+
+    async def is_taken(self, session_id: str) -> bool:
+        """By anybody, in any history, or reserved for a conversation yet to come."""
+        if session_id in self._open or session_id in self._reserved:
+            return True
+        return await self._house.library.find(session_id) is not None
 
     async def _delete_open(self, conversation: Conversation) -> None:
         session_id = conversation.session_id

@@ -162,7 +162,8 @@ class Summarist:
     ) -> tuple[CompactionEntry | None, str]:
         """The summary, or why there is none."""
         thinking = self._house.thinking
-        provider, invocation = self._house.router.route(order.model)
+        router = self._house.router
+        line, invocation = router.route(order.model)
         request = request_for(
             order.task,
             invocation=invocation,
@@ -170,7 +171,11 @@ class Summarist:
             answer_tokens_max=thinking.facts(order.model).answer_tokens,
         )
         text = await summarize(
-            request, provider=provider, output=output, seconds_max=thinking.summary_seconds_max
+            request,
+            output,
+            line=line,
+            rules=router.retries,
+            seconds_max=thinking.summary_seconds_max,
         )
         refusal = _too_long(text, order)
         if refusal is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import anyio
 
 from nplt_server.accumulator import ModelOutputAccumulator
-from nplt_server.clean_text import clean_text
 from nplt_server.context.messages import (
     ContextMessage,
     ModelInputMessage,
@@ -18,9 +17,11 @@ from nplt_server.context.messages import (
     ToolResultsMessage,
 )
 from nplt_server.context.summaries import SummaryTask
-from nplt_server.deltas import TextPiece
-from nplt_server.errors import AnswerCut, ProviderRefused
-from nplt_server.providers.base import ModelRequest, Provider
+from nplt_server.conversations.quiet_call import call_quietly
+from nplt_server.errors import ProviderRefused
+from nplt_server.providers.base import ModelRequest
+from nplt_server.providers.line import ProviderLine
+from nplt_server.providers.retrying import RetryPolicy
 from nplt_storage.facts.entries import ModelInvocationDescriptor
 
 _TASK = (
@@ -59,21 +60,16 @@ def request_for(
 
 async def summarize(
     request: ModelRequest,
-    *,
-    provider: Provider,
     output: ModelOutputAccumulator,
+    *,
+    line: ProviderLine,
+    rules: RetryPolicy,
     seconds_max: float,
 ) -> str:
     """Raises `ProviderError` or `TimeoutError`; whoever asks goes on without it, and
     finds in `output` what was billed all the same."""
     with anyio.fail_after(seconds_max):
-        async with provider.call_model(request) as deltas:
-            async for delta in deltas:
-                if isinstance(delta, TextPiece):
-                    delta = TextPiece(text=clean_text(delta.text))
-                output.apply(delta)
-    if output.stop_reason is None:
-        raise AnswerCut
+        await call_quietly(request, output, line=line, rules=rules)
     if not output.text.strip():
         raise ProviderRefused("the summarizer gave an empty answer")
     return output.text.strip()

@@ -84,6 +84,8 @@ class Thinking:
     make_widgets: Callable[[], tuple[Widget, ...]] = _widgets_once
     listeners: tuple[Listener, ...] = (begin_epoch_and_summarize,)
     summarizer: str | None = None
+    namer: str | None = None
+    """Who finds names for conversations; without one their first words are it."""
     summary_seconds_max: float = 60.0
 
     @property

@@ -10,7 +10,7 @@ from nplt_server.agent_state import AgentState
 from nplt_server.conversations.household import Household
 from nplt_server.conversations.ledger import Ledger
 from nplt_server.tools.base import ToolFailed
-from nplt_storage.conversation.searching import SearchHit
+from nplt_storage.conversation.searching import SearchHit, SearchQuery
 from nplt_storage.facts.entries import ToolResultsEntry
 from nplt_storage.facts.tool_calls import ToolCallResult
 
@@ -70,7 +70,8 @@ class TurnToolHost:
         return await self._ledger.profile.store.blob(self.session_id, blob_id, offset, length)
 
     async def search(self, query: str, limit: int) -> Sequence[SearchHit]:
-        return await self._house.library.search(self.user, query, limit)
+        wanted = SearchQuery(text=query, limit=limit)
+        return list((await self._house.library.search(self.user, wanted)).hits)
 
     def _in_time(self, change: Callable[[_Changed], _Changed]) -> Callable[[_Changed], _Changed]:
         """Looked at when the pen is free, not when it was asked for."""

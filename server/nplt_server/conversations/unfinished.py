@@ -1,7 +1,8 @@
 """What the last life of the server left undone, taken up when a conversation is opened.
 
 A turn that had begun ends as interrupted and is never run again by itself: its
-tools may have done something. What it had said is kept. Prompts that only
+tools may have done something. What it had said is kept. One that was waiting for
+people to allow a tool goes on waiting (`resuming`). Prompts that only
 waited are run now. A server that shuts down in good order leaves word that all
 of them only waited; without that word, whether the first had begun can't be
 told, so it counts as begun. The word is answered before the first is run, so
@@ -13,9 +14,11 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from datetime import datetime
 
 from nplt_server.conversations.agenda import Agenda
 from nplt_server.conversations.ending import Write, end_turn, fault_for
+from nplt_server.conversations.resuming import taken_up_again
 from nplt_server.conversations.turn import Turn
 from nplt_server.tools.runner import ToolRunner
 from nplt_storage.conversation.history import ConversationHistory
@@ -40,6 +43,7 @@ async def pick_up(
     *,
     said: SaidSoFar | None,
     tools: ToolRunner,
+    now: datetime,
     write: Write,
 ) -> None:
     unfinished = history.unfinished_turns()
@@ -50,6 +54,11 @@ async def pick_up(
         has_spoken = said is not None and said.turn_id == prompt.turn_id and bool(said.text)
         if not (is_running or has_spoken or (place == 0 and not left_word)):
             agenda.add(Turn(prompt=prompt))
+            continue
+        waiting = taken_up_again(prompt, history, tools=tools, now=now)
+        if waiting is not None and not has_spoken:
+            agenda.approvals.take_up(waiting)
+            agenda.add(waiting)
             continue
         fault = fault_for(prompt.turn_id, _REASON, code="interrupted", state="interrupted")
         try:

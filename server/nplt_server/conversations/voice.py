@@ -130,6 +130,10 @@ class Voice:
             for start in starts
         ]
 
+    def nothing(self) -> Event:
+        """For a client that believes more was said than was."""
+        return self._piece("text", "", 0)
+
     def _piece(self, kind: Kind, text: str, offset: int) -> Event:
         if kind == "text":
             return TextDelta(

@@ -131,6 +131,8 @@ class _Chat:
                 self._think("thinking", f"{model} is thinking …")
             case AgentThought(turn_id=self._turn_id, type="thinking" | "generating" as kind):
                 self._think(kind, said.event.content or "…")
+            case AgentThought(turn_id=self._turn_id, type="retrying"):
+                self._think("thinking", said.event.content or "…")
             case ToolStarted(turn_id=self._turn_id, tool_name=name):
                 self._think("tool_call", f"running {name} …")
             case TextDelta(turn_id=self._turn_id, text=text):

@@ -4,8 +4,7 @@
     ask     offered; run once someone attached has said yes
     deny    not offered, and not run if it is called all the same
 
-Nobody can be asked yet, so `ask` is refused for now, with a reason the model
-can read and pass on.
+Who is asked is the business of `asking`.
 """
 
 from __future__ import annotations
@@ -55,15 +54,10 @@ def policy_of(tool: ToolDescription, policies: ToolPolicies) -> ToolPolicy:
 
 
 def refusal(tool: ToolDescription, policies: ToolPolicies) -> str | None:
-    """Why it is not run; `None` if it is."""
+    """Why it is never run; `None` if it may be."""
     match policy_of(tool, policies):
-        case "allow":
+        case "allow" | "ask":
             return None
-        case "ask":
-            return (
-                f"not run: {tool.name} needs someone's approval, and nobody can be asked here; "
-                f"`tools: {{{tool.name}: allow}}` in the server's settings would allow it"
-            )
         case "deny":
             return f"not run: {tool.name} is denied by the server's settings"
         case unreachable:

@@ -3,7 +3,7 @@
 Whatever happens becomes a result the model can read: an unknown tool, broken
 arguments, a refusal, an exception, a time-out, a cancellation. What was never
 begun is `skipped`; what was stopped half way has `failed`, for it may have done
-something already.
+something already. A call that people are asked about holds up no other.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 import anyio
 
+from nplt_server.tools.asking import Asker, NobodyToAsk, Permission
 from nplt_server.tools.attempt import Outcome, Work, attempt
 from nplt_server.tools.base import Tool, ToolDescription, ToolHost, ToolPolicy
 from nplt_server.tools.bounds import bounded
@@ -76,6 +77,7 @@ class ToolRunner:
         started: Started,
         finished: Finished,
         host: ToolHost | None = None,
+        asker: Asker | None = None,
         cancel_reason: Callable[[], str] = lambda: "cancelled",
     ) -> None:
         """`finished` hears one result of each call, as they come; the rest of them
@@ -88,6 +90,9 @@ class ToolRunner:
             finished(result)
 
         async def run(number: int, call: ToolCallRequest, work: Work) -> None:
+            if not (permission := await self._permission(call, work.tool, asker)).allowed:
+                hear(number, self.skipped(call, permission.why_not))
+                return
             async with places:
                 began = anyio.current_time()
 
@@ -115,6 +120,18 @@ class ToolRunner:
 
     def skipped(self, call: ToolCallRequest, reason: str) -> ToolCallResult:
         return self._result(call, "skipped", reason, 0.0)
+
+    def unknown(self, call: ToolCallRequest, reason: str) -> ToolCallResult:
+        """Of a call that may have been run, and whose result nobody has: it may have
+        done what it was to do, so it is not run again."""
+        return self._result(call, "failed", f"outcome unknown: {reason}", 0.0)
+
+    async def _permission(
+        self, call: ToolCallRequest, tool: Tool, asker: Asker | None
+    ) -> Permission:
+        if policy_of(tool.description, self._policies) != "ask":
+            return Permission(allowed=True)
+        return await (asker or NobodyToAsk()).ask(call)
 
     def _prepare(self, number: int, call: ToolCallRequest, host: ToolHost) -> Work | ToolCallResult:
         """What is to be done, or why it is not."""

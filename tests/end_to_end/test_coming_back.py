@@ -1,0 +1,52 @@
+"""Cut lines, killed servers, crowds and switches: a few of those of `make faults`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from faults.mid_stream import kill_in_mid_stream
+from faults.one_order import talk_all_at_once
+from faults.plan import Plan
+from faults.resending import ask_over_rough_roads
+from faults.switching import switch_to_and_fro
+from tests.support.server_process import ServerProcess
+
+
+@pytest.fixture
+def unstarted(tmp_path: Path) -> Iterator[ServerProcess]:
+    server = ServerProcess(tmp_path / "data")
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    return Plan(scratch=tmp_path, seed=2026)
+
+
+def test_prompts_over_a_road_that_cuts_run_once(unstarted: ServerProcess, plan: Plan) -> None:
+    resent = ask_over_rough_roads(plan, unstarted, prompts=60, kills=1)
+    assert resent.complaints == []
+    assert len(resent.asked) == 60
+
+
+def test_what_was_shown_before_a_kill_is_the_record_after_it(
+    unstarted: ServerProcess, plan: Plan
+) -> None:
+    streams = kill_in_mid_stream(plan, unstarted, kills=3)
+    assert streams.complaints == []
+    assert streams.kills == 3
+
+
+def test_many_who_speak_at_once_hear_the_same_order(unstarted: ServerProcess, plan: Plan) -> None:
+    crowd = talk_all_at_once(plan, unstarted, clients=8, prompts_each=2)
+    assert crowd.complaints == []
+    assert len(crowd.heard) == 8
+
+
+def test_who_goes_to_and_fro_hears_no_foreign_word(unstarted: ServerProcess, plan: Plan) -> None:
+    switches = switch_to_and_fro(plan, unstarted, count=20)
+    assert switches.complaints == []
+    assert switches.count == 40

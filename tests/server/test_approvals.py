@@ -1,0 +1,333 @@
+"""People are asked about tools that write or reach the network: once, and they decide."""
+
+from __future__ import annotations
+
+import math
+import random
+from datetime import UTC, datetime
+from typing import Literal
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.server.asking_stage import SOMEONE, Asked, asking
+from tests.server.household import Ear
+
+from nplt_protocol.errors import RequestError
+from nplt_protocol.events import SessionEvent, ToolFinished, ToolStarted
+from nplt_protocol.requests import Prompt
+from nplt_server.conversations.approval_facts import remembered_decisions
+from nplt_server.conversations.audience import Guest
+from nplt_server.conversations.household import ApprovalRules, ConversationLimits, TurnPlaces
+from nplt_server.conversations.questions import question_event
+from nplt_server.conversations.turn_clock import TurnClock
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.errors import StorageUnavailable
+from nplt_storage.facts.entries import (
+    ApprovalEntry,
+    DebugEntry,
+    Entry,
+    ForkedEntry,
+    RollbackEntry,
+)
+from nplt_storage.facts.tool_calls import ToolCallRequest
+
+OBSERVER = Guest(client_id="c9", user="ada", client="test", observer=True)
+
+
+async def test_what_is_allowed_is_run_and_what_is_denied_is_skipped_with_the_name_of_who_did() -> (
+    None
+):
+    async with asking() as here:
+        (question,) = await here.ask("write")
+        assert here.workshop.done == []
+        decided = await here.answer(question.approval_id, "allow")
+        assert (decided.decision, decided.decided_by) == ("allow", "ada")
+        assert (await here.ended()).state == "completed"
+        assert here.workshop.done == ["write"]
+
+        (question,) = await here.ask("send")
+        await here.answer(question.approval_id, "deny")
+        assert (await here.ended()).state == "completed"
+        assert here.workshop.done == ["write"]
+        (started,) = here.heard(ToolStarted)
+        assert started.tool_name == "write"
+        last = here.heard(ToolFinished)[-1]
+        assert (last.status, last.result) == (
+            "skipped",
+            "not run: ada said no to this call of send",
+        )
+
+
+async def test_the_first_answer_counts_and_the_second_is_told_what_it_was() -> None:
+    async with asking() as here:
+        (question,) = await here.ask("write")
+        await here.answer(question.approval_id, "deny")
+        late = await here.answer(question.approval_id, "allow", remember=True)
+        assert (late.decision, late.decided_by) == ("deny", "ada")
+        await here.ended()
+        even_later = await here.answer(question.approval_id, "allow")
+        assert even_later.decision == "deny"
+        assert [fact.state for fact in here.facts] == ["asked", "denied"]
+        assert len(here.decisions) == 1
+        assert here.workshop.done == []
+
+
+async def test_other_calls_of_the_step_are_run_while_people_think() -> None:
+    async with asking() as here:
+        (question,) = await here.ask("write look")
+        await here.workshop.looked.wait()
+        assert here.workshop.done == ["look"]
+        await here.answer(question.approval_id, "allow")
+        await here.ended()
+        assert [result.result for result in here.results] == ["write is done", "look is done"]
+
+
+async def test_while_it_waits_for_people_a_conversation_waits_and_its_clock_stands_still() -> None:
+    async with asking() as here:
+        (question,) = await here.ask("write")
+        states = [here.conversation.state]
+        await here.answer(question.approval_id, "allow")
+        await here.ended()
+        assert [*states, here.conversation.state] == ["waiting", "idle"]
+
+
+async def test_the_clock_of_a_turn_goes_on_where_it_was_stopped() -> None:
+    clock = TurnClock()
+    with clock.wind_up(1_000) as scope:
+        was = scope.deadline
+        with clock.stopped():
+            with clock.stopped():
+                assert scope.deadline == math.inf
+            assert scope.deadline == math.inf, "another still waits"
+        assert was <= scope.deadline < math.inf
+
+
+async def test_who_waits_for_people_keeps_nobody_else_from_running() -> None:
+    async with asking() as here:
+        here.household.places = TurnPlaces(ConversationLimits(turns_max=1, turns_per_user_max=1))
+        (question,) = await here.ask("write")
+        other = here.registry.fresh("ada")
+        await other.accept(Prompt(text="look"), receipt=lambda receipt: None)
+        await other.activity.quiet()
+        assert here.workshop.done == ["look"]
+        await here.answer(question.approval_id, "allow")
+        assert (await here.ended()).state == "completed"
+
+
+async def test_nobody_answers_in_time_and_it_is_denied() -> None:
+    async with asking(ApprovalRules(seconds_max=0.01)) as here:
+        await here.prompt("write")
+        assert (await here.ended()).state == "completed"
+        assert [(fact.state, fact.reason) for fact in here.facts] == [
+            ("asked", None),
+            ("denied", "expired"),
+        ]
+        assert "nobody answered in time" in here.results[0].result
+        assert here.decisions[0]["decided_by"] is None
+
+
+@pytest.mark.parametrize("guest", [OBSERVER, Guest(client_id="c2", user="ada", client="plain")])
+async def test_where_nobody_is_who_could_answer_it_is_denied_at_once(guest: Guest) -> None:
+    async with asking() as here:
+        here.conversation.audience.leave(here.ear)
+        here.ear = here.listen(guest)
+        await here.prompt("write")
+        await here.ended()
+        assert [(fact.state, fact.reason) for fact in here.facts] == [("denied", "nobody_there")]
+        assert "nobody is here who could be asked" in here.results[0].result
+
+
+async def test_it_can_wait_for_someone_to_come() -> None:
+    async with asking(ApprovalRules(seconds_max=1e6, wait_when_alone=True)) as here:
+        here.conversation.audience.leave(here.ear)
+        (question,) = await here.ask("write")
+        here.ear = here.listen()
+        (pending,) = here.conversation.snapshot().pending_approvals
+        assert pending["approval_id"] == question.approval_id
+        await here.answer(question.approval_id, "allow")
+        assert (await here.ended()).state == "completed"
+
+
+async def test_a_question_stays_when_all_leave() -> None:
+    async with asking() as here:
+        (question,) = await here.ask("write")
+        here.conversation.audience.leave(here.ear)
+        assert here.conversation.approvals.pending == (question,)
+        here.ear = here.listen()
+        await here.answer(question.approval_id, "allow")
+        assert (await here.ended()).state == "completed"
+
+
+async def test_what_is_remembered_is_not_asked_again() -> None:
+    async with asking() as here:
+        approvals = here.conversation.approvals
+        (question,) = await here.ask("write")
+        assert approvals.remembered == {}
+        await here.answer(question.approval_id, "allow", remember=True)
+        await here.ended()
+        await here.prompt("write write")
+        await here.ended()
+        assert here.workshop.done == ["write"] * 3
+        assert approvals.remembered == {"write": "allow"}
+
+
+async def test_what_is_remembered_answers_the_other_questions_about_that_tool() -> None:
+    async with asking() as here:
+        first, *_ = await here.ask("write send write", 3)
+        await here.answer(first.approval_id, "deny", remember=True)
+        (left,) = here.conversation.approvals.pending
+        assert left.tool_name == "send"
+        await here.answer(left.approval_id, "allow")
+        await here.ended()
+        assert here.workshop.done == ["send"]
+        assert [result.status for result in here.results] == ["skipped", "success", "skipped"]
+
+
+async def test_cancelling_closes_the_question_and_the_turn_ends_once() -> None:
+    async with asking() as here:
+        (question,) = await here.ask("write look")
+        assert here.conversation.cancel(question.turn_id)
+        assert (await here.ended()).state == "interrupted"
+        assert [(fact.state, fact.reason) for fact in here.facts][-1] == ("denied", "cancelled")
+        assert here.conversation.approvals.pending == ()
+        assert (await here.answer(question.approval_id, "allow")).decision == "deny"
+        assert "write" not in here.workshop.done
+
+
+async def test_a_question_nobody_knows_of_is_not_known() -> None:
+    async with asking() as here:
+        assert not here.conversation.approvals.knows("nothing")
+        with pytest.raises(RequestError, match="nothing was asked under"):
+            await here.answer("nothing", "allow")
+
+
+async def test_where_nothing_can_be_written_nobody_is_asked_and_the_model_is_told() -> None:
+    async with asking() as here:
+        await here.prompt("look")
+        await here.ended()
+        here.store.full_for = ("approval",)
+        await here.prompt("write")
+        assert (await here.ended()).state == "completed"
+        last = here.heard(ToolFinished)[-1]
+        assert (last.status, here.workshop.done) == ("skipped", ["look"])
+        assert "nothing can be written down now" in last.result
+
+
+async def test_an_answer_that_can_not_be_written_is_refused_and_may_be_given_again() -> None:
+    async with asking() as here:
+        (question,) = await here.ask("write")
+        here.store.full_for = ("approval",)
+        with pytest.raises(StorageUnavailable):
+            await here.answer(question.approval_id, "deny")
+        assert here.conversation.approvals.pending == (question,)
+        here.store.full_for = ()
+        await here.answer(question.approval_id, "allow")
+        assert (await here.ended()).state == "completed"
+        assert here.workshop.done == ["write"]
+
+
+def test_what_was_remembered_is_taken_back_by_a_rollback_and_not_copied_by_a_fork() -> None:
+    def remembers(*more: Entry) -> list[str]:
+        history = ConversationHistory("s")
+        for draft in (DebugEntry(category="c", content="first"), ALWAYS, *more):
+            history.add(history.stamp(draft, id="e", timestamp=datetime(2026, 1, 1, tzinfo=UTC)))
+        return list(remembered_decisions(history))
+
+    assert remembers() == ["write"]
+    assert remembers(RollbackEntry(to_seq=1)) == []
+    assert remembers(ForkedEntry(from_session_id="other", at_seq=2)) == []
+
+
+ALWAYS = ApprovalEntry(
+    approval_id="a",
+    tool_call_id="c",
+    tool_name="write",
+    state="allowed",
+    decided_by="ada",
+    remember=True,
+)
+
+
+def test_giant_arguments_are_cut_in_the_question_and_it_says_so() -> None:
+    text = "x" * 100_000
+    asked = ApprovalEntry(
+        turn_id="t",
+        approval_id="a",
+        tool_call_id="c",
+        tool_name="write",
+        state="asked",
+        expires_at=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    call = ToolCallRequest(
+        tool_call_id="c",
+        tool_name="write",
+        raw_arguments=text,
+        arguments={"path": "a", "text": text, "lines": [text], "mode": 7},
+    )
+    event = question_event("s", asked, call)
+    assert (event.truncated, event.size) == (True, 100_000)
+    assert event.arguments["path"] == "a"
+    assert event.arguments["mode"] == 7
+    assert all(len(str(value)) <= 1_001 for value in event.arguments.values())
+
+
+Answers = list[tuple[int, Literal["allow", "deny"], bool]]
+answers = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from(("allow", "deny")), st.booleans()),
+    min_size=1,
+    max_size=9,
+)
+
+
+@settings(max_examples=20)
+@given(answers, st.integers())
+async def test_however_many_answer_at_once_each_question_has_one_decision_known_to_all(
+    given_answers: Answers, seed: int
+) -> None:
+    async with asking() as here:
+        others = [here.listen(), here.listen()]
+        questions = await here.ask("write send write", 3)
+        told: dict[str, set[str]] = {}
+
+        async def answer(place: int, decision: Literal["allow", "deny"], remember: bool) -> None:
+            approval_id = questions[place].approval_id
+            decided = await here.answer(approval_id, decision, remember=remember)
+            told.setdefault(approval_id, set()).add(decided.decision)
+
+        at_once = [*given_answers, *((place, "deny", False) for place in range(3))]
+        random.Random(seed).shuffle(at_once)
+        async with anyio.create_task_group() as people:
+            for one in at_once:
+                people.start_soon(answer, *one)
+        await here.ended()
+        _check_one_decision_each(here, others, told)
+
+
+def _check_one_decision_each(here: Asked, others: list[Ear], told: dict[str, set[str]]) -> None:
+    decided = {fact.approval_id: fact for fact in here.facts if fact.state != "asked"}
+    assert len(here.facts) == 6
+    assert len(decided) == 3
+    for approval_id, fact in decided.items():
+        assert told[approval_id] == {"allow" if fact.state == "allowed" else "deny"}
+    allowed = sorted(fact.tool_name for fact in decided.values() if fact.state == "allowed")
+    assert sorted(here.workshop.done) == allowed
+    for ear in others:
+        assert ear.heard == here.ear.heard
+
+
+async def test_what_is_said_because_of_something_said_comes_after_it_for_everyone() -> None:
+    class Leaver(Ear):
+        def hear(self, said: object) -> None:
+            here.conversation.audience.leave(self)
+            here.conversation.announce("presence", {"left": "someone"})
+
+    async with asking() as here:
+        before, leaver, after = here.ear, Leaver(), Ear()
+        here.conversation.audience.join(leaver, SOMEONE)
+        here.conversation.audience.join(after, SOMEONE)
+        here.conversation.announce("renamed", {"name": "x"})
+        events = [event.event for event in after.heard if isinstance(event, SessionEvent)]
+        assert events == ["renamed", "presence"]
+        assert after.heard == before.heard

@@ -1,0 +1,149 @@
+"""A question outlives the server it was asked by; what may have been run is not run again."""
+
+from __future__ import annotations
+
+from tests.server.asking_stage import asking, until
+
+from nplt_protocol.events import ToolFinished, TurnFinished
+from nplt_server.conversations.household import ApprovalRules
+from nplt_storage.facts.entries import FaultEntry, ModelOutputEntry
+
+UNKNOWN = "outcome unknown: the server stopped while it ran"
+
+
+async def test_a_question_waits_for_its_answer_across_a_restart_under_the_same_id() -> None:
+    async with asking() as here:
+        (question,) = await here.ask("write")
+        again = await here.start_anew()
+        (pending,) = again.snapshot().pending_approvals
+        assert pending["approval_id"] == question.approval_id
+        assert pending["expires_at"] == question.expires_at
+        assert again.state == "running" or again.state == "waiting"
+        await here.start_anew()
+        await here.answer(question.approval_id, "allow")
+        assert (await here.ended()).state == "completed"
+        assert here.workshop.done == ["write"]
+        assert [fact.state for fact in here.facts] == ["asked", "allowed"]
+        outputs = [e for e in here.conversation.history.entries if isinstance(e, ModelOutputEntry)]
+        assert [output.call for output in outputs] == [0, 1]
+        assert len(here.heard(TurnFinished)) == 1
+
+
+async def test_it_can_be_answered_the_moment_the_conversation_is_open_again() -> None:
+    async with asking() as here:
+        (question,) = await here.ask("send")
+        await here.start_anew()
+        decided = await here.answer(question.approval_id, "deny")
+        assert decided.decision == "deny"
+        assert (await here.ended()).state == "completed"
+        assert here.results[0].result == "not run: ada said no to this call of send"
+
+
+async def test_what_ran_beside_a_question_has_an_unknown_outcome_and_is_not_run_again() -> None:
+    async with asking() as here:
+        denied, _, open_ = await here.ask("send write look write hang", 3)
+        await here.answer(denied.approval_id, "deny")
+        allowed = here.conversation.approvals.pending[0]
+        await here.workshop.looked.wait()
+        await here.workshop.hangs.wait()
+        await here.answer(allowed.approval_id, "allow")
+        await until(lambda: "write" in here.workshop.done)
+        here.workshop.done.clear()
+
+        await here.start_anew()
+        assert [one.approval_id for one in here.conversation.approvals.pending] == [
+            open_.approval_id
+        ]
+        await here.answer(open_.approval_id, "allow")
+        assert (await here.ended()).state == "completed"
+        assert here.workshop.done == ["write"]
+        assert [(result.status, result.result) for result in here.results] == [
+            ("skipped", "not run: ada said no to this call of send"),
+            ("failed", UNKNOWN),
+            ("failed", UNKNOWN),
+            ("success", "write is done"),
+            ("failed", UNKNOWN),
+        ]
+
+
+async def test_a_tool_that_ran_when_the_server_died_has_an_unknown_outcome_and_ends_its_turn() -> (
+    None
+):
+    async with asking() as here:
+        await here.prompt("look hang")
+        await here.workshop.hangs.wait()
+        await until(lambda: here.workshop.done == ["look"])
+        await here.start_anew()
+        await here.conversation.activity.quiet()
+        assert here.workshop.done == ["look"]
+        assert [result.status for result in here.results] == ["failed", "failed"]
+        assert all(one.result.startswith("outcome unknown: ") for one in here.results)
+        fault = here.conversation.history.entries[-1]
+        assert isinstance(fault, FaultEntry)
+        assert fault.state == "interrupted"
+
+
+async def test_what_was_allowed_may_have_been_run_and_is_not_run_again() -> None:
+    async with asking() as here:
+        (question,) = await here.ask("hang_up")
+        await here.answer(question.approval_id, "allow")
+        await here.workshop.hangs.wait()
+        await here.start_anew()
+        await here.conversation.activity.quiet()
+        assert here.results[0].result.startswith("outcome unknown: ")
+        assert here.conversation.approvals.pending == ()
+        assert (await here.answer(question.approval_id, "deny")).decision == "allow"
+
+
+async def test_a_question_that_expired_meanwhile_is_a_no_and_the_turn_is_interrupted() -> None:
+    # A second passes whenever somebody looks at this clock.
+    async with asking(ApprovalRules(seconds_max=10)) as here:
+        (question,) = await here.ask("write")
+        for _ in range(10):
+            here.household.clock()
+        await here.start_anew()
+        await here.conversation.activity.quiet()
+        assert here.conversation.history.turn_state(question.turn_id) == "interrupted"
+        assert here.results[0].status == "skipped"
+        assert (await here.answer(question.approval_id, "allow")).decision == "deny"
+
+
+async def test_a_cancelled_turn_is_not_asked_about_any_more_after_a_restart() -> None:
+    async with asking() as here:
+        (question,) = await here.ask("write")
+        await here.start_anew()
+        assert here.conversation.cancel(question.turn_id)
+        assert (await here.ended()).state == "interrupted"
+        assert here.conversation.approvals.pending == ()
+        await here.start_anew()
+        assert here.conversation.approvals.pending == ()
+        assert here.workshop.done == []
+
+
+async def test_a_server_that_stops_in_good_order_leaves_a_turn_that_only_waits_as_it_is() -> None:
+    async with asking() as here:
+        (question,) = await here.ask("write")
+        here.household.draining = True
+        here.conversation.set_aside("the server is shutting down")
+        await here.conversation.activity.quiet()
+        assert here.heard(TurnFinished) == []
+        assert here.heard(ToolFinished) == []
+        assert [fact.state for fact in here.facts] == ["asked"]
+
+        here.household.draining = False
+        await here.start_anew()
+        await here.answer(question.approval_id, "allow")
+        assert (await here.ended()).state == "completed"
+        assert here.workshop.done == ["write"]
+
+
+async def test_what_is_known_of_a_step_is_not_given_up_for_a_question() -> None:
+    async with asking() as here:
+        await here.ask("write look")
+        await here.workshop.looked.wait()
+        here.household.draining = True
+        here.conversation.set_aside("the server is shutting down")
+        assert here.conversation.approvals.pending
+        here.conversation.interrupt("the server is shutting down")
+        assert (await here.ended()).state == "interrupted"
+        assert [result.status for result in here.results] == ["skipped", "success"]

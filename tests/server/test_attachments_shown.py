@@ -1,0 +1,180 @@
+"""Files that go with a prompt: read once, bounded, and shown to models that take them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.server.household import make_household, model_of
+
+from nplt_protocol.errors import RequestError
+from nplt_protocol.requests import Prompt
+from nplt_server.context import ModelInputMessage
+from nplt_server.context.attachments import ContextAttachment
+from nplt_server.conversations.accounts import account_of_context
+from nplt_server.conversations.attaching import IMAGE_BYTES_MAX, TEXT_BYTES_MAX
+from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.household import Household
+from nplt_server.conversations.redacting import redact
+from nplt_server.conversations.thinking import Counting, Thinking
+from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
+from nplt_server.providers.base import ModelRequest
+from nplt_server.providers.model_facts import ModelFacts
+from nplt_server.tokens.characters import CharacterCounter
+from nplt_storage.attachments import AttachmentFiles
+from nplt_storage.facts.entries import AttachmentEntry
+
+MODEL = "test/model"
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
+
+
+class Desk:
+    def __init__(self, house: Household, conversation: Conversation) -> None:
+        self.house = house
+        self.conversation = conversation
+        self.requests: list[ModelRequest] = []
+
+    async def upload(self, name: str, data: bytes) -> str:
+        async with self.house.files.receive("s1", size=len(data)) as upload:
+            await upload.write(data)
+            stored = await upload.finish()
+        await self.conversation.write_fact(
+            AttachmentEntry(
+                file_id=stored.file_id,
+                filename=name,
+                size=len(data),
+                sha256=hashlib.sha256(data).hexdigest(),
+            )
+        )
+        return stored.file_id
+
+    async def ask(self, text: str, *file_ids: str) -> ModelInputMessage:
+        """What the model was shown of it."""
+        prompt = Prompt(text=text, attachments=file_ids)
+        await self.conversation.accept(prompt, receipt=lambda receipt: None)
+        await self.conversation.activity.quiet()
+        shown = self.requests[-1].context[-1]
+        assert isinstance(shown, ModelInputMessage)
+        return shown
+
+
+@asynccontextmanager
+async def desk(tmp_path: Path, facts: ModelFacts | None = None) -> AsyncIterator[Desk]:
+    async def answer(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        made.requests.append(request)
+        yield TextPiece(text="I see.")
+        yield Stopped(reason="end")
+
+    thinking = Thinking(
+        counting=Counting(CharacterCounter), models={MODEL: facts or ModelFacts(takes_images=True)}
+    )
+    async with anyio.create_task_group() as tasks:
+        house = make_household(tasks, model_of(answer), thinking=thinking)
+        house.files = AttachmentFiles(tmp_path / "files")
+        made = Desk(
+            house,
+            Conversation("s1", user="local", household=house, profile=house.library.default),
+        )
+        yield made
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_text_stands_in_the_message_under_its_name(tmp_path: Path) -> None:
+    async with desk(tmp_path) as at:
+        file_id = await at.upload("notes.md", "# Ünicode\n```py\nx\n```".encode())
+        shown = await at.ask("what is this?", file_id)
+        assert shown.text == (
+            "File notes.md:\n````\n# Ünicode\n```py\nx\n```\n````\n\nwhat is this?"
+        )
+        assert shown.content == "what is this?"
+
+
+async def test_a_picture_goes_along_to_a_model_that_takes_pictures(tmp_path: Path) -> None:
+    async with desk(tmp_path) as at:
+        shown = await at.ask("what is this?", await at.upload("a.txt", PNG))
+        (image,) = shown.images
+        assert image.content_type == "image/png", "its first bytes say what it is"
+        assert base64.b64decode(image.data_base64 or "") == PNG
+
+
+async def test_a_model_that_takes_no_pictures_is_told_of_it_by_name(tmp_path: Path) -> None:
+    async with desk(tmp_path, ModelFacts()) as at:
+        shown = await at.ask("what is this?", await at.upload("cat.png", PNG))
+        assert shown.images == ()
+        assert "cat.png" in shown.text
+        account = await account_of_context(
+            at.conversation.mind, at.house.thinking, model=MODEL, text=None, bytes_max=100_000
+        )
+        (told,) = [row["attachments"] for row in account.entries if "attachments" in row]
+        assert told == [
+            {"filename": "cat.png", "content_type": "image/png", "reason": "attachment_not_taken"}
+        ]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\xff\xfe\x00binary", "attachment_not_taken"),
+        (b"text with a \x00 in it", "attachment_not_taken"),
+        (PNG + bytes(IMAGE_BYTES_MAX), "attachment_too_large"),
+        ("é".encode() * TEXT_BYTES_MAX, "attachment_cut"),
+        (b"", None),
+    ],
+    ids=["binary", "nul", "large picture", "long text", "empty"],
+)
+async def test_what_can_t_be_shown_has_a_reason(
+    tmp_path: Path, data: bytes, reason: str | None
+) -> None:
+    async with desk(tmp_path) as at:
+        shown = await at.ask("look", await at.upload("file", data))
+        assert [one.reason for one in shown.attachments] == [reason]
+        assert len(shown.text) <= TEXT_BYTES_MAX + 200
+
+
+async def test_a_file_that_is_gone_or_erased_is_said_to_be_missing(tmp_path: Path) -> None:
+    async with desk(tmp_path) as at:
+        lost, erased = await at.upload("lost", b"1"), await at.upload("erased", b"secret")
+        at.house.files.path_of("s1", lost).unlink()
+        shown = await at.ask("look", lost, erased)
+        assert [one.reason for one in shown.attachments] == ["attachment_missing", None]
+        conversation = at.conversation
+        await redact(2, mind=conversation.mind, household=at.house, announce=conversation.announce)
+        await at.ask("again")
+        told = str([message.text for message in at.requests[-1].context[:1]])  # type: ignore[union-attr]
+        assert "secret" not in told
+
+
+async def test_a_file_uploaded_long_ago_can_still_be_named_and_another_s_can_t(
+    tmp_path: Path,
+) -> None:
+    async with desk(tmp_path) as at:
+        file_id = await at.upload("a", b"here")
+        with pytest.raises(RequestError, match="no file"):
+            await at.ask("look", "0" * 32)
+        with pytest.raises(RequestError, match="at most 32"):
+            await at.ask("look", *[file_id] * 33)
+        assert "here" in (await at.ask("look", file_id)).text
+
+
+async def test_what_does_not_fit_the_window_is_named_and_the_question_asked(
+    tmp_path: Path,
+) -> None:
+    small = ModelFacts(context_tokens=4_096, output_tokens=1_024)
+    async with desk(tmp_path, small) as at:
+        shown = await at.ask("what is this?", await at.upload("long.txt", b"word " * 10_000))
+        assert "what is this?" in shown.text
+        assert [one.reason for one in shown.attachments] == ["attachment_no_room"]
+
+
+@given(st.text(alphabet="`x\n", max_size=40))
+def test_a_fence_is_longer_than_any_in_the_text(text: str) -> None:
+    first, *inside, last = ContextAttachment(name="n", text=text).shown.split("\n")[1:]
+    assert first == last == "`" * len(first)
+    assert all(first not in line for line in inside)

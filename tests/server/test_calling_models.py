@@ -1,0 +1,363 @@
+"""A call that fails before its first token is mended where that can be done, and told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.server.household import make_household
+from tests.server.stage import Stage
+
+from nplt_protocol.errors import RequestError
+from nplt_protocol.events import AgentThought, TurnFinished, TurnStarted
+from nplt_protocol.replies import Receipt
+from nplt_protocol.requests import Prompt
+from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.thinking import Counting, Thinking
+from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece, ToolCallPiece, UsageReport
+from nplt_server.errors import (
+    ProviderError,
+    ProviderRefused,
+    ProviderUnauthorized,
+    ProviderUnavailable,
+    RequestTooLarge,
+)
+from nplt_server.providers.base import ModelRequest
+from nplt_server.providers.breaker import FAILURES_MAX
+from nplt_server.providers.model_facts import ModelFacts
+from nplt_server.providers.retrying import RetryPolicy
+from nplt_server.providers.router import ProviderRouter
+from nplt_server.providers.scripted import ScriptedProvider
+from nplt_server.tokens.characters import CharacterCounter
+from nplt_storage.conversation.views import model_name
+from nplt_storage.facts.entries import ModelInputEntry, ModelOutputEntry
+
+ROLES = {"planner": "b/model"}
+DOWN = ProviderUnavailable("nobody home")
+Trouble = ProviderError | None
+
+
+class Cast:
+    """Three providers with a model each; what they are to do is said beforehand, and
+    what was asked of them is remembered. Whoever was told nothing answers."""
+
+    def __init__(self, thinking: Thinking | None, fallback: tuple[str, ...]) -> None:
+        self.asked: list[str] = []
+        self.requests: list[ModelRequest] = []
+        self.waits: list[float] = []
+        self.troubles: dict[str, list[Trouble]] = {}
+        self.thinking = thinking
+        self.router = ProviderRouter(
+            [ScriptedProvider(self._answer, provider_id=name) for name in "abc"],
+            roles=ROLES,
+            fallback=fallback,
+            retries=RetryPolicy(random=lambda: 0.5, sleep=self._sleep),
+        )
+        self.wait: Callable[[], anyio.Event] | None = None
+        self.stage: Stage
+
+    async def _sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        if self.wait is not None:
+            await self.wait().wait()
+
+    async def _answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        name = request.invocation.provider
+        self.asked.append(name)
+        self.requests.append(request)
+        troubles = self.troubles.get(name, [])
+        trouble = troubles.pop(0) if troubles else None
+        if trouble is not None:
+            raise trouble
+        last = request.context[-1]
+        if "use a tool" in str(last):
+            yield ToolCallPiece(index=0, tool_name="now", arguments="{}")
+        else:
+            yield TextPiece(text=f"{name} answers")
+        yield UsageReport(input_tokens=10, output_tokens=3)
+        yield Stopped(reason="end")
+
+    async def play(self, text: str = "hello", **how: str) -> TurnFinished:
+        receipts: list[Receipt] = []
+        prompt = Prompt(text=text, model=how.get("model"), role=how.get("role"))
+        await self.stage.conversation.accept(prompt, receipt=receipts.append)
+        await self.stage.conversation.activity.quiet()
+        (finished,) = [e for e in self.stage.finished if e.turn_id == receipts[0].turn_id]
+        return finished
+
+    @property
+    def told(self) -> list[str]:
+        return [
+            event.content or ""
+            for event in self.stage.ear.heard
+            if isinstance(event, AgentThought) and event.type == "retrying"
+        ]
+
+    @property
+    def answered_by(self) -> str:
+        answer = self.stage.conversation.history.entries[-1]
+        assert isinstance(answer, ModelOutputEntry)
+        assert answer.invocation is not None
+        return model_name(answer.invocation)
+
+
+@asynccontextmanager
+async def cast(
+    *, thinking: Thinking | None = None, fallback: tuple[str, ...] = ()
+) -> AsyncIterator[Cast]:
+    played = Cast(thinking, fallback)
+    async with anyio.create_task_group() as tasks:
+        house = make_household(
+            tasks,
+            ScriptedProvider(played._answer),
+            thinking=thinking,
+            router=played.router,
+        )
+        played.stage = Stage(
+            Conversation("s1", user="local", household=house, profile=house.library.default)
+        )
+        yield played
+        tasks.cancel_scope.cancel()
+
+
+# Asked again
+
+
+async def test_a_provider_that_was_not_there_is_asked_again_and_everyone_is_told() -> None:
+    async with cast() as play:
+        play.troubles["a"] = [DOWN, ProviderUnavailable("busy (429)", retry_after=7.0)]
+        assert (await play.play()).state == "completed"
+        assert play.waits == [0.75, 7.25]
+        assert play.told == [
+            "nobody home; a/model is asked again in 0.8 s (attempt 2 of 3)",
+            "busy (429); a/model is asked again in 7.2 s (attempt 3 of 3)",
+        ]
+        assert play.router.route("a/model")[0].metrics.retries == 2
+
+
+async def test_after_two_retries_the_turn_fails() -> None:
+    async with cast() as play:
+        play.troubles["a"] = [DOWN] * 9
+        finished = await play.play()
+        assert finished.error == {"code": "provider_unavailable", "message": "nobody home"}
+        assert play.asked == ["a"] * 3
+
+
+async def test_who_is_to_be_left_alone_for_long_is_and_the_error_says_until_when() -> None:
+    async with cast() as play:
+        play.troubles["a"] = [ProviderUnavailable("busy", retry_after=90.0)]
+        finished = await play.play()
+        assert finished.error is not None
+        assert finished.error["retry_after"] == 90.0
+        assert play.waits == []
+
+
+async def test_a_later_call_of_a_turn_is_asked_again_too() -> None:
+    async with cast() as play:
+        play.troubles["a"] = [None, DOWN]
+        assert (await play.play("use a tool")).state == "completed"
+        assert play.asked == ["a", "a", "a"]
+
+
+async def test_a_cancel_ends_the_wait_at_once() -> None:
+    async with cast() as play:
+        waiting = anyio.Event()
+
+        def wait() -> anyio.Event:
+            waiting.set()
+            return anyio.Event()
+
+        play.wait = wait
+        play.troubles["a"] = [DOWN]
+        receipt = await play.stage.prompt()
+        await waiting.wait()
+        assert play.stage.conversation.cancel(receipt.turn_id)
+        await play.stage.conversation.activity.quiet()
+        assert play.stage.finished[0].state == "interrupted"
+        assert play.asked == ["a"]
+
+
+# Another one is asked
+
+
+@pytest.mark.parametrize(
+    ("trouble", "times"),
+    [
+        (DOWN, 3),
+        (ProviderUnavailable("did not begin", timed_out=True), 1),
+        (ProviderUnauthorized("wrong key"), 1),
+        (ProviderUnavailable("busy", retry_after=90.0), 1),
+    ],
+)
+async def test_if_a_model_is_not_there_another_answers_and_the_entry_says_who(
+    trouble: ProviderError, times: int
+) -> None:
+    async with cast(fallback=("b/model",)) as play:
+        play.troubles["a"] = [trouble] * 3
+        finished = await play.play()
+        assert finished.state == "completed"
+        assert play.asked == ["a"] * times + ["b"]
+        assert play.answered_by == "b/model"
+        assert play.told[-1] == f"a/model: {trouble}; b/model is asked instead"
+        started = [e.model for e in play.stage.ear.heard if isinstance(e, TurnStarted)]
+        assert started == ["a/model"]
+        assert play.router.route("a/model")[0].metrics.fail_overs == 1
+
+
+async def test_the_retries_of_a_turn_are_shared_by_all_it_asks() -> None:
+    async with cast(fallback=("b/model", "c/model")) as play:
+        play.troubles = {"a": [DOWN] * 3, "b": [DOWN] * 3, "c": [DOWN] * 3}
+        assert (await play.play()).state == "failed"
+        assert play.asked == ["a", "a", "a", "b", "c"]
+
+
+async def test_inside_a_turn_the_model_is_fixed() -> None:
+    async with cast(fallback=("b/model",)) as play:
+        play.troubles["a"] = [None, *[DOWN] * 3]
+        assert (await play.play("use a tool")).state == "failed"
+        assert "b" not in play.asked
+
+
+async def test_a_refusal_is_no_reason_to_ask_another() -> None:
+    async with cast(fallback=("b/model",)) as play:
+        play.troubles["a"] = [ProviderRefused("no")]
+        assert (await play.play()).state == "failed"
+        assert play.asked == ["a"]
+
+
+async def test_a_provider_that_failed_too_often_is_not_waited_for() -> None:
+    async with cast(fallback=("b/model",)) as play:
+        for _ in range(FAILURES_MAX):
+            play.router.breakers["a"].failed()
+        assert (await play.play()).state == "completed"
+        assert play.asked == ["b"]
+        assert play.waits == []
+
+
+async def test_the_one_that_stands_in_is_shown_what_fits_its_own_window() -> None:
+    small = ModelFacts(context_tokens=2_048, output_tokens=512)
+    thinking = Thinking(counting=Counting(CharacterCounter), models={"b/model": small})
+    async with cast(thinking=thinking, fallback=("b/model",)) as play:
+        await play.play("word " * 1_500)
+        play.troubles["a"] = [ProviderUnauthorized("wrong key")]
+        assert (await play.play("and now?")).state == "completed"
+        shown_to_a, shown_to_b = play.requests[-2:]
+        assert shown_to_b.answer_tokens_max == 512
+        assert len(str(shown_to_b.context[:])) < len(str(shown_to_a.context[:])) / 2
+
+
+async def test_one_whose_window_is_too_small_is_passed_over() -> None:
+    tiny = ModelFacts(context_tokens=16, output_tokens=8)
+    thinking = Thinking(counting=Counting(CharacterCounter), models={"b/model": tiny})
+    async with cast(thinking=thinking, fallback=("b/model", "c/model")) as play:
+        play.troubles["a"] = [ProviderUnauthorized("wrong key")]
+        assert (await play.play()).state == "completed"
+        assert play.asked == ["a", "c"]
+
+
+# Too large
+
+
+async def test_a_context_that_is_too_large_is_sent_again_with_less_of_it_once() -> None:
+    async with cast() as play:
+        for number in range(8):
+            await play.play(f"prompt {number} " + "word " * 400)
+        play.troubles["a"] = [RequestTooLarge("too large")]
+        assert (await play.play("and now?")).state == "completed"
+        before, after = play.requests[-2:]
+        assert len(str(after.context[:])) < 0.7 * len(str(before.context[:]))
+        assert "too large; a/model is asked again" in play.told[0]
+
+
+async def test_what_was_learned_of_its_window_holds_for_the_next_turns() -> None:
+    async with cast() as play:
+        for number in range(8):
+            await play.play(f"prompt {number} " + "word " * 400)
+        play.troubles["a"] = [RequestTooLarge("too large")]
+        await play.play("and now?")
+        learned = len(str(play.requests[-1].context[:]))
+        await play.play("and now?")
+        assert len(str(play.requests[-1].context[:])) < 1.1 * learned
+        assert len(play.told) == 1
+
+
+async def test_if_less_is_too_large_as_well_the_turn_fails_with_that() -> None:
+    async with cast() as play:
+        await play.play("word " * 400)
+        play.troubles["a"] = [RequestTooLarge("too large")] * 3
+        finished = await play.play()
+        assert finished.error == {"code": "too_large", "message": "too large"}
+        assert len(play.asked) <= 3
+
+
+# All of it at once
+
+TROUBLES: list[Trouble] = [
+    None,
+    DOWN,
+    ProviderUnavailable("slow", timed_out=True),
+    ProviderUnavailable("busy", retry_after=7.0),
+    ProviderUnavailable("very busy", retry_after=90.0),
+    ProviderUnauthorized("wrong key"),
+    ProviderRefused("no", is_of_request=True),
+    ProviderRefused("not the first", entry_seqs=(1,), is_of_request=True),
+    RequestTooLarge("too large"),
+]
+
+
+@settings(max_examples=20)
+@given(
+    st.fixed_dictionaries({name: st.lists(st.sampled_from(TROUBLES), max_size=5) for name in "abc"})
+)
+def test_whatever_goes_wrong_a_turn_ends_once_and_every_further_call_is_told(
+    troubles: dict[str, list[Trouble]],
+) -> None:
+    async def play_through() -> None:
+        async with cast(fallback=("b/model", "c/model")) as play:
+            await play.play("first")
+            play.asked.clear()
+            play.troubles = troubles
+            finished = await play.play("second")
+            # Two retries, two others, one shorter, one with less; the first call itself.
+            assert len(play.asked) <= 1 + len(play.told) <= 7
+            assert play.asked == sorted(play.asked)
+            if finished.state == "completed":
+                assert play.answered_by == f"{play.asked[-1]}/model"
+            play.troubles = {}
+            for breaker in play.router.breakers.values():
+                breaker.succeeded()
+            assert (await play.play("third")).state == "completed"
+
+    anyio.run(play_through)
+
+
+# Roles
+
+
+async def test_a_role_chooses_the_model_of_its_turn_and_no_other() -> None:
+    async with cast() as play:
+        await play.play(role="planner")
+        assert play.answered_by == "b/model"
+        await play.play()
+        assert play.answered_by == "a/model"
+        await play.play(role="planner", model="c/model")
+        assert play.answered_by == "c/model"
+
+
+async def test_a_prompt_keeps_its_role_and_the_model_that_played_it() -> None:
+    async with cast() as play:
+        await play.play(role="planner")
+        prompt = play.stage.conversation.history.entries[0]
+        assert isinstance(prompt, ModelInputEntry)
+        assert (prompt.model, prompt.metadata) == ("b/model", {"role": "planner"})
+
+
+async def test_a_role_nobody_plays_is_refused_before_anything_is_stored() -> None:
+    async with cast() as play:
+        with pytest.raises(RequestError, match="planner"):
+            await play.play(role="reviewer")
+        assert not play.stage.conversation.is_stored

@@ -1,0 +1,169 @@
+"""A vendor's key is nowhere but on its way to the vendor: not in a log, a frame or a file.
+
+The whole server, talked to over sockets while it logs all it can, asks vendors that
+quote the key back at it in every way there is to fail.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio import to_thread
+from tests.support.raw_client import (
+    CONTEXT_REQUEST,
+    HISTORY_REQUEST,
+    PROMPT,
+    STATUS,
+    TURN_FINISHED,
+    USAGE,
+    RawClient,
+)
+
+from nplt_server import app, debug
+from nplt_server.app import Server, serve
+from nplt_server.logs import configure_logging
+from nplt_server.providers.router import ProviderRouter
+from nplt_server.settings_sources import load_settings
+from nplt_server.testing.vendors.answers import Answer, Call, say
+from nplt_server.testing.vendors.emulator import emulator
+from nplt_server.testing.vendors.rejections import Rejection
+
+CANARY = "sk-canary-4b1d5eafca11ab1e"
+MODELS = ("chat/gpt-4.1", "responses/gpt-5.6", "claude/claude-opus-5-5")
+STATUSES = (400, 401, 403, 404, 413, 429, 500)
+
+
+def quoting(call: Call) -> Answer:
+    """Answers, or fails with the status the prompt asks for and the key in its words."""
+    said = str(call.body)
+    wishes = {said.rfind(f"fail with {status}"): status for status in STATUSES}
+    last = max(wishes)
+    if said.rfind("now answer") >= last:
+        return say("all is well")
+    words = f"messages.0: {CANARY} is wrong: {dict(call.headers)}"
+    raise Rejection(words, status=wishes[last], kind=CANARY, param=CANARY, code=CANARY)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    debug.switch_categories("")
+
+
+@asynccontextmanager
+async def serving(tmp_path: Path, settings: dict[str, Any]) -> AsyncIterator[int]:
+    """Its port; when this is left, it has drained and is gone."""
+    flags = {"listen": {"port": 0}, "data_dir": str(tmp_path / "data"), **settings}
+    loaded = load_settings(flags, config_file=Path("/dev/null"))
+    listening: list[Server] = []
+    is_ready = anyio.Event()
+
+    def ready(server: Server) -> None:
+        listening.append(server)
+        is_ready.set()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(serve, loaded, ready)
+        await is_ready.wait()
+        yield listening[0].address[1]
+        listening[0].stop()
+
+
+def talk(port: int) -> tuple[list[str], bytes]:
+    """How each turn ended, and all that was heard."""
+    states: list[str] = []
+    heard: list[bytes] = []
+    with RawClient(port) as client:
+        heard.append(str(client.hello({"client": "test"})).encode())
+        for model in MODELS:
+            for text in (*(f"fail with {status}" for status in STATUSES), "now answer"):
+                asked = client.request(PROMPT, {"text": text, "model": model})
+                finished = _finished(client, asked.json["turn_id"], heard)
+                states.append(finished["state"])
+        for request in (STATUS, HISTORY_REQUEST, CONTEXT_REQUEST, USAGE):
+            heard.append(client.request(request, {}).payload)
+    return states, b"".join(heard)
+
+
+def greet(port: int) -> None:
+    with RawClient(port) as client:
+        assert client.greeting()
+
+
+def _finished(client: RawClient, turn_id: str, heard: list[bytes]) -> Any:
+    for frame in client.events():
+        heard.append(frame.payload)
+        if frame.type == TURN_FINISHED and frame.json["turn_id"] == turn_id:
+            return frame.json
+    raise AssertionError("unreachable")
+
+
+def providers(url: str, key_file: Path) -> list[dict[str, Any]]:
+    openai = {"type": "openai", "base_url": f"{url}/v1", "api_key_env": "CANARY_KEY"}
+    return [
+        {**openai, "id": "chat", "models": ["gpt-4.1"]},
+        {**openai, "id": "responses", "models": ["gpt-5.6"], "api": "responses"},
+        {
+            "id": "claude",
+            "type": "anthropic",
+            "base_url": url,
+            "api_key_file": str(key_file),
+            "models": ["claude-opus-5-5"],
+        },
+    ]
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+async def test_a_key_is_in_no_log_no_frame_and_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_format: Any
+) -> None:
+    log_path, key_file = tmp_path / "log", tmp_path / "vendor.key"
+    key_file.write_text(CANARY)
+    key_file.chmod(0o600)
+    monkeypatch.setenv("CANARY_KEY", CANARY)
+    monkeypatch.setenv("NPLT_DEBUG", "all")
+    with log_path.open("w") as log:
+        monkeypatch.setattr(sys, "stderr", log)
+        configure_logging("debug", log_format=log_format)
+        async with emulator(quoting, key=CANARY) as vendors:
+            settings = {
+                "providers": providers(vendors.url, key_file),
+                "limits": {"retries_max": 0},
+            }
+            async with serving(tmp_path, settings) as port:
+                states, heard = await to_thread.run_sync(talk, port)
+    files = b"".join(path.read_bytes() for path in tmp_path.rglob("data/**/*") if path.is_file())
+    logged = log_path.read_bytes()
+    assert states == (["failed"] * len(STATUSES) + ["completed"]) * len(MODELS)
+    # It was there to be found, and whoever looks would find it.
+    assert sum(CANARY in str(each.headers) for each in vendors.received) >= len(states)
+    assert all(b"all is well" in each for each in (heard, files))
+    assert b"now answer" in logged
+    assert CANARY.encode() not in heard + files + logged
+
+
+async def test_a_provider_that_does_not_let_go_does_not_hold_the_server_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closings: list[ProviderRouter] = []
+
+    async def never(router: ProviderRouter) -> None:
+        closings.append(router)
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(ProviderRouter, "aclose", never)
+    monkeypatch.setattr(app, "_PROVIDERS_SECONDS_MAX", 0.01)
+    async with serving(tmp_path, {"providers": [{"type": "offline"}]}) as port:
+        await to_thread.run_sync(greet, port)
+    assert len(closings) == 1

@@ -1,0 +1,295 @@
+"""Who can answer, from settings and environment; where keys come from, and where they are
+not to be written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from nplt_server.cli import main
+from nplt_server.errors import ConfigurationError
+from nplt_server.first_words import greeting
+from nplt_server.provider_settings import (
+    PROVIDER_KINDS,
+    AnthropicSettings,
+    OfflineSettings,
+    OpenAISettings,
+)
+from nplt_server.providers import finding
+from nplt_server.providers.keys import read_key
+from nplt_server.providers.knowing import facts_of_models
+from nplt_server.providers.known_models import context_tokens_of, models_of
+from nplt_server.settings import Settings
+from nplt_server.settings_sources import load_settings
+
+ROOT = Path(__file__).parents[2]
+KEY = "sk-canary-0123456789"
+KEYS = {"OPENAI_API_KEY": KEY, "ANTHROPIC_API_KEY": KEY}
+BOX = "{id: box, type: openai, base_url: 'http://127.0.0.1:1/v1', models: ['llama3:8b', org/m]}"
+
+
+@pytest.fixture(autouse=True)
+def no_local_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "local_is_installed", lambda: False)
+
+
+def load(tmp_path: Path, text: str = "", environ: dict[str, str] | None = None) -> Settings:
+    path = tmp_path / "server.yaml"
+    path.write_text(text)
+    return load_settings({}, config_file=path, environ=environ or {})
+
+
+def mistakes(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> list[str]:
+    with pytest.raises(ConfigurationError) as caught:
+        load(tmp_path, text, environ)
+    assert not any(KEY in mistake for mistake in caught.value.mistakes)
+    return caught.value.mistakes
+
+
+def providers(*each: str) -> str:
+    return "providers:\n" + "".join(f"  - {one}\n" for one in each)
+
+
+def key_file(tmp_path: Path, text: str = f"{KEY}\n", *, mode: int = 0o600) -> Path:
+    path = tmp_path / "vendor.key"
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+# Whom the environment brings
+
+
+@pytest.mark.parametrize(
+    ("variables", "ids"),
+    [
+        ((), ["offline"]),
+        (("OPENAI_API_KEY",), ["openai", "offline"]),
+        (("ANTHROPIC_API_KEY",), ["anthropic", "offline"]),
+        (("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), ["openai", "anthropic", "offline"]),
+    ],
+)
+def test_a_key_in_the_environment_is_enough(
+    tmp_path: Path, variables: tuple[str, ...], ids: list[str]
+) -> None:
+    settings = load(tmp_path, environ=dict.fromkeys(variables, KEY))
+    assert [provider.id for provider in settings.providers] == ids
+
+
+def test_the_local_model_comes_before_the_echo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "local_is_installed", lambda: True)
+    settings = load(tmp_path, environ={"OPENAI_API_KEY": KEY})
+    assert [provider.id for provider in settings.providers] == ["openai", "local", "offline"]
+
+
+def test_who_is_listed_is_all_there_is(tmp_path: Path) -> None:
+    settings = load(tmp_path, providers(BOX), KEYS)
+    assert [provider.id for provider in settings.providers] == ["box"]
+
+
+def test_an_empty_variable_is_none(tmp_path: Path) -> None:
+    settings = load(tmp_path, environ={"OPENAI_API_KEY": " "})
+    assert [provider.id for provider in settings.providers] == ["offline"]
+
+
+# Keys
+
+
+def test_a_key_is_read_from_a_file_that_only_its_owner_can_read(tmp_path: Path) -> None:
+    provider = AnthropicSettings(api_key_file=key_file(tmp_path))
+    key = read_key(provider, {})
+    assert key.get_secret_value() == KEY
+    assert KEY not in repr(key) + str(key) + repr(provider)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620])
+def test_a_file_others_can_read_is_a_mistake_told_with_its_place(tmp_path: Path, mode: int) -> None:
+    path = key_file(tmp_path, mode=mode)
+    (mistake,) = mistakes(tmp_path, providers(f"{{type: openai, api_key_file: {path}}}"))
+    assert mistake.startswith(f"{tmp_path / 'server.yaml'}, providers.0.api_key_file: {path} ")
+    assert f"{mode:04o}" in mistake
+
+
+@pytest.mark.parametrize("text", ["", "\n", f"{KEY} {KEY}", f"{KEY}\x00", "schlüssel"])
+def test_what_can_be_no_key_is_not_taken_for_one(tmp_path: Path, text: str) -> None:
+    path = key_file(tmp_path, text)
+    (mistake,) = mistakes(tmp_path, providers(f"{{type: openai, api_key_file: {path}}}"))
+    assert "providers.0.api_key_file" in mistake
+
+
+def test_a_variable_that_is_not_there_is_a_mistake(tmp_path: Path) -> None:
+    found = mistakes(
+        tmp_path, providers("{type: openai, api_key_env: MY_KEY}", "{type: anthropic}")
+    )
+    assert "providers.0.api_key_env: there is no MY_KEY in the environment" in found[0]
+    assert "providers.1.api_key_env: there is no ANTHROPIC_API_KEY in the environment" in found[1]
+
+
+def test_a_vendors_key_is_not_given_to_a_server_of_ones_own(tmp_path: Path) -> None:
+    (box,) = load(tmp_path, providers(BOX), KEYS).providers
+    assert isinstance(box, OpenAISettings)
+    assert read_key(box, KEYS).get_secret_value() == ""
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        f"api_key: {KEY}",
+        f"base_url: 'https://me:{KEY}@x/v1', models: [m]",
+        f"base_url: 'https://x/v1', models: [m], headers: {{Api-Key: {KEY}}}",
+    ],
+)
+def test_a_key_written_into_the_settings_is_refused_and_told_where_it_belongs(
+    tmp_path: Path, written: str
+) -> None:
+    (mistake,) = mistakes(tmp_path, providers(f"{{type: openai, {written}}}"), KEYS)
+    assert "api_key_env" in mistake
+    assert "api_key_file" in mistake
+
+
+def test_checking_never_shows_a_key(tmp_path: Path) -> None:
+    config = tmp_path / "server.yaml"
+    path = key_file(tmp_path, mode=0o644)
+    config.write_text(
+        providers(f"{{type: openai, api_key: {KEY}}}", f"{{type: opnai, api_key: {KEY}}}")
+    )
+    told = CliRunner().invoke(main, ["--config", str(config), "--check"])
+    config.write_text(providers(f"{{type: openai, api_key_file: {path}}}"))
+    also = CliRunner().invoke(main, ["--config", str(config), "--check"])
+    assert told.exit_code == also.exit_code == 78
+    assert KEY not in told.output + also.output
+
+
+# Mistakes, each with its place
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (providers("{type: openai, base_ulr: x}"), "providers.0.base_ulr: unknown key; did you"),
+        (
+            providers("{type: opnai}"),
+            "providers.0.type: there is no such type; did you mean openai",
+        ),
+        (providers("{id: x}"), "providers.0: needs a type"),
+        (providers("{type: openai, base_url: 'http://x/v1'}"), "needs models"),
+        (providers("{type: openai, base_url: x, models: [m]}"), "providers.0.base_url: expected"),
+        (providers("{type: openai, api_key_env: A, api_key_file: b}"), "not both"),
+        (
+            f"{providers(BOX)}fallback: [box/lama3]",
+            "fallback.0: there is no model 'box/lama3'; did",
+        ),
+        (f"{providers(BOX)}roles: {{planner: x/y}}", "roles.planner: there is no model 'x/y'"),
+        (f"{providers(BOX)}default_model: box/org", "default_model: there is no model 'box/org'"),
+    ],
+)
+def test_a_mistake_is_told_with_file_and_key(tmp_path: Path, text: str, told: str) -> None:
+    (mistake,) = mistakes(tmp_path, text, KEYS)
+    assert mistake.startswith(f"{tmp_path / 'server.yaml'}, ")
+    assert told in mistake
+
+
+def test_an_address_in_the_environment_that_is_none_is_told_by_its_variable(
+    tmp_path: Path,
+) -> None:
+    (mistake,) = mistakes(tmp_path, "", {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "nowhere"})
+    assert "OPENAI_BASE_URL" in mistake
+
+
+def test_an_mcp_server_may_be_called_like_a_vendor(tmp_path: Path) -> None:
+    (mistake,) = mistakes(tmp_path, "mcp_servers: {openai: {comand: [x]}}")
+    assert "mcp_servers.openai.comand: unknown key; did you mean command?" in mistake
+
+
+# Which models there are, and what is known of them
+
+
+def test_a_model_we_never_heard_of_is_there_once_the_settings_describe_it(tmp_path: Path) -> None:
+    text = "default_model: openai/gpt-9\nmodels: {openai/gpt-9: {context_tokens: 50000}}"
+    settings = load(tmp_path, text, KEYS)
+    facts = facts_of_models(settings)
+    assert facts["openai/gpt-9"].context_tokens == 50_000
+    assert {"openai/gpt-5.2", "anthropic/claude-opus-4-5", "offline/echo"} < facts.keys()
+
+
+def test_only_listed_models_are_taken_where_a_provider_lists_them(tmp_path: Path) -> None:
+    text = f"{providers(BOX)}default_model: box/x\nmodels: {{box/x: {{price_in: 1}}}}"
+    (mistake,) = mistakes(tmp_path, text)
+    assert "there is no model 'box/x'" in mistake
+    assert models_of(OpenAISettings(models=("a",)), ["openai/b"]) == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [
+        ("gpt-5.2", 272_000),
+        ("gpt-5.2-chat-latest", 128_000),
+        ("openai/gpt-6.1-sol", 272_000),
+        ("claude-opus-5-5", 400_000),
+        ("claude-fable-5-1", 400_000),
+        ("claude-haiku-4-5-20251001", 200_000),
+        ("claude-3-7-sonnet-latest", 200_000),
+        ("llama3:8b", None),
+    ],
+)
+def test_how_much_fits_is_known_by_name(model: str, tokens: int | None) -> None:
+    assert context_tokens_of(model) == tokens
+
+
+@pytest.mark.parametrize(
+    ("told", "answer_tokens"),
+    [
+        ({}, 8_192),
+        ({"context_tokens": 8_192}, 2_048),
+        ({"context_tokens": 400_000}, 16_384),
+        ({"context_tokens": 400_000, "output_tokens": 1_000}, 1_000),
+    ],
+)
+def test_an_answer_has_room_to_think_in_a_large_window(
+    tmp_path: Path, told: dict[str, Any], answer_tokens: int
+) -> None:
+    settings = load(tmp_path, f"{providers(BOX)}models: {{'box/llama3:8b': {told}}}")
+    assert facts_of_models(settings)["box/llama3:8b"].answer_tokens == answer_tokens
+
+
+# What documents show
+
+
+def test_every_provider_the_sample_shows_is_one(tmp_path: Path) -> None:
+    shown = re.findall(r"^#   (- \{id: .*\})", (ROOT / "config" / "server.yaml").read_text(), re.M)
+    settings = Settings.model_validate({"providers": yaml.safe_load("\n".join(shown))})
+    kinds = [provider.type for provider in settings.providers]
+    assert {*kinds} == {*PROVIDER_KINDS}
+
+
+def test_the_providers_the_readme_shows_are_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".config" / "nplt").mkdir(parents=True)
+    key_file(tmp_path).rename(tmp_path / ".config" / "nplt" / "anthropic.key")
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    shown = next(block for block in blocks if block.startswith("providers:"))
+    settings = load(tmp_path, shown, KEYS)
+    assert [provider.id for provider in settings.providers] == ["openai", "anthropic", "box"]
+
+
+# What people are told first
+
+
+def test_the_greeting_says_who_answers() -> None:
+    said = greeting("openai/gpt-5.2", [OpenAISettings(), OfflineSettings()])
+    assert said.endswith(": openai/gpt-5.2 answers.")
+
+
+def test_the_greeting_says_how_to_get_more_where_there_is_only_an_echo() -> None:
+    said = greeting("offline/echo", [OfflineSettings()])
+    assert "echoes" in said
+    assert "ANTHROPIC_API_KEY" in said

@@ -1,0 +1,70 @@
+"""Calls outside of turns obey the same rules, and nobody is told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from nplt_server.accumulator import ModelOutputAccumulator
+from nplt_server.context import ModelInputMessage
+from nplt_server.conversations.quiet_call import call_quietly
+from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
+from nplt_server.errors import AnswerCut, ProviderError, ProviderUnavailable
+from nplt_server.providers.base import ModelRequest
+from nplt_server.providers.retrying import RetryPolicy
+from nplt_server.providers.router import ProviderRouter
+from nplt_server.providers.scripted import ScriptedProvider
+
+DOWN = ProviderUnavailable("nobody home")
+
+
+class Script:
+    def __init__(self, *parts: list[ModelOutputDelta | ProviderError]) -> None:
+        self.parts = list(parts)
+        self.waits: list[float] = []
+        self.output = ModelOutputAccumulator(answer_bytes_max=1_000)
+        self.router = ProviderRouter([ScriptedProvider(self._answer)])
+
+    async def _answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        for part in self.parts.pop(0):
+            if isinstance(part, ProviderError):
+                raise part
+            yield part
+
+    async def _sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+    async def play(self) -> str:
+        line, invocation = self.router.route("scripted/model")
+        request = ModelRequest(
+            invocation=invocation, context=(ModelInputMessage(content="hello", seq=1),)
+        )
+        rules = RetryPolicy(random=lambda: 0.0, sleep=self._sleep)
+        await call_quietly(request, self.output, line=line, rules=rules)
+        return self.output.text
+
+
+async def test_who_was_not_there_is_asked_again() -> None:
+    script = Script([DOWN], [DOWN], [TextPiece(text="here"), Stopped(reason="end")])
+    assert await script.play() == "here"
+    assert script.waits == [0.5, 1.0]
+    assert script.router.route("scripted/model")[0].metrics.retries == 2
+
+
+async def test_but_not_for_ever() -> None:
+    script = Script([DOWN], [DOWN], [DOWN])
+    with pytest.raises(ProviderUnavailable):
+        await script.play()
+
+
+async def test_nor_once_anything_was_said() -> None:
+    script = Script([TextPiece(text="he"), DOWN])
+    with pytest.raises(ProviderUnavailable):
+        await script.play()
+    assert script.waits == []
+
+
+async def test_an_answer_without_its_end_is_none() -> None:
+    with pytest.raises(AnswerCut):
+        await Script([TextPiece(text="he")]).play()

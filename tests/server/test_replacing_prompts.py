@@ -1,0 +1,112 @@
+"""An edited prompt is two facts: both are written, or what stood stands."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import cast
+
+import anyio
+import pytest
+from tests.server.failing_store import FailingStore
+from tests.server.household import Clock, make_household, model_of
+from tests.server.stage import Stage
+
+from nplt_protocol.errors import RequestError
+from nplt_protocol.replies import Receipt
+from nplt_protocol.requests import Prompt
+from nplt_server.conversations import changes
+from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.redacting import redact
+from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
+from nplt_server.providers.base import ModelRequest
+from nplt_storage.errors import StorageUnavailable
+from nplt_storage.facts.entries import CompactionEntry, ModelInputEntry
+from nplt_storage.memory import MemoryStore
+from nplt_storage.store import ConversationStore
+
+
+async def answer(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    yield TextPiece(text="an answer")
+    yield Stopped(reason="end")
+
+
+@asynccontextmanager
+async def staged() -> AsyncIterator[tuple[Stage, FailingStore]]:
+    store = FailingStore(MemoryStore(Clock()))
+    async with anyio.create_task_group() as tasks:
+        house = make_household(tasks, model_of(answer), store=cast(ConversationStore, store))
+        conversation = Conversation(
+            "s1", user="local", household=house, profile=house.library.default
+        )
+        yield Stage(conversation), store
+        tasks.cancel_scope.cancel()
+
+
+def standing(stage: Stage) -> list[str]:
+    entries = stage.conversation.history.standing
+    return [entry.content for entry in entries if isinstance(entry, ModelInputEntry)]
+
+
+async def replace(stage: Stage, text: str, seq: int) -> Receipt:
+    receipts: list[Receipt] = []
+    prompt = Prompt(text=text, replace_from=seq, message_id=text)
+    await stage.conversation.accept(prompt, receipt=receipts.append)
+    await stage.conversation.activity.quiet()
+    return receipts[0]
+
+
+async def test_a_prompt_that_can_t_be_written_takes_nothing_back() -> None:
+    async with staged() as (stage, store):
+        await stage.play("one")
+        await stage.play("two")
+        store.full_for = ("model_input",)
+        with pytest.raises(StorageUnavailable):
+            await replace(stage, "zwei", 3)
+        assert standing(stage) == ["one", "two"]
+        store.full_for = ()
+        await replace(stage, "zwei", 3)
+        assert standing(stage) == ["one", "zwei"]
+
+
+async def test_a_resend_after_a_cut_between_the_two_facts_goes_on_where_it_was() -> None:
+    async with staged() as (stage, _):
+        await stage.play("one")
+        await stage.play("two")
+        await changes.roll_back(stage.conversation, 2)  # all that a server that died had written
+        receipt = await replace(stage, "zwei", 3)
+        assert (standing(stage), receipt.seq) == (["one", "zwei"], 6)
+
+
+async def test_of_two_edits_of_the_same_prompt_the_later_one_stands() -> None:
+    async with staged() as (stage, _):
+        await stage.play("one")
+        await stage.play("two")
+        await replace(stage, "zwei", 3)
+        await replace(stage, "deux", 3)
+        assert standing(stage) == ["one", "deux"]
+
+
+async def test_a_summary_that_covers_a_secret_goes_with_it() -> None:
+    async with staged() as (stage, _):
+        await stage.play("my key is sk-1234")
+        await stage.play("two")
+        conversation = stage.conversation
+        summary = CompactionEntry(content="They gave the key sk-1234.", from_seq=1, through_seq=2)
+        await conversation.write_fact(summary)
+        await conversation.write_fact(
+            CompactionEntry(content="They said two.", from_seq=3, through_seq=4)
+        )
+        await redact(
+            1, mind=conversation.mind, household=conversation._house, announce=conversation.announce
+        )
+        told = [e.content for e in conversation.history.entries if isinstance(e, CompactionEntry)]
+        assert told == ["[redacted]", "They said two."]
+
+
+async def test_an_entry_that_is_not_there_is_not_replaced() -> None:
+    async with staged() as (stage, _):
+        await stage.play("one")
+        with pytest.raises(RequestError, match="no entry 3"):
+            await replace(stage, "zwei", 3)
+        assert standing(stage) == ["one"]
