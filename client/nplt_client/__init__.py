@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nplt_client.client import Client
     from nplt_client.connecting import connect
+    from nplt_client.connection_states import ConnectionState, Offline, Online, Reconnecting
     from nplt_client.errors import (
         AuthenticationFailed,
         CannotConnect,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         TurnInterrupted,
     )
     from nplt_client.mailbox import EventFeed
+    from nplt_client.patience import Patience
     from nplt_client.turn import PromptFields, Turn
     from nplt_protocol.events import (
         AgentThought,
@@ -68,6 +70,8 @@ _HOMES = (
     "nplt_protocol.events",
     "nplt_protocol.replies",
     "nplt_client.mailbox",
+    "nplt_client.connection_states",
+    "nplt_client.patience",
     "nplt_client.turn",
     "nplt_client.client",
     "nplt_client.connecting",
@@ -83,6 +87,7 @@ __all__ = [
     "Client",
     "ConfigurationError",
     "ConnectionLost",
+    "ConnectionState",
     "ContextAccount",
     "EntryAdded",
     "EpochBegun",
@@ -95,10 +100,14 @@ __all__ = [
     "ModelChoice",
     "MovedElsewhere",
     "NpltError",
+    "Offline",
+    "Online",
+    "Patience",
     "PromptFields",
     "ProtocolViolation",
     "ProviderFailed",
     "Receipt",
+    "Reconnecting",
     "RequestRefused",
     "RolledBack",
     "SessionCreated",

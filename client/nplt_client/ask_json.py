@@ -26,6 +26,7 @@ from nplt_protocol.replies import Receipt
 
 # orjson escapes C0 by itself; these are as bad for a terminal.
 _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_WORD_STARTS = re.compile("(?<=[a-z])(?=[A-Z])")
 
 
 def json_text(value: object, *, pretty: bool = False) -> str:
@@ -49,6 +50,14 @@ def result_of(record: TurnRecord) -> JsonObject:
     return result
 
 
+def failure_of(error: NpltError, record: TurnRecord) -> JsonObject:
+    """As much as came of it, and why there is no more."""
+    word = _WORD_STARTS.sub("_", type(error).__name__).lower()  # timed_out, connection_lost …
+    why: JsonObject = {"code": error.code or word, "message": error.message}
+    state = record.finished.state if record.finished else "failed"
+    return {**result_of(record), "state": state, "error": why}
+
+
 class JsonOutput:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -63,8 +72,9 @@ class JsonOutput:
         self._stream.write(json_text(result_of(record)) + "\n")
         self._stream.flush()
 
-    def failed(self, error: NpltError) -> None:
-        pass
+    def failed(self, error: NpltError, record: TurnRecord) -> None:
+        self._stream.write(json_text(failure_of(error, record)) + "\n")
+        self._stream.flush()
 
 
 class JsonLinesOutput:
@@ -116,8 +126,9 @@ class JsonLinesOutput:
     def ended(self, record: TurnRecord) -> None:
         self._write("result", **result_of(record))
 
-    def failed(self, error: NpltError) -> None:
+    def failed(self, error: NpltError, record: TurnRecord) -> None:
         self._write("error", code=error.code, message=error.message, field=error.field)
+        self._write("result", **failure_of(error, record))
 
     def _write(self, event: str, **fields: object) -> None:
         self._stream.write(json_text({"event": event, **fields}) + "\n")

@@ -37,5 +37,5 @@ class TextOutput:
             self._answer.write(record.text)
         self._answer.end_line()
 
-    def failed(self, error: NpltError) -> None:
+    def failed(self, error: NpltError, record: TurnRecord) -> None:
         self._answer.end_line()

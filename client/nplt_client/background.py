@@ -187,5 +187,5 @@ def compare_versions(server: str) -> None:
     if theirs != ours:
         say(
             f"the server in the background is nplt {theirs}, this is nplt {ours}; "
-            "to renew it: nplt server stop"
+            "to renew it: nplt server stop, and the next command starts a new one"
         )

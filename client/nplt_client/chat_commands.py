@@ -7,12 +7,11 @@ a model; they are answered with the nearest name there is.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from nplt_client.chat_notices import NoticeBoard
+from nplt_client.chat_vocabulary import help_rows, order_in
 from nplt_client.errors import RequestRefused
 from nplt_client.listings import check_meant
 from nplt_client.sanitize import sanitize_line
@@ -36,33 +35,16 @@ class ChatFloor(Protocol):
     worth_returning: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    argument: str
-    help: str
-    run: Callable[[ChatFloor, str], None]
+Run: TypeAlias = Callable[[ChatFloor, str], None]
 
 
 def run_command(chat: ChatFloor, line: str) -> None:
-    name, _, argument = line[1:].partition(" ")
-    command = COMMANDS.get(name.lower())
-    if command is None:
-        near = difflib.get_close_matches(name.lower(), COMMANDS, n=1)
-        hint = f" Did you mean /{near[0]}?" if near else ""
-        raise RequestRefused(
-            f"There is no /{name}.{hint} /help lists all; // begins a text with a slash.",
-            code="not_found",
-        )
-    argument = argument.strip()
-    if command.argument and not command.argument.startswith("[") and not argument:
-        raise RequestRefused(f"/{name} needs {command.argument}.", code="malformed")
-    command.run(chat, argument)
+    order = order_in(line, COMMANDS)
+    COMMANDS[order.name](chat, order.argument)
 
 
 def _help(chat: ChatFloor, argument: str) -> None:
-    rows = [
-        (f"/{name} {command.argument}".rstrip(), command.help) for name, command in COMMANDS.items()
-    ]
+    rows = help_rows(COMMANDS)
     say(pairs([*rows, ("//…", "a text that begins with a slash"), ("Ctrl+D", "leave")]))
 
 
@@ -79,6 +61,7 @@ def _sessions(chat: ChatFloor, argument: str) -> None:
 
 def _switch(chat: ChatFloor, argument: str) -> None:
     found = chat.client.switch(argument)
+    chat.board.tell_pending(found)
     chat.worth_returning = True
     say(f"in {found.name!r} ({found.session_id}), model {found.model}")
 
@@ -100,7 +83,8 @@ def _delete(chat: ChatFloor, argument: str) -> None:
             chat.client.attach(here)
             raise
         wanted = found.session_id
-    chat.client.delete(wanted)
+    with chat.board.expecting("deleted", ""):
+        chat.client.delete(wanted)
     if wanted != here:
         chat.client.attach(here)
     else:
@@ -133,8 +117,6 @@ def _undo(chat: ChatFloor, argument: str) -> None:
     seq = newest[-1].get("seq") if newest else None
     if not isinstance(seq, int):
         say("there is nothing to take back")
-    elif seq <= 1:
-        say("there is nothing before your first message to go back to; /new begins anew")
     else:
         with chat.board.expecting("rolled_back", ""):
             chat.client.roll_back(seq - 1)
@@ -152,6 +134,24 @@ def _usage(chat: ChatFloor, argument: str) -> None:
 
 def _tools(chat: ChatFloor, argument: str) -> None:
     say(tools_text(chat.client.tools()))
+
+
+def _allow(chat: ChatFloor, argument: str) -> None:
+    _decide(chat, argument, allow=True)
+
+
+def _deny(chat: ChatFloor, argument: str) -> None:
+    _decide(chat, argument, allow=False)
+
+
+def _decide(chat: ChatFloor, argument: str, *, allow: bool) -> None:
+    if argument not in ("", "always"):
+        raise RequestRefused("/allow and /deny take nothing, or always.", code="malformed")
+    oldest = next(iter(chat.board.questions), None)
+    if oldest is None:
+        say("no tool waits for an answer")
+        return
+    chat.client.approve(oldest, allow=allow, remember=bool(argument))  # the event tells everyone
 
 
 def _compact(chat: ChatFloor, argument: str) -> None:
@@ -172,22 +172,24 @@ def _quit(chat: ChatFloor, argument: str) -> None:
     chat.over = True
 
 
-COMMANDS: dict[str, Command] = {
-    "help": Command(argument="", help="this list", run=_help),
-    "new": Command(argument="[NAME]", help="begin a new conversation", run=_new),
-    "sessions": Command(argument="[TEXT]", help="list conversations", run=_sessions),
-    "switch": Command(argument="ID|NAME", help="go to a conversation", run=_switch),
-    "rename": Command(argument="NAME", help="rename this conversation", run=_rename),
-    "delete": Command(argument="[ID|NAME]", help="move one to the trash (this one)", run=_delete),
-    "model": Command(argument="[NAME]", help="show or switch the model", run=_model),
-    "history": Command(argument="[N]", help="the last messages", run=_history),
-    "clear": Command(argument="", help="show the model nothing older", run=_clear),
-    "undo": Command(argument="", help="take back your last message and its answer", run=_undo),
-    "context": Command(argument="[TEXT]", help="what the model would be sent", run=_context),
-    "compact": Command(argument="", help="show the model older turns in less detail", run=_compact),
-    "usage": Command(argument="", help="tokens and cost of this conversation", run=_usage),
-    "tools": Command(argument="", help="what the model may call", run=_tools),
-    "status": Command(argument="", help="how the server is", run=_status),
-    "attach": Command(argument="FILE", help="send a file with the next message", run=_attach),
-    "quit": Command(argument="", help="leave", run=_quit),
+COMMANDS: dict[str, Run] = {
+    "help": _help,
+    "new": _new,
+    "sessions": _sessions,
+    "switch": _switch,
+    "rename": _rename,
+    "delete": _delete,
+    "model": _model,
+    "history": _history,
+    "clear": _clear,
+    "undo": _undo,
+    "context": _context,
+    "compact": _compact,
+    "usage": _usage,
+    "tools": _tools,
+    "allow": _allow,
+    "deny": _deny,
+    "status": _status,
+    "attach": _attach,
+    "quit": _quit,
 }

@@ -7,16 +7,22 @@ Every command loads its work when it runs, so that the quick ones stay quick.
 from __future__ import annotations
 
 import gc
+import os
 import sys
-from collections.abc import Callable
-from typing import Literal, TypedDict, TypeVar, Unpack
+from typing import Literal, TypedDict, Unpack
 
 import click
 
+from nplt_client import cli_conversations, cli_setup
+from nplt_client.cli_options import (
+    json_option,
+    offer_models,
+    offer_sessions,
+    server_option,
+    session_argument,
+)
 from nplt_client.exits import run_to_exit_code
-from nplt_client.terminal import prepare_standard_streams
-
-F = TypeVar("F", bound=Callable[..., object])
+from nplt_client.terminal import has_screen, prepare_standard_streams
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 OF_THE_GROUP = ("-h", "--help", "--version")
@@ -31,6 +37,10 @@ def main() -> int:
 
 
 def _run() -> object:
+    if "_NPLT_COMPLETE" in os.environ:
+        from nplt_client.completing import complete
+
+        return complete(nplt)
     # Not click's own `main`: it turns a closed pipe into exit code 1.
     with nplt.make_context("nplt", sys.argv[1:]) as context:
         return nplt.invoke(context)
@@ -40,6 +50,8 @@ class ChatByDefault(click.Group):
     """Options and addresses without a command are meant for `chat`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing and not args:
+            return super().parse_args(ctx, args)  # a shell asks which commands there are
         if not args or (args[0] not in OF_THE_GROUP and (args[0][:1] == "-" or "://" in args[0])):
             args = ["chat", *args]
         return super().parse_args(ctx, args)
@@ -54,15 +66,6 @@ class ChatByDefault(click.Group):
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
-
-
-def server_option(command: F) -> F:
-    return click.option(
-        "--server", metavar="URL", help="nplt://host:port[/session]; default: $NPLT_SERVER"
-    )(command)
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="for programs")
 
 
 class ChatChoices(TypedDict):
@@ -94,29 +97,59 @@ def nplt() -> None:
 @nplt.command()
 @click.argument("server_url", required=False)
 @click.option("--continue", "go_on", is_flag=True, help="the most recent conversation")
-@click.option("--resume", metavar="ID|NAME", help="that conversation")
+@click.option(
+    "--resume", metavar="ID|NAME", help="that conversation", shell_complete=offer_sessions
+)
 @click.option("--new", is_flag=True, help="a new conversation (the default)")
-@click.option("--model", metavar="MODEL", help="the model to talk to")
-@click.option("--plain", is_flag=True, help="line mode, for any terminal")
+@click.option("--model", metavar="MODEL", help="the model to talk to", shell_complete=offer_models)
+@click.option("--no-alt-screen", is_flag=True, help="line mode, in the terminal's own scrollback")
+@click.option("--plain", is_flag=True, help="lines without colours, for any terminal")
 @server_option
 def chat(
-    server_url: str | None, server: str | None, plain: bool, **choices: Unpack[ChatChoices]
+    server_url: str | None,
+    server: str | None,
+    *,
+    plain: bool,
+    no_alt_screen: bool,
+    **choices: Unpack[ChatChoices],
 ) -> int:
     """Talk. stdin not a terminal: each line is a prompt, answers go to stdout."""
-    from nplt_client.chat import ChatOrder, chat
+    from nplt_client.chat_order import ChatOrder
 
     if sum(map(bool, (choices["go_on"], choices["resume"], choices["new"]))) > 1:
         raise click.UsageError("Only one of --continue, --resume and --new can be meant.")
-    return chat(ChatOrder(server=server_url or server, **choices))
+    order = ChatOrder(server=server_url or server, **choices)
+    if plain or not has_screen():
+        from nplt_client.chat import chat
+
+        if plain and not os.environ.get("FORCE_COLOR"):
+            os.environ["NO_COLOR"] = "1"
+        return chat(order)
+    if no_alt_screen:
+        from nplt_client.linemode.running import chat_in_lines
+
+        return chat_in_lines(order)
+    from nplt_client.fullscreen.running import chat_fullscreen
+
+    return chat_fullscreen(order)
 
 
 @nplt.command()
 @click.argument("prompt", required=False)
-@click.option("-s", "--session", metavar="ID|NAME", help="go on with that conversation")
-@click.option("-m", "--model", metavar="MODEL", help="the model that answers")
+@click.option(
+    "-s",
+    "--session",
+    metavar="ID|NAME",
+    help="go on with that conversation",
+    shell_complete=offer_sessions,
+)
+@click.option(
+    "-m", "--model", metavar="MODEL", help="the model that answers", shell_complete=offer_models
+)
 @click.option("--system", metavar="TEXT", help="the system message of the conversation")
 @click.option("--json", "form", flag_value="json", help="one JSON object at the end")
 @click.option("--jsonl", "form", flag_value="jsonl", help="one JSON object per event")
+@click.option("-x", "--extract", "form", flag_value="code", help="only the code of the answer")
 @click.option("--no-stream", is_flag=True, help="the answer at the end, in one piece")
 @click.option("-q", "--quiet", is_flag=True, help="no remarks on stderr")
 @click.option(
@@ -128,7 +161,7 @@ def chat(
 @server_option
 def ask(
     prompt: str | None,
-    form: Literal["json", "jsonl"] | None,
+    form: Literal["json", "jsonl", "code"] | None,
     *,
     no_stream: bool,
     **choices: Unpack[AskChoices],
@@ -151,7 +184,7 @@ def sessions(query: str | None, as_json: bool, server: str | None) -> None:
 
 
 @nplt.command()
-@click.argument("wanted", metavar="ID|NAME")
+@session_argument
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
 @click.option("--before", type=click.IntRange(min=0), metavar="SEQ", help="only older ones")
 @json_option
@@ -164,9 +197,14 @@ def history(wanted: str, limit: int, before: int | None, as_json: bool, server: 
 
 
 @nplt.command()
-@click.argument("wanted", metavar="ID|NAME")
+@session_argument
 @click.option("--text", metavar="TEXT", help="as if that were asked now")
-@click.option("--model", metavar="MODEL", help="as if that model were to answer")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help="as if that model were to answer",
+    shell_complete=offer_models,
+)
 @json_option
 @server_option
 def context(
@@ -179,7 +217,7 @@ def context(
 
 
 @nplt.command()
-@click.argument("wanted", metavar="ID|NAME")
+@session_argument
 @json_option
 @server_option
 def usage(wanted: str, as_json: bool, server: str | None) -> None:
@@ -200,25 +238,27 @@ def tools(as_json: bool, server: str | None) -> None:
 
 
 @nplt.command()
+@json_option
 @server_option
-def models(server: str | None) -> None:
+def models(as_json: bool, server: str | None) -> None:
     """List the models; * marks the default."""
     from nplt_client.listings import print_models
 
-    print_models(server=server)
+    print_models(server=server, as_json=as_json)
 
 
 @nplt.command()
+@json_option
 @server_option
-def status(server: str | None) -> None:
+def status(as_json: bool, server: str | None) -> None:
     """Say how the server is."""
     from nplt_client.listings import print_status
 
-    print_status(server=server)
+    print_status(server=server, as_json=as_json)
 
 
 @nplt.command()
-@click.argument("wanted", metavar="ID|NAME")
+@session_argument
 @click.argument("name")
 @server_option
 def rename(wanted: str, name: str, server: str | None) -> None:
@@ -229,13 +269,17 @@ def rename(wanted: str, name: str, server: str | None) -> None:
 
 
 @nplt.command()
-@click.argument("wanted", metavar="ID|NAME")
+@session_argument
 @server_option
 def delete(wanted: str, server: str | None) -> None:
     """Move a conversation to the trash."""
     from nplt_client.listings import delete
 
     delete(wanted, server=server)
+
+
+for command in (*cli_conversations.COMMANDS, *cli_setup.COMMANDS):
+    nplt.add_command(command)
 
 
 @nplt.group()

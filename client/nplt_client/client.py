@@ -5,21 +5,33 @@ from many tasks at once; each raises an `NpltError` that says who acts next.
 Events come for one conversation at a time, the one this client is attached to
 (`session_id`); `switch`, `new` and `attach` move it, and so does asking in
 another conversation.
+
+A lost connection is found again by itself, unless `connect` was told not to.
+Turns and feeds go on where they were, without a gap and without a word said
+twice. What was asked and not answered is asked again if that can't do anything
+twice; what might raises `ConnectionLost`.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import TypeVar, Unpack
+from typing import Literal, TypeVar, Unpack
 from uuid import uuid4
 
+from nplt_client.asking import ask, ask_for_turn
+from nplt_client.connection_states import ConnectionState
 from nplt_client.errors import ProtocolViolation
 from nplt_client.mailbox import EventFeed, Mailbox
+from nplt_client.page_walks import all_hits, all_sessions, whole_file
+from nplt_client.resuming import read_again
 from nplt_client.switchboard import Switchboard
 from nplt_client.turn import PromptFields, Turn
 from nplt_client.uploads import upload
+from nplt_protocol.events import Event
+from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import (
+    ApprovalDecided,
     Attached,
     Cancelled,
     Cleared,
@@ -28,22 +40,24 @@ from nplt_protocol.replies import (
     EpochBegun,
     FileStored,
     HistoryPage,
-    MessageRange,
+    Imported,
     ModelChoice,
     Pong,
     Receipt,
+    Redacted,
     Reply,
     RolledBack,
+    SearchHit,
     SessionCreated,
     SessionDeleted,
     SessionRow,
-    SessionRows,
     Status,
     ToolList,
     UsageAccount,
     Welcome,
 )
 from nplt_protocol.requests import (
+    Approval,
     Attach,
     Cancel,
     ClearRequest,
@@ -51,13 +65,15 @@ from nplt_protocol.requests import (
     ContextRequest,
     Detach,
     HistoryRequest,
+    Import,
     ModelSwitch,
     Ping,
     Prompt,
+    Redact,
     Request,
     Rollback,
     SessionDelete,
-    SessionList,
+    SessionFork,
     SessionNew,
     SessionSwitch,
     SessionUpdate,
@@ -68,14 +84,21 @@ from nplt_protocol.requests import (
 
 R = TypeVar("R", bound=Reply)
 
-SESSIONS_PER_PAGE = 100
-
 
 class Client:
-    def __init__(self, switchboard: Switchboard, welcome: Welcome, *, timeout: float) -> None:
-        self.welcome = welcome
+    def __init__(self, switchboard: Switchboard, *, timeout: float) -> None:
         self._switchboard = switchboard
         self._timeout = timeout
+
+    @property
+    def welcome(self) -> Welcome:
+        """What the server said of itself when we came, last."""
+        return self._switchboard.welcome
+
+    @property
+    def connection(self) -> ConnectionState:
+        """`Online`, `Reconnecting` or `Offline`."""
+        return self._switchboard.connection
 
     @property
     def session_id(self) -> str:
@@ -95,6 +118,7 @@ class Client:
                 metadata=fields.get("metadata") or {},
                 attachments=tuple(fields.get("attachments", ())),
                 options=fields.get("options") or {},
+                replace_from=fields.get("replace_from"),
             ),
         )
 
@@ -116,11 +140,11 @@ class Client:
         A reader that falls far behind finds a `SessionEvent` "lagged" where
         events are missing; the history has them.
         """
-        return self._switchboard.feed()
+        return self._switchboard.listeners.feed()
 
     def started_here(self, turn_id: str | None) -> bool:
         """Whether a prompt of this very client started that turn."""
-        return self._switchboard.started_here(turn_id)
+        return self._switchboard.listeners.started_here(turn_id)
 
     # Conversations
 
@@ -144,16 +168,8 @@ class Client:
         )
         return await self._call(request, HistoryPage)
 
-    async def sessions(self, query: str | None = None) -> AsyncIterator[SessionRow]:
-        cursor: str | None = None
-        while True:
-            request = SessionList(query=query, cursor=cursor, limit=SESSIONS_PER_PAGE)
-            page = await self._call(request, SessionRows)
-            for row in page.sessions:
-                yield row
-            if page.next_cursor is None or page.next_cursor == cursor:
-                return
-            cursor = page.next_cursor
+    def sessions(self, query: str | None = None) -> AsyncIterator[SessionRow]:
+        return all_sessions(self._call, query)
 
     async def switch(self, id_or_name: str) -> Attached:
         """An exact id, else an exact name, else a prefix that only one id has."""
@@ -176,6 +192,54 @@ class Client:
 
     async def rename(self, name: str, session_id: str | None = None) -> SessionRow:
         return await self._call(SessionUpdate(name=name, session_id=session_id), SessionRow)
+
+    async def update(
+        self,
+        session_id: str | None = None,
+        *,
+        system: str | None = None,
+        archived: bool | None = None,
+        pinned: bool | None = None,
+    ) -> SessionRow:
+        request = SessionUpdate(
+            session_id=session_id, system=system, archived=archived, pinned=pinned
+        )
+        return await self._call(request, SessionRow)
+
+    async def undelete(self, session_id: str) -> SessionRow:
+        """An exact id: what is in the trash has no name any more."""
+        return await self._call(SessionUpdate(session_id=session_id, deleted=False), SessionRow)
+
+    async def fork(
+        self, session_id: str | None = None, *, at_seq: int | None = None, name: str | None = None
+    ) -> SessionCreated:
+        """Another conversation that begins like this one, up to that entry; we stay here."""
+        request = SessionFork(session_id=session_id, at_seq=at_seq, name=name)
+        return await self._call(request, SessionCreated)
+
+    def search(self, query: str) -> AsyncIterator[SearchHit]:
+        """Conversations by their names first, then messages, newest first."""
+        return all_hits(self._call, query)
+
+    async def redact(self, seq: int, session_id: str | None = None) -> int:
+        """Erases what that entry says, for good. Waits for the running turn."""
+        request = Redact(seq=seq, session_id=session_id)
+        return (await self._call(request, Redacted, waits=True)).seq
+
+    async def import_document(self, source: str | Path | bytes | JsonObject) -> Imported:
+        """`source`: a path, the bytes of a file, or a small document itself."""
+        if isinstance(source, dict):
+            return await self._call(Import(document=source), Imported, waits=True)
+        line = await self._switchboard.line(timeout=self._timeout)
+        stored = self._checked(
+            await upload(line, source, filename=None, content_type=None, purpose="import"),
+            FileStored,
+        )
+        return await self._call(Import(file_id=stored.file_id), Imported, waits=True)
+
+    async def file_get(self, file_id: str, session_id: str | None = None) -> bytes:
+        """All of a file that was uploaded."""
+        return await whole_file(self._call, file_id, session_id)
 
     async def delete(self, session_id: str) -> SessionDeleted:
         return await self._call(SessionDelete(session_id=session_id), SessionDeleted)
@@ -207,6 +271,15 @@ class Client:
         """What came after that entry stands no longer; a fact is added, nothing erased."""
         return await self._call(Rollback(to_seq=to_seq), RolledBack)
 
+    async def approve(
+        self, approval_id: str, *, allow: bool = True, remember: bool = False
+    ) -> ApprovalDecided:
+        """Answers an `ApprovalRequest`. What it gives is what holds: who was first
+        decided it. With `remember`, for all calls of that tool in the conversation."""
+        decision: Literal["allow", "deny"] = "allow" if allow else "deny"
+        request = Approval(approval_id=approval_id, decision=decision, remember=remember)
+        return await self._call(request, ApprovalDecided)
+
     # The server
 
     async def models(self) -> ModelChoice:
@@ -229,33 +302,26 @@ class Client:
         content_type: str | None = None,
     ) -> FileStored:
         """`source`: a path, or the bytes themselves together with a `filename`."""
+        line = await self._switchboard.line(timeout=self._timeout)
         return self._checked(
-            await upload(self._switchboard, source, filename=filename, content_type=content_type),
-            FileStored,
+            await upload(line, source, filename=filename, content_type=content_type), FileStored
         )
 
     # What a turn asks of its client
 
     async def send_prompt(self, prompt: Prompt, mailbox: Mailbox) -> Receipt:
-        """Events come only for the attached conversation, so we go there first."""
-        board = self._switchboard
-        target = prompt.session_id or board.session_id
-        if target != board.session_id or not board.attached:
-            await self.attach(target)
-        reply = await board.request(prompt, timeout=self._timeout, turn=mailbox)
-        return self._checked(reply, Receipt)
+        return await ask_for_turn(self._switchboard, prompt, mailbox, timeout=self._timeout)
 
-    async def look_up(self, request: HistoryRequest) -> HistoryPage | MessageRange:
-        if request.seq is not None:
-            return await self._call(request, MessageRange)
-        return await self._call(request, HistoryPage)
+    async def read_again(self, receipt: Receipt) -> list[Event]:
+        line = await self._switchboard.line(timeout=self._timeout)
+        return await read_again(line, receipt, is_over=True, timeout=self._timeout)
 
     def unfollow(self, turn_id: str) -> None:
-        self._switchboard.unfollow(turn_id)
+        self._switchboard.listeners.unfollow(turn_id)
 
     async def _call(self, request: Request, expected: type[R], *, waits: bool = False) -> R:
         timeout = None if waits else self._timeout
-        return self._checked(await self._switchboard.request(request, timeout=timeout), expected)
+        return self._checked(await ask(self._switchboard, request, timeout=timeout), expected)
 
     def _checked(self, reply: object, expected: type[R]) -> R:
         if not isinstance(reply, expected):

@@ -46,10 +46,10 @@ def run_to_exit_code(command: Callable[[], object]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
     except BrokenPipeError:
-        _forget_stdout()
+        forget_stdout()
         return PIPE_CLOSED
     except OSError as error:
-        _forget_stdout()
+        forget_stdout()
         say(f"nplt: {error.strerror or error}" + (f": {error.filename}" if error.filename else ""))
         return INTERNAL
     except Exception:
@@ -69,7 +69,7 @@ def _explain_usage(error: click.UsageError) -> None:
     say(f"Error: {error.format_message()}")
 
 
-def _forget_stdout() -> None:
+def forget_stdout() -> None:
     """What is still buffered can't be delivered; Python would complain about it at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)

@@ -24,17 +24,19 @@ class LineInput:
         if self.interactive and is_terminal(sys.stdout):
             self._typed_so_far = _load_readline()
 
-    def read(self) -> str:
-        """One line without its end; EOFError when there are no more."""
+    def read(self, question: str | None = None) -> str:
+        """One line without its end; EOFError when there are no more. `question`: what
+        stands before it, instead of the prompt."""
+        prompt = self.prompt if question is None else question
         if not self.interactive:
             line = sys.stdin.readline()
             if not line:
                 raise EOFError
             return line.rstrip("\n")
         if is_terminal(sys.stdout):
-            return input(self.prompt)
+            return input(prompt)
         # `input` would put the prompt into the file that stdout is.
-        sys.stderr.write(self.prompt)
+        sys.stderr.write(prompt)
         sys.stderr.flush()
         return input()
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import select
 import socket
 from collections import deque
+from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
 from typing import TypeVar
@@ -45,9 +46,10 @@ from nplt_protocol.errors import LocalProtocolError
 from nplt_protocol.events import Event
 from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import HistoryPage, MessageRange, Reply, Welcome
-from nplt_protocol.requests import Hello, HistoryRequest, Ping, Request
+from nplt_protocol.requests import FileMetadata, Hello, HistoryRequest, Ping, Request
 
 _READ_BYTES = 256 * 1024
+_FILE_PIECE_BYTES = 512 * 1024
 
 R = TypeVar("R", bound=Reply)
 
@@ -101,7 +103,15 @@ class Link:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._wire.close()
+
+    @property
+    def has_events(self) -> bool:
+        """Whether some were heard and not asked for yet."""
+        return bool(self._events)
 
     @property
     def welcome(self) -> Welcome:
@@ -111,7 +121,7 @@ class Link:
     def say_hello(self, hello: Hello, address: Address) -> None:
         try:
             self._send(self._connection.send_hello(hello))
-            while not any(welcome_in(item) for item in self._take_heard(self.deadline)):
+            while not any(welcome_in(item, hello) for item in self._take_heard(self.deadline)):
                 pass
         except ConnectionLost:
             raise closed_before_welcome(address, self._connection.greeting) from None
@@ -123,18 +133,33 @@ class Link:
             raise ProtocolViolation(f"the server answered with {reply!r}")
         return reply
 
+    def send_file(
+        self, description: FileMetadata, data: bytes, *, sent: Callable[[int], None]
+    ) -> Reply | JsonObject:
+        """`sent` is told how many bytes are on their way."""
+        seq, head = self._connection.send(description)
+        self._send(head)
+        for start in range(0, len(data), _FILE_PIECE_BYTES):
+            piece = data[start : start + _FILE_PIECE_BYTES]
+            self._send(self._connection.send_file_data(seq, piece))
+            sent(start + len(piece))
+        return self._reply(seq)
+
     def look_up(self, request: HistoryRequest) -> HistoryPage | MessageRange:
         if request.seq is not None:
             return self.request(request, MessageRange)
         return self.request(request, HistoryPage)
 
     def _reply_to(self, request: Request) -> Reply | JsonObject:
-        deadline = self.deadline.within(DEFAULT_TIMEOUT_SECONDS)
         try:
             seq, data = self._connection.send(request)
         except LocalProtocolError as error:
             raise cannot_send(request, error) from None
         self._send(data)
+        return self._reply(seq)
+
+    def _reply(self, seq: int) -> Reply | JsonObject:
+        deadline = self.deadline.within(DEFAULT_TIMEOUT_SECONDS)
         while True:
             for item in self._take_heard(deadline):
                 match item:

@@ -69,14 +69,16 @@ def print_history(
     print(json_text(write(page), pretty=True) if as_json else history_text(page))
 
 
-def print_models(*, server: str | None) -> None:
+def print_models(*, server: str | None, as_json: bool) -> None:
     with open_for_command(server) as link:
-        print(models_text(link.request(ModelSwitch(), ModelChoice)))
+        choice = link.request(ModelSwitch(), ModelChoice)
+    print(json_text(write(choice), pretty=True) if as_json else models_text(choice))
 
 
-def print_status(*, server: str | None) -> None:
+def print_status(*, server: str | None, as_json: bool) -> None:
     with open_for_command(server) as link:
-        print(status_text(link.request(StatusRequest(), Status)))
+        status = link.request(StatusRequest(), Status)
+    print(json_text(write(status), pretty=True) if as_json else status_text(status))
 
 
 def rename(wanted: str, name: str, *, server: str | None) -> None:

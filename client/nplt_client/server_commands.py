@@ -6,12 +6,24 @@ owners of their own.
 
 from __future__ import annotations
 
-from nplt_client.background import find_server, last_lines, state_dir, stop_server
-from nplt_client.errors import CannotConnect, TimedOut
+from nplt_client.background import (
+    BackgroundServer,
+    compare_versions,
+    find_server,
+    last_lines,
+    state_dir,
+    stop_server,
+)
+from nplt_client.errors import CannotConnect, NpltError, TimedOut
+from nplt_client.link import Deadline
+from nplt_client.opening import reopen_at
 from nplt_client.sanitize import sanitize
+from nplt_client.settings import parse_url
 from nplt_client.tables import pairs
 from nplt_client.terminal import say
+from nplt_protocol.replies import Welcome
 
+_ANSWER_SECONDS_MAX = 3.0
 _NONE = "no server that nplt started in the background is running"
 
 
@@ -19,15 +31,27 @@ def print_server_status() -> None:
     server = find_server()
     if server is None:
         raise CannotConnect(_NONE)
+    said = _ask(server)
     print(
         pairs(
             [
                 ("pid", str(server.pid)),
                 ("address", server.url),
+                ("version", said.server.removeprefix("nplt/") if said else "it does not answer"),
                 ("log", str(state_dir() / "server.log")),
             ]
         )
     )
+    if said is not None:
+        compare_versions(said.server)
+
+
+def _ask(server: BackgroundServer) -> Welcome | None:
+    try:
+        with reopen_at(parse_url(server.url), Deadline(_ANSWER_SECONDS_MAX)) as link:
+            return link.welcome
+    except NpltError:
+        return None
 
 
 def stop() -> None:

@@ -1,11 +1,15 @@
 """Where the server is, and who we are to it.
 
-An address comes from the command line, else from `NPLT_SERVER`, else it is the
-default one on this machine, which is the only one for which a server may be
-started in the background (`Address.is_default`). A token comes from the caller,
-else `NPLT_TOKEN`, else the file that `NPLT_TOKEN_FILE` names.
+An address comes from the command line, else from `NPLT_SERVER`, else from the
+person's own settings (`config_file`), else it is the default one on this
+machine, which is the only one for which a server may be started in the
+background (`Address.is_default`). A token comes from the caller, else
+`NPLT_TOKEN`, else the file that `NPLT_TOKEN_FILE` names, else, for the server
+of the person's own settings, the file named there.
 
-Pure but for reading that file: the environment is handed in.
+How long a lost server is looked for is in `NPLT_RECONNECT_SECONDS`.
+
+Pure but for reading those files: the environment is handed in.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from nplt_client.config_file import sound_config
 from nplt_client.errors import ConfigurationError
 
 DEFAULT_HOST = "127.0.0.1"
@@ -21,6 +26,8 @@ DEFAULT_PORT = 9999
 DEFAULT_URL = f"nplt://{DEFAULT_HOST}:{DEFAULT_PORT}"
 DEFAULT_TIMEOUT_SECONDS = 30.0
 DEFAULT_CLIENT_NAME = "nplt-client/1"
+RECONNECT_SECONDS_MAX = 60.0
+"""For commands that nobody sits in front of."""
 SILENCE_SECONDS_MAX = 30.0
 """A server that says nothing for so long is asked for a sign of life; twice that, it is gone."""
 
@@ -93,6 +100,8 @@ def find_address(argument: str | None, environ: Mapping[str, str] = os.environ) 
             return parse_url(named)
         except ConfigurationError as error:
             raise ConfigurationError(f"NPLT_SERVER: {error.message}") from None
+    if configured := sound_config(environ).server:
+        return parse_url(configured)
     return replace(parse_url(DEFAULT_URL), port=_default_port(environ), is_default=True)
 
 
@@ -101,19 +110,43 @@ def _default_port(environ: Mapping[str, str]) -> int:
     return _port(environ.get("NPLT_LISTEN__PORT") or str(DEFAULT_PORT), "NPLT_LISTEN__PORT")
 
 
-def find_token(argument: str | None, environ: Mapping[str, str] = os.environ) -> str | None:
+def find_reconnect_seconds(
+    usual: float | None, environ: Mapping[str, str] = os.environ
+) -> float | None:
+    """How long a lost server is looked for. 0: not at all; None: for ever."""
+    said = environ.get("NPLT_RECONNECT_SECONDS")
+    if not said:
+        return usual
+    if not (said.isascii() and said.isdecimal()):
+        raise ConfigurationError(f"NPLT_RECONNECT_SECONDS is a whole number, not {said!r}")
+    return float(said)
+
+
+def find_token(
+    argument: str | None, environ: Mapping[str, str] = os.environ, *, address: Address | None = None
+) -> str | None:
+    """For the server at that address."""
     if argument:
         return argument
     if token := environ.get("NPLT_TOKEN"):
         return token.strip()
     if path := environ.get("NPLT_TOKEN_FILE"):
-        from pathlib import Path  # rarely needed, and slow to load
-
-        try:
-            token = Path(path).expanduser().read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"NPLT_TOKEN_FILE: can't read {path}: {error}") from None
-        if not token:
-            raise ConfigurationError(f"NPLT_TOKEN_FILE: {path} is empty")
-        return token
+        return _token_in(path, "NPLT_TOKEN_FILE")
+    if address is None or address.is_default:
+        return None
+    config = sound_config(environ)
+    if config.token_file and config.server and str(parse_url(config.server)) == str(address):
+        return _token_in(config.token_file, f"{config.path}: token_file")
     return None
+
+
+def _token_in(path: str, named_by: str) -> str:
+    from pathlib import Path  # rarely needed, and slow to load
+
+    try:
+        token = Path(path).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{named_by}: can't read {path}: {error}") from None
+    if not token:
+        raise ConfigurationError(f"{named_by}: {path} is empty")
+    return token

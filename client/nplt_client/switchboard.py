@@ -1,8 +1,9 @@
-"""One connection, many who wait: replies go to their askers, events to their readers.
+"""What stays when connections come and go: who listens, and where we stand.
 
-A single task reads. It never waits for anybody, and when the connection ends,
-for whatever reason, everything that still waits fails at once with that reason:
-nothing hangs. A server that has been silent is asked for a sign of life.
+There is a line to the server, or one is being looked for, or it is over. Those
+who listen to events notice nothing of a change of lines: the cursor knows what
+they have heard, and the next line goes on from there. So it does for a client
+that read too slowly and was sent out by the server (`lagged`).
 
 Which conversation we stand in is learned here, from the replies themselves,
 because such a reply is a barrier: the events before it belong to the old
@@ -12,31 +13,19 @@ conversation, those after it to the new one.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from weakref import WeakSet
+from typing import TypeAlias
 
-from nplt_client.errors import (
-    ConnectionLost,
-    MovedElsewhere,
-    NpltError,
-    ProtocolViolation,
-    TimedOut,
-    error_from_report,
-)
-from nplt_client.liveness import Liveness, Verdict
-from nplt_client.mailbox import EventFeed, Mailbox, forget_when_full
-from nplt_client.verdicts import cannot_send
-from nplt_protocol.client_connection import ClientConnection
-from nplt_protocol.connection import (
-    ConnectionRefused,
-    ErrorReceived,
-    EventReceived,
-    Heard,
-    ReplyReceived,
-)
-from nplt_protocol.errors import LocalProtocolError
+from nplt_client.connection_states import ConnectionState, Offline, Online
+from nplt_client.cursor import Cursor
+from nplt_client.errors import ConnectionLost, NpltError, ProtocolViolation, RequestRefused
+from nplt_client.line import Line, Listener, Waiting
+from nplt_client.listeners import Listeners
+from nplt_client.patience import Backoff, Patience, worth_another_try
+from nplt_client.reconnecting import keep_trying
+from nplt_client.resuming import take_up
+from nplt_protocol.connection import Heard
 from nplt_protocol.events import Event, SessionEvent
 from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import (
@@ -46,228 +35,230 @@ from nplt_protocol.replies import (
     Reply,
     SessionCreated,
     SessionDeleted,
+    Welcome,
 )
-from nplt_protocol.requests import Ping, Request
-from nplt_protocol.stream import FrameStream
-
-OWN_TURNS_REMEMBERED = 1_000
+from nplt_protocol.requests import Detach
 
 
-@dataclass(slots=True, kw_only=True)
-class Waiting:
-    seq: int
-    reply: asyncio.Future[Reply | JsonObject]
-    turn: Mailbox | None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialled:
+    """A connection that was welcomed, and what came right behind WELCOME."""
+
+    line: Line
+    welcome: Welcome
+    heard: Iterable[Heard]
 
 
-@dataclass(slots=True, kw_only=True)
-class _Followed:
-    session_id: str
-    mailbox: Mailbox
+Dial: TypeAlias = Callable[[Listener], Awaitable[Dialled]]
 
 
 class Switchboard:
     def __init__(
-        self, stream: FrameStream[Heard], connection: ClientConnection, *, silence_seconds: float
+        self,
+        dial: Dial,
+        *,
+        patience: Patience | None,
+        timeout: float,
+        on_connection: Callable[[ConnectionState], object] | None = None,
     ) -> None:
-        self.session_id = ""
+        self.connection: ConnectionState = Offline(reason="not connected yet")
         self.attached = True
-        self._stream = stream
-        self._connection = connection
-        self._silence_seconds = silence_seconds
-        self._waiting: dict[int, Waiting] = {}
-        self._turns: dict[str, _Followed] = {}
-        self._feeds: WeakSet[Mailbox] = WeakSet()
-        self._own_turns: deque[str] = deque(maxlen=OWN_TURNS_REMEMBERED)
+        self.listeners = Listeners()
+        self._dial = dial
+        self._patience = patience
+        self._timeout = timeout
+        self._on_connection = on_connection
+        self._backoff = Backoff(patience or Patience())
+        self._welcome: Welcome | None = None
+        self._cursor = Cursor(session_id="")
+        self._never_stored: set[str] = set()
+        self._is_homeless = False
+        """The conversation was deleted: the server put us into a fresh one."""
+        self._line: Line | None = None
+        self._is_ready = asyncio.Event()
+        self._recovery: asyncio.Task[None] | None = None
         self._end: NpltError | None = None
-        self._reader: asyncio.Task[None] | None = None
 
-    def start(self, session_id: str, heard: Iterable[Heard]) -> None:
-        """`heard`: what came right behind WELCOME."""
-        self.session_id = session_id
-        for item in heard:
-            self._dispatch(item)
-        self._reader = asyncio.create_task(self._read_on(), name="nplt-client-reader")
+    @property
+    def session_id(self) -> str:
+        return self._cursor.session_id
+
+    @property
+    def welcome(self) -> Welcome:
+        assert self._welcome is not None
+        return self._welcome
+
+    # Lines come and go
+
+    async def open(self) -> None:
+        try:
+            await self._connect()
+        except NpltError as error:
+            patience = self._patience
+            if patience is None or not patience.from_the_start or not worth_another_try(error):
+                raise
+            await self._keep_trying(error)
 
     async def close(self) -> None:
         """Nothing is left running, however the connection ended."""
-        self._finish(ConnectionLost("this client was closed"), feeds_end_quietly=True)
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.wait({self._reader})
-        await self._stream.close()
+        over = ConnectionLost("this client was closed")
+        self._finish(over, feeds_end_quietly=True)
+        if self._recovery is not None:
+            self._recovery.cancel()
+            await asyncio.wait({self._recovery})
+        if self._line is not None:
+            await self._line.close(over)
 
-    # Asking
-
-    async def request(
-        self, request: Request, *, timeout: float | None, turn: Mailbox | None = None
-    ) -> Reply | JsonObject:
-        return await self.reply_to(self.begin(request, turn=turn), timeout=timeout)
-
-    def begin(self, request: Request, *, turn: Mailbox | None = None) -> Waiting:
-        """Sends; the reply is waited for from this moment on."""
-        self.check_alive()
-        try:
-            seq, data = self._connection.send(request)
-        except LocalProtocolError as error:
-            raise cannot_send(request, error) from None
-        waiting = Waiting(seq=seq, reply=asyncio.get_running_loop().create_future(), turn=turn)
-        self._waiting[seq] = waiting
-        self._stream.send(data)
-        return waiting
-
-    async def send_piece(self, piece: bytes, *, of: Waiting) -> None:
-        self.check_alive()
-        self._stream.send(self._connection.send_file_data(of.seq, piece))
-        await self._stream.drain()
-
-    async def reply_to(self, waiting: Waiting, *, timeout: float | None) -> Reply | JsonObject:
+    async def line(self, *, timeout: float | None) -> Line:
+        """The one that can be talked on, once there is one."""
         try:
             async with asyncio.timeout(timeout):
-                return await waiting.reply
+                await self._is_ready.wait()
         except TimeoutError:
-            raise TimedOut(f"the server did not answer within {timeout:g} s") from None
-        finally:
-            self.forget(waiting)
-
-    def forget(self, waiting: Waiting) -> None:
-        self._waiting.pop(waiting.seq, None)
-        if not waiting.reply.cancel() and not waiting.reply.cancelled():
-            waiting.reply.exception()  # looked at, so that nobody complains it wasn't
-
-    def check_alive(self) -> None:
+            raise ConnectionLost("not connected, and still looking for the server") from None
         if self._end is not None:
             raise self._end
+        assert self._line is not None
+        return self._line
 
-    # Listening
-
-    def feed(self) -> EventFeed:
-        mailbox = Mailbox(forget_when_full)
-        if self._end is not None:
-            mailbox.close(self._end)
-        self._feeds.add(mailbox)
-        return EventFeed(mailbox)
-
-    def unfollow(self, turn_id: str) -> None:
-        self._turns.pop(turn_id, None)
-
-    def started_here(self, turn_id: str | None) -> bool:
-        return turn_id in self._own_turns
-
-    # Reading
-
-    async def _read_on(self) -> None:
+    async def outlive(self, line: Line, error: ConnectionLost) -> None:
+        """Returns when another line may come; raises when none will. A server that
+        refuses because it shuts down keeps its line for a while."""
+        if self._patience is None or self._end is not None:
+            raise error
         try:
-            await self._read_until_the_end()
-        except asyncio.CancelledError:
+            async with asyncio.timeout(self._timeout):
+                await line.ended()
+        except TimeoutError:
+            raise error from None
+
+    async def _connect(self) -> None:
+        dialled = await self._dial(self)
+        line, is_first = dialled.line, self._welcome is None
+        try:
+            line.start(dialled.heard)
+            self._welcome = dialled.welcome
+            if is_first or self._is_homeless:
+                self._stand_in(Cursor(session_id=dialled.welcome.session_id))
+            else:
+                await self._return_to_place(line)
+            self._use(line)
+        except BaseException:
+            await line.close(ConnectionLost("it could not be taken up again"))
             raise
+
+    def _use(self, line: Line) -> None:
+        line.check_alive()
+        self._line = line
+        self._is_ready.set()
+        self._say(Online())
+
+    async def _return_to_place(self, line: Line) -> None:
+        if not self.attached:
+            await line.request(Detach(), timeout=self._timeout)
+            return
+        old = self._cursor
+        try:
+            await take_up(line, old.attach(), self.listeners, timeout=self._timeout)
+        except RequestRefused as refusal:
+            was_heard_of = old.seq > 0 or bool(self.listeners.turns)
+            self.listeners.close_turns(refusal)
+            self._stand_in(Cursor(session_id=self.welcome.session_id))
+            if not was_heard_of:
+                self._never_stored.add(old.session_id)  # it was only reserved
+                return
+            what = "deleted" if refusal.code == "not_found" else "quarantined"
+            self.listeners.put_to_feeds(SessionEvent(session_id=old.session_id, event=what))
+
+    async def _return_on(self, line: Line) -> None:
+        """The server sent us out; the line still stands."""
+        try:
+            await self._return_to_place(line)
+            self._use(line)
         except NpltError as error:
-            self._finish(error)
-        except Exception as error:
-            # The edge: a mistake of ours must fail those who wait, not leave them waiting.
-            violation = ProtocolViolation(f"reading failed: {error!r}")
-            violation.__cause__ = error
-            self._finish(violation)
-        finally:
-            self._finish(ConnectionLost("the connection to the server ended"))
-            self._stream.abort()
+            if self._patience is None or not worth_another_try(error):
+                raise
+            await self._keep_trying(error)
 
-    async def _read_until_the_end(self) -> None:
-        now = asyncio.get_running_loop().time
-        liveness = Liveness(self._silence_seconds, now=now())
-        while True:
+    async def _keep_trying(self, lost: NpltError) -> None:
+        await keep_trying(self._connect, self._backoff, lost=lost, say=self._say)
+
+    def _recover(self, work: Awaitable[None]) -> None:
+        self._is_ready.clear()
+
+        async def until_done() -> None:
             try:
-                async with asyncio.timeout(liveness.seconds_left(now())):
-                    batch = await self._stream.receive()
-            except TimeoutError:
-                liveness.heard(self._stream.last_received)
-                self._look_for_life(liveness.judge(now()))
-                continue
-            if not batch:
-                raise ConnectionLost("the server closed the connection")
-            liveness.heard(now())
-            for item in batch:
-                self._dispatch(item)
+                await work
+            except NpltError as error:
+                self._finish(error)
+            except Exception as error:
+                # The edge: a mistake of ours must fail those who wait.
+                violation = ProtocolViolation(f"coming back failed: {error!r}")
+                violation.__cause__ = error
+                self._finish(violation)
+            finally:
+                self._recovery = None
 
-    def _look_for_life(self, verdict: Verdict) -> None:
-        if verdict == "lost":
-            raise ConnectionLost("the server has fallen silent")
-        if verdict == "ask":
-            self._stream.send(self._connection.send(Ping())[1])
+        self._recovery = asyncio.create_task(until_done(), name="nplt-client-recovery")
 
-    def _dispatch(self, item: Heard) -> None:
-        match item:
-            case ReplyReceived():
-                self._take_reply(item.seq, item.reply)
-            case ErrorReceived():
-                waiting = self._waiting.get(item.seq)
-                if waiting is not None and not waiting.reply.done():
-                    waiting.reply.set_exception(error_from_report(item.report))
-            case EventReceived():
-                self._take_event(item.event)
-            case ConnectionRefused():
-                raise ProtocolViolation(item.reason)
-            case _:
-                pass
-
-    def _take_reply(self, seq: int, reply: Reply | JsonObject) -> None:
-        waiting = self._waiting.get(seq)
-        match reply:
-            case Attached() | SessionCreated():
-                self._stand_in(reply.session_id)
-            case SessionDeleted():
-                self._stand_in(reply.current_session_id)
-            case Detached():
-                self.attached = False
-                self._leave_turns_except(None)
-            case Receipt() if waiting is not None and waiting.turn is not None:
-                # It tells where we stand: somebody else may have deleted the old place.
-                self.session_id = reply.session_id
-                # At once, not when the asker wakes up: its events may be in this very batch.
-                self._own_turns.append(reply.turn_id)
-                self._turns[reply.turn_id] = _Followed(
-                    session_id=reply.session_id, mailbox=waiting.turn
-                )
-            case _:
-                pass
-        if waiting is not None and not waiting.reply.done():
-            waiting.reply.set_result(reply)
-
-    def _take_event(self, event: Event) -> None:
-        followed = self._turns.get(getattr(event, "turn_id", None) or "")
-        if followed is not None:
-            followed.mailbox.put(event)
-        for feed in tuple(self._feeds):
-            feed.put(event)
-        if isinstance(event, SessionEvent) and event.event == "lagged":
-            self.attached = False
-            self._close_turns(
-                ConnectionLost("this client read too slowly and missed events; see the history")
-            )
-
-    def _stand_in(self, session_id: str) -> None:
-        self.session_id = session_id
-        self.attached = True
-        self._leave_turns_except(session_id)
-
-    def _leave_turns_except(self, session_id: str | None) -> None:
-        left = [turn for turn in self._turns.values() if turn.session_id != session_id]
-        for turn in left:
-            turn.mailbox.close(
-                MovedElsewhere("this client went to another conversation; the turn goes on there")
-            )
-
-    def _close_turns(self, error: NpltError) -> None:
-        for turn in self._turns.values():
-            turn.mailbox.close(error)
+    def _say(self, state: ConnectionState) -> None:
+        self.connection = state
+        if self._on_connection is not None:
+            self._on_connection(state)
 
     def _finish(self, error: NpltError, *, feeds_end_quietly: bool = False) -> None:
-        if self._end is not None:
-            return
-        self._end = error
-        for waiting in self._waiting.values():
-            if not waiting.reply.done():
-                waiting.reply.set_exception(error)
-        self._close_turns(error)
-        for feed in tuple(self._feeds):
-            feed.close(None if feeds_end_quietly else error)
+        if self._end is None:
+            self._end = error
+            self.listeners.close(error, feeds_end_quietly=feeds_end_quietly)
+            self._is_ready.set()
+            self._say(Offline(reason=error.message))
+
+    # What a line tells
+
+    def lost(self, error: NpltError) -> None:
+        if self._end is not None or self._recovery is not None or self._line is None:
+            return  # whoever is at work with that line learns it from the line
+        if self._patience is None or not worth_another_try(error):
+            self._finish(error)
+        else:
+            self._recover(self._keep_trying(error))
+
+    def replied(self, waiting: Waiting | None, reply: Reply | JsonObject) -> None:
+        match reply:
+            case Attached():
+                request = None if waiting is None else waiting.request
+                self._stand_in(self._cursor.moved(reply, request))
+            case SessionCreated():
+                self._stand_in(Cursor(session_id=reply.session_id))
+            case SessionDeleted():
+                self._stand_in(Cursor(session_id=reply.current_session_id))
+            case Detached():
+                self.attached = False
+                self.listeners.leave_turns_except(None)
+            case Receipt() if waiting is not None and waiting.turn is not None:
+                if reply.session_id != self.session_id:  # somebody deleted the old place
+                    self._cursor = Cursor(session_id=reply.session_id, seq=reply.seq - 1)
+                    self._is_homeless = False
+                self.listeners.follow(reply, waiting.turn)
+            case _:
+                pass
+
+    def heard(self, event: Event) -> None:
+        if isinstance(event, SessionEvent) and event.session_id == self.session_id:
+            if event.event == "lagged" and self._line is not None and self._recovery is None:
+                self._recover(self._return_on(self._line))
+                return
+            self._is_homeless |= event.event == "deleted"
+        new = self._cursor.take(event)
+        if new is not None:
+            self.listeners.put(new)
+
+    def was_never_stored(self, session_id: str) -> bool:
+        """A conversation that was only reserved for us, by a server that is no more."""
+        return session_id in self._never_stored
+
+    def _stand_in(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self.attached = True
+        self._is_homeless = False
+        self.listeners.leave_turns_except(cursor.session_id)

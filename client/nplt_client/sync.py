@@ -22,22 +22,27 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from nplt_client import client as asynchronous
 from nplt_client.connecting import connect as connect_asynchronously
+from nplt_client.connection_states import ConnectionState
 from nplt_client.mailbox import EventFeed as AsyncEventFeed
+from nplt_client.patience import Patience
 from nplt_client.settings import DEFAULT_CLIENT_NAME, DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
 from nplt_client.turn import PromptFields
 from nplt_client.turn import Turn as AsyncTurn
 from nplt_protocol.events import Event, TurnFinished
 from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import (
+    ApprovalDecided,
     Attached,
     Cleared,
     ContextAccount,
     EpochBegun,
     FileStored,
     HistoryPage,
+    Imported,
     ModelChoice,
     Receipt,
     RolledBack,
+    SearchHit,
     SessionCreated,
     SessionDeleted,
     SessionRow,
@@ -57,8 +62,19 @@ def connect(
     token: str | None = None,
     client_name: str = DEFAULT_CLIENT_NAME,
     timeout: float = DEFAULT_TIMEOUT_SECONDS,
+    reconnect: bool | Patience = True,
+    on_connection: Callable[[ConnectionState], object] | None = None,
 ) -> Iterator[Client]:
-    opening = connect_asynchronously(url, token=token, client_name=client_name, timeout=timeout)
+    """`on_connection` is called in the thread of the connection: it must not ask
+    anything of the client, nor take long."""
+    opening = connect_asynchronously(
+        url,
+        token=token,
+        client_name=client_name,
+        timeout=timeout,
+        reconnect=reconnect,
+        on_connection=on_connection,
+    )
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(opening) as client,
@@ -188,6 +204,10 @@ class Client:
     def session_id(self) -> str:
         return self._client.session_id
 
+    @property
+    def connection(self) -> ConnectionState:
+        return self._client.connection
+
     def ask(self, prompt: str, **fields: Unpack[PromptFields]) -> Turn:
         return Turn(self._portal, self._portal.call(lambda: self._client.ask(prompt, **fields)))
 
@@ -255,6 +275,46 @@ class Client:
     def rename(self, name: str, session_id: str | None = None) -> SessionRow:
         return self._do(lambda: self._client.rename(name, session_id))
 
+    def update(
+        self,
+        session_id: str | None = None,
+        *,
+        system: str | None = None,
+        archived: bool | None = None,
+        pinned: bool | None = None,
+    ) -> SessionRow:
+        return self._do(
+            lambda: self._client.update(session_id, system=system, archived=archived, pinned=pinned)
+        )
+
+    def undelete(self, session_id: str) -> SessionRow:
+        return self._do(lambda: self._client.undelete(session_id))
+
+    def fork(
+        self, session_id: str | None = None, *, at_seq: int | None = None, name: str | None = None
+    ) -> SessionCreated:
+        return self._do(lambda: self._client.fork(session_id, at_seq=at_seq, name=name))
+
+    def search(self, query: str, limit: int = 20) -> list[SearchHit]:
+        async def gather() -> list[SearchHit]:
+            hits: list[SearchHit] = []
+            async for hit in self._client.search(query):
+                hits.append(hit)
+                if len(hits) >= limit:
+                    break
+            return hits
+
+        return self._do(gather)
+
+    def redact(self, seq: int, session_id: str | None = None) -> int:
+        return self._do(lambda: self._client.redact(seq, session_id))
+
+    def import_document(self, source: str | Path | bytes | JsonObject) -> Imported:
+        return self._do(lambda: self._client.import_document(source))
+
+    def file_get(self, file_id: str, session_id: str | None = None) -> bytes:
+        return self._do(lambda: self._client.file_get(file_id, session_id))
+
     def delete(self, session_id: str) -> SessionDeleted:
         return self._do(lambda: self._client.delete(session_id))
 
@@ -277,6 +337,11 @@ class Client:
 
     def roll_back(self, to_seq: int) -> RolledBack:
         return self._do(lambda: self._client.roll_back(to_seq))
+
+    def approve(
+        self, approval_id: str, *, allow: bool = True, remember: bool = False
+    ) -> ApprovalDecided:
+        return self._do(lambda: self._client.approve(approval_id, allow=allow, remember=remember))
 
     def models(self) -> ModelChoice:
         return self._do(self._client.models)

@@ -26,6 +26,12 @@ def is_terminal(stream: TextIO) -> bool:
         return False
 
 
+def has_screen(environ: Mapping[str, str] = os.environ) -> bool:
+    """A terminal that can be drawn on, with a person in front of it."""
+    able = environ.get("TERM") not in (None, "", "dumb", "unknown")
+    return able and is_terminal(sys.stdin) and is_terminal(sys.stdout)
+
+
 def colour_wanted(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
     if environ.get("NO_COLOR"):
         return False

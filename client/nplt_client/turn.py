@@ -6,7 +6,8 @@
 Entering sends the prompt and waits for its receipt: from then on it is on the
 server's disk. Iterating gives the turn's events and ends after `TurnFinished`.
 Leaving early stops nothing on the server: it only stops listening. `cancel`
-is the word for the other thing.
+is the word for the other thing. A lost connection only makes the events wait:
+they go on where they were.
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ from typing import Protocol, TypedDict
 
 from nplt_client.errors import TurnInterrupted, error_from_turn
 from nplt_client.mailbox import Mailbox, merge_text
-from nplt_client.retelling import ENDED, Record, retelling
 from nplt_client.turn_record import TurnRecord
 from nplt_protocol.events import Event, TurnFinished
 from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import Receipt
-from nplt_protocol.requests import HistoryRequest, Prompt
+from nplt_protocol.requests import Prompt
 
 
 class PromptFields(TypedDict, total=False):
@@ -33,13 +33,15 @@ class PromptFields(TypedDict, total=False):
     metadata: JsonObject | None
     options: JsonObject | None
     attachments: tuple[str, ...]
+    replace_from: int | None
+    """Edit or regenerate: what stood from this entry on is rolled back first."""
 
 
 class TurnDesk(Protocol):
     """What a turn needs of its client."""
 
     async def send_prompt(self, prompt: Prompt, mailbox: Mailbox) -> Receipt: ...
-    async def look_up(self, request: HistoryRequest) -> Record: ...
+    async def read_again(self, receipt: Receipt) -> list[Event]: ...
     async def cancel(self, turn_id: str | None = None) -> bool: ...
     def unfollow(self, turn_id: str) -> None: ...
 
@@ -88,10 +90,7 @@ class Turn:
         raise error_from_turn(finished.error)
 
     async def __aenter__(self) -> Turn:
-        receipt = await self._desk.send_prompt(self._prompt, self._mailbox)
-        self._record.receipt = receipt
-        if receipt.duplicate and receipt.state in ENDED:
-            await self._tell_again(receipt)
+        self._record.receipt = await self._desk.send_prompt(self._prompt, self._mailbox)
         return self
 
     async def __aexit__(
@@ -113,15 +112,7 @@ class Turn:
         if event is None:
             raise StopAsyncIteration
         self._record.apply(event)
+        if isinstance(event, TurnFinished) and self._record.lacks_text:
+            for stored in await self._desk.read_again(self.receipt):
+                self._record.apply(stored)
         return event
-
-    async def _tell_again(self, receipt: Receipt) -> None:
-        """This very prompt ended long ago: its events won't come again, the record has them."""
-        story = retelling(receipt)
-        try:
-            request = next(story)
-            while True:
-                request = story.send(await self._desk.look_up(request))
-        except StopIteration as told:
-            for event in told.value:
-                self._mailbox.put(event)

@@ -2,8 +2,9 @@
 
 A turn may hold several calls of the model, with tools between them; the answer
 is the text of all of them, a blank line apart. Text arrives as deltas placed by
-offset (a piece that was sent twice counts once), and each call's stored entry
-replaces its deltas, unless that entry itself was cut to fit a message.
+offset (a piece that was sent twice counts once, one from beyond a gap not at
+all), and each call's stored entry replaces its deltas, unless that entry itself
+was cut to fit a message.
 """
 
 from __future__ import annotations
@@ -46,13 +47,14 @@ class _CallText:
         if delta.replay_from is not None:
             self._pieces.clear()
             self.length = delta.replay_from
-        new = delta.text[max(0, self.length - delta.offset) :]
-        end = delta.offset + len(delta.text)
+        if delta.offset > self.length:
+            return ""
+        new = delta.text[self.length - delta.offset :]
         if new:
             self._pieces.append(new)
-            self.length = end
+            self.length += len(new)
         unseen = delta.text[max(0, self.shown - delta.offset) :]
-        self.shown = max(self.shown, end)
+        self.shown = max(self.shown, self.length)
         return unseen
 
     def replace(self, text: str) -> str:
@@ -63,6 +65,9 @@ class _CallText:
         return unseen
 
 
+_OF_A_RESULT = ("tool_call_id", "tool_name", "status", "duration", "result")
+
+
 class TurnRecord:
     def __init__(self) -> None:
         self.receipt: Receipt | None = None
@@ -71,6 +76,8 @@ class TurnRecord:
         self.abandoned = False
         """Whoever asked did not want to wait for the end."""
         self.tool_calls: dict[str, JsonObject] = {}
+        self.lacks_text = False
+        """A call's text came with a gap, and its entry cut: the record has it whole."""
         self._calls: dict[int, _CallText] = {}
         self._said_something = False
 
@@ -112,14 +119,26 @@ class TurnRecord:
     def _take_entry(self, event: EntryAdded) -> str:
         entry = event.entry
         content = entry.get("content")
+        if entry.get("kind") == "tool_results":
+            self._take_results(entry)
         if entry.get("role") != "assistant" or not isinstance(content, str):
             return ""
-        if self.model is None and isinstance(model := entry.get("model"), str):
-            self.model = model
-        if entry.get("truncated") and event.call in self._calls:
-            return ""
+        self.model = self.model or _model_of(entry)
         call = event.call if event.call is not None else len(self._calls)
+        if entry.get("truncated"):
+            held = self._calls[call].length if call in self._calls else 0
+            self.lacks_text |= held != entry.get("size")
+            if held >= len(content):
+                return ""
         return self._apart(call, lambda text: text.replace(content))
+
+    def _take_results(self, entry: JsonObject) -> None:
+        """Of tools whose events were missed."""
+        results = entry.get("tool_calls")
+        for result in results if isinstance(results, list) else ():
+            if isinstance(result, dict) and isinstance(name := result.get("tool_call_id"), str):
+                known = {key: result[key] for key in _OF_A_RESULT if key in result}
+                self.tool_calls[name] = {"arguments": {}, **self.tool_calls.get(name, {}), **known}
 
     def _finish_tool(self, event: ToolFinished) -> None:
         call = self.tool_calls.setdefault(
@@ -140,3 +159,13 @@ class TurnRecord:
         apart = is_first and self._said_something
         self._said_something = True
         return CALLS_APART + piece if apart else piece
+
+
+def _model_of(entry: JsonObject) -> str | None:
+    if isinstance(model := entry.get("model"), str):
+        return model
+    match entry.get("invocation"):
+        case {"provider": str(provider), "model": str(model)}:
+            return f"{provider}/{model}"
+        case _:
+            return None

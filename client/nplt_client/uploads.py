@@ -12,9 +12,10 @@ import mimetypes
 import os
 import stat
 from pathlib import Path
+from typing import Literal
 
 from nplt_client.errors import ConfigurationError
-from nplt_client.switchboard import Switchboard
+from nplt_client.line import Line
 from nplt_protocol.json_values import JsonObject
 from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX
 from nplt_protocol.replies import Reply
@@ -22,11 +23,12 @@ from nplt_protocol.requests import FileMetadata
 
 
 async def upload(
-    switchboard: Switchboard,
+    line: Line,
     source: str | Path | bytes,
     *,
     filename: str | None,
     content_type: str | None,
+    purpose: Literal["attachment", "import"] = "attachment",
 ) -> Reply | JsonObject:
     if isinstance(source, bytes):
         content = source
@@ -34,26 +36,27 @@ async def upload(
     else:
         path = Path(source)
         name = filename or path.name
-        content = await asyncio.to_thread(_read, path)
+        content = await asyncio.to_thread(read_file, path)
     description = FileMetadata(
         filename=name,
         size=len(content),
         content_type=content_type or mimetypes.guess_type(name)[0],
+        purpose=purpose,
     )
-    waiting = switchboard.begin(description)
+    waiting = line.begin(description)
     try:
         for start in range(0, len(content), FRAME_PAYLOAD_BYTES_MAX):
             if waiting.reply.done():
                 break
             piece = content[start : start + FRAME_PAYLOAD_BYTES_MAX]
-            await switchboard.send_piece(piece, of=waiting)
+            await line.send_piece(piece, of=waiting)
     except BaseException:
-        switchboard.forget(waiting)
+        line.forget(waiting)
         raise
-    return await switchboard.reply_to(waiting, timeout=None)
+    return await line.reply_to(waiting, timeout=None)
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
     try:
         # Without waiting: a pipe might never be written to, a device never end.
         descriptor = os.open(path.expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -27,17 +27,21 @@ from nplt_protocol.events import ErrorReport
 from nplt_protocol.json_text import dump_json
 from nplt_protocol.limits import WireLimits
 from nplt_protocol.replies import Welcome
-from nplt_protocol.requests import Request
+from nplt_protocol.requests import Hello, Request
 from nplt_protocol.shapes import write
 
 INCOMING = WireLimits(message_bytes_max=64 * 1024 * 1024, message_seconds_max=60.0)
 """What we put up with: a server may be set to longer messages, and a line may be slow."""
 
 
-def welcome_in(item: Heard) -> Welcome | None:
+def welcome_in(item: Heard, hello: Hello) -> Welcome | None:
     """None: not yet. Whatever means that it will never come is raised."""
     match item:
         case ReplyReceived(reply=Welcome() as welcome):
+            if welcome.version not in hello.versions:
+                raise ProtocolViolation(
+                    f"the server speaks version {welcome.version}, which was not offered to it"
+                )
             return welcome
         case ErrorReceived(report=report) | EventReceived(event=ErrorReport() as report):
             error = error_from_report(report)

@@ -30,6 +30,8 @@ def private_environment(home: Path, **more: str) -> dict[str, str]:
         "HOME": str(home),
         "TERM": "xterm-256color",
         "LC_ALL": "C.UTF-8",
+        # Of a server; a real model, if one is installed, would say something else each time.
+        "NPLT_PROVIDERS": '[{"type": "offline"}]',
         **more,
     }
 

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 from nplt_protocol.codec import encode_event
@@ -99,11 +100,12 @@ class Talk:
         """The receipt, and whatever is to arrive in the very same bytes."""
         seq, prompt = self.expect(Prompt)
         reply = self.connection.send_reply(MessageType.PROMPT, seq, receipt(prompt, turn_id))
-        self.send(reply + b"".join(map(encode_event, events)))
+        here = [replace(event, session_id=prompt.session_id or SESSION) for event in events]
+        self.send(reply + b"".join(map(encode_event, here)))
         return prompt
 
-    def answer(self, *pieces: str, turn_id: str = "turn-1") -> Prompt:
-        return self.take_prompt(turn_id, events=whole_turn(*pieces, turn_id=turn_id))
+    def answer(self, *pieces: str, turn_id: str = "turn-1", seq: int = 2) -> Prompt:
+        return self.take_prompt(turn_id, events=whole_turn(*pieces, turn_id=turn_id, seq=seq))
 
     def wait_until_gone(self) -> None:
         with contextlib.suppress(PeerGone, OSError):
@@ -137,8 +139,15 @@ def delta(text: str, offset: int, *, turn_id: str = "turn-1", call: int = 0) -> 
     return TextDelta(session_id=SESSION, turn_id=turn_id, call=call, offset=offset, text=text)
 
 
-def entry(text: str, *, turn_id: str = "turn-1", call: int = 0, role: str = "assistant") -> Event:
-    content: JsonObject = {"seq": 2, "role": role, "content": text, "model": MODEL}
+def entry(
+    text: str,
+    *,
+    turn_id: str = "turn-1",
+    call: int = 0,
+    role: str = "assistant",
+    seq: int = 2,
+) -> Event:
+    content: JsonObject = {"seq": seq, "role": role, "content": text, "model": MODEL}
     return EntryAdded(session_id=SESSION, turn_id=turn_id, call=call, entry=content)
 
 
@@ -154,7 +163,7 @@ def finished(turn_id: str = "turn-1", state: str = "completed", **changes: objec
     return TurnFinished(**said)  # type: ignore[arg-type]
 
 
-def whole_turn(*pieces: str, turn_id: str = "turn-1") -> tuple[Event, ...]:
+def whole_turn(*pieces: str, turn_id: str = "turn-1", seq: int = 2) -> tuple[Event, ...]:
     deltas: list[Event] = []
     offset = 0
     for piece in pieces:
@@ -163,7 +172,7 @@ def whole_turn(*pieces: str, turn_id: str = "turn-1") -> tuple[Event, ...]:
     return (
         started(turn_id),
         *deltas,
-        entry("".join(pieces), turn_id=turn_id),
+        entry("".join(pieces), turn_id=turn_id, seq=seq),
         finished(turn_id),
     )
 

@@ -13,6 +13,7 @@ from tests.client.nplt_process import NPLT, SECONDS_MAX, private_environment, ru
 from tests.client.scripted_peer import Talk, scripted_peer
 
 from nplt_client.background import last_lines
+from nplt_protocol.version import __version__
 
 
 class Household:
@@ -49,6 +50,7 @@ def test_a_server_is_started_found_again_and_stopped(household: Household) -> No
     status = household.nplt("server", "status")
     assert str(pid) in status.stdout
     assert f"nplt://127.0.0.1:{household.port}" in status.stdout
+    assert f"version  {__version__}" in status.stdout
     assert "listening on" in household.nplt("server", "log").stdout
 
     stopped = household.nplt("server", "stop")
@@ -108,18 +110,27 @@ def test_another_version_in_the_background_is_mentioned(household: Household) ->
         talk.answer("hi")
         talk.wait_until_gone()
 
+    def is_asked_how_it_is(talk: Talk) -> None:
+        talk.welcome(server="nplt/0.0.1")
+        talk.wait_until_gone()
+
     household.state.mkdir(parents=True)
     with (
         subprocess.Popen(["sh", "-c", "read wait", "nplt_server"], stdin=subprocess.PIPE) as old,
-        scripted_peer(script) as peer,
+        scripted_peer(script, script, is_asked_how_it_is) as peer,
     ):
         (household.state / "server.pid").write_text(f"{old.pid}\n{peer.url}\n")
         household.environ["NPLT_LISTEN__PORT"] = str(peer.port)
         done = household.nplt("chat", stdin="hello\n")
+        asked = household.nplt("ask", "hello")
+        status = household.nplt("server", "status")
         (household.state / "server.pid").unlink()
         old.communicate()
-    assert done.stdout == "hi\n"
-    assert "the server in the background is nplt 0.0.1" in done.stderr
+    assert (done.stdout, asked.stdout) == ("hi\n", "hi\n")
+    assert "version  0.0.1" in status.stdout
+    for said in (done.stderr, asked.stderr, status.stderr):
+        assert "the server in the background is nplt 0.0.1" in said
+        assert "nplt server stop" in said
 
 
 def test_the_last_lines_of_a_log_are_found(tmp_path: Path) -> None:

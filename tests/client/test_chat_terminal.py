@@ -14,9 +14,9 @@ from tests.client.terminal_user import at_terminal
 
 import nplt_client
 from nplt_protocol.codes import MessageType
-from nplt_protocol.events import AgentThought, Event, SessionEvent, ToolStarted
-from nplt_protocol.replies import FileStored, ModelChoice
-from nplt_protocol.requests import FileData, FileMetadata, ModelSwitch
+from nplt_protocol.events import AgentThought, Event, ToolStarted
+from nplt_protocol.replies import Attached, FileStored, ModelChoice
+from nplt_protocol.requests import Attach, FileData, FileMetadata, ModelSwitch
 
 OURS = re.compile(r"\x1b\[(?:2m|0m|1m|K|\?2004[hl])")
 """What may be sent to the terminal: our dimming, and readline's own."""
@@ -153,25 +153,41 @@ def enter_scripted(talk: Talk) -> None:
     talk.reply(MessageType.MODEL_SWITCH, seq, choice)
 
 
-def test_a_server_that_goes_away_ends_the_chat_at_once(tmp_path: Path) -> None:
+def test_a_server_that_goes_away_and_comes_back_finds_the_person_where_they_were(
+    tmp_path: Path,
+) -> None:
     at_prompt_again = threading.Event()
 
-    def script(talk: Talk) -> None:
+    def goes(talk: Talk) -> None:
         enter_scripted(talk)
         talk.answer("one answer")
         assert at_prompt_again.wait(SECONDS_MAX)
-        talk.say(SessionEvent(session_id=SESSION, event="shutdown"))
 
-    with scripted_peer(script) as peer, at_terminal(peer.url, home=tmp_path) as person:
+    def comes_back(talk: Talk) -> None:
+        talk.welcome(session_id="b" * 32)
+        seq, place = talk.expect(Attach)
+        assert (place.session_id, place.after_seq) == (SESSION, 2)
+        here = Attached(
+            session_id=SESSION, name="n", model=MODEL, head_seq=2, active_turn=None, queue=()
+        )
+        talk.reply(MessageType.ATTACH, seq, here)
+        talk.answer("another answer", turn_id="turn-2", seq=4)
+        talk.wait_until_gone()
+
+    with scripted_peer(goes, comes_back) as peer, at_terminal(peer.url, home=tmp_path) as person:
         person.is_asked()
         person.types("hello")
         person.sees("one answer\r\n")
         person.is_asked()
         at_prompt_again.set()
-        person.sees("(the server is shutting down)")
-        person.sees(f"come back with: nplt chat {peer.url} --resume {SESSION}")
-        person.sees("nplt: the server closed the connection")
-        assert person.sees_it_end() == 5
+        person.sees("(the server closed the connection; reconnecting …)")
+        person.sees("(online again)")
+        person.is_asked()
+        person.types("still there?")
+        person.sees("another answer\r\n")
+        person.is_asked()
+        person.presses_ctrl_d()
+        assert person.sees_it_end() == 0
 
 
 def test_an_attached_file_goes_with_the_next_message_only(tmp_path: Path) -> None:
@@ -254,11 +270,14 @@ def test_thoughts_tools_and_strangers_bring_no_escape_byte_either(tmp_path: Path
                     arguments={"a": text},
                 )
             )
-            events.append(entry(text, turn_id="theirs", role="user"))
-        talk.take_prompt(events=(*events, *whole_turn("the end")))
+            events.append(entry(text, turn_id="theirs", role="user", seq=number + 1))
+        talk.take_prompt(events=(*events, *whole_turn("the end", seq=len(texts) + 1)))
         talk.wait_until_gone()
 
-    with scripted_peer(script) as peer, at_terminal(peer.url, home=tmp_path) as person:
+    with (
+        scripted_peer(script) as peer,
+        at_terminal(peer.url, home=tmp_path, FORCE_COLOR="1") as person,
+    ):
         person.is_asked()
         person.types("go")
         shown = person.sees("the end\r\n") + person.is_asked()
@@ -269,7 +288,7 @@ def test_thoughts_tools_and_strangers_bring_no_escape_byte_either(tmp_path: Path
 
 
 def test_reasoning_and_tools_are_dimmed_and_only_with_colours(server: str, tmp_path: Path) -> None:
-    for environ, seen in (({}, True), ({"NO_COLOR": "1"}, False)):
+    for environ, seen in (({"FORCE_COLOR": "1"}, True), ({}, False)):
         with at_terminal("chat", server, home=tmp_path, **environ) as person:
             person.is_asked()
             person.types("!think deep-thought")

@@ -316,6 +316,8 @@ async def test_a_prompt_that_ended_long_ago_is_told_again_from_the_record() -> N
         assert request.after == 7
         answer: JsonObject = {
             "seq": 8,
+            "kind": "model_output",
+            "state": "completed",
             "role": "assistant",
             "content": "as before",
             "turn_id": "turn-1",
@@ -353,7 +355,10 @@ async def test_a_reader_of_a_turn_sees_the_connection_go() -> None:
         talk.take_prompt(events=(started(), delta("half an ans", 0)))
 
     with scripted_peer(script) as peer:
-        async with nplt_client.connect(peer.url) as client, client.ask("go") as turn:
+        async with (
+            nplt_client.connect(peer.url, reconnect=False) as client,
+            client.ask("go") as turn,
+        ):
             with pytest.raises(ConnectionLost):
                 await read_to_the_end(turn)
             assert turn.text == "half an ans"

@@ -12,13 +12,12 @@ from tests.client.scripted_peer import (
     SESSION,
     Talk,
     delta,
-    finished,
     scripted_peer,
     started,
 )
 
 import nplt_client
-from nplt_client.connecting import Connecting
+from nplt_client.connecting import Connecting, Dialler
 from nplt_client.errors import (
     AuthenticationFailed,
     CannotConnect,
@@ -75,6 +74,19 @@ async def test_a_host_that_is_no_host_is_cannot_connect() -> None:
 
 def says_nothing(talk: Talk) -> None:
     pass
+
+
+def speaks_another_version(talk: Talk) -> None:
+    talk.welcome(version=9)
+    talk.wait_until_gone()
+
+
+async def test_a_version_that_was_not_offered_is_a_protocol_violation() -> None:
+    with (
+        scripted_peer(speaks_another_version) as peer,
+        pytest.raises(ProtocolViolation, match="version 9"),
+    ):
+        await connect_and_leave(peer.url)
 
 
 def greets_and_goes(talk: Talk) -> None:
@@ -176,7 +188,7 @@ async def test_everything_that_waits_fails_when_the_connection_is_reset() -> Non
         talk.reset()
 
     with scripted_peer(script) as peer:
-        async with nplt_client.connect(peer.url) as client:
+        async with nplt_client.connect(peer.url, reconnect=False) as client:
             feed = client.events()
             outcomes = await asyncio.gather(
                 client.status(), client.models(), anext(feed), return_exceptions=True
@@ -357,20 +369,6 @@ async def test_a_turn_that_is_read_late_still_has_every_word() -> None:
             assert len(seen) < len(words)
 
 
-async def test_a_client_that_lagged_does_not_wait_for_lost_events() -> None:
-    def script(talk: Talk) -> None:
-        talk.welcome()
-        talk.take_prompt(events=(started(),))
-        talk.say(SessionEvent(session_id=SESSION, event="lagged", details={"head_seq": 9}))
-        talk.say(finished())
-        talk.wait_until_gone()
-
-    with scripted_peer(script) as peer:
-        async with nplt_client.connect(peer.url) as client:
-            with pytest.raises(ConnectionLost, match="too slowly"):
-                await client.ask_text("go")
-
-
 async def test_a_server_that_answers_nothing_any_more_is_lost() -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
@@ -379,8 +377,8 @@ async def test_a_server_that_answers_nothing_any_more_is_lost() -> None:
             pass
 
     with scripted_peer(script) as peer:
-        soon = Connecting(parse_url(peer.url), Hello(), timeout=10, silence_seconds=0.05)
-        async with soon as client:
+        soon = Dialler(parse_url(peer.url), Hello(), timeout=10, silence_seconds=0.05)
+        async with Connecting(soon, patience=None) as client:
             with pytest.raises(ConnectionLost, match="silent"):
                 await client.ask_text("hello?")
 
@@ -392,7 +390,7 @@ async def test_a_silent_server_is_asked_for_a_sign_of_life() -> None:
         assert talk.wire.recv(1) == bytes([MessageType.PING])
 
     with scripted_peer(script) as peer:
-        soon = Connecting(parse_url(peer.url), Hello(), timeout=10, silence_seconds=0.05)
-        async with soon as client:
+        soon = Dialler(parse_url(peer.url), Hello(), timeout=10, silence_seconds=0.05)
+        async with Connecting(soon, patience=None) as client:
             with pytest.raises(ConnectionLost):
                 await client.ask_text("hello?")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from tests.client.nplt_process import run_nplt
 
 import nplt_client
 
-HEAVY = ("pydantic", "rich", "textual", "nplt_server", "nplt_storage", "openai", "anthropic")
+HEAVY = (
+    "pydantic", "rich", "textual", "prompt_toolkit", "markdown_it", "nplt_server", "nplt_storage",
+    "openai", "anthropic",
+)  # fmt: skip
 
 
 def modules_after(statement: str) -> set[str]:
@@ -36,6 +41,18 @@ def test_no_part_of_the_client_loads_the_server_or_anything_heavy(statement: str
 def test_importing_the_package_loads_no_event_loop_and_no_protocol() -> None:
     loaded = modules_after("import nplt_client")
     assert not loaded & {"asyncio", "anyio", "orjson", "nplt_protocol", "click"}
+
+
+def test_asking_from_the_shell_loads_no_event_loop_and_nothing_heavy(
+    server: str, tmp_path: Path
+) -> None:
+    code = "import sys; from nplt_client.cli import main; main(); sys.exit(' '.join(sys.modules))"
+    command = (sys.executable, "-c", code)
+    done = run_nplt("ask", "hi", home=tmp_path, server=server, command=command)
+    assert done.stdout == "hi\n"
+    loaded = set(done.stderr.split())
+    assert {"nplt_client.ask", "nplt_protocol"} <= loaded
+    assert not loaded & {*HEAVY, "asyncio", "anyio", "ssl", "tomllib", "platformdirs", "uuid_utils"}
 
 
 def test_every_name_the_package_promises_can_be_had() -> None:

@@ -50,6 +50,8 @@ def test_models_and_status_are_shown(server: str, tmp_path: Path) -> None:
     status = run_nplt("status", home=tmp_path, server=server)
     assert "uptime" in status.stdout
     assert status.returncode == 0
+    listed = run_nplt("models", "--json", home=tmp_path, server=server)
+    assert orjson.loads(listed.stdout)["models"] == ["offline/echo"]
 
 
 def test_a_conversation_is_renamed_and_deleted(server: str, tmp_path: Path) -> None:
@@ -142,7 +144,8 @@ def test_a_pipe_ends_when_the_server_does(tmp_path: Path) -> None:
         talk.take_prompt(events=(started(), delta("half", 0)))
 
     with scripted_peer(script) as peer:
-        done = run_nplt("chat", home=tmp_path, server=peer.url, stdin="one\ntwo\n")
+        at_once = {"NPLT_RECONNECT_SECONDS": "0"}
+        done = run_nplt("chat", home=tmp_path, server=peer.url, stdin="one\ntwo\n", environ=at_once)
     assert (done.stdout, done.returncode) == ("half\n", 5)
 
 

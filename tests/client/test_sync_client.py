@@ -28,13 +28,13 @@ def test_a_blocking_client_asks_and_iterates() -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.answer("good ", "morning")
-        talk.answer("and ", "goodbye", turn_id="turn-2")
+        talk.answer("and ", "goodbye", turn_id="turn-2", seq=4)
         talk.wait_until_gone()
 
     with scripted_peer(script) as peer, sync.connect(peer.url) as client:
         assert client.ask_text("hello") == "good morning"
         turn = client.ask("more")
-        assert list(turn) == list(whole_turn("and ", "goodbye", turn_id="turn-2"))
+        assert list(turn) == list(whole_turn("and ", "goodbye", turn_id="turn-2", seq=4))
         assert turn.text == "and goodbye"
 
 
@@ -102,7 +102,7 @@ def test_a_blocking_client_raises_what_happened() -> None:
         talk.welcome()
         talk.next_request()
 
-    with scripted_peer(script) as peer, sync.connect(peer.url) as client:
+    with scripted_peer(script) as peer, sync.connect(peer.url, reconnect=False) as client:
         feed = client.events()
         with pytest.raises(ConnectionLost):
             client.status()

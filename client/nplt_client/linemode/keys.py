@@ -1,0 +1,103 @@
+"""Which key does what. Editing itself is prompt_toolkit's, as in Emacs and readline."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import has_focus, is_searching
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys as Named
+
+from nplt_client.sanitize import sanitize
+
+
+class Keys(Protocol):
+    """What the person wants, besides typing."""
+
+    def sent(self, text: str) -> None: ...
+
+    def line_begins(self) -> None:
+        """The first character of a new line."""
+        ...
+
+    def stop(self) -> bool:
+        """The answer that comes; False: there is none."""
+        ...
+
+    def dropped(self) -> None:
+        """The draft was cleared away."""
+        ...
+
+    def interrupted(self) -> None:
+        """With nothing to stop and nothing typed."""
+        ...
+
+    def leave(self) -> None: ...
+
+    def open_editor(self) -> None: ...
+
+
+def key_bindings(keys: Keys) -> KeyBindings:
+    bindings = KeyBindings()
+    typing = has_focus(DEFAULT_BUFFER) & ~is_searching
+
+    @bindings.add("enter", filter=typing)
+    def _send(event: KeyPressEvent) -> None:
+        _send_or_break(event, keys)
+
+    @bindings.add("c-j", filter=typing)
+    @bindings.add("escape", "enter", filter=typing)
+    def _break(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    @bindings.add(Named.BracketedPaste, filter=typing)
+    def _paste(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text(sanitize(event.data))
+
+    @bindings.add("escape", filter=typing)
+    def _stop(event: KeyPressEvent) -> None:
+        if event.current_buffer.complete_state is not None:
+            event.current_buffer.cancel_completion()
+        else:
+            keys.stop()
+
+    @bindings.add("c-c", filter=typing)
+    @bindings.add("<sigint>")
+    def _interrupt(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if keys.stop():
+            return
+        if buffer.text:
+            buffer.reset()
+            keys.dropped()
+        else:
+            keys.interrupted()
+
+    @bindings.add("c-d", filter=typing)
+    def _leave_or_delete(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.delete()
+        else:
+            keys.leave()
+
+    @bindings.add("c-g", filter=typing)
+    def _edit(event: KeyPressEvent) -> None:
+        keys.open_editor()
+
+    return bindings
+
+
+def _send_or_break(event: KeyPressEvent, keys: Keys) -> None:
+    buffer = event.current_buffer
+    chosen = buffer.complete_state and buffer.complete_state.current_completion
+    buffer.complete_state = None
+    if chosen and buffer.text.endswith((" ", "/")):
+        return  # it wants an argument
+    if buffer.document.text_before_cursor.endswith("\\"):
+        buffer.delete_before_cursor()
+        buffer.insert_text("\n")
+    elif buffer.text.strip():
+        text = buffer.text
+        buffer.reset(append_to_history=True)
+        keys.sent(text)

@@ -1,0 +1,1 @@
+"""A conversation as one web page that needs nothing else: `nplt export --format html`."""

@@ -1,0 +1,49 @@
+"""The full-screen chat without a terminal, on a real connection."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nplt_client
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
+
+    from nplt_client.fullscreen.app import Anew, ChatApp
+
+TRIES_MAX = 2_000
+
+
+@asynccontextmanager
+async def chat_on_stage(
+    url: str, folder: Path, *, resume: str | None = None, size: tuple[int, int] = (90, 30)
+) -> AsyncIterator[tuple[ChatApp, Pilot[Anew | None]]]:
+    from nplt_client.fullscreen.app import ChatApp
+    from nplt_client.fullscreen.visit import Visit
+
+    async with nplt_client.connect(url) as client:
+        visit = Visit(client)
+        if resume is not None:
+            await visit.come_to(resume)
+        app = ChatApp(visit, folder)
+        async with app.run_test(size=size) as pilot:
+            yield app, pilot
+
+
+async def until(pilot: Pilot[Anew | None], holds: Callable[[], bool]) -> None:
+    """As long as it takes, within reason."""
+    for _ in range(TRIES_MAX):
+        if holds():
+            return
+        await pilot.pause(0.005)
+    raise AssertionError(f"{holds} never came true")
+
+
+def screen_text(app: ChatApp) -> str:
+    """What stands on the screen, line by line."""
+    width, height = app.size
+    lines = app.screen._compositor.render_strips()
+    return "\n".join(strip.text.rstrip() for strip in lines[:height]) + "\n" * (width == 0)

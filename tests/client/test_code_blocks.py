@@ -1,0 +1,75 @@
+"""`nplt ask -x`: the code of an answer, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from tests.client.nplt_process import run_nplt
+
+from nplt_client.code_blocks import CodeBlock, Extract, code_blocks, extract
+
+PARTS = [
+    "```",
+    "````",
+    "~~~",
+    "~~~~",
+    "```python",
+    "~~~ sh x",
+    "``` a`b",
+    "print(1)",
+    "",
+    "  x",
+    "a",
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("Here:\n```python\nprint(1)\n```\ndone", "print(1)\n"),
+        ("~~~\na\n~~~", "a\n"),
+        ("````md\n```sh\nls\n```\n````", "```sh\nls\n```\n"),
+        ("```\nnever closed\n\n", "never closed\n\n"),
+        ("1. so:\n\n   ```sh\n   if x\n     y\n   ```\n", "if x\n  y\n"),
+        ("> ```\n> quoted\n> ```\nafter", "quoted\n"),
+        ("```\r\na\r\nb\r\n```\r\n", "a\nb\n"),
+        ("```\n```", ""),
+    ],
+)
+def test_a_block_is_what_stands_between_its_fences(text: str, code: str) -> None:
+    assert [block.code for block in code_blocks(text)] == [code]
+
+
+@pytest.mark.parametrize("text", ["", "no code", "`inline`", "```x``` in a line", "``\nx\n``"])
+def test_prose_holds_no_code(text: str) -> None:
+    assert extract(text) is None
+
+
+def test_pieces_in_the_first_language_belong_together_and_the_others_are_named() -> None:
+    text = '```py title="x"\na\n```\n```sh\nrun\n```\n```PY\nb\n```\n```\nlog\n```'
+    assert extract(text) == Extract(code="a\n\nb\n", left_out=("sh", ""))
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=12))
+def test_markdown_readers_see_the_same_blocks(lines: list[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    seen = [
+        CodeBlock(language=(token.info.split() or [""])[0].lower(), code=token.content)
+        for token in MarkdownIt("commonmark").parse(text)
+        if token.type == "fence"
+    ]
+    assert list(code_blocks(text)) == seen
+
+
+def test_the_command_prints_the_code_alone_or_fails(server: str, tmp_path: Path) -> None:
+    answer = "Here:\n```python\nprint(1)\n```\nRun it:\n```sh\npython x.py\n```\n"
+    done = run_nplt("ask", "-x", home=tmp_path, server=server, stdin=answer)
+    assert (done.stdout, done.returncode) == ("print(1)\n", 0)
+    assert "left out" in done.stderr
+    prose = run_nplt("ask", "-x", "rm is a command", home=tmp_path, server=server)
+    assert (prose.stdout, prose.returncode) == ("", 6), "no prose for a shell to run"
+    assert "no block of code" in prose.stderr

@@ -1,0 +1,116 @@
+"""Tab: commands, options, and what the server knows; quick, silent, harmless."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.client.nplt_process import SECONDS_MAX, private_environment, run_nplt
+from tests.client.scripted_peer import Talk, scripted_peer
+
+import nplt_client
+from nplt_client import completing
+from nplt_client.cli import nplt
+from nplt_client.completing import offers
+from nplt_client.completion_scripts import SCRIPTS
+from nplt_client.sanitize import sanitize_line
+
+
+def words(line: str, shell: str = "fish") -> list[str]:
+    return [offer.split("\t")[1] for offer in offers(nplt, line, shell=shell)]
+
+
+def test_commands_options_and_choices_are_offered() -> None:
+    assert {"ask", "chat", "export", "server"} <= set(words("nplt "))
+    assert words("nplt hist") == ["history"]
+    assert "--jsonl" in words("nplt ask --json")
+    assert words("nplt export x --format h") == ["html"]
+    assert words("nplt server st") == ["status", "stop"]
+    assert [offer.split("\t")[0] for offer in offers(nplt, "nplt import ", shell="bash")] == [
+        "file"
+    ]
+
+
+async def test_conversations_are_offered_by_name_and_those_of_one_name_by_id(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NPLT_SERVER", server)
+    ids: list[str] = []
+    for name in ("tab $(touch x) it's", "tab twins", "tab twins", "tab\x1b[31m red"):
+        async with nplt_client.connect(server) as client:
+            ids.append((await client.new(name)).session_id)
+            await client.ask_text("hello")
+    assert words("nplt history tab\\ ") == ["tab $(touch x) it's"]
+    assert words("nplt ask -s tab", "bash") == ["tab\\ \\$\\(touch\\ x\\)\\ it\\'s"]
+    assert words("nplt history 'tab", "bash") == [], "can't be said in quotation marks"
+    assert ids[1] in words(f"nplt history {ids[1][:9]}")
+    assert words("nplt ask -m off") == ["offline/echo"]
+    assert words(f"nplt ask --server {server} -m off") == ["offline/echo"]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20))
+def test_bash_reads_back_the_very_name_it_was_given(name: str) -> None:
+    name = sanitize_line(name)
+    escaped = completing._for_bash(name, "", quoted=False)
+    assert escaped is not None
+    assert completing.split_arg_string(escaped) == ([name] if name else [])
+
+
+def test_what_comes_after_a_colon_is_all_that_bash_replaces() -> None:
+    assert completing._for_bash("box/llama3:8b", "box/llama3:", quoted=False) == "8b"
+
+
+def test_a_server_that_says_nothing_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(completing, "SECONDS_MAX", 0.05)
+    with scripted_peer(Talk.wait_until_gone) as peer:
+        monkeypatch.setenv(completing.SHELL, "bash")
+        monkeypatch.setenv(completing.LINE, f"nplt ask --server {peer.url} -s ")
+        assert completing.complete(nplt) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_no_server_is_ever_started_for_a_tab(tmp_path: Path) -> None:
+    environ = {
+        "_NPLT_COMPLETE": "bash",
+        "_NPLT_LINE": "nplt ask -s ",
+        "NPLT_LISTEN__PORT": "1",
+        "NPLT_TOKEN_FILE": "/no/such/file",
+    }
+    done = run_nplt(home=tmp_path, environ=environ)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bash_completes_with_the_script(server: str, tmp_path: Path) -> None:
+    if shutil.which("bash") is None:
+        pytest.skip("needs bash")
+    program = tmp_path / "nplt"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m nplt_client "$@"\n')
+    program.chmod(0o755)
+    asked = 'COMP_LINE="nplt ask -m offl"; COMP_POINT=${#COMP_LINE}; _nplt_completion "$0"'
+    script = f'{SCRIPTS["bash"]}\n{asked}\nprintf "%s\\n" "${{COMPREPLY[@]}}"'
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script, str(program)],
+        env=private_environment(tmp_path, NPLT_SERVER=server),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("offline/echo\n", "")
+
+
+@pytest.mark.parametrize("shell", sorted(SCRIPTS))
+def test_each_script_is_good_for_its_shell(shell: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = tmp_path / "script"
+    script.write_text(SCRIPTS[shell])
+    subprocess.run([shell, "-n", str(script)], check=True, timeout=SECONDS_MAX)

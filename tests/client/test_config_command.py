@@ -1,0 +1,87 @@
+"""The person's own settings: read, shown without secrets, checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.client.nplt_process import run_nplt
+
+from nplt_client.config_file import config_path
+from nplt_client.configuring import check, print_settings
+from nplt_client.errors import ConfigurationError
+from nplt_client.settings import find_address, find_token, parse_url
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path)}
+
+
+def write(environ: dict[str, str], text: str) -> Path:
+    path = config_path(environ)
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return path
+
+
+def test_the_server_of_the_file_is_used_unless_another_is_named(environ: dict[str, str]) -> None:
+    write(environ, 'server = "nplts://configured:7"')
+    found = find_address(None, environ)
+    assert (found.host, found.tls, found.is_default) == ("configured", True, False)
+    assert find_address(None, {**environ, "NPLT_SERVER": "nplt://environ:1"}).host == "environ"
+    assert find_address("nplt://argument:1", environ).host == "argument"
+
+
+def test_its_token_is_told_to_its_server_and_to_no_other(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    write(environ, f'server = "nplts://mine:7/notes"\ntoken_file = "{tmp_path}/token"')
+    assert find_token(None, environ, address=find_address(None, environ)) == "s3cret"
+    for other in ("nplts://other:7", "nplts://mine:8", "nplt://mine:7"):
+        assert find_token(None, environ, address=parse_url(other)) is None
+    assert find_token(None, environ) is None
+
+
+def test_a_token_is_never_shown(
+    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "token").write_text("s3cret")
+    write(environ, f'server = "nplt://mine:7"\ntoken_file = "{tmp_path}/token"')
+    for more in ({}, {"NPLT_TOKEN": "s3cret"}, {"NPLT_TOKEN_FILE": str(tmp_path / "token")}):
+        print_settings({**environ, **more})
+        assert check({**environ, **more}) == 0
+        said = capsys.readouterr()
+        assert "s3cret" not in said.out + said.err
+        assert "nplt://mine:7" in said.out
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('servr = "x"', "did you mean 'server'?"),
+        ("server = 7", "server is a text"),
+        ('server = "http://x"', "is not a server address"),
+        ('server = "nplt://h:1"\ntoken_file = "/no/such/file"', "can't read"),
+        ('token_file = "x"', "it names none"),
+        ("server = ", "client.toml"),
+    ],
+)
+def test_every_mistake_is_a_sentence(
+    environ: dict[str, str], capsys: pytest.CaptureFixture[str], text: str, told: str
+) -> None:
+    write(environ, text)
+    assert check(environ) == ConfigurationError.exit_code
+    assert told in capsys.readouterr().err
+
+
+def test_the_commands_say_where_what_and_what_is_wrong(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    path = write(environ, 'sever = "nplt://h:1"')
+    assert run_nplt("config", "path", home=tmp_path).stdout == f"{path}\n"
+    for command in (("config", "check"), ("ask", "hi")):
+        done = run_nplt(*command, home=tmp_path)
+        assert (done.returncode, done.stdout) == (3, "")
+        assert "did you mean 'server'?" in done.stderr

@@ -1,0 +1,102 @@
+"""search, fork, redact, undelete, export, import: real processes, a real server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+from tests.client.nplt_process import run_nplt
+
+import nplt_client
+from nplt_client import RequestRefused
+
+
+@pytest.fixture
+async def told(server: str) -> str:
+    """The id of a conversation with something in it."""
+    async with nplt_client.connect(server) as client:
+        await client.ask_text("tell me about zebrafinches")
+        await client.ask_text("and \x1b[31mred ones")
+        return client.session_id
+
+
+async def test_a_search_shows_where_and_what(server: str, told: str, tmp_path: Path) -> None:
+    found = run_nplt("search", "zebrafinches", "--limit", "300", home=tmp_path, server=server)
+    assert told[:8] in found.stdout
+    assert "[1] user" in found.stdout
+    assert "\x1b" not in found.stdout
+
+
+async def test_an_export_can_be_taken_in_again(server: str, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "out.json"
+    done = run_nplt(
+        "export", told, "--format", "json", "-o", str(file), home=tmp_path, server=server
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    broken = tmp_path / "broken.json"
+    broken.write_text("{")
+    files = (str(broken), str(tmp_path / "missing.json"), str(file))
+    taken = run_nplt("import", *files, home=tmp_path, server=server)
+    assert taken.returncode != 0, "two of them could not be taken in"
+    assert "no conversation" in taken.stderr
+    assert "missing.json" in taken.stderr
+    (new_id,) = taken.stdout.split()
+    async with nplt_client.connect(server) as client:
+        before = (await client.history(session_id=told)).messages
+        after = (await client.history(session_id=new_id)).messages
+        assert [each["content"] for each in after] == [each["content"] for each in before]
+
+
+async def test_an_export_is_readable_or_one_message_a_line(
+    server: str, told: str, tmp_path: Path
+) -> None:
+    shown = run_nplt("export", told[:12], home=tmp_path, server=server)
+    assert "## user ·" in shown.stdout
+    assert "zebrafinches" in shown.stdout
+    lines = run_nplt("export", told, "--format", "jsonl", home=tmp_path, server=server)
+    assert [orjson.loads(line)["seq"] for line in lines.stdout.splitlines()] == [1, 2, 3, 4]
+
+
+async def test_a_fork_prints_its_id_and_a_deleted_one_comes_back(
+    server: str, told: str, tmp_path: Path
+) -> None:
+    made = run_nplt("fork", told, "--at", "2", "--name", "tail", home=tmp_path, server=server)
+    forked = made.stdout.strip()
+    async with nplt_client.connect(server) as client:
+        await client.delete(forked)
+        assert run_nplt("undelete", forked, home=tmp_path, server=server).returncode == 0
+        page = await client.history(session_id=forked)
+        assert (page.name, len(page.messages)) == ("tail", 2)
+
+
+async def test_nothing_is_erased_unless_someone_is_sure(
+    server: str, told: str, tmp_path: Path
+) -> None:
+    refused = run_nplt("redact", told, "1", home=tmp_path, server=server)
+    assert refused.returncode == 2
+    assert "--yes" in refused.stderr
+    assert run_nplt("redact", told, "1", "--yes", home=tmp_path, server=server).returncode == 0
+    async with nplt_client.connect(server) as client:
+        page = await client.history(session_id=told)
+        assert page.messages[0]["content"] == "[redacted]"
+
+
+async def test_the_library_can_do_all_of_it(server: str) -> None:
+    async with nplt_client.connect(server) as client:
+        here = client.session_id
+        stored = await client.upload(b"\x00" * 2_000_000, filename="zeros")
+        assert await client.file_get(stored.file_id) == b"\x00" * 2_000_000
+        await client.ask_text("first")
+        assert await client.ask_text("second", replace_from=2) == "second"
+        row = await client.update(pinned=True, system="Be brief.")
+        assert (row.pinned, row.message_count) == (True, 2)
+        forked = await client.fork(name="aside")
+        assert await client.redact(1, forked.session_id) == 1
+        done = await client.import_document({"messages": [{"role": "user", "content": "x"}]})
+        assert done.messages == 1
+        await client.delete(here)
+        assert (await client.undelete(here)).session_id == here
+        assert [hit async for hit in client.search("nowhere-to-be-found")] == []
+        with pytest.raises(RequestRefused):
+            await client.file_get("0" * 32)

@@ -1,0 +1,388 @@
+"""The full-screen chat, its keys pressed and its widgets looked at, without a terminal.
+
+One chat is opened for several steps where they don't disturb each other:
+opening one costs more than all that is done in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.client.screen_stage import chat_on_stage, screen_text, until
+from tests.client.scripted_peer import SESSION, Talk, delta, finished, scripted_peer, started
+from tests.client.staged_server import Stage, said, talked
+from textual.events import Paste
+from textual.widget import Widget
+from textual.widgets import Markdown, Static
+
+from nplt_client.fullscreen import transcript
+from nplt_client.fullscreen.app import Anew
+from nplt_client.fullscreen.changes import PromptShown
+from nplt_client.fullscreen.composer import ROWS_MAX, Composer
+from nplt_client.fullscreen.fold import Fold
+from nplt_client.fullscreen.sending import send_when_possible
+from nplt_protocol.codes import ErrorCode
+from nplt_protocol.events import (
+    AgentThought,
+    ApprovalRequest,
+    EntryAdded,
+    Event,
+    SessionEvent,
+    TextDelta,
+    ToolFinished,
+    ToolStarted,
+)
+from nplt_protocol.json_values import JsonObject
+from nplt_protocol.replies import SessionRow
+from nplt_protocol.requests import Approval, Cancel, Hello, Prompt
+
+DELTAS = 3_000
+PART = 300
+
+
+def asked_in(prompt: Prompt, *, seq: int = 1, turn_id: str = "turn-1") -> EntryAdded:
+    entry: JsonObject = {
+        "seq": seq,
+        "role": "user",
+        "content": prompt.text,
+        "message_id": prompt.message_id,
+    }
+    return EntryAdded(session_id=SESSION, turn_id=turn_id, entry=entry)
+
+
+def answered(text: str, *, seq: int = 2, call: int = 0) -> EntryAdded:
+    entry: JsonObject = {"seq": seq, "role": "assistant", "content": text}
+    return EntryAdded(session_id=SESSION, turn_id="turn-1", call=call, entry=entry)
+
+
+def long_answer() -> list[TextDelta]:
+    """Three thousand pieces: paragraphs, lists, code."""
+    pieces: list[str] = []
+    for number in range(DELTAS):
+        match number % PART:
+            case 0:
+                pieces.append(f"\n\n## Part {number}\n\n")
+            case 100:
+                pieces.append("\n\n- one\n- two\n\n")
+            case 200:
+                pieces.append("\n\n```python\nx = 1\n```\n\n")
+            case _:
+                pieces.append("word ")
+    offset, deltas = 0, []
+    for piece in pieces:
+        deltas.append(delta(piece, offset))
+        offset += len(piece)
+    return deltas
+
+
+def is_finished(widget: Widget, markdown: Markdown | None) -> bool:
+    """Whether it stands on the screen above the block that still grows."""
+    if markdown is None or markdown not in widget.ancestors:
+        return widget.is_attached
+    *above, _ = markdown.children
+    return any(block in above for block in widget.ancestors_with_self)
+
+
+async def test_three_thousand_deltas_never_redraw_what_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deltas = long_answer()
+    stage = Stage(
+        messages=talked(8),
+        answers=lambda prompt: [asked_in(prompt, seq=17), started(), *deltas],
+    )
+    redrawn: list[Widget] = []
+    drawn = 0
+    draw = Static.update
+
+    def counted(self: Static, content: Any = "", *, layout: bool = True) -> None:
+        nonlocal drawn
+        drawn += 1
+        growing = app.transcript.turns[-1].query(Markdown)
+        if app.transcript in self.ancestors and is_finished(self, next(iter(growing), None)):
+            redrawn.append(self)
+        draw(self, content, layout=layout)
+
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path, resume=SESSION) as (app, pilot):
+            await until(pilot, lambda: "message number 16" in screen_text(app))
+            await app.transcript.begin(PromptShown(turn_id="", text="go", message_id="m"))
+            await until(pilot, lambda: "sending" in screen_text(app))
+            monkeypatch.setattr(Static, "update", counted)
+            await send_when_possible(app.visit, "go", "m")
+            whole = "".join(one.text for one in deltas)
+            await until(pilot, lambda: app.transcript.turns[-1].answer == whole)
+            shown = app.transcript.turns[-1].query_one(Markdown)
+            await until(pilot, lambda: len(shown.children) > 3 * DELTAS // PART)
+            assert shown.source == whole
+            assert drawn > len(shown.children)
+            own = {one for one in redrawn if "prompt" in one.classes or "end" in one.classes}
+            assert set(redrawn) == own, "only the prompt's own line says that it is answered now"
+
+
+async def test_an_answer_with_thoughts_and_tools_is_shown_in_order(tmp_path: Path) -> None:
+    def story(prompt: Prompt) -> Sequence[Event]:
+        of_turn = {"session_id": SESSION, "turn_id": "turn-1"}
+        tool = {"call": 0, "tool_call_id": "1", "tool_name": "now"}
+        return [
+            asked_in(prompt),
+            started(),
+            AgentThought(
+                **of_turn,
+                type="reasoning",
+                call=0,
+                offset=0,
+                text="deep [b]thoughts[/b]",
+            ),
+            ToolStarted(**of_turn, **tool, arguments={"zone": "[red]UTC"}),  # type: ignore[arg-type]
+            ToolFinished(**of_turn, **tool, status="success", duration=0.25, result="noon"),  # type: ignore[arg-type]
+            delta("It is **noon** [bold]there[/bold]", 0, call=1),
+            answered("It is **noon** [bold]there[/bold]", call=1),
+            finished(),
+        ]
+
+    stage = Stage(answers=story, name="[red]a name[/nothing]")
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
+            composer = app.query_one(Composer)
+            await pilot.press(*"hi", "ctrl+j", *"you", "enter")
+            await until(pilot, lambda: "there" in screen_text(app))
+            await until(pilot, lambda: app.visit.course.running is None)
+            assert [one.text for one in stage.asked if isinstance(one, Prompt)] == ["hi\nyou"]
+            shown = [line.strip() for line in screen_text(app).splitlines() if line.strip()]
+            assert shown[:5] == [
+                "▌ hi",
+                "▌ you",
+                "▸ reasoning · 2 words",
+                '▸ ⚙ now {"zone": "[red]UTC"} · success · 0.2 s',
+                "It is noon [bold]there[/bold]",
+            ]
+            assert composer.text == ""
+
+            await pilot.press("ctrl+o")
+            await until(pilot, lambda: "deep [b]thoughts[/b]" in screen_text(app))
+            assert "    noon" in screen_text(app)
+            await pilot.press("ctrl+o")
+            assert not any(fold.is_open for fold in app.query(Fold))
+
+            await pilot.press(*"/raw", "enter")
+            await until(pilot, lambda: "It is **noon**" in screen_text(app))
+            await pilot.press(*"/copy", "enter")
+            await until(pilot, lambda: app.clipboard == "It is **noon** [bold]there[/bold]")
+            assert "[red]a name[/nothing]" in screen_text(app)
+
+
+async def test_the_input_grows_pastes_completes_and_goes_back(tmp_path: Path) -> None:
+    def silence(prompt: Prompt) -> Sequence[Event]:
+        return [asked_in(prompt)]
+
+    stage = Stage(answers=silence)
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
+            composer = app.query_one(Composer)
+            composer.post_message(Paste("one\rtwo\n\x1b[31mthree\n"))
+            await until(pilot, lambda: composer.text == "one\ntwo\nthree\n")
+            assert composer.size.height == 4
+            composer.post_message(Paste("\n" * 30))
+            await until(pilot, lambda: composer.text.count("\n") == 33)
+            assert composer.size.height == ROWS_MAX
+            await pilot.press("ctrl+c")
+            assert composer.text == ""
+
+            await pilot.press(*"a\\", "enter", *"b", "shift+enter", *"c", "alt+enter")
+            assert composer.text.startswith("a\nb\nc")
+            await pilot.press("ctrl+c", *"first", "enter", *"draft", "up")
+            assert composer.text == "first"
+            await pilot.press("down")
+            assert composer.text == "draft"
+            await pilot.press("ctrl+c", *"/thm")
+            assert "/theme" not in screen_text(app)
+            await pilot.press("backspace", "backspace", "tab")
+            assert composer.text.startswith("/t")
+            await pilot.press("ctrl+c", *"/theme li", "enter")
+            await until(pilot, lambda: app.theme == "light")
+            await pilot.press(*"/nonsense", "enter")
+            await until(pilot, lambda: "There is no /nonsense" in screen_text(app))
+            await pilot.press("ctrl+r", *"fir", "enter")
+            await until(pilot, lambda: composer.text == "first")
+            assert len([one for one in stage.asked if isinstance(one, Prompt)]) == 1
+            assert (tmp_path / "prompts.jsonl").read_text().splitlines() == [
+                '"first"',
+                '"/theme light"',
+                '"/nonsense"',
+            ]
+            await pilot.press("ctrl+c", "ctrl+c", "ctrl+c")
+            await until(pilot, lambda: not app.is_running)
+
+
+async def test_escape_cancels_what_runs_and_waiting_prompts_are_shown(tmp_path: Path) -> None:
+    turns = iter(("a", "b"))
+
+    def slow(prompt: Prompt) -> Sequence[Event]:
+        turn_id = next(turns)
+        asked = asked_in(prompt, seq=ord(turn_id), turn_id=turn_id)
+        begun = [started(turn_id), delta("half of", 0, turn_id=turn_id)]
+        return [asked, *(begun if turn_id == "a" else ())]
+
+    stage = Stage(answers=slow)
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
+            await pilot.press(*"one", "enter")
+            await until(pilot, lambda: "half of" in screen_text(app))
+            await pilot.press(*"two", "enter")
+            await until(pilot, lambda: "waiting for its turn" in screen_text(app))
+            assert "1 waiting" in screen_text(app)
+            await pilot.press("escape")
+            await until(pilot, lambda: Cancel(turn_id="a") in stage.asked)
+
+
+async def test_a_tool_that_asks_is_answered_once(tmp_path: Path) -> None:
+    def wanting(prompt: Prompt) -> Sequence[Event]:
+        def wanted(approval_id: str) -> ApprovalRequest:
+            return ApprovalRequest(
+                session_id=SESSION,
+                turn_id="turn-1",
+                approval_id=approval_id,
+                tool_name="write_file",
+                arguments={"path": f"/etc/{approval_id}\x1b[2J[/red]"},
+                expires_at="",
+            )
+
+        asks = [wanted("one"), wanted("two"), wanted("three")]
+        settled = SessionEvent(session_id=SESSION, event="approval", details={"approval_id": "two"})
+        return [asked_in(prompt), started(), *asks, settled]
+
+    stage = Stage(answers=wanting)
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
+            await pilot.press(*"go", "enter")
+            await until(pilot, lambda: r"/etc/one\u001b[2J[/red]" in screen_text(app))
+            await pilot.press("x", "enter", "y")
+            await until(pilot, lambda: "/etc/three" in screen_text(app))
+            await pilot.press("escape")
+            await until(pilot, lambda: len(app.screen_stack) == 1)
+            await pilot.press(*"/deny always", "enter")
+            await until(pilot, lambda: len(decisions(stage)) == 2)
+            assert decisions(stage) == [("one", "allow", False), ("three", "deny", True)]
+
+
+def decisions(stage: Stage) -> list[tuple[str, str, bool]]:
+    return [
+        (one.approval_id, one.decision, one.remember)
+        for one in stage.asked
+        if isinstance(one, Approval)
+    ]
+
+
+async def test_older_messages_are_read_when_the_top_is_reached(tmp_path: Path) -> None:
+    stage = Stage(messages=talked(40), answers=lambda prompt: [asked_in(prompt, seq=81)])
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path, resume=SESSION) as (app, pilot):
+            await until(pilot, lambda: "message number 80" in screen_text(app))
+            assert len(app.transcript.turns) == 15
+            await pilot.press("pageup")
+            app.transcript.scroll_home(animate=False)
+            await until(pilot, lambda: len(app.transcript.turns) == 30)
+            assert not app.transcript.follows
+            stood = app.transcript.turns[15]
+            await until(pilot, lambda: app.transcript.scroll_y > 0)
+            assert stood.prompt_text == "message number 51"
+            app.visit.gathering.add([*app.visit._story.changes_of(answered("news", seq=90))])
+            await until(pilot, lambda: "↓ 1 new" in screen_text(app))
+            await pilot.press("ctrl+end")
+            await until(pilot, lambda: "news" in screen_text(app))
+            assert "↓" not in screen_text(app)
+
+
+async def test_far_above_is_let_go_while_the_end_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcript, "VIEWS_MAX", 6)
+    monkeypatch.setattr(transcript, "VIEWS_KEPT", 4)
+    stage = Stage()
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
+            await until(pilot, lambda: app.visit.gathering is not None)
+            for number in range(9):
+                prompt = Prompt(text=f"prompt {number}")
+                asked = asked_in(prompt, seq=number + 1, turn_id=str(number))
+                app.visit.gathering.add(app.visit._story.changes_of(asked))
+            last = "prompt 8"
+            await until(pilot, lambda: last in screen_text(app))
+            await until(pilot, lambda: len(app.transcript.turns) == 4)
+            assert app.visit.has_older
+
+
+def row(session_id: str, name: str, preview: str = "") -> SessionRow:
+    return SessionRow(
+        session_id=session_id,
+        name=name,
+        message_count=3,
+        created_at="",
+        updated_at="",
+        last_accessed="",
+        is_current=False,
+        model="m",
+        state="running",
+        preview=preview,
+    )
+
+
+async def test_a_conversation_is_picked_by_a_few_letters(tmp_path: Path) -> None:
+    rows = (row("b" * 32, "trip to 京都"), row("c" * 32, "[red]notes\x1b[2J", "about milk"))
+    stage = Stage(sessions=rows, messages=[said(1, "user", "a stored prompt")])
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
+            await pilot.press(*"/sessions", "enter")
+            await until(pilot, lambda: "[red]notes" in screen_text(app))
+            assert "running" in screen_text(app)
+            await pilot.press(*"milk")
+            await until(pilot, lambda: "京都" not in screen_text(app))
+            await pilot.press("enter")
+            await until(pilot, lambda: len(app.screen_stack) == 1)
+            await until(pilot, lambda: app.visit.client.session_id == "c" * 32)
+
+
+async def test_what_is_stored_replaces_what_was_streamed(tmp_path: Path) -> None:
+    streamed = "- a\n- b\n\n<b>c</b>\n\n| x |\n|---|\n| y |\n"
+    stage = Stage()
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
+            for place in range(0, len(streamed), 4):
+                piece = delta(streamed[place : place + 4], place)
+                app.visit.gathering.add(app.visit._story.changes_of(piece))
+                await pilot.pause()
+            await until(pilot, lambda: "│ y" in screen_text(app))
+            assert "<b>c</b>" in screen_text(app)
+            app.visit.gathering.add(app.visit._story.changes_of(answered("another text")))
+            await until(pilot, lambda: "another text" in screen_text(app))
+            assert "<b>" not in screen_text(app)
+
+
+async def test_a_chat_that_lost_its_server_for_good_can_begin_anew_with_its_draft(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(messages=talked(1))
+
+    def goes_away(talk: Talk) -> None:
+        talk.welcome()
+        for _ in range(2):
+            stage.serve(talk)
+
+    def refuses(talk: Talk) -> None:
+        talk.greet()
+        seq, _ = talk.expect(Hello)
+        talk.refuse(seq, ErrorCode.UNAUTHORIZED, "the token [/red] is not known any more")
+
+    with scripted_peer(goes_away, refuses) as peer:
+        async with chat_on_stage(peer.url, tmp_path, resume=SESSION) as (app, pilot):
+            await until(pilot, lambda: "◌ reconnecting" in screen_text(app))
+            await until(pilot, lambda: "○ offline" in screen_text(app))
+            assert "the token [/red] is not known any more" in screen_text(app)
+            app.fill("a draft")
+            app.reconnect()
+            await until(pilot, lambda: not app.is_running)
+            assert app.return_value == Anew(draft="a draft")
