@@ -30,6 +30,8 @@ Form = Literal["md", "json", "jsonl", "html"]
 
 _PAGE_MESSAGES = 200
 _PAGE_BYTES = 512 * 1024
+_LONG_BYTES = 1024 * 1024
+"""Files that a server is busy with for a moment."""
 
 
 def import_files(files: Sequence[Path], *, server: str | None) -> int:
@@ -54,8 +56,10 @@ def _import(link: Link, path: Path) -> Imported:
     description = FileMetadata(filename=path.name, size=len(data), purpose="import")
     with ProgressBar(path.name, len(data)) as progress:
         stored = link.send_file(description, data, sent=progress.show)
-    assert isinstance(stored, FileStored)
-    return link.request(Import(file_id=stored.file_id), Imported)
+        assert isinstance(stored, FileStored)
+        if len(data) >= _LONG_BYTES:
+            progress.note("the server takes it in …")
+        return link.request(Import(file_id=stored.file_id), Imported)
 
 
 def export(wanted: str, *, server: str | None, form: Form, output: Path | None) -> None:

@@ -13,7 +13,6 @@ from typing import Literal, TypedDict, Unpack
 
 import click
 
-from nplt_client import cli_conversations, cli_setup
 from nplt_client.cli_options import (
     json_option,
     offer_models,
@@ -47,7 +46,18 @@ def _run() -> object:
 
 
 class ChatByDefault(click.Group):
-    """Options and addresses without a command are meant for `chat`."""
+    """Options and addresses without a command are meant for `chat`. Commands that are
+    defined elsewhere are fetched when one of them is meant, or all are to be listed."""
+
+    def fetch_the_rest(self) -> None:
+        from nplt_client import cli_conversations, cli_setup
+
+        for command in (*cli_conversations.COMMANDS, *cli_setup.COMMANDS):
+            self.add_command(command)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        self.fetch_the_rest()
+        return super().list_commands(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing and not args:
@@ -59,6 +69,8 @@ class ChatByDefault(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands:
+            self.fetch_the_rest()
         if args and args[0] not in self.commands:
             import difflib
 
@@ -276,37 +288,3 @@ def delete(wanted: str, server: str | None) -> None:
     from nplt_client.listings import delete
 
     delete(wanted, server=server)
-
-
-for command in (*cli_conversations.COMMANDS, *cli_setup.COMMANDS):
-    nplt.add_command(command)
-
-
-@nplt.group()
-def server() -> None:
-    """The server that nplt started in the background."""
-
-
-@server.command("status")
-def server_status() -> None:
-    """Say whether it runs, and where."""
-    from nplt_client.server_commands import print_server_status
-
-    print_server_status()
-
-
-@server.command("stop")
-def server_stop() -> None:
-    """Stop it; what it has promised is on disk first."""
-    from nplt_client.server_commands import stop
-
-    stop()
-
-
-@server.command("log")
-@click.option("-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True)
-def server_log(lines: int) -> None:
-    """Show the end of its log."""
-    from nplt_client.server_commands import print_log
-
-    print_log(lines)

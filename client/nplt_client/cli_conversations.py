@@ -5,7 +5,6 @@ What is done is in `arranging`, `finding` and `carrying`, loaded when it is need
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 import click
@@ -60,15 +59,15 @@ def undelete(session_id: str, server: str | None) -> None:
 
 
 @click.command("import")
-@click.argument(
-    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
-)
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
 @server_option
-def import_(files: tuple[Path, ...], server: str | None) -> int:
+def import_(files: tuple[str, ...], server: str | None) -> int:
     """Take in conversations from files. Prints their ids."""
+    from pathlib import Path
+
     from nplt_client.carrying import import_files
 
-    return import_files(files, server=server)
+    return import_files([Path(file) for file in files], server=server)
 
 
 @click.command()
@@ -80,18 +79,20 @@ def import_(files: tuple[Path, ...], server: str | None) -> int:
     default="md",
     show_default=True,
 )
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE")
 @server_option
 def export(
     wanted: str,
     form: Literal["md", "json", "jsonl", "html"],
-    output: Path | None,
+    output: str | None,
     server: str | None,
 ) -> None:
     """Write a conversation's messages to stdout, or to a file."""
+    from pathlib import Path
+
     from nplt_client.carrying import export
 
-    export(wanted, server=server, form=form, output=output)
+    export(wanted, server=server, form=form, output=Path(output) if output else None)
 
 
 COMMANDS = (search, fork, redact, undelete, import_, export)

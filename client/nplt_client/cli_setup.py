@@ -1,4 +1,4 @@
-"""`nplt completion | config`: names and options."""
+"""`nplt server | completion | config`: names and options."""
 
 from __future__ import annotations
 
@@ -49,4 +49,34 @@ def config_check() -> int:
     return check()
 
 
-COMMANDS = (completion, config)
+@click.group()
+def server() -> None:
+    """The server that nplt started in the background."""
+
+
+@server.command("status")
+def server_status() -> None:
+    """Say whether it runs, and where."""
+    from nplt_client.server_commands import print_server_status
+
+    print_server_status()
+
+
+@server.command("stop")
+def server_stop() -> None:
+    """Stop it; what it has promised is on disk first."""
+    from nplt_client.server_commands import stop
+
+    stop()
+
+
+@server.command("log")
+@click.option("-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True)
+def server_log(lines: int) -> None:
+    """Show the end of its log."""
+    from nplt_client.server_commands import print_log
+
+    print_log(lines)
+
+
+COMMANDS = (completion, config, server)

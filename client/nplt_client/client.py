@@ -100,6 +100,10 @@ class Client:
         """`Online`, `Reconnecting` or `Offline`."""
         return self._switchboard.connection
 
+    def reconnect_now(self) -> None:
+        """While `Reconnecting`: the next attempt comes now, not when patience says."""
+        self._switchboard.hurry.set()
+
     @property
     def session_id(self) -> str:
         """The conversation this client stands in."""

@@ -5,18 +5,19 @@
 
 The token belongs to that server: it is never sent to another one. What the
 command line and the environment say goes before all of this.
-
-Most people have no such file; then nothing is loaded to read it.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from nplt_client.errors import ConfigurationError
+from nplt_client.settings import own_settings_path
 
 KNOWN = ("server", "token_file")
 
@@ -31,8 +32,7 @@ class ClientConfig:
 
 
 def config_path(environ: Mapping[str, str] = os.environ) -> Path:
-    home = Path(environ.get("HOME") or "~")
-    return Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "nplt" / "client.toml"
+    return Path(own_settings_path(environ))
 
 
 def read_config(environ: Mapping[str, str] = os.environ) -> ClientConfig:
@@ -40,8 +40,6 @@ def read_config(environ: Mapping[str, str] = os.environ) -> ClientConfig:
     path = config_path(environ)
     if not path.exists():
         return ClientConfig(path=path)
-    import tomllib  # rarely needed, and slow to load
-
     try:
         said = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -62,8 +60,6 @@ def sound_config(environ: Mapping[str, str] = os.environ) -> ClientConfig:
 def _mistake(path: Path, name: str) -> str:
     if name in KNOWN:
         return f"{path}: {name} is a text in quotation marks"
-    import difflib
-
     near = difflib.get_close_matches(name, KNOWN, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; it knows {' and '.join(KNOWN)}"
     return f"{path}: there is no setting {name!r}{hint}"

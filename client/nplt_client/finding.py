@@ -11,6 +11,7 @@ from nplt_client.opening import open_for_command
 from nplt_client.sanitize import sanitize_line
 from nplt_client.showing import short_ids, when
 from nplt_client.terminal import say
+from nplt_client.walking import Walk
 from nplt_protocol.replies import SearchHit, SearchHits
 from nplt_protocol.requests import Search
 from nplt_protocol.shapes import write
@@ -30,14 +31,14 @@ def print_hits(query: str, *, server: str | None, limit: int, as_json: bool) -> 
 
 
 def _all_hits(link: Link, query: str, limit: int) -> Iterator[SearchHit]:
-    cursor: str | None = None
+    walk, cursor = Walk(), None
     while True:
         asked = Search(query=query, limit=min(limit, _PAGE), cursor=cursor)
         page = link.request(asked, SearchHits)
         yield from page.hits
-        if page.next_cursor is None or page.next_cursor == cursor:
+        cursor = walk.on(page.next_cursor)
+        if cursor is None:
             return
-        cursor = page.next_cursor
 
 
 def hits_text(hits: Sequence[SearchHit]) -> str:

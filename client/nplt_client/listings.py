@@ -15,6 +15,7 @@ from nplt_client.link import Link
 from nplt_client.opening import open_for_command
 from nplt_client.showing import history_text, models_text, sessions_table, status_text
 from nplt_client.terminal import say
+from nplt_client.walking import Walk
 from nplt_protocol.replies import (
     Attached,
     HistoryPage,
@@ -50,13 +51,13 @@ def print_sessions(*, server: str | None, query: str | None, as_json: bool) -> N
 
 
 def _all_sessions(link: Link, query: str | None) -> Iterator[SessionRow]:
-    cursor: str | None = None
+    walk, cursor = Walk(), None
     while True:
         page = link.request(SessionList(query=query, cursor=cursor, limit=100), SessionRows)
         yield from page.sessions
-        if page.next_cursor is None or page.next_cursor == cursor:
+        cursor = walk.on(page.next_cursor)
+        if cursor is None:
             return
-        cursor = page.next_cursor
 
 
 def print_history(

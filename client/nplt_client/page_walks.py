@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Protocol, TypeVar
 
+from nplt_client.walking import Walk
 from nplt_protocol.replies import (
     FilePiece,
     Reply,
@@ -27,26 +28,26 @@ class Call(Protocol):
 
 
 async def all_sessions(call: Call, query: str | None) -> AsyncIterator[SessionRow]:
-    cursor: str | None = None
+    walk, cursor = Walk(), None
     while True:
         request = SessionList(query=query, cursor=cursor, limit=_ROWS_PER_PAGE)
         page = await call(request, SessionRows)
         for row in page.sessions:
             yield row
-        if page.next_cursor is None or page.next_cursor == cursor:
+        cursor = walk.on(page.next_cursor)
+        if cursor is None:
             return
-        cursor = page.next_cursor
 
 
 async def all_hits(call: Call, query: str) -> AsyncIterator[SearchHit]:
-    cursor: str | None = None
+    walk, cursor = Walk(), None
     while True:
         page = await call(Search(query=query, cursor=cursor), SearchHits)
         for hit in page.hits:
             yield hit
-        if page.next_cursor is None or page.next_cursor == cursor:
+        cursor = walk.on(page.next_cursor)
+        if cursor is None:
             return
-        cursor = page.next_cursor
 
 
 async def whole_file(call: Call, file_id: str, session_id: str | None) -> bytes:

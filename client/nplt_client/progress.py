@@ -62,6 +62,13 @@ class ProgressBar:
         self._width = width_of(line)
         self._write(f"\r{line}")
 
+    def note(self, text: str) -> None:
+        """For what goes on elsewhere, and can't be measured from here."""
+        if self._is_wanted:
+            line = f"{self._name}  {text}"
+            self._write("\r" + " " * self._width + f"\r{line}")
+            self._width = width_of(line)
+
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()

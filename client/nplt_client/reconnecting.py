@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from nplt_client.connection_states import ConnectionState, Reconnecting
 from nplt_client.errors import ConnectionLost, NpltError
@@ -16,14 +17,19 @@ async def keep_trying(
     *,
     lost: NpltError,
     say: Callable[[ConnectionState], None],
+    hurry: asyncio.Event,
 ) -> None:
-    """Returns when an attempt succeeded; raises what makes further ones pointless."""
+    """Returns when an attempt succeeded; raises what makes further ones pointless.
+    Setting `hurry` cuts the present wait short."""
     now = asyncio.get_running_loop().time
     reason = lost.message
     backoff.lost(now())
     while (delay := backoff.next_delay(now())) is not None:
         say(Reconnecting(attempt=backoff.attempt, in_seconds=delay, reason=reason))
-        await asyncio.sleep(delay)
+        hurry.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await hurry.wait()
         say(Reconnecting(attempt=backoff.attempt, in_seconds=0.0, reason=reason))
         try:
             await attempt()

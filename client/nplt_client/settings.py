@@ -17,9 +17,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from nplt_client.config_file import sound_config
 from nplt_client.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from nplt_client.config_file import ClientConfig
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9999
@@ -100,9 +103,23 @@ def find_address(argument: str | None, environ: Mapping[str, str] = os.environ) 
             return parse_url(named)
         except ConfigurationError as error:
             raise ConfigurationError(f"NPLT_SERVER: {error.message}") from None
-    if configured := sound_config(environ).server:
-        return parse_url(configured)
+    if (own := _own_settings(environ)) is not None and own.server:
+        return parse_url(own.server)
     return replace(parse_url(DEFAULT_URL), port=_default_port(environ), is_default=True)
+
+
+def own_settings_path(environ: Mapping[str, str]) -> str:
+    folder = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME') or '~'}/.config"
+    return f"{folder}/nplt/client.toml"
+
+
+def _own_settings(environ: Mapping[str, str]) -> ClientConfig | None:
+    """Most people have no such file; then nothing is loaded to read it."""
+    if not os.access(own_settings_path(environ), os.F_OK):
+        return None
+    from nplt_client.config_file import sound_config
+
+    return sound_config(environ)
 
 
 def _default_port(environ: Mapping[str, str]) -> int:
@@ -132,11 +149,9 @@ def find_token(
         return token.strip()
     if path := environ.get("NPLT_TOKEN_FILE"):
         return _token_in(path, "NPLT_TOKEN_FILE")
-    if address is None or address.is_default:
-        return None
-    config = sound_config(environ)
-    if config.token_file and config.server and str(parse_url(config.server)) == str(address):
-        return _token_in(config.token_file, f"{config.path}: token_file")
+    own = None if address is None or address.is_default else _own_settings(environ)
+    if own and own.token_file and own.server and str(parse_url(own.server)) == str(address):
+        return _token_in(own.token_file, f"{own.path}: token_file")
     return None
 
 

@@ -64,6 +64,8 @@ class Switchboard:
         self.connection: ConnectionState = Offline(reason="not connected yet")
         self.attached = True
         self.listeners = Listeners()
+        self.hurry = asyncio.Event()
+        """Set: whoever waits before the next attempt waits no longer."""
         self._dial = dial
         self._patience = patience
         self._timeout = timeout
@@ -181,7 +183,7 @@ class Switchboard:
             await self._keep_trying(error)
 
     async def _keep_trying(self, lost: NpltError) -> None:
-        await keep_trying(self._connect, self._backoff, lost=lost, say=self._say)
+        await keep_trying(self._connect, self._backoff, lost=lost, say=self._say, hurry=self.hurry)
 
     def _recover(self, work: Awaitable[None]) -> None:
         self._is_ready.clear()
@@ -203,8 +205,14 @@ class Switchboard:
 
     def _say(self, state: ConnectionState) -> None:
         self.connection = state
-        if self._on_connection is not None:
+        if self._on_connection is None:
+            return
+        try:
             self._on_connection(state)
+        except Exception as error:
+            # Theirs, not ours: it is reported, and the connection goes on.
+            told = {"message": "on_connection failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(told)
 
     def _finish(self, error: NpltError, *, feeds_end_quietly: bool = False) -> None:
         if self._end is None:

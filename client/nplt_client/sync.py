@@ -208,6 +208,9 @@ class Client:
     def connection(self) -> ConnectionState:
         return self._client.connection
 
+    def reconnect_now(self) -> None:
+        self._portal.call(self._client.reconnect_now)
+
     def ask(self, prompt: str, **fields: Unpack[PromptFields]) -> Turn:
         return Turn(self._portal, self._portal.call(lambda: self._client.ask(prompt, **fields)))
 

@@ -42,6 +42,11 @@ class ScreenPerson:
     def sees_no(self, words: str) -> None:
         self._wait(lambda: words not in self.screen, f"not to see {words}")
 
+    def sees_the_cursor_in(self, words: str) -> None:
+        self._wait(
+            lambda: words in self._screen.display[self.cursor[0]], f"for the cursor in {words}"
+        )
+
     def types(self, text: str) -> None:
         self._child.send(text.encode())
 

@@ -114,7 +114,7 @@ class Stage:
         return HistoryPage(
             session_id=SESSION,
             name=self.name,
-            message_count=len(self.messages),
+            message_count=len(self.messages) + sum(isinstance(one, Prompt) for one in self.asked),
             head_seq=len(self.messages),
             messages=shown,
             page=PageEdges(

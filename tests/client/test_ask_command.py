@@ -86,6 +86,16 @@ def test_json_lines_tell_the_turn_event_by_event(server: str, tmp_path: Path) ->
     assert events[0]["turn_id"] == events[-1]["turn_id"]
 
 
+def test_json_lines_tell_of_tools_and_their_results(server: str, tmp_path: Path) -> None:
+    done = run_nplt("ask", "--jsonl", "!tool now {}", home=tmp_path, server=server)
+    events = [orjson.loads(line) for line in done.stdout.splitlines()]
+    told = {event["event"]: event for event in events}
+    assert list(told) == ["init", "tool_use", "tool_result", "delta", "usage", "result"]
+    assert told["tool_use"]["tool_call_id"] == told["tool_result"]["tool_call_id"]
+    assert (told["tool_result"]["status"], told["tool_use"]["arguments"]) == ("success", {})
+    assert told["result"]["tool_calls"][0]["result"] == told["tool_result"]["result"]
+
+
 def test_a_conversation_is_gone_on_with_by_id_and_by_name(server: str, tmp_path: Path) -> None:
     first = orjson.loads(run_nplt("ask", "--json", "one", home=tmp_path, server=server).stdout)
     session_id = first["session_id"]
@@ -160,6 +170,13 @@ def is_busy(talk: Talk) -> None:
     talk.wait_until_gone()
 
 
+def is_broken(talk: Talk) -> None:
+    talk.welcome()
+    seq, _ = talk.expect(Prompt)
+    talk.refuse(seq, ErrorCode.INTERNAL, "a mistake of the server's own")
+    talk.wait_until_gone()
+
+
 def goes_away(talk: Talk) -> None:
     talk.welcome()
     talk.take_prompt(events=(started(), delta("half", 0)))
@@ -174,6 +191,7 @@ def is_interrupted(talk: Talk) -> None:
 @pytest.mark.parametrize(
     ("script", "code", "shown"),
     [
+        (is_broken, 1, ""),
         (refuses_the_token, 4, ""),
         (speaks_something_else, 8, ""),
         (takes_little, 9, ""),

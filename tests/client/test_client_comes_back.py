@@ -278,6 +278,37 @@ async def test_a_client_that_lagged_attaches_again_and_reads_on() -> None:
             assert await client.ask_text("go") == "half an answer"
 
 
+async def test_whoever_is_in_a_hurry_need_not_wait_for_the_next_attempt() -> None:
+    def goes_on(talk: Talk) -> None:
+        comes_back(talk, running=RUNNING)
+        talk.say(delta("answer", 8), entry("half an answer"), finished())
+        talk.wait_until_gone()
+
+    patience = nplt_client.Patience(first_seconds=3_600, most_seconds=3_600)
+    with scripted_peer(goes_in_mid_answer, goes_on) as peer:
+        async with nplt_client.connect(peer.url, reconnect=patience) as client:
+            asking = asyncio.create_task(client.ask_text("go"))
+            while not isinstance(client.connection, nplt_client.Reconnecting):
+                await asyncio.sleep(0)
+            client.reconnect_now()
+            assert await asking == "half an answer"
+
+
+async def test_a_mistake_of_whoever_is_told_of_states_costs_no_connection() -> None:
+    def goes_on(talk: Talk) -> None:
+        comes_back(talk, running=RUNNING)
+        talk.say(delta("answer", 8), entry("half an answer"), finished())
+        talk.wait_until_gone()
+
+    def stumble(state: nplt_client.ConnectionState) -> None:
+        raise ValueError(state)
+
+    asyncio.get_running_loop().set_exception_handler(lambda loop, told: None)
+    with scripted_peer(goes_in_mid_answer, goes_on) as peer:
+        async with nplt_client.connect(peer.url, reconnect=SOON, on_connection=stumble) as client:
+            assert await client.ask_text("go") == "half an answer"
+
+
 async def test_looking_for_a_server_ends_when_it_was_told_to() -> None:
     nobody_listens = threading.Event()
 

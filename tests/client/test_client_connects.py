@@ -298,6 +298,21 @@ async def test_sessions_walks_all_pages() -> None:
     assert found == ["0", "1", "2"]
 
 
+async def test_a_list_that_goes_round_in_circles_is_not_walked_for_ever() -> None:
+    def script(talk: Talk) -> None:
+        talk.welcome()
+        for cursor in ("a", "b", "a"):
+            seq, _ = talk.expect(SessionList)
+            rows = SessionRows(sessions=(), next_cursor=cursor)
+            talk.reply(MessageType.SESSION_LIST, seq, rows)
+        talk.wait_until_gone()
+
+    with scripted_peer(script) as peer:
+        async with nplt_client.connect(peer.url) as client:
+            with pytest.raises(ProtocolViolation, match="no end"):
+                assert [row async for row in client.sessions()] == []
+
+
 async def test_a_file_goes_out_whole_and_in_order() -> None:
     content = bytes(range(256)) * 1024
     got = bytearray()

@@ -38,6 +38,11 @@ def test_no_part_of_the_client_loads_the_server_or_anything_heavy(statement: str
     assert not modules_after(statement) & set(HEAVY)
 
 
+def test_the_line_mode_needs_nothing_of_the_full_screen() -> None:
+    loaded = modules_after("import nplt_client.linemode.running")
+    assert loaded & set(HEAVY) == {"rich", "prompt_toolkit", "markdown_it"}
+
+
 def test_importing_the_package_loads_no_event_loop_and_no_protocol() -> None:
     loaded = modules_after("import nplt_client")
     assert not loaded & {"asyncio", "anyio", "orjson", "nplt_protocol", "click"}

@@ -40,6 +40,8 @@ def test_it_begins_when_it_takes_long_and_leaves_nothing_behind() -> None:
         clock.now += BETWEEN_SECONDS
         bar.show(300)
         assert lines_of(stream.getvalue())[0].endswith("100%")
+        bar.note("elsewhere …")
+        assert lines_of(stream.getvalue())[0] == "big.json  elsewhere …"
     assert lines_of(stream.getvalue()) == ["", "", ""]
 
 

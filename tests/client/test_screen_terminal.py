@@ -32,9 +32,10 @@ def test_a_person_lives_in_it(server: str, tmp_path: Path) -> None:
     with at_screen("chat", home=tmp_path, NPLT_SERVER=server) as person:
         person.sees(READY, "● online · offline/echo · new conversation")
 
+        person.sees_the_cursor_in(READY)  # where an input method opens its window
         person.types("你好，世界")
         person.sees("│ 你好，世界")
-        row, column = person.cursor  # where an input method opens its window
+        row, column = person.cursor
         assert person.screen.splitlines()[row].startswith("│ 你好")
         assert column == len("│ ") + 2 * len("你好，世界")
         person.presses_enter()

@@ -172,7 +172,7 @@ async def test_an_answer_with_thoughts_and_tools_is_shown_in_order(tmp_path: Pat
             await until(pilot, lambda: "It is **noon**" in screen_text(app))
             await pilot.press(*"/copy", "enter")
             await until(pilot, lambda: app.clipboard == "It is **noon** [bold]there[/bold]")
-            assert "[red]a name[/nothing]" in screen_text(app)
+            await until(pilot, lambda: "[red]a name[/nothing]" in screen_text(app))
 
 
 async def test_the_input_grows_pastes_completes_and_goes_back(tmp_path: Path) -> None:

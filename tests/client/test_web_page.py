@@ -157,6 +157,9 @@ def test_each_turn_has_a_bar_and_thousands_share_some() -> None:
     counted = [int(n.replace(",", "")) for n in re.findall(r": ([\d,]+) in", drawn)]
     assert sum(counted) == 50_000
     assert "turns 1–42" in drawn
+    counted_in = {"usage": {"input_tokens": 10, "output_tokens": 1}}
+    long = whole(*(message(2 * n, "assistant", "x", **counted_in) for n in range(1, 300)))  # type: ignore[arg-type]
+    assert "Tokens per 3 turns" in Reading(long).text
     assert chart([TurnTokens(number=1, sent=0, received=0)]) == ""
     assert (short(7), short(1234), short(2_500_000)) == ("7", "1.23k", "2.5M")
 

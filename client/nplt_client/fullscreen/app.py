@@ -22,7 +22,6 @@ from textual.widgets import Markdown
 from nplt_client.chat_vocabulary import prompt_in
 from nplt_client.connection_states import Offline, Online
 from nplt_client.errors import NpltError
-from nplt_client.fullscreen.abilities import Reconnects
 from nplt_client.fullscreen.alt_enter import understand_alt_enter
 from nplt_client.fullscreen.approval_screen import ApprovalScreen
 from nplt_client.fullscreen.approving import Approving
@@ -223,12 +222,10 @@ class ChatApp(App[Anew | None]):
         client = self.visit.client
         if isinstance(client.connection, Online):
             self.remark("the connection stands")
-        elif isinstance(client, Reconnects):
-            client.reconnect()
         elif isinstance(client.connection, Offline):
             self.exit(Anew(draft=self._composer.text))
         else:
-            self.remark("the server is being looked for")
+            client.reconnect_now()
 
     def leave(self) -> None:
         self.exit()

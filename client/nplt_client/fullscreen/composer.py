@@ -83,6 +83,14 @@ class Composer(TextArea):
         self.load_text("")
         return text
 
+    def on_resize(self) -> None:
+        """Where it stands is known only now; textual looks at its next key."""
+        self.call_after_refresh(self._place_cursor)
+
+    def _place_cursor(self) -> None:
+        if self.has_focus:
+            self.app.cursor_position = self.cursor_screen_offset
+
     @property
     def _row(self) -> int:
         """As it is seen: a long line takes several."""

@@ -15,7 +15,6 @@ from time import monotonic
 from nplt_client.chat_vocabulary import prompt_in
 from nplt_client.connection_states import ConnectionState, Offline, Online, Reconnecting
 from nplt_client.errors import NpltError
-from nplt_client.fullscreen.abilities import Reconnects
 from nplt_client.fullscreen.changes import ApprovalWanted
 from nplt_client.fullscreen.completion import Suggestion, suggestions
 from nplt_client.fullscreen.connection_watch import ConnectionWatch
@@ -54,12 +53,20 @@ class LineChat:
         self._paper.typesetter.theme = remembered_theme(self._theme_file)
         self._telling = Telling(self._paper, self._stranger)
         self._questions = Questions(visit.client)
-        self._printing = Printing(visit, self._paper, self._telling, self._questions)
+        self._printing = Printing(
+            visit,
+            self._paper,
+            telling=self._telling,
+            questions=self._questions,
+            weigh=lambda: self._begin(visit.weigh()),
+            redraw=self._composer.redraw,
+        )
         self.transcript = PrintedTranscript(self._paper, self._telling)
         self._watch = ConnectionWatch(visit.client)
         self._tasks: set[asyncio.Task[None]] = set()
         self._asked_to_leave = 0.0
         self._was_lost = False
+        self._broken: BaseException | None = None
 
     @property
     def draft(self) -> str:
@@ -69,13 +76,15 @@ class LineChat:
         """Until the person leaves."""
         self._begin(self._printing.go(None))
         self._begin(self.visit.follow())
-        self._begin(self._printing.print_on(self._composer.redraw))
+        self._begin(self._printing.print_on())
         try:
             await self._composer.run(draft)
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._broken is not None:
+            raise self._broken
 
     def _begin(self, deed: Awaitable[object]) -> None:
         """Beside everything else. Whatever goes wrong with it is said, and the chat goes on."""
@@ -89,7 +98,14 @@ class LineChat:
 
         task = asyncio.create_task(attempt())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """What nobody expected ends the chat: half of one would be worse."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken = error
+            self.leave()
 
     def connection_changed(self, state: ConnectionState) -> None:
         """One line per loss and one per return; the attempts are counted in the margin."""
@@ -204,13 +220,11 @@ class LineChat:
         client = self.visit.client
         if isinstance(client.connection, Online):
             self.remark("the connection stands")
-        elif isinstance(client, Reconnects):
-            client.reconnect()
         elif isinstance(client.connection, Offline):
             self.wants_anew = True
             self.leave()
         else:
-            self.remark("the server is being looked for")
+            client.reconnect_now()
 
     # What is shown
 

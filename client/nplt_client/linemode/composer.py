@@ -12,7 +12,8 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from contextlib import suppress
+from typing import Protocol, TextIO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import in_terminal
@@ -23,6 +24,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import History
+from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
@@ -76,6 +78,7 @@ class Composer:
             history=_Remembered(history),
             key_bindings=key_bindings(keys),
             style=_STYLE,
+            enable_suspend=True,
             erase_when_done=True,
             refresh_interval=_LOOK_SECONDS,
             output=self._output,
@@ -96,7 +99,8 @@ class Composer:
     async def run(self, draft: str) -> None:
         """Until the person leaves."""
         try:
-            await self._session.prompt_async(default=draft)
+            with suppress(EOFError):  # the terminal is gone
+                await self._session.prompt_async(default=draft)
         finally:
             self._output.let_go()
 
@@ -151,9 +155,15 @@ class _SteadyOutput(Vt100_Output):
     """Pastes are told apart all the time: a paste that comes just while something is
     printed would be typing otherwise, and its line ends would send it."""
 
-    def __init__(self, stdout: object, get_size: Callable[[], Size], *, term: str | None) -> None:
+    def __init__(self, stdout: TextIO, get_size: Callable[[], Size], *, term: str | None) -> None:
         # Where the cursor stands is not asked: the answer would come among the keys.
-        super().__init__(stdout, get_size, term=term, enable_cpr=False)  # type: ignore[arg-type]
+        super().__init__(
+            stdout,
+            get_size,
+            term=term,
+            default_color_depth=ColorDepth.from_env(),  # NO_COLOR
+            enable_cpr=False,
+        )
 
     def disable_bracketed_paste(self) -> None:
         pass

@@ -20,6 +20,8 @@ from markdown_it.token import Token
 _FENCE = re.compile(r" {0,3}(?:```|~~~)")
 _BEGINS_BY_ITSELF = re.compile(r"```|~~~|#{1,6}[ \t\n]")
 """These need no empty line before them."""
+_IS_TEXT = re.compile(r"[^\W\d_]|\*\*\w|[\"'(“‘]")
+"""A line that begins so is no mark of a list or the like, however it goes on."""
 
 
 @cache
@@ -48,7 +50,7 @@ class BlockCutter:
         blocks: list[str] = []
         for line in whole:
             blocks.extend(self._add(f"{line}\n"))
-        return blocks
+        return [*blocks, *self._look_ahead()]
 
     def end(self) -> list[str]:
         left, self._lines, self._begun, self._closing = self.unfinished, [], "", None
@@ -62,6 +64,16 @@ class BlockCutter:
             self._closing = None
             return self._all_lines()
         return self._cut_before_last() if self._may_begin_block(line) else []
+
+    def _look_ahead(self) -> list[str]:
+        """A paragraph is one long line, mostly: its first word is enough to end the one before."""
+        after_empty = bool(self._lines) and not self._lines[-1].strip()
+        if self._closing is not None or not after_empty or not _IS_TEXT.match(self._begun):
+            return []
+        self._lines.append(self._begun)
+        blocks = self._cut_before_last()
+        self._lines.pop()
+        return blocks
 
     def _all_lines(self) -> list[str]:
         block, self._lines = "".join(self._lines), []

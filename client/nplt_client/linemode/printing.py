@@ -16,6 +16,7 @@ from nplt_client.fullscreen.changes import (
     Change,
     Doing,
     ModelChanged,
+    OfTurn,
     OutOfDate,
     PresenceChanged,
     PromptShown,
@@ -39,14 +40,26 @@ TURNS_SHOWN_ON_ARRIVAL = 3
 
 
 class Printing:
-    def __init__(self, visit: Visit, paper: Paper, telling: Telling, questions: Questions) -> None:
+    def __init__(
+        self,
+        visit: Visit,
+        paper: Paper,
+        *,
+        telling: Telling,
+        questions: Questions,
+        weigh: Callable[[], None],
+        redraw: Callable[[], None],
+    ) -> None:
+        """`weigh` has it found out, beside us, what the conversation has used by now."""
         self._visit = visit
         self._paper = paper
         self._telling = telling
         self._questions = questions
+        self._weigh = weigh
+        self._redraw = redraw
         self._lock = asyncio.Lock()
 
-    async def print_on(self, redraw: Callable[[], None]) -> None:
+    async def print_on(self) -> None:
         while True:
             changes = await self._visit.gathering.take()
             async with self._lock:
@@ -55,8 +68,8 @@ class Printing:
                     await self._print(change)
                 self._paper.flush()
             if any(isinstance(change, TurnEnded) for change in changes):
-                await self._visit.weigh()
-            redraw()
+                self._weigh()
+            self._redraw()
 
     async def go(self, going: Awaitable[object] | None) -> None:
         """To another conversation; None: where we are."""
@@ -65,18 +78,22 @@ class Printing:
             self._questions.forget()
             if going is not None:
                 self._paper.remark(f"· in {self._visit.name or 'a new conversation'}")
-            self._telling.start_over(turns, shown=TURNS_SHOWN_ON_ARRIVAL)
+            self._telling.start_over()
+            self._catch_up(turns[-TURNS_SHOWN_ON_ARRIVAL:])
             for asked in self._visit.take_approvals():
                 self._ask(asked)
             self._paper.flush()
-        await self._visit.weigh()
+        self._weigh()
 
     async def catch_up(self) -> None:
         """With what we were not told."""
         turns = await self._visit.read_again()
         known = [place for place, (turn_id, _) in enumerate(turns) if self._telling.knows(turn_id)]
-        self._telling.catch_up(turns[known[0] if known else 0 :])
+        self._catch_up(turns[known[0] if known else 0 :])
         self._paper.flush()
+
+    def _catch_up(self, turns: list[tuple[str, list[OfTurn]]]) -> None:
+        self._telling.catch_up(turns, self._visit.course.waiting)
 
     async def _print(self, change: Change) -> None:
         match change:

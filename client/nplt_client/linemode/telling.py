@@ -9,7 +9,7 @@ a turn has ended says nothing new about it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import assert_never
 
 from nplt_client.fullscreen.changes import (
@@ -67,20 +67,22 @@ class Telling:
 
     # What happens
 
-    def start_over(self, turns: Iterable[tuple[str, list[OfTurn]]], *, shown: int) -> None:
-        """In a conversation that was come to: the last turns of what stands there."""
+    def start_over(self) -> None:
+        """In another conversation."""
         self._open.clear()
         self._ended.clear()
         self.turns.clear()
         self._failed = None
-        self.catch_up(list(turns)[-shown:])
 
-    def catch_up(self, turns: Iterable[tuple[str, list[OfTurn]]]) -> None:
+    def catch_up(
+        self, turns: Iterable[tuple[str, list[OfTurn]]], waiting: Container[str] = ()
+    ) -> None:
+        """With turns as they are stored. `waiting`: those that have not begun."""
         for turn_id, changes in turns:
             for change in changes:
                 if not isinstance(change, ReasoningStands):
                     self.apply(change)
-            if turn := self._open.get(turn_id):
+            if turn_id not in waiting and (turn := self._open.get(turn_id)):
                 turn.begin(self._name(turn))
             self._tell_failure()
 

@@ -39,7 +39,7 @@ margin-bottom:.3rem}
 .user .said{white-space:pre-wrap;overflow-wrap:anywhere}
 .notice{border-style:dashed;color:var(--dim);font-size:.92rem}
 .notice .said{white-space:pre-wrap;overflow-wrap:anywhere}
-.bad{color:var(--bad)}
+.bad{color:var(--bad);font-size:.84rem}
 .said>:first-child{margin-top:0}.said>:last-child{margin-bottom:0}
 .said{overflow-wrap:anywhere}
 .said h1,.said h2,.said h3,.said h4{font-size:1.08rem;line-height:1.35;margin:1.1em 0 .4em}

@@ -42,9 +42,13 @@ def chart(turns: Sequence[TurnTokens]) -> str:
     )
 
 
+def turns_per_bar(turns: Sequence[TurnTokens]) -> int:
+    return -(-len(turns) // BARS_MAX) or 1
+
+
 def _together(turns: Sequence[TurnTokens]) -> list[tuple[TurnTokens, int]]:
     """Each bar with the number of the last turn in it."""
-    step = -(-len(turns) // BARS_MAX) or 1
+    step = turns_per_bar(turns)
     groups = [turns[at : at + step] for at in range(0, len(turns), step)]
     return [
         (

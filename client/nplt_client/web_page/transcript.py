@@ -15,13 +15,14 @@ from nplt_client.ask_json import json_text
 from nplt_client.showing import when
 from nplt_client.web_page.looks import SHEET
 from nplt_client.web_page.safe_html import plain, preformatted, prose
-from nplt_client.web_page.token_chart import TurnTokens, chart
+from nplt_client.web_page.token_chart import TurnTokens, chart, turns_per_bar
 from nplt_protocol.json_values import JsonObject, JsonValue
 
 _SHEET_DIGEST = b64encode(sha256(SHEET.encode()).digest()).decode()
 _RULES = (
     f"default-src 'none'; style-src 'sha256-{_SHEET_DIGEST}'; base-uri 'none'; form-action 'none'"
 )
+_LINE_CHARACTERS_MAX = 80
 
 
 def page(name: str, session_id: str, messages: Iterable[JsonObject]) -> Iterator[str]:
@@ -78,7 +79,7 @@ class _Story:
             sent = sum(turn.sent for turn in self._turns)
             received = sum(turn.received for turn in self._turns)
             yield (
-                '<section class="tokens"><h2>Tokens per turn '
+                f'<section class="tokens"><h2>Tokens per {_so_many(turns_per_bar(self._turns))} '
                 f'<span class="in">{sent:,} in</span> <span>{received:,} out</span></h2>'
                 f"{drawing}</section>\n"
             )
@@ -87,6 +88,10 @@ class _Story:
             f"{plain(_span(self._first, self._last))} · kept by nplt</footer>\n"
             "</div>\n</body>\n</html>\n"
         )
+
+
+def _so_many(turns: int) -> str:
+    return "turn" if turns == 1 else f"{turns} turns"
 
 
 def _span(first: str, last: str) -> str:
@@ -135,11 +140,16 @@ def _call(call: JsonObject) -> str:
     kind = "dim" if status in ("success", "pending") else "bad"
     cut = f" (cut; {plain(str(call.get('size')))} in all)" if call.get("truncated") else ""
     result = call.get("result")
-    shown = result if isinstance(result, str) else json_text(result, pretty=True)
+    shown = result if isinstance(result, str) else _json(result)
     told = f"<h3>Result{cut}</h3>{preformatted(shown)}" if result not in (None, "") else ""
     return (
         f"<details><summary>⚙ <b>{plain(str(call.get('tool_name')))}</b> "
         f'<span class="{kind}">{plain(status)}{took}</span></summary>'
-        f"<h3>Arguments</h3>{preformatted(json_text(call.get('arguments'), pretty=True))}"
+        f"<h3>Arguments</h3>{preformatted(_json(call.get('arguments')))}"
         f"{told}</details>\n"
     )
+
+
+def _json(value: JsonValue) -> str:
+    short = json_text(value)
+    return short if len(short) <= _LINE_CHARACTERS_MAX else json_text(value, pretty=True)
