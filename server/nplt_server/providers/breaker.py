@@ -7,7 +7,8 @@ While it is open, calls fail at once, so that another provider can be asked at o
 A failure that comes with the time when the provider will be back counts for nothing
 here: it is alive, and whoever asks again obeys it. Only where that time is longer than
 anybody waits is the fuse open until then, for every call before would be refused too.
-What a provider refuses for good reason (a key, a request) it refuses in good health.
+What a provider refuses for good reason (a key, a request, one request too many in a
+minute) it refuses in good health.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ class Breaker:
         "_failures",
         "_open_seconds",
         "_open_until",
+        "_openings",
         "_patience_seconds",
-        "_probing",
+        "_probe",
     )
 
     def __init__(
@@ -46,7 +48,8 @@ class Breaker:
         self._failures = 0
         self._open_seconds = OPEN_SECONDS
         self._open_until: float | None = None
-        self._probing = False
+        self._openings = 0
+        self._probe: Admission | None = None
 
     @property
     def state(self) -> BreakerState:
@@ -59,47 +62,77 @@ class Breaker:
         """Until a call is let through."""
         return 0.0 if self._open_until is None else max(0.0, self._open_until - self._clock())
 
-    def admit(self) -> None:
-        """Before a call. Whoever is let through says how it went, by one of the others."""
+    def admit(self) -> Admission:
+        """Before a call. Whoever is let through says on the ticket how it went."""
         match self.state:
             case "open":
                 raise ProviderPaused(retry_after=self.seconds_left)
-            case "half_open" if self._probing:
+            case "half_open" if self._probe is not None:
                 raise ProviderPaused(retry_after=_PROBE_SECONDS)
             case "half_open":
-                self._probing = True
+                self._probe = Admission(self, self._openings)
+                return self._probe
             case "closed":
-                pass
+                return Admission(self, self._openings)
+
+    def _spoke(self) -> None:
+        self._open_until = None
+        self._probe = None
+
+    def _succeeded(self) -> None:
+        self._failures = 0
+        self._open_seconds = OPEN_SECONDS
+        self._spoke()
+
+    def _failed(self, admission: Admission, retry_after: float | None) -> None:
+        was_probe = self._probe is admission
+        if retry_after is not None:
+            if was_probe or retry_after > self._patience_seconds:
+                self._open(min(retry_after, OPEN_SECONDS_MAX))
+            return
+        if admission.openings != self._openings:
+            return  # what it tells was known when the fuse went
+        self._failures += 1
+        if was_probe:
+            self._open_seconds = min(self._open_seconds * 2, OPEN_SECONDS_MAX)
+        if was_probe or (self._failures >= FAILURES_MAX and self._open_until is None):
+            self._open(self._open_seconds)
+
+    def _given_up(self, admission: Admission) -> None:
+        if self._probe is admission:
+            self._probe = None
+
+    def _open(self, seconds: float) -> None:
+        self._open_until = max(self._clock() + seconds, self._open_until or 0.0)
+        self._openings += 1
+        self._probe = None
+
+
+class Admission:
+    """The ticket of one call, on which is said how it went. A call from before the fuse
+    went may still tell that the provider is well again, but nothing worse: another one
+    finds out by then."""
+
+    __slots__ = ("_breaker", "openings")
+
+    def __init__(self, breaker: Breaker, openings: int) -> None:
+        self._breaker = breaker
+        self.openings = openings
+        """How often the fuse had gone when the call was let through."""
 
     def spoke(self) -> None:
         """It has begun to answer, which may take minutes: others need not wait for the
         end. How it ends is counted all the same."""
-        self._open_until = None
-        self._probing = False
+        self._breaker._spoke()
 
     def succeeded(self) -> None:
         """It answered, be it with a refusal."""
-        self._failures = 0
-        self._open_seconds = OPEN_SECONDS
-        self._open_until = None
-        self._probing = False
+        self._breaker._succeeded()
 
     def failed(self, *, retry_after: float | None = None) -> None:
         """`retry_after`: when the provider says it will be back."""
-        was_probing, self._probing = self._probing, False
-        if retry_after is not None:
-            if was_probing or retry_after > self._patience_seconds:
-                self._open(min(retry_after, OPEN_SECONDS_MAX))
-            return
-        self._failures += 1
-        if was_probing:
-            self._open_seconds = min(self._open_seconds * 2, OPEN_SECONDS_MAX)
-        if was_probing or (self._failures >= FAILURES_MAX and self._open_until is None):
-            self._open(self._open_seconds)
+        self._breaker._failed(self, retry_after)
 
     def given_up(self) -> None:
         """Whoever asked went away before it was known: that says nothing."""
-        self._probing = False
-
-    def _open(self, seconds: float) -> None:
-        self._open_until = self._clock() + seconds
+        self._breaker._given_up(self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import assert_never
 
 from nplt_protocol.errors import RequestError
@@ -26,18 +26,19 @@ from nplt_server.providers.addresses import is_on_this_machine
 from nplt_server.providers.base import Provider
 from nplt_server.providers.keys import KeyMistake, base_url_of, read_key
 from nplt_server.providers.known_models import models_of
+from nplt_server.providers.local.installed import MODEL as LOCAL_MODEL
 from nplt_server.providers.offline import OfflineProvider
 from nplt_server.providers.patience import Patience
 from nplt_server.providers.retrying import RetryPolicy
 from nplt_server.providers.router import ProviderRouter
-from nplt_server.settings import Limits, Settings
+from nplt_server.settings import Limits, ModelSettings, Settings
 
 log = logging.getLogger(__name__)
 
 
 def build_router(settings: Settings, environ: Mapping[str, str] = os.environ) -> ProviderRouter:
     builder = ProviderBuilder(
-        environ=environ, described_models=settings.models, patience=_patience(settings.limits)
+        environ=environ, models=settings.models, patience=_patience(settings.limits)
     )
     providers = [builder.build(each) for each in settings.providers or (OfflineSettings(),)]
     try:
@@ -62,10 +63,15 @@ def _patience(limits: Limits) -> Patience:
 
 class ProviderBuilder:
     def __init__(
-        self, *, environ: Mapping[str, str], described_models: Iterable[str], patience: Patience
+        self,
+        *,
+        environ: Mapping[str, str],
+        models: Mapping[str, ModelSettings],
+        patience: Patience,
     ) -> None:
+        """`models`: what the settings say of single ones."""
         self._environ = environ
-        self._described_models = tuple(described_models)
+        self._models = models
         self._patience = patience
 
     def build(self, settings: AnyProviderSettings) -> Provider:
@@ -76,7 +82,7 @@ class ProviderBuilder:
                 case PythonSettings():
                     return _python(settings)
                 case LocalSettings():
-                    return _local(settings)
+                    return self._local(settings)
                 case OpenAISettings():
                     return self._openai(settings)
                 case AnthropicSettings():
@@ -110,8 +116,15 @@ class ProviderBuilder:
                 headers=settings.headers,
                 patience=self._patience,
             ),
-            dialect=ResponsesDialect() if api == "responses" else ChatDialect(),
-            models=models_of(settings, self._described_models),
+            dialect=(
+                ResponsesDialect(summarizes_reasoning=settings.summarizes_reasoning)
+                if api == "responses"
+                else ChatDialect(
+                    tokens_field=settings.tokens_field,
+                    returns_reasoning=settings.returns_reasoning,
+                )
+            ),
+            models=models_of(settings, self._models),
         )
 
     def _anthropic(self, settings: AnthropicSettings) -> Provider:
@@ -119,11 +132,18 @@ class ProviderBuilder:
 
         return AnthropicProvider(
             settings.id,
-            models=models_of(settings, self._described_models),
+            models=models_of(settings, self._models),
             key=self._key(settings),
             base_url=base_url_of(settings, self._environ),
             patience=self._patience,
         )
+
+    def _local(self, settings: LocalSettings) -> Provider:
+        from nplt_server.providers.local.provider import LocalProvider
+
+        told = self._models.get(f"{settings.id}/{LOCAL_MODEL}")
+        window_tokens = told.context_tokens if told is not None else None
+        return LocalProvider(settings.id, window_tokens=window_tokens, patience=self._patience)
 
 
 def _python(settings: PythonSettings) -> Provider:
@@ -132,9 +152,3 @@ def _python(settings: PythonSettings) -> Provider:
     return ScriptedProvider(
         load_function(settings.function), provider_id=settings.id, models=settings.models
     )
-
-
-def _local(settings: LocalSettings) -> Provider:
-    from nplt_server.providers.local.provider import LocalProvider
-
-    return LocalProvider(settings.id)

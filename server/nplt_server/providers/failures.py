@@ -13,12 +13,14 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 
 from nplt_server.errors import (
+    NoSuchModel,
     ProviderError,
     ProviderRefused,
     ProviderUnauthorized,
     ProviderUnavailable,
     RequestTooLarge,
 )
+from nplt_server.providers.window_words import window_named
 
 _RETRY_AFTER_SECONDS_MAX = 3600.0
 _INDEX_DIGITS_MAX = 6
@@ -30,8 +32,24 @@ _TOO_LARGE = re.compile(
     r"|exceed.context|request_too_large|maximum context",
     re.IGNORECASE,
 )
-# An account without money is told as 429; waiting does not fill it.
+# An account without money is told as 429, or as 400; waiting does not fill it.
 _NO_MONEY = ("insufficient_quota", "billing_hard_limit_reached", "billing_error")
+_SAYS_NO_MONEY = re.compile(r"credit balance is too low|insufficient (?:balance|credit)", re.I)
+# More in one request than the account may send in a minute: waiting does not help either.
+_TOO_LARGE_FOR_A_MINUTE = re.compile(r"request too large", re.IGNORECASE)
+_THOUGHTS = re.compile(
+    r"invalid_encrypted_content|encrypted content|invalid .?signature.? in"
+    r"|thinking.? (?:or .{0,3}redacted_thinking.? )?blocks?\b",
+    re.IGNORECASE,
+)
+_OF_CONTENT = ("messages", "input", "prompt")
+# How Anthropic begins: `tools.0.custom.name: …`
+_FIELD = re.compile(r"[a-z_]+")
+_OTHER_FIELD = re.compile(
+    r"(?:max_tokens|metadata|model|stop_sequences|system|temperature|thinking|tool_choice|tools"
+    r"|top_[kp])\b\S*:\s"
+)
+_NOT_THE_ADDRESS = (301, 302, 303, 307, 308, 405)
 _STATUS_OF_KIND = {
     "rate_limit_error": 429,
     "rate_limit_exceeded": 429,
@@ -59,27 +77,48 @@ def failure_of(
     fields of its body, `retry_after` is the header as it came."""
     if status in (401, 403):
         return ProviderUnauthorized(f"the provider does not accept the key ({status})")
-    if status == 402 or code in _NO_MONEY or kind in _NO_MONEY:
+    if status == 402 or {code, kind} & {*_NO_MONEY} or _SAYS_NO_MONEY.search(message):
         return ProviderUnauthorized(f"the account at the provider has no credit left ({status})")
-    if status == 429:
+    if status == 429 and not _TOO_LARGE_FOR_A_MINUTE.search(message):
         return ProviderUnavailable(
-            "the provider asks for fewer requests (429)", retry_after=seconds_of(retry_after)
+            "the provider asks for fewer requests (429)",
+            retry_after=seconds_of(retry_after),
+            is_busy=True,
         )
     if status in (408, 409, 425) or status >= 500:
         return ProviderUnavailable(
             f"the provider is in trouble ({status})", retry_after=seconds_of(retry_after)
         )
-    if status == 413 or _TOO_LARGE.search(f"{kind} {code} {message}"):
-        return RequestTooLarge(f"the request is larger than the provider takes ({status})")
+    if status in (413, 429) or _TOO_LARGE.search(f"{kind} {code} {message}"):
+        return RequestTooLarge(
+            f"the request is larger than the provider takes ({status})",
+            window_tokens=window_named(message),
+        )
     if status == 404:
-        return ProviderRefused("the provider does not know this model or address (404)")
+        return NoSuchModel("the provider does not know this model or address (404)")
+    if status in _NOT_THE_ADDRESS:
+        return ProviderRefused(f"the provider's address is not the right one ({status})")
+    return _refusal(status, code=code, param=param, message=message)
+
+
+def _refusal(status: int, *, code: str, param: str, message: str) -> ProviderRefused:
+    says = f"the provider refused the request ({status})"
+    if status not in (400, 422):
+        return ProviderRefused(says)
     message_index, block_index = named_place(param, message)
     return ProviderRefused(
-        f"the provider refused the request ({status})",
+        says,
         message_index=message_index,
         block_index=block_index,
-        is_of_request=True,
+        is_of_request=message_index is not None or _is_of_content(param, message),
+        is_of_thoughts=_THOUGHTS.search(f"{code} {message}") is not None,
     )
+
+
+def _is_of_content(param: str, message: str) -> bool:
+    """Unless it names a field of the request that holds something else."""
+    field = _FIELD.match(param)
+    return (field is None or field[0] in _OF_CONTENT) and not _OTHER_FIELD.match(message)
 
 
 def failure_in_stream(

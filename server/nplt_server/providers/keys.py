@@ -38,7 +38,9 @@ def read_key(provider: VendorSettings, environ: Mapping[str, str]) -> SecretStr:
         name = standard_variable(provider, "API_KEY")
     key = environ.get(name, "").strip()
     if not key:
-        raise KeyMistake("api_key_env", f"there is no {name} in the environment")
+        # Variables are written in capitals; anything else may be the key itself.
+        told = name if name.isupper() else "variable of that name"
+        raise KeyMistake("api_key_env", f"there is no {told} in the environment")
     return _checked(key, "api_key_env", holder=name)
 
 

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from nplt_server.deltas import ModelOutputDelta, Stopped, UsageReport
 from nplt_server.errors import AnswerCut, ProviderError, ProviderPaused, ProviderUnavailable
 from nplt_server.providers.base import ModelRequest, Provider
-from nplt_server.providers.breaker import Breaker
+from nplt_server.providers.breaker import Admission, Breaker
 from nplt_server.providers.guarding import guarded
 from nplt_server.providers.metrics import ModelMetrics, kind_of
 
@@ -48,52 +48,82 @@ class ProviderLine:
         return aclosing(self._call(request))
 
     async def _call(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
-        begun = self._clock()
-        usage: UsageReport | None = None
-        has_spoken = has_stopped = False
+        try:
+            admission = self.breaker.admit()
+        except ProviderPaused as error:  # it is not asked
+            self.metrics.failures[kind_of(error)] += 1
+            raise
+        call = _Call(self.metrics, admission, clock=self._clock)
         try:
             with guarded(self.id):
-                self.breaker.admit()
-                self.metrics.calls += 1
                 async with self._provider.call_model(request) as deltas:
                     async for delta in deltas:
-                        if isinstance(delta, UsageReport):
-                            usage = delta
-                        elif isinstance(delta, Stopped):
-                            has_stopped = True
-                        elif not has_spoken:
-                            has_spoken = True
-                            self.breaker.spoke()
-                            self.metrics.first_token.add(self._clock() - begun)
+                        call.hear(delta)
                         yield delta
+                call.check_begun()
         except ProviderError as error:
-            self._failed(error)
+            call.failed(error)
             raise
         except BaseException:
-            self.breaker.given_up()
+            admission.given_up()
             raise
         else:
-            self._ended(begun, is_whole=has_stopped)
+            call.ended()
         finally:
-            if usage is not None:
-                self.metrics.count_usage(usage)
+            call.count_usage()
 
-    def _ended(self, begun: float, *, is_whole: bool) -> None:
-        if is_whole:
-            self.breaker.succeeded()
-            self.metrics.whole.add(self._clock() - begun)
+
+class _Call:
+    """What is noted of one call."""
+
+    __slots__ = ("_admission", "_begun", "_clock", "_has_spoken", "_is_whole", "_metrics", "_usage")
+
+    def __init__(
+        self, metrics: ModelMetrics, admission: Admission, *, clock: Callable[[], float]
+    ) -> None:
+        self._metrics = metrics
+        self._admission = admission
+        self._clock = clock
+        self._begun = clock()
+        self._usage: UsageReport | None = None
+        self._has_spoken = self._is_whole = False
+        metrics.calls += 1
+
+    def hear(self, delta: ModelOutputDelta) -> None:
+        if isinstance(delta, UsageReport):
+            self._usage = delta
+        elif isinstance(delta, Stopped):
+            self._is_whole = True
+        elif not self._has_spoken:
+            self._has_spoken = True
+            self._admission.spoke()
+            self._metrics.first_token.add(self._clock() - self._begun)
+
+    def check_begun(self) -> None:
+        """Who hung up before the first word was not there, however politely it did."""
+        if not (self._has_spoken or self._is_whole):
+            raise ProviderUnavailable("the provider ended its answer before it began")
+
+    def ended(self) -> None:
+        if self._is_whole:
+            self._admission.succeeded()
+            self._metrics.whole.add(self._clock() - self._begun)
         else:
             # Told to whoever listens by the lack of an end; here it is a failure.
-            self._failed(AnswerCut())
+            self.failed(AnswerCut())
 
-    def _failed(self, error: ProviderError) -> None:
-        self.metrics.failures[kind_of(error)] += 1
+    def failed(self, error: ProviderError) -> None:
+        self._metrics.failures[kind_of(error)] += 1
         match error:
-            case ProviderPaused():
-                pass  # it was not asked
+            case ProviderUnavailable(is_busy=True, retry_after=None):
+                self._admission.given_up()  # it is well, but how soon it may be asked is not said
             case ProviderUnavailable():
-                self.breaker.failed(retry_after=error.retry_after)
+                self._admission.failed(retry_after=error.retry_after)
             case AnswerCut():
-                self.breaker.failed()
+                self._admission.failed()
             case _:
-                self.breaker.succeeded()
+                self._admission.succeeded()
+
+    def count_usage(self) -> None:
+        if self._usage is not None:
+            self._metrics.count_usage(self._usage)

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 
+import anyio
+
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_server.providers.base import Provider
@@ -117,10 +119,16 @@ class ProviderRouter:
         return iter(self._lines.items())
 
     async def aclose(self) -> None:
-        """When the server stops. One that can't be closed does not keep the others open."""
-        for provider in self._providers:
-            try:
-                await provider.aclose()
-            except Exception as error:
-                # Not its words: a key may be in them.
-                log.warning("%s could not be closed: %s", provider.id, type(error).__name__)
+        """When the server stops: all side by side, for one that hangs, or can't be closed,
+        must not take the time of the others."""
+        async with anyio.create_task_group() as closing:
+            for provider in self._providers:
+                closing.start_soon(_close, provider)
+
+
+async def _close(provider: Provider) -> None:
+    try:
+        await provider.aclose()
+    except Exception as error:
+        # Not its words: a key may be in them.
+        log.warning("%s could not be closed: %s", provider.id, type(error).__name__)

@@ -12,6 +12,7 @@ from tests.server.household import Clock, make_household
 from tests.server.stage import Stage
 
 from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.thinking import Thinking
 from nplt_server.providers.anthropic.provider import AnthropicProvider
 from nplt_server.providers.base import Provider
 from nplt_server.providers.openai.chat_render import ChatDialect
@@ -21,6 +22,7 @@ from nplt_server.providers.openai.responses_render import ResponsesDialect
 from nplt_server.testing.vendors.answers import Answer, ApiName, Call, say
 from nplt_server.testing.vendors.emulator import Emulator
 from nplt_server.testing.vendors.rejections import Rejection
+from nplt_server.tools.base import Tool
 from nplt_storage.facts.entries import Entry, ModelInputEntry, ModelOutputEntry
 from nplt_storage.memory import MemoryStore
 
@@ -70,7 +72,13 @@ async def provider_for(api: ApiName, vendors: Emulator) -> AsyncIterator[Provide
 
 
 @asynccontextmanager
-async def conversation_with(entries: Sequence[Entry], provider: Provider) -> AsyncIterator[Stage]:
+async def conversation_with(
+    entries: Sequence[Entry],
+    provider: Provider,
+    *,
+    thinking: Thinking | None = None,
+    tools: tuple[Tool, ...] | None = None,
+) -> AsyncIterator[Stage]:
     """What stands in the record is never judged: it happened."""
     clock = Clock()
     store = MemoryStore(clock)
@@ -79,7 +87,10 @@ async def conversation_with(entries: Sequence[Entry], provider: Provider) -> Asy
         await record.append(replace(entry, seq=number, id=f"e{number}", timestamp=clock()))
     await record.close()
     async with anyio.create_task_group() as tasks:
-        house = make_household(tasks, provider, store=store)
+        allowed = tuple(tool.description.name for tool in tools or ())
+        house = make_household(
+            tasks, provider, store=store, thinking=thinking, tools=tools, allowed=allowed
+        )
         yield Stage(
             Conversation(
                 "s1",

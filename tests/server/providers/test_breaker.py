@@ -13,6 +13,7 @@ from nplt_server.providers.breaker import (
     FAILURES_MAX,
     OPEN_SECONDS,
     OPEN_SECONDS_MAX,
+    Admission,
     Breaker,
 )
 
@@ -26,8 +27,7 @@ class Fuse:
 
     def fails(self, times: int = 1, *, retry_after: float | None = None) -> None:
         for _ in range(times):
-            self.breaker.admit()
-            self.breaker.failed(retry_after=retry_after)
+            self.breaker.admit().failed(retry_after=retry_after)
 
     def refuses(self) -> float:
         with pytest.raises(ProviderPaused) as caught:
@@ -56,7 +56,7 @@ def test_five_in_a_row_open_it_for_half_a_minute(fuse: Fuse) -> None:
 
 def test_an_answer_in_between_begins_the_count_anew(fuse: Fuse) -> None:
     fuse.fails(FAILURES_MAX - 1)
-    fuse.breaker.succeeded()
+    fuse.breaker.admit().succeeded()
     fuse.fails(FAILURES_MAX - 1)
     assert fuse.breaker.state == "closed"
 
@@ -64,9 +64,9 @@ def test_an_answer_in_between_begins_the_count_anew(fuse: Fuse) -> None:
 def test_then_one_call_is_let_through_and_no_other(fuse: Fuse) -> None:
     fuse.fails(FAILURES_MAX)
     fuse.now += OPEN_SECONDS
-    fuse.breaker.admit()
+    probe = fuse.breaker.admit()
     assert fuse.refuses() > 0
-    fuse.breaker.succeeded()
+    probe.succeeded()
     fuse.breaker.admit()
     assert fuse.breaker.state == "closed"
 
@@ -85,26 +85,47 @@ def test_if_that_fails_too_it_stays_open_twice_as_long_up_to_five_minutes(fuse: 
 def test_once_that_is_being_answered_others_are_let_through_too(fuse: Fuse) -> None:
     fuse.fails(FAILURES_MAX)
     fuse.now += OPEN_SECONDS
-    fuse.breaker.admit()
-    fuse.breaker.spoke()
+    fuse.breaker.admit().spoke()
     fuse.breaker.admit()
 
 
 def test_but_if_its_answer_breaks_off_it_is_open_again(fuse: Fuse) -> None:
     fuse.fails(FAILURES_MAX)
     fuse.now += OPEN_SECONDS
-    fuse.breaker.admit()
-    fuse.breaker.spoke()
-    fuse.breaker.failed()
+    probe = fuse.breaker.admit()
+    probe.spoke()
+    probe.failed()
     assert fuse.refuses() == OPEN_SECONDS
 
 
 def test_who_goes_away_before_it_is_known_lets_the_next_one_try(fuse: Fuse) -> None:
     fuse.fails(FAILURES_MAX)
     fuse.now += OPEN_SECONDS
+    fuse.breaker.admit().given_up()
     fuse.breaker.admit()
-    fuse.breaker.given_up()
-    fuse.breaker.admit()
+
+
+def test_a_call_from_before_it_opened_does_not_speak_for_the_one_that_finds_out(
+    fuse: Fuse,
+) -> None:
+    given_up, broken = fuse.breaker.admit(), fuse.breaker.admit()
+    fuse.fails(FAILURES_MAX)
+    fuse.now += OPEN_SECONDS
+    probe = fuse.breaker.admit()
+    given_up.given_up()
+    assert fuse.refuses() > 0
+    broken.failed()
+    assert fuse.breaker.state == "half_open"
+    assert fuse.refuses() > 0
+    probe.failed()
+    assert fuse.refuses() == 2 * OPEN_SECONDS
+
+
+def test_but_if_it_is_answered_after_all_the_provider_is_well(fuse: Fuse) -> None:
+    early = fuse.breaker.admit()
+    fuse.fails(FAILURES_MAX)
+    early.spoke()
+    assert fuse.breaker.state == "closed"
 
 
 def test_who_says_when_it_is_back_is_alive(fuse: Fuse) -> None:
@@ -125,26 +146,32 @@ def test_however_long_it_asks_for_it_is_tried_after_five_minutes(fuse: Fuse) -> 
 
 
 @given(
-    st.lists(st.sampled_from(["call", "speak", "answer", "fail", "leave", "later"]), max_size=60)
+    st.lists(
+        st.tuples(
+            st.sampled_from(["call", "speak", "answer", "fail", "leave", "later"]),
+            st.integers(0, 7),
+        ),
+        max_size=60,
+    )
 )
-def test_whatever_happens_somebody_is_let_through_again_in_time(events: list[str]) -> None:
+def test_whatever_happens_somebody_is_let_through_again_in_time(
+    events: list[tuple[str, int]],
+) -> None:
     fuse = Fuse()
-    for event in events:
-        match event:
-            case "call":
-                with suppress(ProviderPaused):
-                    fuse.breaker.admit()
-                assert fuse.breaker.seconds_left <= OPEN_SECONDS_MAX
-            case "speak":
-                fuse.breaker.spoke()
-            case "answer":
-                fuse.breaker.succeeded()
-            case "fail":
-                fuse.breaker.failed()
-            case "leave":
-                fuse.breaker.given_up()
-            case _:
-                fuse.now += 7.0
-    fuse.breaker.given_up()  # whoever was let through is gone by then
+    under_way: list[Admission] = []
+    for event, which in events:
+        if event == "call":
+            with suppress(ProviderPaused):
+                under_way.append(fuse.breaker.admit())
+            assert fuse.breaker.seconds_left <= OPEN_SECONDS_MAX
+        elif event == "later":
+            fuse.now += 7.0
+        elif under_way and event == "speak":
+            under_way[which % len(under_way)].spoke()
+        elif under_way:
+            call = under_way.pop(which % len(under_way))
+            {"answer": call.succeeded, "fail": call.failed, "leave": call.given_up}[event]()
+    for call in under_way:  # whoever was let through is gone by then
+        call.given_up()
     fuse.now += OPEN_SECONDS_MAX
     fuse.breaker.admit()

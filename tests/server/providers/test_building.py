@@ -13,8 +13,11 @@ import pytest
 from nplt_server.context import ModelInputMessage
 from nplt_server.deltas import TextPiece
 from nplt_server.errors import ConfigurationError, ProviderRefused, ProviderUnavailable
+from nplt_server.provider_settings import LocalSettings
 from nplt_server.providers.base import ModelRequest
-from nplt_server.providers.building import build_router
+from nplt_server.providers.building import ProviderBuilder, build_router
+from nplt_server.providers.local.provider import LocalProvider
+from nplt_server.providers.patience import Patience
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.settings import Settings
 from nplt_server.testing.vendors.emulator import Emulator, emulator
@@ -38,9 +41,15 @@ async def routing(environ: Mapping[str, str], **settings: Any) -> AsyncIterator[
         await router.aclose()
 
 
-async def answer(router: ProviderRouter, model: str) -> str:
+async def answer(
+    router: ProviderRouter, model: str, *, answer_tokens_max: int | None = None
+) -> str:
     provider, invocation = router.route(model)
-    asked = ModelRequest(invocation=invocation, context=(ModelInputMessage(content="hi", seq=1),))
+    asked = ModelRequest(
+        invocation=invocation,
+        context=(ModelInputMessage(content="hi", seq=1),),
+        answer_tokens_max=answer_tokens_max,
+    )
     async with provider.call_model(asked) as deltas:
         return "".join([each.text async for each in deltas if isinstance(each, TextPiece)])
 
@@ -125,6 +134,48 @@ def test_the_api_is_the_one_a_server_is_likely_to_speak(
     settings = Settings.model_validate({"providers": [{"type": "openai", **said}]})
     router = build_router(settings, {"OPENAI_API_KEY": KEY})
     assert router.route(router.default_model)[1].specification == specification
+
+
+async def test_a_server_that_differs_is_spoken_to_as_it_wants(vendors: Emulator) -> None:
+    provider = {
+        "type": "openai",
+        "base_url": vendors.openai_url,
+        "api_key_env": "K",
+        "models": ["gpt-4.1"],
+        "tokens_field": "max_tokens",
+    }
+    async with routing({"K": KEY}, providers=[provider]) as router:
+        assert await answer(router, "openai/gpt-4.1", answer_tokens_max=100)
+    (asked,) = vendors.received
+    assert isinstance(asked.body, dict)
+    assert asked.body["max_tokens"] == 100
+    assert "max_completion_tokens" not in asked.body
+
+
+async def test_reasoning_is_summarized_where_the_settings_say_so(vendors: Emulator) -> None:
+    provider = {
+        "type": "openai",
+        "base_url": vendors.openai_url,
+        "api_key_env": "K",
+        "api": "responses",
+        "models": ["gpt-5.2"],
+        "summarizes_reasoning": True,
+    }
+    async with routing({"K": KEY}, providers=[provider]) as router:
+        assert await answer(router, "openai/gpt-5.2")
+    (asked,) = vendors.received
+    assert isinstance(asked.body, dict)
+    assert asked.body["reasoning"] == {"summary": "auto"}
+
+
+def test_the_local_model_has_the_window_and_the_time_of_the_settings() -> None:
+    settings = Settings.model_validate({"models": {"local/smollm2": {"context_tokens": 8192}}})
+    patience = Patience(first_token_seconds=7)
+    builder = ProviderBuilder(environ={}, models=settings.models, patience=patience)
+    local = builder.build(LocalSettings())
+    assert isinstance(local, LocalProvider)
+    assert local.keeper.order.window_tokens == 8192
+    assert local.patience == patience
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])

@@ -21,13 +21,18 @@ from tests.server.providers.contract_stages import LocalStage
 from tests.support.llama import speech
 from tests.support.llama.server import llama_server
 
-from nplt_server.accumulator import parse_tool_call
-from nplt_server.context import ModelInputMessage, ModelOutputMessage, ToolResultsMessage
+from nplt_server.context import (
+    ModelInputMessage,
+    ModelOutputMessage,
+    SystemMessage,
+    ToolResultsMessage,
+)
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers.local import engine, installed
-from nplt_server.providers.local.plain import without_tools
+from nplt_server.providers.local.plain import in_plain_words
 from nplt_server.providers.local.provider import LocalProvider
 from nplt_server.providers.openai.chat_render import ChatDialect
+from nplt_server.spelled_calls import parse_tool_call
 from nplt_storage.facts.tool_calls import ToolCallResult
 
 SENTENCE = speech.spoken(speech.SENTENCE)
@@ -220,13 +225,21 @@ def test_it_is_shown_what_tools_of_others_gave_and_no_calls() -> None:
         ModelInputMessage(content="thank you", seq=5),
     )
     asked = replace(request(LocalStage(LocalProvider(), 0), Scene(), PAINT), context=context)
-    body = ChatDialect().render(without_tools(asked)).body
+    body = ChatDialect().render(in_plain_words(asked)).body
     assert "tools" not in body
     assert body["messages"] == [
+        {"role": "system", "content": "You are a helpful assistant."},
         {"role": "user", "content": "what colour is it?\n\nit is grey\n\n[LiveScreen]\nnotes"},
         {"role": "assistant", "content": "Grey."},
         {"role": "user", "content": "thank you"},
     ]
+
+
+def test_an_instruction_stands_alone() -> None:
+    told = SystemMessage(instruction="You are a pirate.")
+    context = (told, ModelInputMessage(content="who are you?", seq=1))
+    asked = replace(request(LocalStage(LocalProvider(), 0), Scene(), PAINT), context=context)
+    assert in_plain_words(asked).context == context
 
 
 def test_looking_for_it_loads_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

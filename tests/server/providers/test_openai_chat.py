@@ -202,7 +202,15 @@ def test_a_refusal_is_text_and_a_reason_to_stop() -> None:
 
 @pytest.mark.parametrize(
     ("told", "reason"),
-    [("stop", "end"), ("length", "length"), ("content_filter", "content_filter"), ("eos", "eos")],
+    [
+        ("stop", "end"),
+        ("length", "length"),
+        ("content_filter", "content_filter"),
+        ("eos", "end"),
+        ("tool_use", "tool_calls"),
+        ("model_length", "length"),
+        ("bored", "bored"),
+    ],
 )
 def test_reasons_to_stop_have_names_of_our_own_or_keep_theirs(told: str, reason: str) -> None:
     assert parsed(CHAT, _chunk(told), DONE) == [Stopped(reason=reason)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nplt_server.errors import (
+    NoSuchModel,
     ProviderError,
     ProviderRefused,
     ProviderUnauthorized,
@@ -26,7 +27,7 @@ from nplt_server.providers.failures import (
         (401, ProviderUnauthorized),
         (402, ProviderUnauthorized),
         (403, ProviderUnauthorized),
-        (404, ProviderRefused),
+        (404, NoSuchModel),
         (408, ProviderUnavailable),
         (413, RequestTooLarge),
         (422, ProviderRefused),
@@ -42,6 +43,56 @@ def test_a_status_says_who_acts_next(status: int, kind: type[ProviderError]) -> 
 
 def test_a_429_for_want_of_money_is_the_operators() -> None:
     assert isinstance(failure_of(429, code="insufficient_quota"), ProviderUnauthorized)
+
+
+def test_so_is_anthropics_400_that_says_so() -> None:
+    words = "Your credit balance is too low to access the Anthropic API."
+    assert isinstance(failure_of(400, message=words), ProviderUnauthorized)
+
+
+def test_a_429_for_one_request_that_is_too_large_is_not_waited_for() -> None:
+    words = "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 52123."
+    assert isinstance(failure_of(429, kind="tokens", message=words), RequestTooLarge)
+
+
+@pytest.mark.parametrize(
+    ("status", "param", "message", "is_of_request"),
+    [
+        (400, "", "Bad request.", True),
+        (422, "", "", True),
+        (400, "messages", "", True),
+        (400, "", "messages.3.content: no", True),
+        (400, "tools[0].function.parameters", "Invalid schema for function 'x'", False),
+        (400, "reasoning_effort", "Invalid value: 'max'", False),
+        (400, "", "tools.0.custom.input_schema: no", False),
+        (400, "", "max_tokens: 9 > 8", False),
+        (301, "", "", False),
+        (405, "", "", False),
+        (418, "messages[3]", "", False),
+    ],
+)
+def test_only_what_was_said_can_be_refused_for_what_it_says(
+    status: int, param: str, message: str, is_of_request: bool
+) -> None:
+    failure = failure_of(status, param=param, message=message)
+    assert isinstance(failure, ProviderRefused)
+    assert failure.is_of_request == is_of_request
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("invalid_encrypted_content", "The encrypted content gAAA could not be verified."),
+        ("", "messages.1.content.0: Invalid `signature` in `thinking` block"),
+        ("", "messages.1.content.0: `thinking` or `redacted_thinking` blocks cannot be modified."),
+    ],
+)
+def test_sealed_thoughts_that_are_not_taken_are_known_by_their_words(
+    code: str, message: str
+) -> None:
+    failure = failure_of(400, code=code, message=message)
+    assert isinstance(failure, ProviderRefused)
+    assert failure.is_of_thoughts
 
 
 @pytest.mark.parametrize(

@@ -246,14 +246,30 @@ async def test_a_refusal_that_names_a_message_names_its_entry(
     assert caught.value.entry_seqs == (42,)
 
 
-@pytest.mark.parametrize("words", ["No result for own-1.", "Item 'rs_1' can't be verified."])
+def refusal() -> ProviderRefused:
+    return ProviderRefused("no", is_of_request=True)
+
+
+@pytest.mark.parametrize(
+    "words", ["No tool output found for call call_own1.", "Item 'rs_12345' can't be verified."]
+)
 def test_a_refusal_that_names_an_id_names_its_entry(words: str) -> None:
-    sent = Rendered(body={"input": [{}, {"id": "rs_1"}, {"call_id": "own-1"}]}, seqs=((1,),) * 3)
-    chat = Rendered(body={"messages": [{"tool_calls": [{"id": "own-1"}]}]}, seqs=((1,),))
-    assert with_entries(ProviderRefused("no"), words, sent).entry_seqs == (1,)
-    named = with_entries(ProviderRefused("no"), "own-1", chat)
+    sent = Rendered(
+        body={"input": [{}, {"id": "rs_12345"}, {"call_id": "call_own1"}]}, seqs=((), (1,), (1,))
+    )
+    chat = Rendered(body={"messages": [{"tool_calls": [{"id": "call_own1"}]}]}, seqs=((1,),))
+    assert with_entries(refusal(), words, sent).entry_seqs == (1,)
+    named = with_entries(refusal(), "call_own1", chat)
     assert (named.entry_seqs, named.message_index) == ((1,), 0)
-    assert with_entries(ProviderRefused("no"), "Something else.", sent).message_index is None
+    assert with_entries(refusal(), "Something else.", sent).message_index is None
+    assert with_entries(ProviderRefused("no such model"), words, sent).message_index is None
+
+
+@pytest.mark.parametrize("own_id", ["a", "1", "schema", "function", "call_1", "call_own"])
+def test_no_entry_is_named_by_what_only_looks_like_its_id(own_id: str) -> None:
+    sent = Rendered(body={"messages": [{"tool_call_id": own_id}]}, seqs=((1,),))
+    words = "Invalid schema for function 'a1': array schema missing items (call_own17)."
+    assert with_entries(refusal(), words, sent).entry_seqs == ()
 
 
 async def test_a_connection_is_used_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 from tests.server.providers.openai_stage import (
     PLAIN,
@@ -18,7 +19,10 @@ from tests.server.providers.openai_stage import (
 from nplt_server.context import ModelInputMessage, ModelOutputMessage
 from nplt_server.deltas import OpaquePiece, Stopped, TextPiece, UsageReport
 from nplt_server.errors import ProviderRefused, ProviderUnavailable
+from nplt_server.providers.openai.answer_clock import AnswerClock
+from nplt_server.providers.openai.responses_parse import ResponsesParser
 from nplt_server.providers.openai.responses_render import ResponsesDialect
+from nplt_server.providers.patience import Patience
 from nplt_server.testing.vendors.answers import Refusal, Text, Thinking, ToolCall, Unheard
 from nplt_storage.facts.entries import OutputPart
 
@@ -281,3 +285,28 @@ def test_an_event_nobody_knows_is_passed_over() -> None:
 def test_done_of_the_other_api_ends_nothing() -> None:
     delta = {"type": "response.output_text.delta", "delta": "x"}
     assert parsed(RESPONSES, delta, b"[DONE]") == [TextPiece(text="x")]
+
+
+@pytest.mark.parametrize("index", [[], {}, [0]])
+@pytest.mark.parametrize("kind", ["response.output_item.added", "response.output_item.done"])
+def test_a_place_that_is_no_number_can_not_be_read(kind: str, index: object) -> None:
+    with pytest.raises(ProviderUnavailable, match="can't be read"):
+        parsed(RESPONSES, {"type": kind, "output_index": index, "item": ITEM})
+
+
+def test_who_thinks_is_given_time_again_and_again_but_only_once_to_begin() -> None:
+    parser = ResponsesParser({})
+    clock = AnswerClock(Patience(first_token_seconds=120.0, gap_seconds=60.0), parser, now=0.0)
+    parser.feed(orjson.dumps({"type": "response.in_progress"}))
+    assert clock.deadline(100.0) == 120.0
+    thought = {"type": "reasoning", "id": "rs_1", "summary": []}
+    parser.feed(orjson.dumps({"type": "response.output_item.added", "item": thought}))
+    assert clock.deadline(100.0) == 220.0
+    assert clock.deadline(219.0) == 339.0
+    assert not parser.has_spoken
+    parser.feed(orjson.dumps({"type": "response.output_item.done", "item": thought}))
+    assert clock.deadline(300.0) == 360.0
+    assert not parser.has_spoken
+    parser.feed(orjson.dumps({"type": "response.output_text.delta", "delta": "so"}))
+    assert clock.deadline(310.0) == 370.0
+    assert parser.has_spoken

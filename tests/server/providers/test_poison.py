@@ -22,16 +22,20 @@ from nplt_server.providers.base import Provider
 from nplt_server.testing.vendors.answers import ApiName, echo
 from nplt_server.testing.vendors.emulator import Emulator, Limits, emulator
 from nplt_server.testing.vendors.models import ClaudeModel, GptModel
+from nplt_server.widgets.todo_list import TodoList
 from nplt_storage.facts.entries import (
+    CompactionEntry,
     Entry,
     EpochEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
+    NotebookEntry,
     OutputPart,
     QuarantineEntry,
     SystemInstructionEntry,
     ToolResultsEntry,
     UnknownEntry,
+    WidgetEntry,
 )
 from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult, ToolStatus
 
@@ -82,6 +86,7 @@ THOUGHT = ModelOutputEntry(
 )
 LONG, FINE = "word " * 2_000, ModelOutputEntry(content="fine")
 LONG_ID = "call_" + "x" * 300
+LIST = TodoList().with_added([MARKER]).as_state()
 KINDS: dict[str, list[Entry]] = {
     "a call without its result": used(call()),
     "a result without its call": turn(2, "hm", ToolResultsEntry(results=(result(),))),
@@ -104,6 +109,9 @@ KINDS: dict[str, list[Entry]] = {
     "a prompt that is refused": turn(2, MARKER, ModelOutputEntry(content="oh")),
     "an answer that is refused": turn(2, "well?", ModelOutputEntry(content=MARKER)),
     "a result that is refused": used(call(), results=(result(said=MARKER),)),
+    "a notebook that is refused": [NotebookEntry(content=MARKER)],
+    "a list that is refused": [WidgetEntry(widget="todo", state=LIST)],
+    "a summary that is refused": [CompactionEntry(content=MARKER, from_seq=1, through_seq=2)],
     "arguments that are refused": used(call(raw=f'{{"at": "{MARKER}"}}'), results=(result(),)),
 }
 

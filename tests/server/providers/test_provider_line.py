@@ -91,6 +91,7 @@ async def cut(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         (failing(ProviderUnavailable("slow", timed_out=True)), "timed_out", True),
         (cut, "cut", True),
         (failing(ProviderUnavailable("busy", retry_after=3)), "unavailable", False),
+        (failing(ProviderUnavailable("429", is_busy=True)), "unavailable", False),
         (failing(ProviderUnauthorized("key")), "unauthorized", False),
         (failing(ProviderRefused("no")), "refused", False),
         (failing(RequestTooLarge("much")), "too_large", False),
@@ -159,3 +160,15 @@ def test_what_took_longer_than_all_edges_is_counted_too() -> None:
     durations = Durations()
     durations.add(BUCKET_SECONDS[-1] + 1)
     assert durations.as_json()["buckets"] == {"more": 1}
+
+
+async def test_who_asks_for_fewer_requests_is_in_good_health() -> None:
+    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        raise ProviderUnavailable("fewer, please (429)", is_busy=True)
+        yield
+
+    meter = Meter(model)
+    for _ in range(FAILURES_MAX + 1):
+        with pytest.raises(ProviderUnavailable):
+            await meter.calls()
+    assert meter.line.breaker.state == "closed"

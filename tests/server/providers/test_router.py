@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from nplt_protocol.errors import RequestError
@@ -85,7 +86,7 @@ def test_a_provider_that_is_down_does_not_stand_in_for_itself() -> None:
 def test_nor_does_one_that_is_left_alone() -> None:
     known = router(fallback=("b/large", "c/large"))
     for _ in range(FAILURES_MAX):
-        known.breakers["b"].failed()
+        known.breakers["b"].admit().failed()
     assert known.instead_of(["a/large"]) == "c/large"
 
 
@@ -97,3 +98,24 @@ async def test_one_that_can_not_be_closed_keeps_no_other_open(
     assert other.is_closed
     assert "stuck" in caplog.text
     assert "key" not in caplog.text
+
+
+async def test_one_that_hangs_takes_the_time_of_no_other() -> None:
+    class Hanging(Closable):
+        async def aclose(self) -> None:
+            await other.closed.wait()
+            await anyio.sleep_forever()
+
+    class Telling(Closable):
+        closed = anyio.Event()
+
+        async def aclose(self) -> None:
+            self.closed.set()
+
+    other = Telling("other", "m")
+    with anyio.move_on_after(60) as in_time:
+        async with anyio.create_task_group() as stopping:
+            stopping.start_soon(ProviderRouter([Hanging("hanging", "m"), other]).aclose)
+            await other.closed.wait()
+            stopping.cancel_scope.cancel()
+    assert not in_time.cancelled_caught

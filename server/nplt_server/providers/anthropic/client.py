@@ -8,6 +8,7 @@ they quote requests, and may quote a key.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +21,7 @@ from nplt_server.providers.addresses import is_on_this_machine
 from nplt_server.providers.anthropic.wire import Json
 from nplt_server.providers.failures import failure_of, failure_of_transport, too_slow
 from nplt_server.providers.patience import Patience
+from nplt_server.providers.silence import SilenceWatch
 
 if TYPE_CHECKING:
     import anthropic
@@ -60,24 +62,20 @@ class MessagesClient:
     ) -> AsyncGenerator[bytes, None]:
         """The bytes of the answer as they come."""
         sdk = await self._opened()
-        first_by = anyio.current_time() + self._patience.first_token_seconds
+        watch, now = SilenceWatch(), asyncio.get_running_loop().time
+        first_by = now() + self._patience.first_token_seconds
         try:
-            with anyio.fail_after(self._patience.first_token_seconds):
+            with watch.until(first_by):
                 response = await self._asked(sdk, body, betas)
         except Exception as error:
+            watch.close()
             raise _translated(error, before_first_token=True) from None
         try:
             async with aclosing(_bytes_of(response)) as chunks:
-                while not progress.has_begun:
-                    with anyio.fail_after(first_by - anyio.current_time()):
-                        chunk = await anext(chunks, None)
-                    if chunk is None:
-                        return
-                    yield chunk
-                # From here on the HTTP library watches the gaps: a scope of our own
-                # around every read costs more than all the rest of it.
                 while not progress.is_done:
-                    chunk = await anext(chunks, None)
+                    gap_by = now() + self._patience.gap_seconds
+                    with watch.until(gap_by if progress.has_begun else first_by):
+                        chunk = await anext(chunks, None)
                     if chunk is None:
                         return
                     yield chunk
@@ -86,6 +84,7 @@ class MessagesClient:
         except Exception as error:
             raise _translated(error, before_first_token=not progress.has_begun) from None
         finally:
+            watch.close()
             with anyio.move_on_after(_FAREWELL_SECONDS, shield=True):
                 await response.aclose()
 
@@ -106,10 +105,7 @@ class MessagesClient:
             extra_body=body,
             extra_headers={"anthropic-beta": ",".join(betas)} if betas else None,
         )
-        response = (await asking.__aenter__()).http_response
-        # Looked up again when the body is read: from here on it is the gap that counts.
-        response.request.extensions["timeout"]["read"] = self._patience.gap_seconds
-        return response
+        return (await asking.__aenter__()).http_response
 
     async def _opened(self) -> anthropic.AsyncAnthropic:
         async with self._opening:
@@ -124,8 +120,10 @@ class MessagesClient:
         import anthropic
         import httpx2
 
-        connect, first = self._patience.connect_seconds, self._patience.first_token_seconds
-        times = httpx2.Timeout(first, connect=connect, pool=connect)
+        connect = self._patience.connect_seconds
+        # How long an answer may be waited for is watched here: the HTTP library knows
+        # nothing of first words.
+        times = httpx2.Timeout(None, connect=connect, pool=connect)
         # No certificates are loaded where none can be asked for: nothing is redirected.
         plain = self._base_url.startswith("http://")
         sdk = anthropic.AsyncAnthropic(

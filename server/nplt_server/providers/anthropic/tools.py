@@ -10,12 +10,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-import orjson
-
 from nplt_server.clean_text import clean_text
 from nplt_server.providers.anthropic.wire import Json
 from nplt_server.providers.compiling import VendorRules
 from nplt_server.providers.compiling.names import fitting_tool_name
+from nplt_server.providers.compiling.schemas import in_words, well_formed
 from nplt_server.tools.base import ToolDescription
 
 _PROPERTY_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
@@ -52,10 +51,9 @@ def bygone_tools(names: Iterable[str]) -> list[Json]:
 
 def _rendered(tool: ToolDescription, name: str) -> Json:
     description = clean_text(tool.description)
-    schema: Json = {**tool.parameters, "type": "object"}
+    schema: Json = {**well_formed(tool.parameters), "type": "object"}
     if not _is_accepted(schema):
-        told = orjson.dumps(tool.parameters).decode()
-        description += f"\n\nThe arguments are an object that fits this JSON Schema: {told}"
+        description += f"\n\n{in_words(tool.parameters)}"
         schema = {"type": "object"}
     rendered: Json = {"name": name, "input_schema": schema}
     if description.strip():

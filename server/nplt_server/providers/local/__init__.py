@@ -2,7 +2,7 @@
 
     installed   whether the extra is there, and where the model's file is
     provider    the port: it speaks as OpenAI's chat does, to the process
-    plain       the conversation without tools, which it knows nothing of
+    plain       the conversation as it can follow it: without tools, of which it knows nothing
     keeper      one process, started when it is first needed and again when it died
     engine      a process that runs, and how it is asked to go
     child       what runs in it: llama.cpp's own server, for nobody but its parent

@@ -10,8 +10,11 @@ from nplt_server.providers.model_facts import ModelFacts
 
 MODEL: Final = "smollm2"
 FACTS: Final = ModelFacts(context_tokens=4096, output_tokens=1024, takes_tools=False)
-"""The model knows a window of 8,192. It reads hardly faster than it writes, a hundred tokens
+"""The model knows a larger window (below). It reads hardly faster than it writes, a hundred tokens
 a second or so: with half of the window nobody waits a minute, and two share the memory."""
+
+WINDOW_TOKENS_MAX: Final = 8192
+"""What it was trained with."""
 
 
 def local_is_installed() -> bool:

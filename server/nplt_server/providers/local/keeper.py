@@ -15,7 +15,7 @@ from nplt_server.providers.local.engine import Engine, EngineOrder, start_engine
 
 class EngineKeeper:
     def __init__(self, order: EngineOrder) -> None:
-        self._order = order
+        self.order = order
         self._engine: Engine | None = None
         self._starting: asyncio.Task[Engine] | None = None
         self._is_closed = False
@@ -51,5 +51,5 @@ class EngineKeeper:
         gone, self._engine = self._engine, None
         if gone is not None:
             await gone.leave()
-        self._engine = await start_engine(self._order)
+        self._engine = await start_engine(self.order)
         return self._engine

@@ -17,13 +17,15 @@ from nplt_server.providers.base import ModelRequest
 from nplt_server.providers.local.engine import Engine, EngineOrder
 from nplt_server.providers.local.installed import FACTS, MODEL, installed_model
 from nplt_server.providers.local.keeper import EngineKeeper
-from nplt_server.providers.local.plain import without_tools
+from nplt_server.providers.local.plain import in_plain_words
 from nplt_server.providers.openai.chat_render import ChatDialect
 from nplt_server.providers.openai.client import OpenAIClient
 from nplt_server.providers.openai.provider import OpenAIProvider
 from nplt_server.providers.patience import Patience
 
 _DIALECT = ChatDialect()
+_ONE_CALL = {"Connection": "close"}
+"""Its server ends connections it said it would keep, now and then before an answer."""
 
 
 class LocalProvider:
@@ -35,14 +37,15 @@ class LocalProvider:
         provider_id: str = "local",
         *,
         file: Path | None = None,
+        window_tokens: int | None = None,
         patience: Patience | None = None,
     ) -> None:
         """`file`: the model, if it is not the one that was installed."""
         self.id = provider_id
-        self._patience = patience
+        self.patience = patience
         file = file or installed_model() or Path(f"{MODEL}.gguf")
         self.keeper = EngineKeeper(
-            EngineOrder(file=file, name=MODEL, window_tokens=FACTS.context_tokens)
+            EngineOrder(file=file, name=MODEL, window_tokens=window_tokens or FACTS.context_tokens)
         )
         self._spoken_to: Engine | None = None
         self._speaking: OpenAIProvider | None = None
@@ -50,7 +53,7 @@ class LocalProvider:
     def call_model(
         self, request: ModelRequest
     ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
-        return aclosing(self._answer(without_tools(request)))
+        return aclosing(self._answer(in_plain_words(request)))
 
     async def aclose(self) -> None:
         if self._speaking is not None:
@@ -75,7 +78,10 @@ class LocalProvider:
         if self._speaking is None or self._spoken_to is not engine:
             before = self._speaking
             client = OpenAIClient(
-                api_key=engine.key, base_url=f"{engine.address}/v1", patience=self._patience
+                api_key=engine.key,
+                base_url=f"{engine.address}/v1",
+                headers=_ONE_CALL,
+                patience=self.patience,
             )
             self._speaking = speaking = OpenAIProvider(
                 self.id, client, dialect=_DIALECT, models=self.models

@@ -1,11 +1,13 @@
 """Which entries of the history a refusal is about.
 
-A refusal names a message by its place, or an item or call by its id. A result is a
+A refusal names a message by its place, or an item or a call by its id. A result is a
 message of its own there, and so blamed alone; what the user said between two answers is
 one.
 """
 
 from __future__ import annotations
+
+import re
 
 from nplt_protocol.json_values import JsonValue
 from nplt_server.errors import ProviderRefused
@@ -13,6 +15,8 @@ from nplt_server.providers.compiling import UserStep
 from nplt_server.providers.openai.dialect import Rendered
 
 _IDS = ("id", "call_id", "tool_call_id")
+_ID = re.compile(r"(?=[\w-]*\d)[\w-]{8,}")
+"""As a whole. What is shorter or has no digit is as likely a word of the provider's own."""
 
 
 def seqs_of_heard(step: UserStep) -> list[tuple[int, ...]]:
@@ -25,7 +29,7 @@ def seqs_of_heard(step: UserStep) -> list[tuple[int, ...]]:
 
 def with_entries(refusal: ProviderRefused, words: str, rendered: Rendered) -> ProviderRefused:
     index = refusal.message_index
-    if index is None:
+    if index is None and refusal.is_of_request:
         index = _place_by_id(words, rendered)
     if index is None or index >= len(rendered.seqs):
         return refusal
@@ -37,8 +41,9 @@ def _place_by_id(words: str, rendered: Rendered) -> int | None:
     messages = rendered.body.get("input") or rendered.body.get("messages")
     if not isinstance(messages, list):
         return None
+    told = set(_ID.findall(words))
     for place, message in enumerate(messages):
-        if any(each in words for each in _ids_of(message)):
+        if not told.isdisjoint(_ids_of(message)):
             return place
     return None
 

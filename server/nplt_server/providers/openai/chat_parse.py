@@ -26,7 +26,17 @@ from nplt_server.providers.sse import json_object_of
 
 REASONING_FIELD = "reasoning_field"
 _DONE = b"[DONE]"
-_STOP_REASONS = {"stop": "end", "function_call": "tool_calls"}
+_STOP_REASONS = {
+    "stop": "end",
+    "function_call": "tool_calls",
+    # Of servers that speak this API with words of their own.
+    "eos": "end",
+    "eos_token": "end",
+    "stop_sequence": "end",
+    "end_turn": "end",
+    "tool_use": "tool_calls",
+    "model_length": "length",
+}
 
 
 class ChatParser:
@@ -38,6 +48,8 @@ class ChatParser:
         self._refused = False
         self._reason: str | None = None
         self.has_spoken = False
+        self.is_thinking = False
+        """There is no word for it here: whoever thinks says so, or nothing."""
         self.is_done = False
 
     def feed(self, data: bytes) -> list[ModelOutputDelta]:

@@ -11,9 +11,9 @@ Nothing of its exceptions goes further: they hold the request, and so the key.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 import anyio
 import anyio.to_thread
@@ -22,9 +22,11 @@ from nplt_server.deltas import ModelOutputDelta
 from nplt_server.errors import ConfigurationError, ProviderError, ProviderRefused
 from nplt_server.providers.addresses import is_on_this_machine
 from nplt_server.providers.failures import failure_of, failure_of_transport, too_slow
+from nplt_server.providers.openai.answer_clock import AnswerClock
 from nplt_server.providers.openai.blame import with_entries
 from nplt_server.providers.openai.dialect import AnswerParser, ApiPath, Rendered
 from nplt_server.providers.patience import Patience
+from nplt_server.providers.silence import SilenceWatch
 from nplt_server.providers.sse import SseParser
 
 if TYPE_CHECKING:
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
 OPENAI_URL = "https://api.openai.com/v1"
 _DRAIN_SECONDS = 1.0
 _IDLE_CONNECTIONS_MAX = 20
-_T = TypeVar("_T")
 
 
 class _RawResponse(Protocol):
@@ -69,15 +70,18 @@ class OpenAIClient:
         import httpx2
         import openai
 
-        begun = anyio.current_time()
         try:
             async with AsyncExitStack() as stack:
-                asked = stack.enter_async_context(_request(sdk, path, rendered))
-                response = await self._in_time(asked, begun, parser)
+                watch, now = SilenceWatch(), asyncio.get_running_loop().time
+                clock = AnswerClock(self._patience, parser, now=now())
+                stack.callback(watch.close)
+                with watch.until(clock.deadline(now())):
+                    response = await stack.enter_async_context(_request(sdk, path, rendered))
                 chunks = response.http_response.aiter_bytes()
                 events = SseParser()
                 while not parser.is_done:
-                    chunk = await self._in_time(anext(chunks, None), begun, parser)
+                    with watch.until(clock.deadline(now())):
+                        chunk = await anext(chunks, None)
                     if chunk is None:
                         return
                     for event in events.feed(chunk):
@@ -86,6 +90,8 @@ class OpenAIClient:
                         if parser.is_done:
                             break
                 await _drain(chunks)
+        except TimeoutError:
+            raise too_slow(before_first_token=not parser.has_spoken) from None
         except openai.APIStatusError as error:
             raise _refusal(error, rendered) from None
         except (
@@ -101,18 +107,6 @@ class OpenAIClient:
         sdk, self._sdk = self._sdk, None
         if sdk is not None:
             await sdk.close()
-
-    async def _in_time(self, awaited: Awaitable[_T], begun: float, parser: AnswerParser) -> _T:
-        """Pings may come before the first token as they like: they don't put it off."""
-        patience, seconds = self._patience, self._patience.gap_seconds
-        if not parser.has_spoken:
-            seconds = begun + patience.first_token_seconds - anyio.current_time()
-        try:
-            # Not anyio's, which takes 20 µs, and this is done for every piece.
-            async with asyncio.timeout(seconds):
-                return await awaited
-        except TimeoutError:
-            raise too_slow(before_first_token=not parser.has_spoken) from None
 
     async def _opened(self) -> openai.AsyncOpenAI:
         if self._sdk is None:

@@ -32,6 +32,11 @@ class AnswerParser(Protocol):
         ...
 
     @property
+    def is_thinking(self) -> bool:
+        """It has begun to, and says nothing of it: a long silence is no bad sign."""
+        ...
+
+    @property
     def is_done(self) -> bool:
         """Nothing that matters can follow."""
         ...

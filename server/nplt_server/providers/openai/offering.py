@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import re
 
-from nplt_protocol.json_values import JsonObject, JsonValue
+from nplt_protocol.json_values import JsonValue
 from nplt_server.clean_text import clean_text
 from nplt_server.providers.base import ModelRequest
 from nplt_server.providers.compiling import VendorRules
 from nplt_server.providers.compiling.names import fitting_tool_name
+from nplt_server.providers.compiling.schemas import in_words, plain_object, well_formed
 from nplt_server.tools.base import ToolDescription
 
 _TOOLS_MAX = 128
 _DESCRIPTION_CHARACTERS_MAX = 1024
+_NOT_AT_THE_TOP = frozenset({"allOf", "anyOf", "enum", "not", "oneOf"})
+"""Of a schema; it would refuse the whole request."""
 _TEMPERATURE_MAX = 2.0
 # `o3-mini`, `gpt-5.6`, `codex-mini`; also behind a vendor's name, as routers write it.
 _REASONS = re.compile(r"(?:.*/)?(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*-chat)|codex)")
@@ -66,17 +69,18 @@ def functions_of(
     return [
         {
             "name": fitting_tool_name(tool.name, rules),
-            "description": clean_text(tool.description)[:_DESCRIPTION_CHARACTERS_MAX],
-            "parameters": _schema(tool.parameters),
+            "description": _description(tool),
+            "parameters": plain_object(well_formed(tool.parameters), _NOT_AT_THE_TOP),
         }
         for tool in tools[:_TOOLS_MAX]
     ]
 
 
-def _schema(parameters: JsonObject) -> JsonObject:
-    properties = parameters.get("properties")
-    return {
-        **parameters,
-        "type": "object",
-        "properties": properties if isinstance(properties, dict) else {},
-    }
+def _description(tool: ToolDescription) -> str:
+    """With the schema, where that can't be sent as it is, if there is room for all of it:
+    half of one would mislead."""
+    description = clean_text(tool.description)[:_DESCRIPTION_CHARACTERS_MAX]
+    if _NOT_AT_THE_TOP.isdisjoint(tool.parameters):
+        return description
+    told = f"{description}\n\n{in_words(tool.parameters)}"
+    return told if len(told) <= _DESCRIPTION_CHARACTERS_MAX else description

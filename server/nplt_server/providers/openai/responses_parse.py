@@ -39,23 +39,30 @@ class ResponsesParser:
         self._refused = False
         self._summary_parts = 0
         self.has_spoken = False
+        self.is_thinking = False
         self.is_done = False
 
     def feed(self, data: bytes) -> list[ModelOutputDelta]:
         if data.startswith(b"[DONE]"):  # of servers that know it from the other API
             return []
-        event = json_object_of(data)
-        if event is None:
-            raise unreadable(before_first_token=not self.has_spoken)
         deltas: list[ModelOutputDelta] = []
+        try:
+            event = json_object_of(data)
+            if event is None:
+                raise unreadable(before_first_token=not self.has_spoken)
+            self._take(event, deltas)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise unreadable(before_first_token=not self.has_spoken) from None
+        if deltas and not self.is_done:
+            self.has_spoken = True
+        return deltas
+
+    def _take(self, event: JsonObject, deltas: list[ModelOutputDelta]) -> None:
         hear = _HEARING.get(word_of(event.get("type")))
         if hear is not None:
             hear(self, event, deltas)
         elif event.get("error"):
             self._fail(event, deltas)
-        if deltas and not self.is_done:
-            self.has_spoken = True
-        return deltas
 
     def _hear_text(self, event: JsonObject, deltas: list[ModelOutputDelta]) -> None:
         deltas.append(TextPiece(text=word_of(event.get("delta"))))
@@ -75,6 +82,7 @@ class ResponsesParser:
 
     def _begin_item(self, event: JsonObject, deltas: list[ModelOutputDelta]) -> None:
         item = _item_of(event)
+        self.is_thinking = item.get("type") == "reasoning"
         if item.get("type") != "function_call":
             return
         index = self._calls[event.get("output_index")] = len(self._calls)
@@ -94,6 +102,7 @@ class ResponsesParser:
 
     def _end_item(self, event: JsonObject, deltas: list[ModelOutputDelta]) -> None:
         item = _item_of(event)
+        self.is_thinking = False
         match item.get("type"):
             case "function_call":
                 if event.get("output_index") not in self._calls:
