@@ -2,8 +2,9 @@
 
     files/<session_id>/<file_id>
 
-Bytes arrive in a temporary file and get their name only when all are there and
-on disk, so a name never stands for half a file. The name is made here; what
+Bytes arrive in a temporary file that belongs to no conversation, and get their
+name only when all are there and on disk, so a name never stands for half a file,
+and what becomes of the conversation meanwhile is nothing to it. The name is made here; what
 the sender calls the file is remembered in the conversation and never becomes a
 path. Whoever leaves without `finish` leaves nothing behind.
 """
@@ -43,9 +44,16 @@ class Upload:
     """One file on its way in."""
 
     def __init__(
-        self, file: AsyncBufferedIOBase, *, part: Path, size: int, files: FileOperations
+        self,
+        file: AsyncBufferedIOBase,
+        *,
+        part: Path,
+        home: Path,
+        size: int,
+        files: FileOperations,
     ) -> None:
         self._file = file
+        self._home = home
         self._files = files
         self._part = part
         self._size = size
@@ -95,8 +103,9 @@ class Upload:
 
     def _give_name(self, descriptor: int) -> None:
         self._files.sync(descriptor)
-        self._files.rename(self._part, self._part.with_suffix(""))
-        self._files.sync_directory(self._part.parent)
+        make_private_directory(self._home)
+        self._files.rename(self._part, self._home / self._part.stem)
+        self._files.sync_directory(self._home)
 
 
 class AttachmentFiles:
@@ -160,8 +169,9 @@ class AttachmentFiles:
         """`None`: it belongs to no conversation, and can only be read in place."""
         file_id = self._new_id()
         part = (self._directory / NOBODYS / file_id).with_suffix(".part")
+        home = part.parent
         if session_id is not None:
-            part = self.path_of(session_id, file_id).with_suffix(".part")
+            home = self.path_of(session_id, file_id).parent
         if size < 0:
             raise BadEntry("a file has no negative size")
         try:
@@ -170,7 +180,7 @@ class AttachmentFiles:
         except OSError as error:
             raise StorageUnavailable(f"the file can't be stored: {error.strerror}") from error
         try:
-            yield Upload(file, part=part, size=size, files=self._files)
+            yield Upload(file, part=part, home=home, size=size, files=self._files)
         finally:
             with anyio.CancelScope(shield=True):
                 await _put_away(file, part)
@@ -178,7 +188,8 @@ class AttachmentFiles:
 
 def _read_range(path: Path, offset: int, length: int) -> bytes:
     with path.open("rb") as file:
-        file.seek(offset)
+        # No system takes any number for a place; beyond the end there is nothing.
+        file.seek(min(offset, os.fstat(file.fileno()).st_size))
         return file.read(length)
 
 

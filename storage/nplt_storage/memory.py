@@ -20,6 +20,7 @@ from nplt_storage.conversation.paging import MessagePage, PageQuery, read_page
 from nplt_storage.conversation.row_lists import RowPage, RowQuery, page_of
 from nplt_storage.conversation.rows import ConversationRow, fold, fold_all, new_row
 from nplt_storage.conversation.searching import SearchPage, SearchQuery, search_entries
+from nplt_storage.conversation.sent_before import SentBefore, sent_before
 from nplt_storage.conversation.views import content_of
 from nplt_storage.erasing import blobs_named_by, without_words_of
 from nplt_storage.errors import (
@@ -28,7 +29,7 @@ from nplt_storage.errors import (
     ConversationNotFound,
     ConversationReadOnly,
 )
-from nplt_storage.facts.entries import Entry
+from nplt_storage.facts.entries import Entry, ModelInputEntry
 from nplt_storage.facts.json_values import check_text
 from nplt_storage.facts.lines import encode_line
 from nplt_storage.facts.redaction import redacted
@@ -186,6 +187,13 @@ class MemoryStore:
             return None
         return content_of(entries[seq - 1])
 
+    async def prompt_with(self, session_id: str, message_id: str) -> SentBefore | None:
+        kept = self._find(session_id)
+        for place, entry in enumerate(kept.entries):
+            if isinstance(entry, ModelInputEntry) and entry.message_id == message_id:
+                return sent_before(kept.entries[place:], hidden=kept.row.hidden)
+        return None
+
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
         if offset < 0 or length < 0:
             raise BadEntry("a range of bytes begins at 0 or later and has no negative length")
@@ -231,6 +239,9 @@ class MemoryStore:
             raise ConversationNotFound(session_id)
         self._check_free(session_id)
         _, self._kept[session_id] = self._trash.pop(session_id)
+
+    async def is_trash_of_another(self, session_id: str, user: str) -> bool:
+        return session_id in self._trash and self._trash[session_id][1].row.user != user
 
     # All of them
 

@@ -20,6 +20,7 @@ from nplt_storage.conversation.paging import MessagePage, PageQuery
 from nplt_storage.conversation.row_lists import RowPage, RowQuery
 from nplt_storage.conversation.rows import ConversationRow
 from nplt_storage.conversation.searching import SearchPage, SearchQuery
+from nplt_storage.conversation.sent_before import SentBefore
 from nplt_storage.facts.entries import Entry
 from nplt_storage.facts.json_values import JsonValue
 from nplt_storage.facts.tool_calls import BlobReference
@@ -122,6 +123,12 @@ class ConversationStore(Protocol):
         """The whole content of one entry; `None` if it is not there or has none."""
         ...
 
+    async def prompt_with(self, session_id: str, message_id: str) -> SentBefore | None:
+        """The prompt its sender called so, however long ago it came, standing or not;
+        `None`: none did. Quick in a long conversation too. Of one that was trimmed its
+        text is forgotten, not that it was there."""
+        ...
+
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes: ...
 
     def entries(
@@ -142,6 +149,11 @@ class ConversationStore(Protocol):
 
     async def undelete(self, session_id: str, *, user: str | None = None) -> None:
         """With `user`: if it is theirs; else it is not found, and stays where it is."""
+        ...
+
+    async def is_trash_of_another(self, session_id: str, user: str) -> bool:
+        """Whether someone else deleted one of that id and may bring it back: then the id
+        is not free for what this user brings along."""
         ...
 
     # All of them

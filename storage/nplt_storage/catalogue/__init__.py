@@ -9,6 +9,7 @@ anew from the files; only last-access times are its own.
     database    the SQLite file: opened, or made anew
     row_table   rows and stamps; lists by keyset
     text_index  messages and their words; search, newest first
+    prompts     which entry a prompt is, by its sender's own name for it
     books       what notes do to the tables; tidying up, erasing for good
     ledger      transactions, and what becomes of it all when the disk or SQLite fails
     clerk       the one thread that works on them

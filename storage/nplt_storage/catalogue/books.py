@@ -15,7 +15,8 @@ from datetime import datetime
 from typing import assert_never
 
 from nplt_storage.catalogue.database import checkpoint, has_index, transaction
-from nplt_storage.catalogue.learned import Gone, Learned, Note, Redacted, Touched
+from nplt_storage.catalogue.learned import Gone, Learned, Note, PromptsFound, Redacted, Touched
+from nplt_storage.catalogue.prompts import PromptIndex
 from nplt_storage.catalogue.row_table import RowTable
 from nplt_storage.catalogue.text_index import TextIndex
 from nplt_storage.facts.entries import Entry
@@ -30,6 +31,7 @@ class Books:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.rows = RowTable(connection)
+        self.prompts = PromptIndex(connection)
         self.index = TextIndex(connection) if has_index(connection) else None
         self.untidy = True
         """Whether there may be something to do for `tidy`."""
@@ -61,6 +63,9 @@ class Books:
                 case Redacted():
                     self._learn(latest.pop(note.row.session_id, None))
                     self._redact(note)
+                case PromptsFound():
+                    self._learn(latest.pop(note.session_id, None))
+                    self._learn_prompts(note)
                 case _:
                     assert_never(note)
         for known in latest.values():
@@ -73,8 +78,21 @@ class Books:
             return
         piece, entries = known
         key = self.rows.keep(piece.row, piece.stamp)
+        self.prompts.add(key, entries)
         if self.index is not None:
             self.index.add(key, self.rows.user_key(piece.row.user), entries)
+
+    def _learn_prompts(self, found: PromptsFound) -> None:
+        key = self.rows.key(found.session_id)
+        if key is not None:
+            self.prompts.learn(key, found.prompts, found.through)
+
+    def prompt(self, session_id: str, message_id: str) -> tuple[int | None, int]:
+        """Its number, and up to which entry all of them are known."""
+        key = self.rows.key(session_id)
+        if key is None:
+            return None, 0
+        return self.prompts.seq_of(key, message_id), self.prompts.through(key)
 
     def _begin_anew(self, piece: Learned) -> None:
         session_id = piece.row.session_id
@@ -89,7 +107,7 @@ class Books:
 
     def _remove(self, session_id: str) -> None:
         removed = self.rows.remove(session_id)
-        if removed is not None and self.index is not None:
+        if removed is not None:
             self._connection.execute("INSERT INTO leftovers VALUES (?, ?)", removed)
             self.untidy = True
 
@@ -114,7 +132,10 @@ class Books:
             self.untidy = False
 
     def _take_out(self, conversation: int, user: int) -> None:
-        if self.index is None or not self.index.remove_some(conversation, user, _REMOVED_AT_ONCE):
+        removed = self.prompts.remove_some(conversation, _REMOVED_AT_ONCE)
+        if self.index is not None:
+            removed += self.index.remove_some(conversation, user, _REMOVED_AT_ONCE)
+        if not removed:
             question = "DELETE FROM leftovers WHERE conversation = ?"
             self._connection.execute(question, (conversation,))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from nplt_storage.catalogue.books import Books
 from nplt_storage.catalogue.clerk import Clerk
 from nplt_storage.catalogue.freshness import FileStamp
-from nplt_storage.catalogue.learned import Gone, Learned, Redacted, Survey, Touched
+from nplt_storage.catalogue.learned import Gone, Learned, PromptsFound, Redacted, Survey, Touched
 from nplt_storage.catalogue.ledger import Ledger
 from nplt_storage.conversation.row_lists import RowPage, RowQuery, read_cursor
 from nplt_storage.conversation.rows import ConversationRow
@@ -55,6 +55,9 @@ class Catalogue:
 
     def forget(self, session_id: str) -> None:
         self._clerk.note(Gone(session_id=session_id))
+
+    def note_prompts(self, found: PromptsFound) -> None:
+        self._clerk.note(found)
 
     async def learn(self, piece: Learned) -> None:
         """Like `note`, for much at once (an import, a file that was replaced): waits
@@ -103,6 +106,10 @@ class Catalogue:
             return cut_search_page(found, wanted, query.limit)
 
         return await self._clerk.ask(find)
+
+    async def prompt(self, session_id: str, message_id: str) -> tuple[int | None, int]:
+        """Which entry it is, and up to which one all prompts are known."""
+        return await self._clerk.ask(lambda books: books.prompt(session_id, message_id))
 
     async def stamps(self) -> dict[str, FileStamp]:
         return await self._clerk.ask(lambda books: books.rows.stamps())

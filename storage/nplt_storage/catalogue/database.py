@@ -4,6 +4,8 @@
     users           numbers for their names
     messages        what was said, numbered by time so that the newest come first
     said            the words of the messages; FTS5 without a copy of the text
+    prompts         which entry a prompt is, by its sender's own name for it
+    prompts_known   how far a conversation's prompts are known without a gap
     leftovers       conversations that are gone, whose messages are still here
     marks           by what it was made; whether words are still to be erased
 
@@ -25,7 +27,7 @@ from nplt_storage.conversation.words import WORDS_VERSION
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 ROWS_VERSION: Final = 2
 """Raised when `rows.fold` makes another row of the same entries."""
 
@@ -64,6 +66,13 @@ CREATE TABLE messages (
     text BLOB NOT NULL
 );
 CREATE UNIQUE INDEX messages_by_seq ON messages (conversation, seq);
+CREATE TABLE prompts (
+    conversation INTEGER NOT NULL,
+    message_id TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (conversation, message_id)
+) WITHOUT ROWID;
+CREATE TABLE prompts_known (conversation INTEGER PRIMARY KEY, through INTEGER NOT NULL);
 CREATE TABLE leftovers (conversation INTEGER PRIMARY KEY, user INTEGER NOT NULL);
 """
 # Words are separated here already: `ascii` leaves everything but ASCII alone.

@@ -48,7 +48,17 @@ class Redacted:
     seq: int
 
 
-Note: TypeAlias = Learned | Gone | Touched | Redacted
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptsFound:
+    """All of a file's prompts that have a name of their sender's, by number."""
+
+    session_id: str
+    prompts: Mapping[str, int]
+    through: int
+    """The last entry that was looked at."""
+
+
+Note: TypeAlias = Learned | Gone | Touched | Redacted | PromptsFound
 
 Survey: TypeAlias = Callable[[Mapping[str, FileStamp]], Iterator[Learned | Gone]]
 """Given what is known, says what has changed since: see `freshness.compare`. It

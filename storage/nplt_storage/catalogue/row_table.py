@@ -89,6 +89,11 @@ class RowTable:
         found = self._connection.execute(question, (session_id,)).fetchone()
         return None if found is None else _row(*found)
 
+    def key(self, session_id: str) -> int | None:
+        question = "SELECT key FROM conversations WHERE session_id = ?"
+        found = self._connection.execute(question, (session_id,)).fetchone()
+        return None if found is None else found[0]
+
     def row_of_key(self, key: int) -> ConversationRow | None:
         question = "SELECT row, last_accessed FROM conversations WHERE key = ?"
         found = self._connection.execute(question, (key,)).fetchone()

@@ -130,6 +130,11 @@ class ConversationHistory:
         return self._timeline.before.first_seq
 
     @property
+    def holds_all(self) -> bool:
+        """Also what does not stand: nothing is known elsewhere that is not known here."""
+        return len(self._timeline.held.entries) == self.head_seq
+
+    @property
     def hidden(self) -> Ranges:
         return self._timeline.hidden
 
@@ -191,6 +196,12 @@ class ConversationHistory:
     def quarantined(self) -> dict[int, QuarantineEntry]:
         """By the number of the entry that is not shown to models."""
         return dict(self._all_standing.quarantined)
+
+    def told_seqs(self) -> dict[Landmark, int]:
+        """What holds until it is told anew, and the numbers of the entries that tell it."""
+        known = self._timeline.before.landmarks.keys() | self._standing.told.keys()
+        told = {landmark: self._told(landmark) for landmark in known}
+        return {landmark: entry.seq for landmark, entry in told.items() if entry is not None}
 
     def snapshot(self) -> HistorySnapshot:
         return HistorySnapshot(

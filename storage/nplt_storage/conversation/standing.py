@@ -101,6 +101,8 @@ class Standing:
                 self._tell(entry)
             case EpochEntry():
                 self.epoch = entry
+            case QuarantineEntry(lifted=True):
+                self.quarantined.pop(entry.target_seq, None)
             case QuarantineEntry():
                 self.quarantined[entry.target_seq] = entry
             case _:

@@ -11,7 +11,7 @@
     compaction          system      a summary that may stand for a range of entries
     clear               system      what ended before is no longer shown to models
     rollback            system      what stood after an earlier entry stands no longer
-    quarantine          system      one entry is not shown to models
+    quarantine          system      one entry is not shown to models, or again
     checkpoint          system      the state here, for when what is older is trimmed
     forked              system      the entries so far are another conversation's
     debug               system      a remark for whoever looks for a mistake
@@ -154,6 +154,8 @@ class FaultEntry(HistoryEntry):
     invocation: ModelInvocationDescriptor | None = None
     """Who was called and gave nothing to remember, and what that was billed for."""
     usage: Mapping[str, JsonValue] | None = None
+    of_request: bool = False
+    """The provider did not take what it was sent, and named no part of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +247,8 @@ class QuarantineEntry(HistoryEntry):
     target_seq: int
     code: str
     content: str
+    lifted: bool = False
+    """Models are shown it again: without it they were refused all the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,6 +112,7 @@ def _fault(shape: Shape, shared: _Shared) -> Entry:
         state=shape.one_of("state", ("interrupted", "failed")),
         invocation=_invocation(shape),
         usage=shape.object_or_none("usage"),
+        of_request=shape.flag("of_request"),
         **shared,
     )
 
@@ -165,6 +166,7 @@ def _quarantine(shape: Shape, shared: _Shared) -> Entry:
             target_seq=shape.integer("target_seq"),
             code=shape.text("code"),
             content=shape.text("content"),
+            lifted=shape.flag("lifted"),
             **shared,
         )
     )

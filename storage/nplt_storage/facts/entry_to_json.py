@@ -47,6 +47,8 @@ _WRITTEN: dict[str, tuple[str, ...]] = {
     "attachment": ("file_id", "filename", "size", "sha256", "content_type"),
 }
 """Kinds that are written field by field as they are, in this order; `None` is left out."""
+_FLAGS = ("of_request", "lifted")
+"""Written only where they are true."""
 
 
 def entry_as_json(entry: Entry) -> JsonObject:
@@ -103,7 +105,7 @@ def _own_fields(entry: Entry) -> dict[str, Any]:
             own["state"] = dict(entry.state)
         case _:
             own |= _some(**{name: getattr(entry, name) for name in _WRITTEN[entry.kind]})
-    return own
+    return own | {name: True for name in _FLAGS if getattr(entry, name, False)}
 
 
 def _input_fields(entry: ModelInputEntry) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from nplt_storage.conversation.paging import MessagePage, PageQuery, read_page
 from nplt_storage.conversation.row_lists import RowPage, RowQuery
 from nplt_storage.conversation.rows import ConversationRow
 from nplt_storage.conversation.searching import SearchPage, SearchQuery
+from nplt_storage.conversation.sent_before import SentBefore
 from nplt_storage.conversation.views import content_of
 from nplt_storage.data_directory import DataDirectory
 from nplt_storage.facts.checks import check_time
@@ -39,6 +40,7 @@ from nplt_storage.files.file import JsonFile
 from nplt_storage.files.layout import Header
 from nplt_storage.files.names import blobs_of, file_name
 from nplt_storage.files.opening import OpenedFile, batch_of, create_file, open_at_end
+from nplt_storage.files.resent import PromptFinder
 from nplt_storage.files.trash import KEPT_FOR
 from nplt_storage.files.workshop import FileSettings, Workshop, open_workshop
 from nplt_storage.store import Builder, Opened, Origin, Record, StoreDescription
@@ -53,6 +55,7 @@ class JsonFileStore:
         """Use `open_directory`: it takes the lock and looks at what is there."""
         self._workshop = workshop
         self._desk = Desk(workshop)
+        self._prompts = PromptFinder(workshop, self._desk)
         self._clock = clock
         self._trash_emptied_at = clock()  # by the start
 
@@ -169,6 +172,10 @@ class JsonFileStore:
             with anyio.CancelScope(shield=True):
                 await self._desk.take_in(session_id, names)
 
+    async def is_trash_of_another(self, session_id: str, user: str) -> bool:
+        trash = self._workshop.trash
+        return bool(await self._workshop.threads.read(lambda: trash.owners(session_id)) - {user})
+
     async def empty_trash(self, older_than: timedelta = KEPT_FOR) -> int:
         """Removes for good what was deleted that long ago; says how many there were."""
         now = self._clock()
@@ -210,6 +217,9 @@ class JsonFileStore:
                 return None if entry is None else content_of(entry)
 
         return await self._desk.reading(file, row, read)
+
+    async def prompt_with(self, session_id: str, message_id: str) -> SentBefore | None:
+        return await self._prompts.find(session_id, message_id)
 
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
         _, file = await self._desk.find(session_id)

@@ -71,16 +71,14 @@ class Trash:
                 disk.sync_directory(folder)
 
     def take_back(self, session_id: str, *, user: str | None = None) -> list[str]:
-        """The names its files have again: those of the latest deletion, if it was that
+        """The names its files have again: those of the latest deletion, of what was that
         user's."""
         disk, history, files = self._disk, self._directory.history, self._directory.files
         with plain_errors(session_id):
-            folder = self._latest(session_id)
+            folder = self._latest(session_id, user)
             names = disk.names_in(folder)
             whole = [name for name in names if session_id_of(name) == session_id]
             there = set(disk.names_in(history))
-            if not whole or user not in (None, self._user_of(folder / whole[0])):
-                raise ConversationNotFound(session_id)
             if any(session_id_of(name) == session_id for name in there):
                 raise ConversationExists(session_id)
             if _ATTACHMENTS in names:
@@ -121,8 +119,20 @@ class Trash:
             self._disk.remove_tree(self._directory.trash / name)
         return len(old)
 
-    def _user_of(self, path: Path) -> str:
-        """Who wrote it; of a file that does not say, the one there is without names."""
+    def owners(self, session_id: str) -> set[str]:
+        """Whose it was that can be brought back under that id."""
+        with plain_errors(session_id):
+            users = [self._user_of(folder, session_id) for folder in self._of(session_id)]
+        return {user for user in users if user is not None}
+
+    def _user_of(self, folder: Path, session_id: str) -> str | None:
+        """Who wrote what is in it, if its file is; of one that does not say, the one there
+        is without names."""
+        names = self._disk.names_in(folder)
+        whole = [name for name in names if session_id_of(name) == session_id]
+        return self._user_in(folder / whole[0]) if whole else None
+
+    def _user_in(self, path: Path) -> str:
         descriptor = self._disk.open(path, os.O_RDONLY)
         try:
             size = self._disk.size(descriptor)
@@ -167,11 +177,16 @@ class Trash:
         self._disk.make_directory(folder)
         return folder
 
-    def _latest(self, session_id: str) -> Path:
-        folders = [name for name in self._folders() if _owner(name) == session_id]
-        if not folders:
-            raise ConversationNotFound(session_id)
-        return self._directory.trash / folders[-1]
+    def _latest(self, session_id: str, user: str | None) -> Path:
+        for folder in reversed(self._of(session_id)):
+            whose = self._user_of(folder, session_id)
+            if whose is not None and user in (None, whose):
+                return folder
+        raise ConversationNotFound(session_id)
+
+    def _of(self, session_id: str) -> list[Path]:
+        folders = self._folders()
+        return [self._directory.trash / name for name in folders if _owner(name) == session_id]
 
     def _folders(self) -> list[str]:
         """The oldest deletion first."""

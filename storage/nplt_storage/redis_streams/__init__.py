@@ -1,10 +1,12 @@
 """Conversations kept in Redis: one stream each, and beside it what belongs to it.
 
     <prefix><id>:log           stream    one entry per line, id "<seq>-0", field "line"
-    <prefix><id>:meta          hash      row, head, rev, place, user, origin, accessed, damaged
+    <prefix><id>:meta          hash      row, head, rev, place, user, origin, accessed, damaged,
+                                         prompts (how many there are)
     <prefix><id>:checkpoint    string    the state before the first line, where lines were trimmed
     <prefix><id>:live          string    what the running call has said so far
     <prefix><id>:owner         string    who has it open; lapses by itself (`leases`)
+    <prefix><id>:prompts       hash      each prompt's number, by its sender's own name for it
     <prefix><id>:blobs         set       the ids of its blobs
     <prefix><id>:blob:<sha>    string    one blob
     <prefix>@user:<user>       zset      that user's conversations, in the order of lists

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nplt_storage.conversation.row_lists import Place
+from nplt_storage.facts.entries import Entry, ModelInputEntry
 from nplt_storage.facts.entry_to_json import time_as_text
 
 
@@ -25,6 +26,10 @@ class Keys:
     @property
     def checkpoint(self) -> str:
         return f"{self.base}:checkpoint"
+
+    @property
+    def prompts(self) -> str:
+        return f"{self.base}:prompts"
 
     def blob(self, blob_id: str) -> str:
         return f"{self.base}:blob:{blob_id}"
@@ -55,6 +60,16 @@ def place_as_bytes(place: Place) -> bytes:
 
 def session_id_in(place: bytes) -> str:
     return place[33:].decode()
+
+
+def name_of(entry: Entry) -> str:
+    """What its sender called a prompt; empty for everything else."""
+    return (entry.message_id or "") if isinstance(entry, ModelInputEntry) else ""
+
+
+def place_in_stream(entry: Entry) -> bytes:
+    """What is noted under a prompt's name as long as its line is kept."""
+    return b"[%d]" % entry.seq
 
 
 def stream_id(seq: int) -> str:

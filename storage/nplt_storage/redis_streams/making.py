@@ -14,7 +14,7 @@ from nplt_storage.facts.lines import encode_line
 from nplt_storage.ids import new_entry_id
 from nplt_storage.redis_streams import scripts
 from nplt_storage.redis_streams.connection import Argument, RedisConnection
-from nplt_storage.redis_streams.keys import Keyspace, stream_id
+from nplt_storage.redis_streams.keys import Keyspace, name_of, place_in_stream, stream_id
 
 _KEPT_SECONDS: Final = 3600
 _BYTES_AT_ONCE: Final = 1024 * 1024
@@ -61,9 +61,12 @@ class UnseenStream:
             if entry.seq != self.last_seq + 1:
                 raise BadEntry(f"entry {entry.seq} can't follow entry {self.last_seq}")
             yield ("XADD", self.keys.log, stream_id(entry.seq), "line", encode_line(entry))
+            if name := name_of(entry):
+                yield ("HSETNX", self.keys.prompts, name, place_in_stream(entry))
             self.last_seq = entry.seq
 
     def _send(self, commands: list[tuple[Argument, ...]]) -> None:
-        lasting = [self.keys.log, self.keys.checkpoint, f"{self.keys.base}:blobs"]
+        keys = self.keys
+        lasting = [keys.log, keys.checkpoint, keys.prompts, f"{keys.base}:blobs"]
         expiring = [("EXPIRE", key, _KEPT_SECONDS) for key in lasting]
         self._connection.call_many([*commands, *expiring])

@@ -39,13 +39,13 @@ from nplt_storage.facts.tool_calls import BlobReference
 from nplt_storage.ids import new_entry_id
 from nplt_storage.redis_streams import scripts
 from nplt_storage.redis_streams.connection import Argument, RedisConnection
-from nplt_storage.redis_streams.keys import Keys, Keyspace, place_as_bytes
+from nplt_storage.redis_streams.keys import Keys, Keyspace, name_of, place_as_bytes
 from nplt_storage.redis_streams.leases import Leases
 from nplt_storage.redis_streams.making import UnseenStream
 from nplt_storage.redis_streams.reading import StreamSource, decode_checkpoint
 from nplt_storage.redis_streams.rewriting import Rewrite, ask_for_a_new_file, write_without
 from nplt_storage.redis_streams.sender import Talk
-from nplt_storage.redis_streams.trimming import TurnSpans, checkpoint_after, ends_turn
+from nplt_storage.redis_streams.trimming import TurnSpans, checkpoint_after, ends_turn, what_is_left
 
 log = logging.getLogger(__name__)
 
@@ -161,22 +161,22 @@ class RedisRecord:
             if is_said:
                 self._talk.is_over()
             row = fold(row, entry)
-            self._commit(entry.seq, line, row, forget=is_said)
+            self._commit(entry, line, row, forget=is_said)
             self._state.row = row
             if self._limits.max_turns:
                 self._spans.add(entry)
                 if ends_turn(entry):
                     self._trim()
 
-    def _commit(self, seq: int, line: bytes, row: ConversationRow, *, forget: bool) -> None:
+    def _commit(self, entry: Entry, line: bytes, row: ConversationRow, *, forget: bool) -> None:
         def attempt() -> None:
             doubts = "".join(self._doubts)
             self._doubts.add(hashlib.sha1(line, usedforsecurity=False).hexdigest())
             self._run(
                 scripts.APPEND,
-                *(seq, line, row_as_bytes(row), place_as_bytes(place_of(row))),
+                *(entry.seq, line, row_as_bytes(row), place_as_bytes(place_of(row))),
                 *(self._state.rev, self._limits.ttl_milliseconds, int(forget), doubts),
-                row.first_seq,
+                *(row.first_seq, name_of(entry)),
             )
             self._doubts.clear()
 
@@ -247,6 +247,7 @@ class RedisRecord:
                 *(row.head_seq, self._state.rev, first, encode_line(checkpoint)),
                 *(row_as_bytes(trimmed), place_as_bytes(place_of(trimmed))),
                 self._limits.ttl_milliseconds,
+                *what_is_left(gone, hidden=row.hidden),
             )
         except Exception as error:  # whatever it is, who wrote the entry must hear that it is in
             log.warning("%s: can't be trimmed: %r", self.session_id, error)

@@ -23,10 +23,13 @@ from typing import Final
 _COMMON: Final = """
 local base, prefix = KEYS[1], KEYS[2]
 local meta, log, live = base .. ':meta', base .. ':log', base .. ':live'
-local owner = base .. ':owner'
+local owner, prompts = base .. ':owner', base .. ':prompts'
 
 local function keys_of(of)
-  local found = {of .. ':meta', of .. ':log', of .. ':checkpoint', of .. ':live', of .. ':blobs'}
+  local found = {
+    of .. ':meta', of .. ':log', of .. ':checkpoint', of .. ':live', of .. ':prompts',
+    of .. ':blobs'
+  }
   for _, id in ipairs(redis.call('SMEMBERS', of .. ':blobs')) do
     found[#found + 1] = of .. ':blob:' .. id
   end
@@ -86,6 +89,14 @@ local function take_back(seq, digests)
   return true
 end
 
+-- How many there are is counted apart: if Redis evicts them, that shows.
+local function note_prompt(name, noted)
+  local added = redis.call('HSET', prompts, name, noted)
+  if redis.call('HEXISTS', meta, 'prompts') == 1 then
+    redis.call('HINCRBY', meta, 'prompts', added)
+  end
+end
+
 local function is_held_by_another(token)
   local holder = redis.call('GET', owner)
   return holder and holder ~= token
@@ -118,7 +129,7 @@ if known[1] then
 else
   drop(base)
 end
-redis.call('HSET', meta, 'user', user, 'origin', origin, 'rev', rev, 'head', 0)
+redis.call('HSET', meta, 'user', user, 'origin', origin, 'rev', rev, 'head', 0, 'prompts', 0)
 set_row(row, place)
 hold(token, lease)
 expire(base, ttl)
@@ -166,7 +177,7 @@ return 'done'
 APPEND: Final = (
     _WRITER
     + """
-local seq, line, row, place, rev, ttl, forget, doubts, first = unpack(ARGV, 3)
+local seq, line, row, place, rev, ttl, forget, doubts, first, name = unpack(ARGV, 3)
 local known = redis.call('HMGET', meta, 'head', 'rev')
 if known[2] ~= rev then return 'stale' end
 local head = tonumber(known[1])
@@ -184,6 +195,7 @@ if head >= tonumber(first) and not (last and last[1] == head .. '-0') then
 end
 redis.call('XADD', log, seq .. '-0', 'line', line)
 redis.call('HSET', meta, 'head', seq)
+if name ~= '' then note_prompt(name, '[' .. seq .. ']') end
 set_row(row, place)
 if forget == '1' then redis.call('DEL', live) end
 hold(token, lease)
@@ -211,6 +223,9 @@ local known = redis.call('HMGET', meta, 'head', 'rev')
 if known[1] ~= head or known[2] ~= rev then return 'stale' end
 redis.call('SET', base .. ':checkpoint', checkpoint)
 redis.call('XTRIM', log, 'MINID', first .. '-0')
+for place_in_list = 10, #ARGV, 2 do
+  redis.call('HSET', prompts, ARGV[place_in_list], ARGV[place_in_list + 1])
+end
 set_row(row, place)
 if tonumber(ttl) > 0 then expire(base, ttl) end
 return 'done'
@@ -288,6 +303,7 @@ local row, place, user, origin, rev, head, ttl = unpack(ARGV)
 if redis.call('EXISTS', meta) == 1 then return 'taken' end
 move(made, base)
 redis.call('HSET', meta, 'user', user, 'origin', origin, 'rev', rev, 'head', head)
+redis.call('HSET', meta, 'prompts', redis.call('HLEN', prompts))
 set_row(row, place)
 expire(base, ttl)
 return 'done'
@@ -305,6 +321,7 @@ redis.call('RENAME', made .. ':log', log)
 if redis.call('EXISTS', made .. ':checkpoint') == 1 then
   redis.call('RENAME', made .. ':checkpoint', base .. ':checkpoint')
 end
+redis.call('DEL', made .. ':prompts')
 redis.call('HSET', meta, 'rev', new_rev)
 set_row(row, place)
 for place_in_list = 9, #ARGV do
@@ -312,6 +329,28 @@ for place_in_list = 9, #ARGV do
   redis.call('SREM', base .. ':blobs', ARGV[place_in_list])
 end
 expire(base, ttl)
+return 'done'
+"""
+)
+
+PROMPT_WITH: Final = (
+    _COMMON
+    + """
+local count = tonumber(redis.call('HGET', meta, 'prompts') or -1)
+return {redis.call('HGET', prompts, ARGV[1]), redis.call('HLEN', prompts) == count and 1 or 0}
+"""
+)
+
+COUNT_PROMPTS: Final = (
+    _COMMON
+    + """
+local left = redis.call('PTTL', meta)
+if left == -2 then
+  redis.call('DEL', prompts)
+  return 'gone'
+end
+redis.call('HSET', meta, 'prompts', redis.call('HLEN', prompts))
+if left > 0 then redis.call('PEXPIRE', prompts, left) end
 return 'done'
 """
 )

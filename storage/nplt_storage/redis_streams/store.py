@@ -14,6 +14,7 @@ from nplt_storage.conversation.row_json import row_as_bytes
 from nplt_storage.conversation.row_lists import RowPage, RowQuery, place_of
 from nplt_storage.conversation.rows import ConversationRow, new_row
 from nplt_storage.conversation.searching import SearchPage, SearchQuery, search_entries
+from nplt_storage.conversation.sent_before import SentBefore
 from nplt_storage.conversation.views import content_of
 from nplt_storage.errors import (
     BadEntry,
@@ -38,6 +39,7 @@ from nplt_storage.redis_streams.leases import Leases
 from nplt_storage.redis_streams.lists import Lists
 from nplt_storage.redis_streams.opening import Opener
 from nplt_storage.redis_streams.record import Limits, RedisRecord, Surroundings, WriterState
+from nplt_storage.redis_streams.resent import Prompts
 from nplt_storage.redis_streams.sender import Sender, Touches
 from nplt_storage.store import Builder, Opened, Origin, Record, StoreDescription
 
@@ -66,6 +68,7 @@ class RedisStore:
         )
         self._lists = Lists(connection, keyspace, self._touches)
         self._finder = Finder(connection, keyspace, self._lists, limits)
+        self._prompts = Prompts(connection, keyspace, self._finder)
         self._leases = Leases(connection)
         around = Surroundings(
             connection=connection, keyspace=keyspace, limits=limits, leases=self._leases
@@ -159,6 +162,9 @@ class RedisStore:
 
         return await self._connection.in_thread(read)
 
+    async def prompt_with(self, session_id: str, message_id: str) -> SentBefore | None:
+        return await self._connection.in_thread(partial(self._prompts.find, session_id, message_id))
+
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
         if offset < 0 or length < 0:
             raise BadEntry("a range of bytes begins at 0 or later and has no negative length")
@@ -215,6 +221,11 @@ class RedisStore:
         ttl = self._limits.ttl_milliseconds
         whose = () if user is None else (user,)
         await self._run(scripts.UNDELETE, session_id, ttl, *whose, also=trash)
+
+    async def is_trash_of_another(self, session_id: str, user: str) -> bool:
+        meta = self._keyspace.in_trash(session_id).meta
+        whose = await self._connection.in_thread(lambda: self._connection.ask("HGET", meta, "user"))
+        return whose not in (None, user.encode())
 
     # All of them
 

@@ -16,9 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import orjson
+
 from nplt_storage.conversation.checkpoints import Checkpoint, checkpoint_state
 from nplt_storage.conversation.landmarks import Told, landmarks_of
 from nplt_storage.conversation.rows import fold_all
+from nplt_storage.conversation.sent_before import sent_before
+from nplt_storage.conversation.standing import Ranges
 from nplt_storage.facts.entries import (
     CheckpointEntry,
     Entry,
@@ -27,6 +31,8 @@ from nplt_storage.facts.entries import (
     ModelOutputEntry,
     RollbackEntry,
 )
+from nplt_storage.redis_streams.connection import Argument
+from nplt_storage.redis_streams.keys import name_of
 
 
 @dataclass(slots=True)
@@ -95,3 +101,14 @@ def checkpoint_after(
         timestamp=last.timestamp,
         state=checkpoint_state(Checkpoint(row=row, told=told)),
     )
+
+
+def what_is_left(gone: Sequence[Entry], *, hidden: Ranges) -> list[Argument]:
+    """Names and what stays known, of the prompts among entries that are trimmed."""
+    left: list[Argument] = []
+    for place, entry in enumerate(gone):  # a turn is trimmed whole: its end is among them
+        name = name_of(entry)
+        known = sent_before(gone[place:], hidden=hidden) if name else None
+        if known is not None:
+            left += name, orjson.dumps([known.seq, known.turn_id, known.state])
+    return left

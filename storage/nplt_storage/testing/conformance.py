@@ -19,6 +19,7 @@ from nplt_storage.testing.rules import (
     limits,
     pages,
     redacting,
+    resending,
     rollbacks,
     rows,
     said,
@@ -29,7 +30,7 @@ from nplt_storage.testing.rules import (
 _BOOKS = (
     *(appending.RULES, writers.RULES, pages.RULES, rows.RULES, searching.RULES, building.RULES),
     *(blobs.RULES, redacting.RULES, deleting.RULES, said.RULES, rollbacks.RULES),
-    landmarks.RULES,
+    *(landmarks.RULES, resending.RULES),
     *(crashes.RULES, limits.RULES),
 )
 RULES: tuple[Rule, ...] = tuple(rule for book in _BOOKS for rule in book)

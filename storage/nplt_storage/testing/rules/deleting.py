@@ -86,6 +86,17 @@ async def only_ones_own_is_brought_back(make: StoreMaker) -> None:
 
 
 @RULES.add
+async def it_is_told_whether_another_may_bring_it_back(make: StoreMaker) -> None:
+    store = await make.store()
+    await (await Writer.create(make, store)).write(prompt("t1"))
+    asked = [("s1", "eve"), ("s1", "ada"), ("s2", "eve")]
+    for told in (False, True, False):
+        answers = [await store.is_trash_of_another(*each) for each in asked]
+        expect_equal(answers, [told, False, False], "is it another's")
+        await (store.undelete("s1") if told else store.delete("s1"))
+
+
+@RULES.add
 async def undeleting_replaces_nothing(make: StoreMaker) -> None:
     store = await make.store()
     writer = await Writer.create(make, store)
