@@ -48,8 +48,9 @@ def bad_company(plan: Plan) -> list[Result]:
     with ServerProgram(plan.new_path("company") / "data") as server:
         server.start()
         company = keep_company(server, seconds=seconds)
-    if plan.sabotage:
-        company.complaints.append("sabotaged: an answer is missing")
+    memory_bytes_max = 0 if plan.sabotage else _MEMORY_BYTES_MAX
+    if company.memory_bytes > memory_bytes_max:
+        company.complaints.append(f"the server grew by {company.memory_bytes / 2**20:.0f} MiB")
     promised = Promised(number="P10", what="stalled and flooding peers")
     return [promised.judged(company.complaints, str(company))]
 
@@ -75,8 +76,6 @@ def keep_company(server: ServerProgram, *, seconds: float) -> Company:
             flood.join()
         del stalled
     progress.end()
-    if company.memory_bytes > _MEMORY_BYTES_MAX:
-        company.complaints.append(f"the server grew by {company.memory_bytes / 2**20:.0f} MiB")
     return company
 
 

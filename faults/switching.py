@@ -50,7 +50,9 @@ def switch_to_and_fro(plan: Plan, server: Restartable, *, count: int) -> Switche
         host.hello()
         rooms = [_streaming(host, number, seconds=60) for number in range(_ROOMS)]
         with ThreadPoolExecutor(_CLIENTS) as threads:
-            work = [threads.submit(_switch, server.port, rooms, count) for _ in range(_CLIENTS)]
+            seen_as = rooms[::-1] if plan.sabotage else rooms  # then all it hears is foreign
+            places = list(zip(rooms, seen_as, strict=True))
+            work = [threads.submit(_switch, server.port, places, count) for _ in range(_CLIENTS)]
             for one in work:
                 done = one.result()
                 total.count += done.count
@@ -58,7 +60,7 @@ def switch_to_and_fro(plan: Plan, server: Restartable, *, count: int) -> Switche
                 total.complaints += done.complaints
                 progress.step()
     progress.end()
-    if plan.sabotage or not total.deltas:
+    if not total.deltas:
         total.complaints.append("no delta was heard: nothing was tried")
     return total
 
@@ -70,20 +72,21 @@ def _streaming(host: RawClient, number: int, *, seconds: int) -> str:
     return room
 
 
-def _switch(port: int, rooms: list[str], count: int) -> Switches:
+def _switch(port: int, places: list[tuple[str, str]], count: int) -> Switches:
+    """`places`: the rooms to go to, and which one it believes to be in then."""
     done = Switches()
     with RawClient(port, timeout=PATIENCE_SECONDS) as client:
         here = client.hello()["session_id"]
         held: dict[str, tuple[str, int]] = {}
         for number in range(count):
-            there = rooms[number % len(rooms)]
+            there, believed = places[number % len(places)]
             turn_id, offset = held.get(there, (None, 0))
             place = {"turn_id": turn_id, "call": 0, "offset": offset} if turn_id else {}
             client.next_seq = client.next_seq % 0xFFFF + 1
             client.send(ATTACH, client.next_seq, {"session_id": there, **place})
             while (frame := client.receive()).seq != client.next_seq:
                 _hear(frame, here, held, done)
-            here = there
+            here = believed
             done.count += 1
             heard = done.deltas
             while done.deltas < heard + _DELTAS_EACH and frame.json["active_turn"]:

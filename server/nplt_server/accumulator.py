@@ -6,14 +6,14 @@ the middle of an answer is given. Pure: no clock, no I/O; ids are handed in.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import Literal, assert_never
+from typing import Final, Literal, assert_never
 
 import orjson
 
-from nplt_protocol.json_values import JsonObject, JsonValue
+from nplt_protocol.json_values import JsonObject
+from nplt_server.clean_text import clean_text
 from nplt_server.deltas import (
     ModelOutputDelta,
     OpaquePiece,
@@ -24,14 +24,19 @@ from nplt_server.deltas import (
     UsageReport,
 )
 from nplt_server.errors import AnswerTooLong
+from nplt_server.spelled_calls import as_cut, parse_tool_call
+from nplt_storage.errors import BadEntry
 from nplt_storage.facts.entries import (
     ModelInvocationDescriptor,
     ModelOutputEntry,
     OutputPart,
 )
+from nplt_storage.facts.json_values import check_object
 from nplt_storage.facts.tool_calls import ToolCallRequest
 
-_ARGUMENTS_DEPTH_MAX = 32
+WHOLE: Final = ("end", "tool_calls")
+"""Reasons to stop of a model that had said all it wanted to."""
+_CUT_AT_ITS_END: Final = "length"
 _TOKENS_MAX = 2**53 - 1
 _CALL_BYTES = 256
 """What each call takes of the record besides what the model says of it: its id, and
@@ -52,6 +57,7 @@ class ModelOutputAccumulator:
         self._reasoning: list[str] = []
         self._calls: dict[int, _CallBeingBuilt] = {}
         self._parts: list[OutputPart] = []
+        self._is_verbatim = True
         self.text_length = 0
         self.reasoning_length = 0
         self.usage: UsageReport | None = None
@@ -79,9 +85,7 @@ class ModelOutputAccumulator:
                 call.tool_name += delta.tool_name
                 call.arguments.append(delta.arguments)
             case OpaquePiece(data=data):
-                part = OutputPart(kind="opaque", data=dict(data))
-                self._count_bytes(len(orjson.dumps(part.data)))
-                self._parts.append(part)
+                self._parts.append(OutputPart(kind="opaque", data=self._kept(dict(data))))
             case UsageReport():
                 self.usage = _believable(delta)
             case Stopped(reason=reason):
@@ -120,10 +124,7 @@ class ModelOutputAccumulator:
             call=call,
             content=self.text,
             reasoning=self.reasoning,
-            tool_calls=tuple(
-                parse_tool_call(new_call_id(), built.tool_name, "".join(built.arguments))
-                for _, built in sorted(self._calls.items())
-            ),
+            tool_calls=self._tool_calls(new_call_id),
             invocation=invocation,
             usage=usage_as_json(self.usage),
             stop_reason=self.stop_reason,
@@ -153,6 +154,31 @@ class ModelOutputAccumulator:
             error=error,
         )
 
+    def _tool_calls(self, new_call_id: Callable[[], str]) -> tuple[ToolCallRequest, ...]:
+        return tuple(
+            as_cut(call, self.stop_reason or "") if index in self._cut_calls else call
+            for index, built in sorted(self._calls.items())
+            for call in (parse_tool_call(new_call_id(), built.tool_name, "".join(built.arguments)),)
+        )
+
+    @property
+    def _cut_calls(self) -> Collection[int]:
+        """Those that may not be what the model wanted: where it ran out of room the last
+        one, also if there is nothing of its arguments yet; where it was stopped, all."""
+        if self.stop_reason in WHOLE:
+            return ()
+        return [*self._calls][-1:] if self.stop_reason == _CUT_AT_ITS_END else self._calls
+
+    def _kept(self, data: JsonObject) -> JsonObject:
+        """What can't be written down takes its like with it: a part of it is no use."""
+        try:
+            check_object(data, "an opaque piece")
+        except BadEntry:
+            self._is_verbatim = False
+            return {}
+        self._count_bytes(len(orjson.dumps(data)))
+        return data
+
     def _place(self, kind: Literal["text", "reasoning"], length: int) -> None:
         """Pieces of one kind in a row are one part."""
         if self._parts and self._parts[-1].kind == kind:
@@ -160,7 +186,7 @@ class ModelOutputAccumulator:
         self._parts.append(OutputPart(kind=kind, size=length))
 
     def _parts_in_order(self) -> tuple[OutputPart, ...]:
-        if all(part.kind != "opaque" for part in self._parts):
+        if not self._is_verbatim or all(part.kind != "opaque" for part in self._parts):
             return ()
         places = {index: place for place, index in enumerate(sorted(self._calls))}
         return tuple(
@@ -177,40 +203,22 @@ class ModelOutputAccumulator:
             raise AnswerTooLong(self._answer_bytes_max)
 
 
-def parse_tool_call(tool_call_id: str, tool_name: str, raw_arguments: str) -> ToolCallRequest:
-    """The raw text is always kept; a parse error is something the model can be told."""
-    arguments: JsonObject | None = None
-    parse_error: str | None = None
-    try:
-        parsed = orjson.loads(raw_arguments or "{}")
-    except orjson.JSONDecodeError as error:
-        parse_error = f"the arguments are not valid JSON: {error}"
-    else:
-        if not isinstance(parsed, dict):
-            parse_error = "the arguments are not a JSON object"
-        elif not _is_storable(parsed, _ARGUMENTS_DEPTH_MAX):
-            parse_error = "the arguments are nested too deeply or hold a number too large"
-        else:
-            arguments = parsed
-    return ToolCallRequest(
-        tool_call_id=tool_call_id,
-        tool_name=tool_name,
-        raw_arguments=raw_arguments,
-        arguments=arguments,
-        parse_error=parse_error,
-    )
-
-
-def _is_storable(value: JsonValue, depth: int) -> bool:
-    match value:
-        case dict():
-            return depth > 0 and all(_is_storable(v, depth - 1) for v in value.values())
-        case list():
-            return depth > 0 and all(_is_storable(v, depth - 1) for v in value)
-        case float():
-            return math.isfinite(value)
+def cleaned(delta: ModelOutputDelta) -> ModelOutputDelta:
+    """With text that can be written down."""
+    match delta:
+        case TextPiece() | ReasoningPiece():
+            text = clean_text(delta.text)
+            return delta if text is delta.text else replace(delta, text=text)
+        case ToolCallPiece():
+            return replace(
+                delta,
+                tool_name=clean_text(delta.tool_name),
+                arguments=clean_text(delta.arguments),
+            )
+        case Stopped():
+            return replace(delta, reason=clean_text(delta.reason))
         case _:
-            return True
+            return delta
 
 
 def _believable(usage: UsageReport) -> UsageReport:

@@ -31,6 +31,7 @@ import orjson
 from nplt_protocol.json_values import JsonObject
 from nplt_server.context.messages import ContextMessage
 from nplt_server.context.projection import render_context
+from nplt_server.context.screens import screen_sources
 from nplt_server.detail.levels import levels_of, levels_of_result
 from nplt_server.tools.base import Tool
 from nplt_server.widgets.base import Widget
@@ -109,7 +110,10 @@ class AgentState:
 
     def screen(self) -> str:
         """What the widgets show now; empty if that is nothing."""
-        return render_screen(self._widgets, self)
+        quarantined = self.history.quarantined
+        sources = screen_sources(self.history).items() if quarantined else ()
+        refused = [name for name, seq in sources if seq in quarantined]
+        return render_screen(self._widgets, self, refused=refused)
 
     def enumerate_widget_tools(self) -> tuple[Tool, ...]:
         return tuple(tool for widget in self._widgets for tool in widget.tools)

@@ -8,6 +8,7 @@
                 ProviderPaused          it failed too often of late: it was not asked
             ProviderUnauthorized    the operator must mend the key
             ProviderRefused         the same prompt will be refused again
+                NoSuchModel             another one may be there
                 RequestTooLarge         less of the context may be taken
             AnswerCut               the stream ended without saying so
             AnswerTooLong           over the limit; what there is is kept
@@ -64,6 +65,7 @@ class ProviderUnavailable(ProviderError):
         retry_after: float | None = None,
         before_first_token: bool = True,
         timed_out: bool = False,
+        is_busy: bool = False,
     ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
@@ -71,6 +73,8 @@ class ProviderUnavailable(ProviderError):
         self.before_first_token = before_first_token
         self.timed_out = timed_out
         """It had its time: asking the same again would take as long."""
+        self.is_busy = is_busy
+        """It is in good health, and asks for fewer requests."""
 
 
 class ProviderPaused(ProviderUnavailable):
@@ -96,6 +100,7 @@ class ProviderRefused(ProviderError):
         block_index: int | None = None,
         entry_seqs: tuple[int, ...] = (),
         is_of_request: bool = False,
+        is_of_thoughts: bool = False,
     ) -> None:
         super().__init__(message)
         self.message_index = message_index
@@ -105,11 +110,22 @@ class ProviderRefused(ProviderError):
         self.entry_seqs = entry_seqs
         """The entries that are shown there."""
         self.is_of_request = is_of_request
-        """What was sent is what it does not take, rather than where, or what came of it."""
+        """What was said is what it does not take, rather than where, how, or what came of it."""
+        self.is_of_thoughts = is_of_thoughts
+        """What the model had thought, which it sealed itself, is what it does not take."""
+
+
+class NoSuchModel(ProviderRefused):
+    pass
 
 
 class RequestTooLarge(ProviderRefused):
     code = ErrorCode.TOO_LARGE
+
+    def __init__(self, message: str, *, window_tokens: int | None = None) -> None:
+        super().__init__(message)
+        self.window_tokens = window_tokens
+        """What fits, question and answer together, if the provider said so."""
 
 
 class AnswerCut(ProviderError):

@@ -28,9 +28,17 @@ _TOO_TALKATIVE = ("asyncio", "openai", "anthropic", "httpx2", "httpcore2")
 """Other people's loggers, which at debug show whole requests, prompts and headers."""
 
 
+def _is_wanted(record: logging.LogRecord) -> bool:
+    """Asked of what is to be written, because others set their loggers' levels by variables
+    of their own (OPENAI_LOG), and when they are imported: long after ours were set."""
+    of = record.name.partition(".")[0]
+    return record.levelno >= logging.WARNING or of not in _TOO_TALKATIVE
+
+
 def configure_logging(level: str, *, log_format: Literal["text", "json"] = "text") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    handler.addFilter(_is_wanted)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

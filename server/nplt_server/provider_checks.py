@@ -18,7 +18,8 @@ from nplt_server.provider_settings import (
 )
 from nplt_server.providers.keys import KeyMistake, base_url_of, read_key, standard_variable
 from nplt_server.providers.known_models import models_of
-from nplt_server.providers.local.installed import local_is_installed
+from nplt_server.providers.local.installed import MODEL as LOCAL_MODEL
+from nplt_server.providers.local.installed import WINDOW_TOKENS_MAX, local_is_installed
 from nplt_server.settings import Settings
 
 Place: TypeAlias = tuple[str | int, ...]
@@ -39,6 +40,7 @@ def provider_mistakes(
                 continue
         for key, sentence in mistakes:
             yield ("providers", number, key), sentence
+    yield from _windows_too_large(settings)
     yield from _unknown_models(settings)
 
 
@@ -54,6 +56,15 @@ def _vendor_mistakes(
     except ValueError as error:
         # What is written in the settings has been looked at: this one is from outside.
         yield "base_url", f"{standard_variable(provider, 'BASE_URL')}: {error}"
+
+
+def _windows_too_large(settings: Settings) -> Iterator[tuple[Place, str]]:
+    for provider in settings.providers:
+        name = f"{provider.id}/{LOCAL_MODEL}"
+        told = settings.models.get(name) if isinstance(provider, LocalSettings) else None
+        if told is not None and (told.context_tokens or 0) > WINDOW_TOKENS_MAX:
+            sentence = f"the model has a window of {WINDOW_TOKENS_MAX:,} tokens"
+            yield ("models", name, "context_tokens"), sentence
 
 
 def _unknown_models(settings: Settings) -> Iterator[tuple[Place, str]]:

@@ -7,6 +7,7 @@ whoever makes the provider looks there (`providers.keys`).
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -14,7 +15,13 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from nplt_server.settings_parts import HomePath, Name, Part
 
-_KEY_HEADERS = {"authorization", "api-key", "x-api-key"}
+_KEY_WORDS = {"apikey", "auth", "authorization", "cookie", "key", "secret", "token"}
+"""In the name of a header, between its dashes."""
+_BEGINS_LIKE_A_KEY = re.compile(
+    r"(bearer|basic) .+|(sk|gsk|xai|hf|nvapi|aiza)[-_]?[a-z0-9_-]{12,}", re.IGNORECASE
+)
+_MIXED_LIKE_A_KEY = re.compile(r"(?=.{24})(?=.*[0-9])(?=.*[a-z])[A-Za-z0-9]+")
+"""As nobody calls a variable or a file."""
 _HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
 _WHERE_KEYS_BELONG = (
     "a key is not written here: say api_key_env (a variable that holds it) "
@@ -23,28 +30,52 @@ _WHERE_KEYS_BELONG = (
 
 
 def checked_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise ValueError("expected an address with a host, and a number for its port") from None
+    if parts.scheme not in ("http", "https") or not has_host:
         raise ValueError("expected an address that begins with http:// or https://")
     if parts.username or parts.password:
         raise ValueError(_WHERE_KEYS_BELONG)
+    if "?" in url or "#" in url:
+        # Paths are put behind it; and what stands there is a key, more often than not.
+        raise ValueError(f"expected an address that ends with its path; {_WHERE_KEYS_BELONG}")
     return url
 
 
 def _checked_headers(headers: dict[str, str]) -> dict[str, str]:
     for name, value in headers.items():
-        if name.lower() in _KEY_HEADERS:
+        if _KEY_WORDS & set(name.lower().split("-")) or _BEGINS_LIKE_A_KEY.fullmatch(value):
             raise ValueError(_WHERE_KEYS_BELONG)
         if not _HEADER_NAME.fullmatch(name) or not value.isascii() or not value.isprintable():
             raise ValueError("expected names and values that a header can have")
     return headers
 
 
+def _no_key(name: str) -> str:
+    """Of what is told where it is not found: by then it would be in a log."""
+    if _BEGINS_LIKE_A_KEY.fullmatch(name) or _MIXED_LIKE_A_KEY.fullmatch(name):
+        raise ValueError(f"that looks like the key itself: {_WHERE_KEYS_BELONG}")
+    return name
+
+
+def _no_key_for_a_path(path: Path) -> Path:
+    _no_key(str(path))
+    return path
+
+
 Headers = Annotated[dict[str, str], AfterValidator(_checked_headers)]
 BaseUrl = Annotated[str, AfterValidator(checked_url)]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")]
 """As the server knows it: `meta-llama/Llama-3.3-70B`, `llama3:8b`."""
-VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+VariableName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_no_key)
+]
+
+
+TokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
 
 
 class OfflineSettings(Part):
@@ -71,7 +102,7 @@ class LocalSettings(Part):
 
 class _VendorSettings(Part):
     api_key_env: VariableName | None = None
-    api_key_file: HomePath | None = None
+    api_key_file: Annotated[HomePath, AfterValidator(_no_key_for_a_path)] | None = None
     base_url: BaseUrl | None = None
     models: tuple[ModelName, ...] = ()
     """None: those we know the vendor to have."""
@@ -99,9 +130,13 @@ class OpenAISettings(_VendorSettings):
     type: Literal["openai"] = "openai"
     api: Literal["chat", "responses"] | None = None
     """None: responses at OpenAI itself, chat everywhere else."""
-    headers: Annotated[dict[str, str], AfterValidator(_checked_headers)] = Field(
-        default_factory=dict
-    )
+    headers: Headers = Field(default_factory=dict)
+    tokens_field: TokensField = "max_completion_tokens"
+    """Chat: older servers overlook the one, OpenAI's reasoning models refuse the other."""
+    returns_reasoning: bool = False
+    """Chat: DeepSeek wants to see its reasoning again, OpenAI refuses the field."""
+    summarizes_reasoning: bool = False
+    """Responses: OpenAI refuses it to organisations that have not shown who they are."""
 
 
 class AnthropicSettings(_VendorSettings):

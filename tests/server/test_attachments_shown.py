@@ -18,8 +18,13 @@ from nplt_protocol.errors import RequestError
 from nplt_protocol.requests import Prompt
 from nplt_server.context import ModelInputMessage
 from nplt_server.context.attachments import ContextAttachment
+from nplt_server.conversations import pictures
 from nplt_server.conversations.accounts import account_of_context
-from nplt_server.conversations.attaching import IMAGE_BYTES_MAX, TEXT_BYTES_MAX
+from nplt_server.conversations.attaching import (
+    IMAGE_BYTES_MAX,
+    TEXT_BYTES_MAX,
+    AttachmentReader,
+)
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.household import Household
 from nplt_server.conversations.redacting import redact
@@ -29,7 +34,7 @@ from nplt_server.providers.base import ModelRequest
 from nplt_server.providers.model_facts import ModelFacts
 from nplt_server.tokens.characters import CharacterCounter
 from nplt_storage.attachments import AttachmentFiles
-from nplt_storage.facts.entries import AttachmentEntry
+from nplt_storage.facts.entries import AttachmentEntry, EpochEntry
 
 MODEL = "test/model"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
@@ -178,3 +183,73 @@ def test_a_fence_is_longer_than_any_in_the_text(text: str) -> None:
     first, *inside, last = ContextAttachment(name="n", text=text).shown.split("\n")[1:]
     assert first == last == "`" * len(first)
     assert all(first not in line for line in inside)
+
+
+# More pictures than are sent
+
+LARGE = PNG + bytes(1024 - len(PNG))
+
+
+@pytest.fixture
+def room_for_four(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "PICTURES_BYTES_MAX", 4 * len(LARGE))
+
+
+def pictures_in(request: ModelRequest) -> list[str]:
+    """Those that go along, by their names."""
+    prompts = [each for each in request.context if isinstance(each, ModelInputMessage)]
+    return [image.name for prompt in prompts for image in prompt.images]
+
+
+def epochs_of(conversation: Conversation) -> list[str]:
+    return [each.reason for each in conversation.history.entries if isinstance(each, EpochEntry)]
+
+
+@pytest.mark.usefixtures("room_for_four")
+async def test_of_many_pictures_the_newest_are_shown_and_an_epoch_begins_without_the_others(
+    tmp_path: Path,
+) -> None:
+    async with desk(tmp_path) as at:
+        for name in "abcdefg":
+            shown = await at.ask("look", await at.upload(f"{name}.png", LARGE))
+            assert [image.name for image in shown.images] == [f"{name}.png"], "always its own"
+        told = ["".join(name[0] for name in pictures_in(each)) for each in at.requests]
+        assert told == ["a", "ab", "abc", "abcd", "de", "def", "defg"]
+        assert epochs_of(at.conversation) == ["pictures"]
+        first = at.requests[-1].context[0]
+        assert isinstance(first, ModelInputMessage)
+        assert first.text == "[File a.png: there are too many pictures]\n\nlook"
+
+
+@pytest.mark.usefixtures("room_for_four")
+async def test_after_a_restart_the_same_pictures_are_shown(tmp_path: Path) -> None:
+    async with desk(tmp_path) as at:
+        for name in "abcdef":
+            await at.ask("look", await at.upload(f"{name}.png", LARGE))
+        before = pictures_in(at.requests[-1])
+        reader = AttachmentReader(at.conversation.mind.ledger, at.house.files)
+        await reader.gather()
+        assert reader.shelf.put_away == at.conversation.mind.attachments.shelf.put_away
+        assert not reader.needs_epoch
+        await at.ask("and now?")
+        assert pictures_in(at.requests[-1]) == before == ["d.png", "e.png", "f.png"]
+
+
+@pytest.mark.usefixtures("room_for_four")
+async def test_more_pictures_than_are_sent_in_one_prompt_are_shown_as_far_as_they_go(
+    tmp_path: Path,
+) -> None:
+    async with desk(tmp_path) as at:
+        await at.ask("look", *[await at.upload(f"{name}.png", LARGE) for name in "abcde"])
+        await at.ask("and now?")
+        for request in at.requests:
+            assert pictures_in(request) == ["a.png", "b.png", "c.png", "d.png"]
+
+
+@pytest.mark.usefixtures("room_for_four")
+async def test_a_picture_sent_again_and_again_counts_every_time(tmp_path: Path) -> None:
+    async with desk(tmp_path) as at:
+        file_id = await at.upload("a.png", LARGE)
+        for _ in range(9):
+            await at.ask("look", file_id)
+        assert max(len(pictures_in(each)) for each in at.requests) == 4

@@ -20,6 +20,7 @@ from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.thinking import Counting, Thinking
 from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece, ToolCallPiece, UsageReport
 from nplt_server.errors import (
+    NoSuchModel,
     ProviderError,
     ProviderRefused,
     ProviderUnauthorized,
@@ -27,7 +28,7 @@ from nplt_server.errors import (
     RequestTooLarge,
 )
 from nplt_server.providers.base import ModelRequest
-from nplt_server.providers.breaker import FAILURES_MAX
+from nplt_server.providers.breaker import FAILURES_MAX, OPEN_SECONDS_MAX
 from nplt_server.providers.model_facts import ModelFacts
 from nplt_server.providers.retrying import RetryPolicy
 from nplt_server.providers.router import ProviderRouter
@@ -38,6 +39,7 @@ from nplt_storage.facts.entries import ModelInputEntry, ModelOutputEntry
 
 ROLES = {"planner": "b/model"}
 DOWN = ProviderUnavailable("nobody home")
+TOO_LARGE = RequestTooLarge("too large")
 Trouble = ProviderError | None
 
 
@@ -46,6 +48,7 @@ class Cast:
     what was asked of them is remembered. Whoever was told nothing answers."""
 
     def __init__(self, thinking: Thinking | None, fallback: tuple[str, ...]) -> None:
+        self.now = 0.0
         self.asked: list[str] = []
         self.requests: list[ModelRequest] = []
         self.waits: list[float] = []
@@ -56,6 +59,7 @@ class Cast:
             roles=ROLES,
             fallback=fallback,
             retries=RetryPolicy(random=lambda: 0.5, sleep=self._sleep),
+            clock=lambda: self.now,
         )
         self.wait: Callable[[], anyio.Event] | None = None
         self.stage: Stage
@@ -191,6 +195,7 @@ async def test_a_cancel_ends_the_wait_at_once() -> None:
         (ProviderUnavailable("did not begin", timed_out=True), 1),
         (ProviderUnauthorized("wrong key"), 1),
         (ProviderUnavailable("busy", retry_after=90.0), 1),
+        (NoSuchModel("never heard of it"), 1),
     ],
 )
 async def test_if_a_model_is_not_there_another_answers_and_the_entry_says_who(
@@ -208,11 +213,14 @@ async def test_if_a_model_is_not_there_another_answers_and_the_entry_says_who(
         assert play.router.route("a/model")[0].metrics.fail_overs == 1
 
 
-async def test_the_retries_of_a_turn_are_shared_by_all_it_asks() -> None:
-    async with cast(fallback=("b/model", "c/model")) as play:
-        play.troubles = {"a": [DOWN] * 3, "b": [DOWN] * 3, "c": [DOWN] * 3}
-        assert (await play.play()).state == "failed"
-        assert play.asked == ["a", "a", "a", "b", "c"]
+async def test_whoever_stands_in_has_all_the_chances_of_the_first() -> None:
+    async with cast(fallback=("b/model",)) as play:
+        for number in range(8):
+            await play.play(f"prompt {number} " + "word " * 400)
+        play.asked.clear()
+        play.troubles = {"a": [TOO_LARGE, DOWN, DOWN, DOWN], "b": [DOWN, DOWN, TOO_LARGE]}
+        assert (await play.play()).state == "completed"
+        assert play.asked == ["a"] * 4 + ["b"] * 4
 
 
 async def test_inside_a_turn_the_model_is_fixed() -> None:
@@ -232,7 +240,7 @@ async def test_a_refusal_is_no_reason_to_ask_another() -> None:
 async def test_a_provider_that_failed_too_often_is_not_waited_for() -> None:
     async with cast(fallback=("b/model",)) as play:
         for _ in range(FAILURES_MAX):
-            play.router.breakers["a"].failed()
+            play.router.breakers["a"].admit().failed()
         assert (await play.play()).state == "completed"
         assert play.asked == ["b"]
         assert play.waits == []
@@ -285,13 +293,31 @@ async def test_what_was_learned_of_its_window_holds_for_the_next_turns() -> None
         assert len(play.told) == 1
 
 
-async def test_if_less_is_too_large_as_well_the_turn_fails_with_that() -> None:
+async def test_if_next_to_nothing_is_too_large_as_well_the_turn_fails_and_says_what_to_set() -> (
+    None
+):
     async with cast() as play:
         await play.play("word " * 400)
-        play.troubles["a"] = [RequestTooLarge("too large")] * 3
+        play.asked.clear()
+        play.troubles["a"] = [TOO_LARGE] * 9
         finished = await play.play()
-        assert finished.error == {"code": "too_large", "message": "too large"}
-        assert len(play.asked) <= 3
+        assert finished.error is not None
+        assert finished.error["code"] == "too_large"
+        assert "models.a/model.context_tokens" in str(finished.error["message"])
+        assert len(play.asked) == 4
+        assert play.requests[-1].answer_tokens_max == 294  # of 8,192
+        play.troubles["a"] = []
+        await play.play()
+        assert play.requests[-1].answer_tokens_max == 8_192  # it was not the size
+
+
+async def test_a_window_the_provider_names_is_kept_for_question_and_answer_by_all() -> None:
+    thinking = Thinking(counting=Counting(CharacterCounter))
+    async with cast(thinking=thinking) as play:
+        play.troubles["a"] = [RequestTooLarge("too large", window_tokens=8_192)]
+        assert (await play.play()).state == "completed"
+        assert [request.answer_tokens_max for request in play.requests] == [8_192, 2_048]
+        assert thinking.facts("a/model").budget_tokens == 6_144
 
 
 # All of it at once
@@ -322,14 +348,13 @@ def test_whatever_goes_wrong_a_turn_ends_once_and_every_further_call_is_told(
             play.asked.clear()
             play.troubles = troubles
             finished = await play.play("second")
-            # Two retries, two others, one shorter, one with less; the first call itself.
-            assert len(play.asked) <= 1 + len(play.told) <= 7
+            # Each: two retries and three shorter ones; once with less, and two others.
+            assert len(play.asked) <= 1 + len(play.told) <= 1 + 3 * 5 + 1 + 2
             assert play.asked == sorted(play.asked)
             if finished.state == "completed":
                 assert play.answered_by == f"{play.asked[-1]}/model"
             play.troubles = {}
-            for breaker in play.router.breakers.values():
-                breaker.succeeded()
+            play.now += OPEN_SECONDS_MAX
             assert (await play.play("third")).state == "completed"
 
     anyio.run(play_through)

@@ -57,6 +57,20 @@ def test_fields_follow_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines()[0][9:] == "W slow seconds=1.5 tool='a b' why=None"
 
 
+def test_a_vendors_library_stays_quiet_whatever_its_own_variable_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = lines_of(monkeypatch, level="debug")
+    library = logging.getLogger("openai._base_client")
+    logging.getLogger("openai").setLevel(logging.DEBUG)  # as OPENAI_LOG does, at import
+    try:
+        library.debug("Request options: %s", {"headers": "all of them"})
+        library.warning("told")
+    finally:
+        logging.getLogger("openai").setLevel(logging.WARNING)
+    assert [line[9:] for line in lines()] == ["W told"]
+
+
 def test_a_category_that_is_on_says_its_name_and_its_fields(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from nplt_server import provider_checks
 from nplt_server.cli import main
 from nplt_server.errors import ConfigurationError
 from nplt_server.first_words import greeting
@@ -143,7 +144,13 @@ def test_a_vendors_key_is_not_given_to_a_server_of_ones_own(tmp_path: Path) -> N
     [
         f"api_key: {KEY}",
         f"base_url: 'https://me:{KEY}@x/v1', models: [m]",
+        f"base_url: 'https://x/v1?api-key={KEY}', models: [m]",
         f"base_url: 'https://x/v1', models: [m], headers: {{Api-Key: {KEY}}}",
+        f"base_url: 'https://x/v1', models: [m], headers: {{X-Goog-Token: {KEY}}}",
+        f"base_url: 'https://x/v1', models: [m], headers: {{X-Other: {KEY}}}",
+        "api_key_env: gsk_canary0123456789",
+        "api_key_env: canary0123456789abcdefghijk",
+        f"api_key_file: {KEY}",
     ],
 )
 def test_a_key_written_into_the_settings_is_refused_and_told_where_it_belongs(
@@ -152,6 +159,20 @@ def test_a_key_written_into_the_settings_is_refused_and_told_where_it_belongs(
     (mistake,) = mistakes(tmp_path, providers(f"{{type: openai, {written}}}"), KEYS)
     assert "api_key_env" in mistake
     assert "api_key_file" in mistake
+    assert "canary" not in mistake
+
+
+def test_headers_that_hold_no_key_are_sent(tmp_path: Path) -> None:
+    headers = "{OpenAI-Organization: org-0a1b2c3d4e5f6g7h8i9j0k1l, X-Portkey-Provider: openai}"
+    (provider,) = load(tmp_path, providers(f"{{type: openai, headers: {headers}}}"), KEYS).providers
+    assert isinstance(provider, OpenAISettings)
+    assert provider.headers["X-Portkey-Provider"] == "openai"
+
+
+def test_what_is_no_name_of_a_variable_is_not_repeated(tmp_path: Path) -> None:
+    (mistake,) = mistakes(tmp_path, providers("{type: openai, api_key_env: canary}"))
+    assert "there is no variable of that name in the environment" in mistake
+    assert "canary" not in mistake
 
 
 def test_checking_never_shows_a_key(tmp_path: Path) -> None:
@@ -181,6 +202,11 @@ def test_checking_never_shows_a_key(tmp_path: Path) -> None:
         (providers("{id: x}"), "providers.0: needs a type"),
         (providers("{type: openai, base_url: 'http://x/v1'}"), "needs models"),
         (providers("{type: openai, base_url: x, models: [m]}"), "providers.0.base_url: expected"),
+        (
+            providers("{type: openai, base_url: 'https://h:notaport/v1', models: [m]}"),
+            "providers.0.base_url: expected an address with a host, and a number for its port",
+        ),
+        (providers("{type: openai, base_url: 'https://[::1/v1', models: [m]}"), "an address"),
         (providers("{type: openai, api_key_env: A, api_key_file: b}"), "not both"),
         (
             f"{providers(BOX)}fallback: [box/lama3]",
@@ -194,6 +220,16 @@ def test_a_mistake_is_told_with_file_and_key(tmp_path: Path, text: str, told: st
     (mistake,) = mistakes(tmp_path, text, KEYS)
     assert mistake.startswith(f"{tmp_path / 'server.yaml'}, ")
     assert told in mistake
+
+
+def test_the_local_model_has_no_larger_window_than_it_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provider_checks, "local_is_installed", lambda: True)
+    text = f"{providers('{type: local}')}models: {{local/smollm2: {{context_tokens: %d}}}}"
+    assert load(tmp_path, text % 8192).models["local/smollm2"].context_tokens == 8192
+    (mistake,) = mistakes(tmp_path, text % 8193)
+    assert "models.local/smollm2.context_tokens: the model has a window of 8,192" in mistake
 
 
 def test_an_address_in_the_environment_that_is_none_is_told_by_its_variable(

@@ -6,9 +6,11 @@ from collections.abc import AsyncGenerator
 
 from tests.server.stage import Stage, staged
 
+from nplt_protocol.events import SessionEvent
 from nplt_server.context import ContextMessage, ToolResultsMessage
+from nplt_server.context.steps import HIDDEN_RESULT
 from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece, ToolCallPiece
-from nplt_server.errors import ProviderRefused
+from nplt_server.errors import NoSuchModel, ProviderRefused
 from nplt_server.providers.base import ModelRequest
 from nplt_storage.facts.entries import EpochEntry, QuarantineEntry
 
@@ -22,12 +24,18 @@ class Picky:
     def __init__(self, *words: str, names_place: bool = False) -> None:
         self.words = words
         self.names_place = names_place
+        self.refusal: ProviderRefused | None = None
+        self.refuses_once = False
         self.requests: list[ModelRequest] = []
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         self.requests.append(request)
         named = [message.seq for message in request.context[:] if self._minds(message)]
         if named:
+            if self.refuses_once:
+                self.words = ()
+            if self.refusal is not None:
+                raise self.refusal
             seqs = tuple(named[:1]) if self.names_place else ()
             raise ProviderRefused(REFUSED, entry_seqs=seqs, is_of_request=True)
         last = request.context[-1]
@@ -81,32 +89,84 @@ async def test_an_empty_answer_is_no_refusal() -> None:
         assert put_aside(stage) == []
 
 
-async def test_if_what_a_tool_gave_is_refused_the_turn_fails_and_the_next_is_spared_it() -> None:
+async def test_if_what_a_tool_gave_is_refused_the_turn_goes_on_knowing_that_it_ran() -> None:
     for names_place in (True, False):
         model = Picky("+00:00", names_place=names_place)  # the tool says so
         async with staged(model.answer) as stage:
-            finished = await stage.play("use a tool")
-            assert finished.error is not None
-            message = f"{REFUSED}: it is a part of this turn, and models are not shown it again"
-            assert finished.error["message"] == message
+            assert (await stage.play("use a tool")).state == "completed"
             assert put_aside(stage) == [3]
-            assert len(model.requests) == 2
-            assert (await stage.play("go on")).state == "completed"
             assert len(model.requests) == 3
+            last = model.requests[-1].context[-1]
+            assert isinstance(last, ToolResultsMessage)
+            assert last.texts == (HIDDEN_RESULT,)
+            assert (await stage.play("go on")).state == "completed"
+            assert len(model.requests) == 4
 
 
-async def test_a_turn_asks_again_once_and_leaves_nothing_for_the_next() -> None:
+async def test_one_after_the_other_is_put_aside_and_nothing_left_for_the_next_turn() -> None:
     model = Picky(names_place=True)
     async with staged(model.answer) as stage:
         await stage.play("alpha")
         await stage.play("beta")
         model.words = ("alpha", "beta")
-        assert (await stage.play("gamma")).state == "failed"
+        assert (await stage.play("gamma")).state == "completed"
         assert put_aside(stage) == [1, 3]
-        assert (await stage.play("delta")).state == "completed"
+        assert len(model.requests) == 5
         reasons = [
             entry.reason
             for entry in stage.conversation.history.entries
             if isinstance(entry, EpochEntry)
         ]
         assert reasons == ["quarantine", "quarantine"]
+
+
+async def test_what_was_not_the_cause_is_let_out_again() -> None:
+    model = Picky("alpha", "beta")
+    async with staged(model.answer) as stage:
+        await stage.play("alpha")
+        assert (await stage.play("beta")).state == "failed"
+        assert put_aside(stage) == [1, 1]
+        assert stage.conversation.history.quarantined == {}
+        lifted = [
+            heard.details["seq"]
+            for heard in stage.ear.heard
+            if isinstance(heard, SessionEvent) and heard.event == "released"
+        ]
+        assert lifted == [1]
+        # The next one finds out that it was both.
+        assert (await stage.play("gamma")).state == "completed"
+        assert sorted(stage.conversation.history.quarantined) == [1, 3]
+
+
+async def test_who_refuses_everything_is_not_asked_to_do_without_the_same_for_ever() -> None:
+    model = Picky("o")
+    async with staged(model.answer) as stage:
+        for word in ("one", "two", "four", "noon", "oh"):
+            assert (await stage.play(word)).state == "failed"
+        assert stage.conversation.history.quarantined == {}
+        assert put_aside(stage).count(1) == 4  # in and out, twice
+
+
+async def test_a_model_that_is_not_there_makes_no_prompt_suspect() -> None:
+    model = Picky("nobody home")
+    async with staged(model.answer) as stage:
+        model.refusal = NoSuchModel("not there")
+        model.words = ("a",)
+        await stage.play("Ada")
+        model.refusal = None
+        model.words = ("max",)
+        assert (await stage.play("max")).state == "failed"
+        assert put_aside(stage) == []
+
+
+async def test_thoughts_that_are_not_taken_any_more_are_forgotten_and_nothing_else() -> None:
+    model = Picky()
+    async with staged(model.answer) as stage:
+        await stage.play("hello")
+        model.refusal = ProviderRefused("no", is_of_request=True, is_of_thoughts=True)
+        model.words = ("hello",)
+        model.refuses_once = True
+        assert (await stage.play("go on")).state == "completed"
+        assert put_aside(stage) == []
+        (epoch,) = [e for e in stage.conversation.history.entries if isinstance(e, EpochEntry)]
+        assert epoch.reason == "reasoning"

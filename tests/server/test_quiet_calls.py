@@ -9,8 +9,8 @@ import pytest
 from nplt_server.accumulator import ModelOutputAccumulator
 from nplt_server.context import ModelInputMessage
 from nplt_server.conversations.quiet_call import call_quietly
-from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
-from nplt_server.errors import AnswerCut, ProviderError, ProviderUnavailable
+from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece, UsageReport
+from nplt_server.errors import AnswerCut, ProviderError, ProviderRefused, ProviderUnavailable
 from nplt_server.providers.base import ModelRequest
 from nplt_server.providers.retrying import RetryPolicy
 from nplt_server.providers.router import ProviderRouter
@@ -68,3 +68,18 @@ async def test_nor_once_anything_was_said() -> None:
 async def test_an_answer_without_its_end_is_none() -> None:
     with pytest.raises(AnswerCut):
         await Script([TextPiece(text="he")]).play()
+
+
+@pytest.mark.parametrize("reason", ["length", "refusal", "content_filter", "tool_calls"])
+async def test_nor_is_one_that_did_not_come_to_its_end(reason: str) -> None:
+    with pytest.raises(ProviderRefused, match=reason):
+        await Script([TextPiece(text="Never delete the"), Stopped(reason=reason)]).play()
+
+
+async def test_who_hung_up_before_the_first_word_is_asked_again() -> None:
+    script = Script(
+        [UsageReport(input_tokens=1, output_tokens=0)],
+        [TextPiece(text="here"), Stopped(reason="end")],
+    )
+    assert await script.play() == "here"
+    assert script.waits == [0.5]

@@ -87,6 +87,26 @@ async def test_of_two_edits_of_the_same_prompt_the_later_one_stands() -> None:
         assert standing(stage) == ["one", "deux"]
 
 
+async def test_an_edit_can_be_edited_again() -> None:
+    async with staged() as (stage, _):
+        await stage.play("one")
+        await stage.play("two")
+        edited = await replace(stage, "zwei", 3)
+        await replace(stage, "deux", edited.seq)
+        assert standing(stage) == ["one", "deux"]
+
+
+async def test_what_was_asked_after_an_undo_can_be_edited() -> None:
+    async with staged() as (stage, _):
+        await stage.play("one")
+        await stage.play("two")
+        await changes.roll_back(stage.conversation, 2)
+        asked = await stage.prompt("three")
+        await stage.conversation.activity.quiet()
+        await replace(stage, "drei", asked.seq)
+        assert standing(stage) == ["one", "drei"]
+
+
 async def test_a_summary_that_covers_a_secret_goes_with_it() -> None:
     async with staged() as (stage, _):
         await stage.play("my key is sk-1234")

@@ -25,6 +25,8 @@ from nplt_storage.conversation.paging import MessagePage, PageQuery, read_page
 from nplt_storage.conversation.row_lists import RowPage, RowQuery, page_of
 from nplt_storage.conversation.rows import ConversationRow, new_row
 from nplt_storage.conversation.searching import SearchPage, SearchQuery, search_entries
+from nplt_storage.conversation.sent_before import SentBefore
+from nplt_storage.conversation.standing import is_in
 from nplt_storage.errors import BadEntry, ConversationNotFound
 from nplt_storage.facts.entries import (
     CompactionEntry,
@@ -542,6 +544,7 @@ def keeps_words_that_a_rollback_repeats(patch: pytest.MonkeyPatch) -> None:
 
 
 @breaks(
+    "what_was_taken_back_or_erased_was_still_sent",
     "redacted_words_are_nowhere",
     "a_tombstone_stands_where_the_entry_was",
     "a_redacted_result_takes_its_blob_along",
@@ -575,6 +578,7 @@ def keeps_the_blobs_of_redacted_results(patch: pytest.MonkeyPatch) -> None:
 
 
 @breaks(
+    "a_name_belongs_to_its_conversation",
     "an_undeleted_conversation_is_as_it_was",
     "only_ones_own_is_brought_back",
     "undeleting_replaces_nothing",
@@ -689,6 +693,7 @@ def lets_a_stale_writer_overwrite(patch: pytest.MonkeyPatch) -> None:
 
 
 @breaks(
+    "what_was_sent_is_known_to_the_next_store",
     "what_one_store_wrote_is_there_for_the_next",
     "what_was_deleted_stays_so_for_the_next_store",
     "what_was_acknowledged_survives_a_crash",
@@ -750,6 +755,49 @@ def brings_back_the_deleted_when_it_starts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SharedMemoryMaker, "open_store", reviving)
 
 
+# What was sent before
+
+
+@breaks(
+    "a_prompt_that_was_sent_is_known_by_its_name",
+    "what_was_taken_back_or_erased_was_still_sent",
+    "a_name_belongs_to_its_conversation",
+)
+def forgets_what_was_sent(patch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: MemoryStore, session_id: str, message_id: str) -> None:
+        self._find(session_id)
+
+    patch.setattr(MemoryStore, "prompt_with", nothing)
+
+
+@breaks("what_was_taken_back_or_erased_was_still_sent")
+def knows_only_what_stands(patch: pytest.MonkeyPatch) -> None:
+    prompt_with = MemoryStore.prompt_with
+
+    async def standing(self: MemoryStore, session_id: str, message_id: str) -> SentBefore | None:
+        found = await prompt_with(self, session_id, message_id)
+        hidden = self._find(session_id).row.hidden
+        return None if found is None or is_in(hidden, found.seq) else found
+
+    patch.setattr(MemoryStore, "prompt_with", standing)
+
+
+@breaks("what_was_sent_is_known_to_the_next_store", of="shared")
+def knows_only_what_its_writer_wrote(patch: pytest.MonkeyPatch) -> None:
+    prompt_with = MemoryStore.prompt_with
+
+    async def written(self: MemoryStore, session_id: str, message_id: str) -> SentBefore | None:
+        is_open = self._find(session_id).writer is not None
+        return await prompt_with(self, session_id, message_id) if is_open else None
+
+    patch.setattr(MemoryStore, "prompt_with", written)
+
+
+@breaks("what_was_trimmed_was_still_sent", of="redis")
+def forgets_the_names_it_trims(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("nplt_storage.redis_streams.record.what_is_left", lambda gone, hidden: [])
+
+
 # What still holds
 
 
@@ -806,6 +854,7 @@ def trims_turns_that_have_not_ended(patch: pytest.MonkeyPatch) -> None:
 
 
 @breaks(
+    "what_was_trimmed_was_still_sent",
     "only_the_newest_turns_are_kept",
     "no_turn_is_ever_split",
     "what_was_trimmed_is_still_accounted_for",

@@ -144,7 +144,13 @@ def references(draw: st.DrawFn) -> Entry:
                 **fields,
             )
         case 1:
-            return QuarantineEntry(target_seq=last, code=draw(words), content=draw(texts), **fields)
+            return QuarantineEntry(
+                target_seq=last,
+                code=draw(words),
+                content=draw(texts),
+                lifted=draw(st.booleans()),
+                **fields,
+            )
         case 3:
             return EpochEntry(
                 reason=draw(words),
@@ -212,6 +218,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         state=st.sampled_from(["interrupted", "failed"]),
         invocation=st.none() | invocations,
         usage=st.none() | json_objects,
+        of_request=st.booleans(),
         **known,
     ),
     st.builds(SystemInstructionEntry, content=texts, **known),

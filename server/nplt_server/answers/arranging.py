@@ -3,9 +3,11 @@ of words that should never have been in one."""
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 
+import anyio
 import anyio.to_thread
 import orjson
 
@@ -24,6 +26,7 @@ from nplt_server.conversations.redacting import check_redactable
 from nplt_server.conversations.redacting import redact as erase
 from nplt_server.errors import no_such_conversation
 from nplt_server.presenters.base import Answer
+from nplt_server.presenters.markup import without_controls
 
 
 async def update(
@@ -59,12 +62,15 @@ async def _bring_back(premises: Premises, session: Session, session_id: str) -> 
 async def fork(premises: Premises, session: Session, request: SessionFork, answer: Answer) -> None:
     session_id = request.session_id or session.here().session_id
     name = checked_name(request.name) if request.name is not None else None
-    found = await premises.registry.find(session_id, session.user)
-    if found is None or not found.row.head_seq:
-        raise RequestError(
-            ErrorCode.NOT_FOUND, "nothing was said here yet to begin with", field="session_id"
+    async with premises.registry.alone_with(session_id):  # deleted meanwhile, it takes its files
+        found = await premises.registry.find(session_id, session.user)
+        if found is None or not found.row.head_seq:
+            raise RequestError(
+                ErrorCode.NOT_FOUND, "nothing was said here yet to begin with", field="session_id"
+            )
+        created = await fork_conversation(
+            premises.household, found, at_seq=request.at_seq, name=name
         )
-    created = await fork_conversation(premises.household, found, at_seq=request.at_seq, name=name)
     answer.give(created)
 
 
@@ -72,8 +78,11 @@ async def import_(premises: Premises, session: Session, request: Import, answer:
     house, registry, user = premises.household, premises.registry, session.user
     if request.file_id is not None:
         path = await path_of_upload(premises, session, request.file_id)
-        done = await import_document(house, registry, path, user=user, field="file_id")
-        await session.uploads.drop_import(request.file_id)
+        try:
+            done = await import_document(house, registry, path, user=user, field="file_id")
+        finally:
+            with anyio.CancelScope(shield=True):  # refused or not, it was for this one time
+                await session.uploads.drop_import(request.file_id)
     elif request.document is not None:
         with tempfile.TemporaryDirectory(prefix="nplt-") as directory:
             path = Path(directory) / "document.json"
@@ -112,6 +121,8 @@ async def _meant(premises: Premises, session: Session, session_id: str | None) -
 
 
 def checked_name(name: str) -> str:
-    if not name.strip():
+    """In one line, and nothing but text: others' terminals show it."""
+    line = re.sub(r"[\n\t]", " ", without_controls(name)).strip()
+    if not line:
         raise RequestError(ErrorCode.MALFORMED, "a name must not be blank", field="name")
-    return name.strip()
+    return line

@@ -66,6 +66,8 @@ async def prompt(premises: Premises, session: Session, request: Prompt, answer: 
 async def cancel(premises: Premises, session: Session, request: Cancel, answer: Answer) -> None:
     turn_id = request.turn_id or session.last_turn
     conversation = premises.registry.turn_holder(turn_id, session.user) if turn_id else None
+    if conversation is not None and conversation is session.conversation:
+        session.check_may_speak()
     cancelled = bool(conversation and turn_id and conversation.cancel(turn_id))
     answer.give(Cancelled(cancelled=cancelled))
 

@@ -93,6 +93,9 @@ async def new(premises: Premises, session: Session, request: SessionNew, answer:
 async def delete(
     premises: Premises, session: Session, request: SessionDelete, answer: Answer
 ) -> None:
+    here = session.conversation
+    if here is not None and here.session_id == request.session_id:
+        session.check_may_speak()
     await premises.registry.delete(request.session_id, session.user)
     current = session.conversation
     answer.give(

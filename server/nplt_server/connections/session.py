@@ -32,9 +32,9 @@ from nplt_protocol.stream import FrameStream
 from nplt_server.connections.front_desk import FrontDesk
 from nplt_server.connections.uploads import Uploads
 from nplt_server.connections.users import LOCAL_USER
-from nplt_server.conversations.audience import Guest, Said
+from nplt_server.conversations.audience import NOBODY, Guest, Said
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.presence import come_in, go_out
+from nplt_server.conversations.presence import come_in, go_out, step_back
 from nplt_server.conversations.registry import Registry
 from nplt_server.errors import as_request_error, internal_error
 from nplt_server.presenters.base import Answer, Presenter
@@ -66,6 +66,7 @@ class Session:
         "conversation",
         "failed_hellos",
         "front_desk",
+        "has_said_all",
         "is_welcome",
         "keepalive",
         "observer",
@@ -97,6 +98,7 @@ class Session:
         self.keepalive: float | None = None
         self.observer = False
         self.is_welcome = False
+        self.has_said_all = False
         self.failed_hellos = 0
         self.conversation: Conversation | None = None
         self._answering = answering
@@ -153,6 +155,8 @@ class Session:
         if isinstance(received, RequestRefused):
             presenter.expect(received.type)
             presenter.refuse(received.type, received.seq, received.error)
+            if received.type == MessageType.FILE_METADATA:
+                self.uploads.swallow(_number(received, presenter))
             if not self.is_welcome:
                 self.count_failed_hello()
             return
@@ -166,7 +170,7 @@ class Session:
         is_switch = isinstance(request, ModelSwitch)
         message_type = MessageType.MODEL_SWITCH if is_switch else received.type
         presenter.expect(message_type)
-        seq = received.seq if presenter.numbers_requests else 0
+        seq = _number(received, presenter)
         answer = Answer(presenter, message_type, seq, self._something_settled)
         try:
             if not self.is_welcome and not isinstance(request, Hello):
@@ -187,7 +191,11 @@ class Session:
 
     async def _see_out(self) -> None:
         """The client has said all it wanted. What it asked for is still told,
-        if it listens (`nc -N` does)."""
+        if it listens (`nc -N` does); nobody can know, so nobody counts on it."""
+        if self.conversation is not None:
+            step_back(self.conversation, self, guest_of(self, observer=self.observer))
+        self.has_said_all = True
+        await self.uploads.give_up()
         while (self._my_turns or self.connection.unanswered) and not self.stream.closed:
             self._settled = anyio.Event()
             await _unless_closed(self.stream, self._settled.wait)
@@ -318,6 +326,8 @@ class Session:
 
 
 def guest_of(session: Session, *, observer: bool) -> Guest:
+    if session.has_said_all:
+        return NOBODY
     return Guest(
         client_id=session.client_id,
         user=session.user,
@@ -325,6 +335,10 @@ def guest_of(session: Session, *, observer: bool) -> Guest:
         observer=observer,
         can_decide=session.connection.dialect is Dialect.STRUCTURED and not observer,
     )
+
+
+def _number(received: RequestReceived | RequestRefused, presenter: Presenter) -> int:
+    return received.seq if presenter.numbers_requests else 0
 
 
 async def _unless_closed(

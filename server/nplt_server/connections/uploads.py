@@ -20,7 +20,7 @@ from nplt_protocol.requests import FileData, FileMetadata
 from nplt_server.conversations.registry import Registry
 from nplt_server.errors import as_request_error, internal_error
 from nplt_server.presenters.base import Answer
-from nplt_storage.attachments import AttachmentFiles, Upload
+from nplt_storage.attachments import AttachmentFiles, StoredFile, Upload
 from nplt_storage.facts.entries import AttachmentEntry
 
 log = logging.getLogger(__name__)
@@ -108,6 +108,22 @@ class Uploads:
         if not incoming.missing:
             await self._finish(key, incoming)
 
+    async def give_up(self) -> None:
+        """The rest of what was announced can't come any more."""
+        for key, incoming in tuple(self._incoming.items()):
+            cut = RequestError(ErrorCode.MALFORMED, "the file ended early", field="size")
+            await self._fail(key, incoming.answer, cut)
+
+    def swallow(self, key: int) -> None:
+        """What was announced under that number was refused: its bytes may come all the same."""
+        if key in self._incoming:
+            return  # whoever took its number did not announce it
+        if self._failed is None:
+            self._failed = OrderedDict()
+        self._failed[key] = None
+        if len(self._failed) > _FAILED_MAX:
+            self._failed.popitem(last=False)
+
     async def abandon(self) -> None:
         for key in tuple(self._incoming):
             await self._drop(key)
@@ -128,18 +144,7 @@ class Uploads:
             self._keep_for_import(key, incoming)
             return
         try:
-            stored = await incoming.upload.finish()
-            # By its id: it may have been closed and opened again meanwhile.
-            conversation = await self._registry.get(incoming.session_id, incoming.user)
-            await conversation.write_fact(
-                AttachmentEntry(
-                    file_id=stored.file_id,
-                    filename=incoming.filename,
-                    size=stored.size,
-                    sha256=stored.sha256,
-                    content_type=incoming.announced.content_type,
-                )
-            )
+            stored = await self._attach(incoming)
         except Exception as error:
             await self._fail(key, incoming.answer, error)
             return
@@ -147,6 +152,21 @@ class Uploads:
         incoming.answer.give(
             FileStored(file_id=stored.file_id, size=stored.size, sha256=stored.sha256)
         )
+
+    async def _attach(self, incoming: _Incoming) -> StoredFile:
+        # By its id: it may have been closed and opened again meanwhile, or deleted.
+        conversation = await self._registry.get(incoming.session_id, incoming.user)
+        conversation.activity.begin()  # whoever deletes it now waits
+        try:
+            stored = await incoming.upload.finish()
+            try:
+                await conversation.write_fact(_fact_of(stored, incoming))
+            except RequestError:  # it is not written: what no entry names is not kept
+                await self._files.remove(incoming.session_id, stored.file_id)
+                raise
+            return stored
+        finally:
+            conversation.activity.end()
 
     def _keep_for_import(self, key: int, incoming: _Incoming) -> None:
         """Without a name, so that nothing is left of it, whatever ends this process."""
@@ -160,7 +180,7 @@ class Uploads:
 
     async def _fail(self, key: int, answer: Answer, error: Exception) -> None:
         await self._drop(key)
-        self._remember_failed(key)
+        self.swallow(key)
         known = as_request_error(error)
         if known is None:
             log.error("an upload failed", exc_info=error)
@@ -169,19 +189,12 @@ class Uploads:
     def _hear_stray(self, key: int, answer: Answer) -> None:
         if self._failed is not None and key in self._failed:
             return  # the rest of one that was refused
-        self._remember_failed(key)
+        self.swallow(key)
         answer.complain(
             RequestError(
                 ErrorCode.MALFORMED, "FILE_DATA without a FILE_METADATA before it", field="seq"
             )
         )
-
-    def _remember_failed(self, key: int) -> None:
-        if self._failed is None:
-            self._failed = OrderedDict()
-        self._failed[key] = None
-        if len(self._failed) > _FAILED_MAX:
-            self._failed.popitem(last=False)
 
     async def _drop(self, key: int) -> None:
         incoming = self._incoming.pop(key, None)
@@ -199,6 +212,16 @@ class Uploads:
             raise RequestError(
                 ErrorCode.BUSY, f"at most {self._limits.at_once_max} files at a time"
             )
+
+
+def _fact_of(stored: StoredFile, incoming: _Incoming) -> AttachmentEntry:
+    return AttachmentEntry(
+        file_id=stored.file_id,
+        filename=incoming.filename,
+        size=stored.size,
+        sha256=stored.sha256,
+        content_type=incoming.announced.content_type,
+    )
 
 
 def checked_filename(name: str) -> str:

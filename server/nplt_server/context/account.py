@@ -11,7 +11,7 @@
     later                   its turn was asked for after this one, or has not ended
     unpaired                a call without its result (yet), the other way round, or blank
     abandoned               its turn was left where the conversation went back or forked
-    quarantined             a provider refused it, or what goes with it
+    quarantined             a provider refused it: it is left out, or its words are
     rolled_back             it was taken back
     not_for_models          a fact about the conversation
     not_held                older than what is in memory
@@ -127,6 +127,7 @@ def _sent(history: ConversationHistory, view: ContextView) -> Iterator[EntryAcco
     if view.frame.tools_tokens:
         yield EntryAccount(seq=0, kind="tools", tokens=view.frame.tools_tokens, reason="tools")
     head_is_next = view.has_head
+    quarantined = history.quarantined
     for message, tokens in zip(view.messages, view.sizes, strict=True):
         row = EntryAccount(
             seq=message.seq,
@@ -134,13 +135,14 @@ def _sent(history: ConversationHistory, view: ContextView) -> Iterator[EntryAcco
             role=message.role,
             level=message.level,
             tokens=tokens,
-            reason=message.level,
+            # That a tool ran is shown, without what was said and given.
+            reason="quarantined" if message.seq in quarantined else message.level,
         )
         if message.role == "system":
             yield replace(row, seq=_instruction_seq(history), reason="system")
         elif head_is_next:
             head_is_next = False
-            yield replace(row, kind="epoch", reason="head")
+            yield replace(row, seq=view.selection.epoch_seq, kind="epoch", reason="head")
         else:
             yield row
 

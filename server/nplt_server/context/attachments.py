@@ -6,7 +6,8 @@ own, for models that take pictures. Whatever is not shown is named, with a reaso
     attachment_missing       erased, or not there any more
     attachment_unreadable    it could not be read just now
     attachment_not_taken     neither text nor a picture this model takes
-    attachment_too_large     a larger picture than is sent, or one too many
+    attachment_too_large     a larger picture than is sent
+    attachment_too_many      one of more pictures than are sent; newer ones are
     attachment_cut           a text of which only the beginning is shown
     attachment_no_room       its contents do not fit the model's window
     attachment_less_detail   an older turn, of which less is shown
@@ -26,13 +27,11 @@ AttachmentReason: TypeAlias = Literal[
     "attachment_unreadable",
     "attachment_not_taken",
     "attachment_too_large",
+    "attachment_too_many",
     "attachment_cut",
     "attachment_no_room",
     "attachment_less_detail",
 ]
-Shelf: TypeAlias = Mapping[str, "ContextAttachment"]
-"""By the id of the file."""
-
 IMAGE_TOKENS: Final = 1_600
 """What vendors count for a large one; nobody can be asked before it is sent."""
 _FENCE: Final = re.compile(r"`{3,}")
@@ -41,6 +40,7 @@ _WHY: Final[Mapping[str, str]] = {
     "attachment_unreadable": "it could not be read",
     "attachment_not_taken": "you can't be shown files of this kind",
     "attachment_too_large": "it is too large",
+    "attachment_too_many": "there are too many pictures",
     "attachment_no_room": "there is no room for it",
     "attachment_less_detail": "it was shown with an earlier message",
 }
@@ -75,10 +75,27 @@ class ContextAttachment:
 _UNKNOWN: Final = ContextAttachment(name="(unknown)", reason="attachment_unreadable")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """The files that prompts name, as far as they were read."""
+
+    files: Mapping[str, ContextAttachment] = field(default_factory=dict)
+    """By their ids."""
+    put_away: frozenset[tuple[int, str]] = frozenset()
+    """Pictures there are too many of: the number of the prompt, and the id."""
+
+    def of(self, seq: int, file_id: str) -> ContextAttachment:
+        found = self.files.get(file_id, _UNKNOWN)
+        if (seq, file_id) in self.put_away:
+            return replace(found, data_base64=None, reason="attachment_too_many")
+        return found
+
+
 def attachments_of(
-    file_ids: Sequence[str], shelf: Shelf, *, is_live: bool, takes_images: bool
+    seq: int, file_ids: Sequence[str], shelf: Shelf, *, is_live: bool, takes_images: bool
 ) -> tuple[ContextAttachment, ...]:
-    found = (shelf.get(file_id, _UNKNOWN) for file_id in file_ids)
+    """Of the prompt of that number."""
+    found = (shelf.of(seq, file_id) for file_id in file_ids)
     return tuple(_as_shown(one, is_live=is_live, takes_images=takes_images) for one in found)
 
 

@@ -31,6 +31,7 @@ class _Basis:
     compaction: CompactionEntry | None
     first: int
     quarantined: frozenset[int]
+    screens_after: int
     takes_images: bool
 
 
@@ -121,5 +122,6 @@ def _basis(scene: Scene) -> _Basis:
         compaction=selection.compaction,
         first=selection.first,
         quarantined=frozenset(scene.quarantined),
+        screens_after=scene.screens_after,
         takes_images=scene.takes_images,
     )

@@ -16,8 +16,10 @@ can't begin with that, and the epoch in force is not already the answer to it:
               moves with every turn, and no context begins with the last one
     budget    the next context would fill the budget too far
 
-Somebody may ask for one (`asked`), and erasing words begins one (`redaction`): what
-was sent can't be sent again.
+Somebody may ask for one (`asked`), and erasing words begins one (`redaction`), or so many
+pictures that older ones are put away (`pictures`): what was sent can't be sent again. So
+does a provider that no longer takes the thoughts its model sealed (`reasoning`): no epoch
+shows those of the one before.
 
 A model with a smaller window than those used of late never causes a budget epoch;
 it gets a context trimmed for the moment. Otherwise two models in turns would
@@ -61,6 +63,8 @@ EpochReason: TypeAlias = Literal[
     "reach",
     "asked",
     "redaction",
+    "pictures",
+    "reasoning",
 ]
 
 _CHANGES: Final[dict[type[Entry], EpochReason]] = {
@@ -186,7 +190,8 @@ def _may_have_been_sent(history: ConversationHistory, epoch_seq: int) -> bool:
     if history.first_seq > epoch_seq + 1 or _rollback_seq(history) > epoch_seq:
         return True
     since = takewhile(lambda entry: entry.seq > epoch_seq, _newest_first(history))
-    return any(isinstance(entry, ModelOutputEntry | FaultEntry) for entry in since)
+    tells = ModelOutputEntry | FaultEntry | QuarantineEntry
+    return any(isinstance(entry, tells) for entry in since)
 
 
 def _seen_through(history: ConversationHistory) -> int:

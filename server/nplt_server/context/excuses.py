@@ -51,7 +51,7 @@ class Excuses:
         if entry is self._selection.compaction:
             return "head"
         if not isinstance(entry, ModelInputEntry | ModelOutputEntry | ToolResultsEntry):
-            return "not_for_models"
+            return "quarantined" if entry.seq in self._quarantined else "not_for_models"
         turn_id = entry.turn_id
         if turn_id is None:
             return "unpaired"
@@ -84,8 +84,7 @@ class Excuses:
         assert turn is not None
         if all(entry.seq != seq for step in steps_of(turn, ()) for entry in step):
             return "unpaired"
-        clean = (entry.seq for step in steps_of(turn, self._quarantined) for entry in step)
-        return "omitted" if seq in clean else "quarantined"
+        return "omitted"
 
     def _first_in_window(self) -> int:
         turns_max, shown = self._history.turns_max, self._history.shown_turns

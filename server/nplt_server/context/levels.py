@@ -25,7 +25,7 @@ from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
 
 ContextEntry: TypeAlias = ModelInputEntry | ModelOutputEntry | ToolResultsEntry
 
-_NO_SHELF: Final[Shelf] = {}
+_NO_SHELF: Final = Shelf()
 _ARGUMENT_CHARACTERS_MAX: Final[dict[LevelOfDetail, int]] = {"summary": 1_000, "gist": 200}
 
 
@@ -45,8 +45,9 @@ def message_of(
     match entry:
         case ModelInputEntry():
             message = _prompt(entry, level, screen=screen)
-            named = entry.attachments
-            attached = attachments_of(named, shelf, is_live=is_live, takes_images=takes_images)
+            attached = attachments_of(
+                entry.seq, entry.attachments, shelf, is_live=is_live, takes_images=takes_images
+            )
             return replace(message, attachments=attached) if attached else message
         case ModelOutputEntry():
             return ModelOutputMessage(

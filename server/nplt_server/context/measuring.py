@@ -42,7 +42,7 @@ class Measure:
     def __init__(
         self, counter: TokenCounter, *, shelf: Shelf | None = None, remembered_max: int = 16_384
     ) -> None:
-        self.shelf: Shelf = {} if shelf is None else shelf
+        self.shelf = shelf or Shelf()
         """The files that prompts name; whoever owns it fills it before it is needed."""
         self._counter = counter
         self._remembered_max = remembered_max

@@ -19,7 +19,12 @@ from typing import TypeAlias
 from nplt_server.context.levels import ContextEntry
 from nplt_server.context.measuring import Measure, Measured, tokens_of
 from nplt_server.context.messages import ModelInputMessage, SystemMessage
-from nplt_server.context.screens import ScreensInTurns, last_screen_in
+from nplt_server.context.screens import (
+    ScreensInTurns,
+    last_screen_in,
+    screen_sources,
+    screens_after,
+)
 from nplt_server.context.selection import Selection, select
 from nplt_server.context.steps import Step, steps_of
 from nplt_storage.conversation.history import ConversationHistory
@@ -41,8 +46,12 @@ class Scene:
     quarantined: Collection[int]
     screen: str | None = None
     """In the head: the one in force where the turns that are shown begin."""
+    screen_seq: int = 0
+    """Before the first epoch: the newest entry whose words stand on it."""
     screen_before_own: str = ""
     """The one in force where the turn itself begins."""
+    screens_after: int = 0
+    """Those written in entries up to this one are out of date."""
     screens: bool = True
     """Whether messages carry the screens written into their entries."""
     takes_images: bool = False
@@ -76,7 +85,7 @@ class Scene:
         return [self.measure.message(SystemMessage(instruction=self.instruction))]
 
     def head(self) -> list[Measured]:
-        message = head_message(self.selection, self.screen)
+        message = head_message(self.selection, self.screen, screen_seq=self.screen_seq)
         return [] if message is None else [self.measure.message(message)]
 
     def turn(self, turn: Turn, level: LevelOfDetail) -> list[Measured]:
@@ -93,7 +102,7 @@ class Scene:
         if level == "live" and self.newest_seq is not None:
             is_said = isinstance(entry, ModelOutputEntry)
             level = "live" if is_said or entry.seq == self.newest_seq else "summary"
-        with_screen = self.screens and entry.seq > self.selection.epoch_seq
+        with_screen = self.screens and entry.seq > self.screens_after
         return self.measure.entry(
             entry, level, with_screen=with_screen, takes_images=self.takes_images
         )
@@ -136,7 +145,7 @@ class Scene:
         """The one in force: the last that was written, be it shown or not."""
         own = None
         if self.own is not None:
-            own = last_screen_in(self.own, self.selection.epoch_seq, self.quarantined)
+            own = last_screen_in(self.own, self.screens_after, self.quarantined)
         return self.screen_before_own if own is None else own
 
 
@@ -169,6 +178,8 @@ def set_scene(
         quarantined=history.quarantined.keys(),
         screen=screen or None,
         screen_before_own=before_own,
+        screen_seq=0 if epoch is not None else max(screen_sources(history).values(), default=0),
+        screens_after=screens_after(history, epoch),
         takes_images=takes_images,
     )
 
@@ -180,7 +191,9 @@ def _own_turn(history: ConversationHistory, asked: Asked) -> Turn | None:
     return None if asked is None else history.turn(asked)
 
 
-def head_message(selection: Selection, screen: str | None) -> ModelInputMessage | None:
+def head_message(
+    selection: Selection, screen: str | None, *, screen_seq: int = 0
+) -> ModelInputMessage | None:
     compaction = selection.compaction
     if compaction is None and screen is None:
         return None
@@ -188,4 +201,5 @@ def head_message(selection: Selection, screen: str | None) -> ModelInputMessage 
     if compaction is not None:
         span = f"entries {compaction.from_seq} to {compaction.through_seq}"
         summary = f"## Summary of what came before ({span})\n{compaction.content}"
-    return ModelInputMessage(seq=selection.epoch_seq, content=summary, live_screen=screen)
+    seq = selection.epoch_seq or screen_seq
+    return ModelInputMessage(seq=seq, content=summary, live_screen=screen)

@@ -2,10 +2,10 @@
 
 An epoch gives three numbers; turns are shown less the older they are. A model's
 summary that was written before the epoch began stands for the turns it covers
-from beginning to end, unless a clear came after it. A window (`max_turns`) shows
-the newest turns and no others. All of this follows from the record alone, so it
-is the same after a restart, and every later turn is live: what was sent is only
-ever extended.
+from beginning to end, unless a clear came after it or a provider refused it. A
+window (`max_turns`) shows the newest turns and no others. All of this follows from
+the record alone, so it is the same after a restart, and every later turn is live:
+what was sent is only ever extended.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def select(history: ConversationHistory, epoch: EpochEntry | None, *, number: in
 
 
 def compaction_in_force(history: ConversationHistory, epoch: EpochEntry) -> CompactionEntry | None:
-    known = [entry for entry in history.compactions if entry.seq < epoch.seq]
+    hidden = history.quarantined
+    known = [e for e in history.compactions if e.seq < epoch.seq and e.seq not in hidden]
     return known[-1] if known else None
 
 

@@ -11,7 +11,8 @@ from nplt_server.conversations.agenda import Agenda
 from nplt_server.conversations.ledger import Ledger
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.facts.entries import AttachmentEntry, ModelInputEntry
+from nplt_storage.conversation.sent_before import SentBefore, sent_before
+from nplt_storage.facts.entries import ModelInputEntry
 
 ATTACHMENTS_MAX = 32
 
@@ -51,11 +52,9 @@ async def check_attachments(
             f"a prompt takes at most {ATTACHMENTS_MAX} files",
             field="attachments",
         )
-    held = ledger.history.entries
-    there = {entry.file_id for entry in held if isinstance(entry, AttachmentEntry)}
     for file_id in wanted:
-        # One that came long ago is not held any more, but its file is there.
-        if file_id not in there and not await files.has(ledger.session_id, file_id):
+        # The file tells, not its entry: that may lie far back, or have been erased.
+        if not await files.has(ledger.session_id, file_id):
             raise RequestError(
                 ErrorCode.NOT_FOUND, f"no file {file_id!r} was uploaded here", field="attachments"
             )
@@ -72,25 +71,37 @@ def first_receipt(session_id: str, prompt: ModelInputEntry, *, ahead: int) -> Re
     )
 
 
+def held_before(history: ConversationHistory, message_id: str) -> SentBefore | None:
+    """The prompt of that name, if it is in memory."""
+    prompt = history.prompt_with(message_id)
+    if prompt is None:
+        return None
+    turn_id = prompt.turn_id or ""
+    state = history.turn_state(turn_id)
+    if state is None:  # taken back: how it ended is still written there
+        return sent_before(entry for entry in history.entries if entry.seq >= prompt.seq)
+    return SentBefore(seq=prompt.seq, turn_id=turn_id, state=state, text=prompt.content)
+
+
 def second_receipt(
-    prompt: Prompt, known: ModelInputEntry, history: ConversationHistory, agenda: Agenda
+    prompt: Prompt, known: SentBefore, *, session_id: str, agenda: Agenda
 ) -> Receipt:
     """The same receipt again, with the state the turn is in by now."""
-    if known.content != prompt.text:
+    if known.text not in (None, prompt.text):
         raise RequestError(
             ErrorCode.CONFLICT,
             "this message_id was used before, with another text",
             field="message_id",
         )
-    turn_id = known.turn_id or ""
+    turn_id = known.turn_id
     is_running = agenda.running is not None and agenda.running.turn_id == turn_id
     waiting = agenda.waiting
     return Receipt(
         turn_id=turn_id,
-        session_id=history.session_id,
+        session_id=session_id,
         seq=known.seq,
-        message_id=known.message_id,
+        message_id=prompt.message_id,
         position=waiting.index(turn_id) + 1 if turn_id in waiting else 0,
-        state="running" if is_running else history.turn_state(turn_id) or "completed",
+        state="running" if is_running else known.state,
         duplicate=True,
     )

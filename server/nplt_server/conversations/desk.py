@@ -35,6 +35,7 @@ def lay_desk(
             retries=router.retries,
             instead_of=lambda tried, provider: router.instead_of(tried, avoid=provider),
             quarantine=mind.quarantine,
+            forget_thoughts=mind.forget_thoughts,
         ),
         tools=household.tools,
         host=host,
@@ -61,8 +62,9 @@ def respondent(model: str, turn_id: str, *, mind: Mind, household: Household) ->
         provider=line,
         invocation=invocation,
         metrics=line.metrics,
-        answer_tokens_max=thinking.facts(model).answer_tokens,
+        answer_tokens_max=mind.answer_tokens_max(model),
         prepare=partial(mind.prepare, turn_id, model),
         billed=billed,
+        has_window=partial(thinking.learn_window, model),
         takes_no_more=partial(mind.remember_ceiling, model),
     )

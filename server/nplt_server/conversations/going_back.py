@@ -47,7 +47,10 @@ async def rollback_before(
         raise RequestError(
             ErrorCode.NOT_FOUND, f"there is no entry {replaced_seq} here", field="replace_from"
         )
-    if is_in(history.hidden, replaced_seq - 1):
+    base = _standing_before(replaced_seq, history.hidden)
+    if not is_in(history.hidden, replaced_seq):
+        return await rollback_to(history, store, base)
+    if base != replaced_seq - 1:
         raise RequestError(
             ErrorCode.CONFLICT,
             f"what stood before entry {replaced_seq} was taken back meanwhile",
@@ -55,7 +58,17 @@ async def rollback_before(
         )
     if _nothing_stands_from(replaced_seq, history.head_seq, history.hidden):
         return None
-    return await rollback_to(history, store, replaced_seq - 1)
+    return await rollback_to(history, store, base)
+
+
+def _standing_before(seq: int, hidden: Ranges) -> int:
+    """The newest number below it that stands; earlier ones may have been taken back
+    long ago."""
+    before = seq - 1
+    for first, last in reversed(hidden):
+        if first <= before <= last:
+            before = first - 1
+    return before
 
 
 def _nothing_stands_from(seq: int, head_seq: int, hidden: Ranges) -> bool:

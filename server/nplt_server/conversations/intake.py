@@ -3,6 +3,10 @@
 A prompt that replaces an earlier one is two entries, the rollback and itself,
 written in one go: nobody else's line comes between them, and if the prompt can't
 be written the rollback is itself taken back.
+
+What was sent before runs once. Who holds the pen asks what is in memory; of a long
+conversation that is its end, so the store is asked before. Nothing is missed in
+between: what is written meanwhile is in memory, as long as that is the same one.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from nplt_server.conversations.acceptance import (
     check_room,
     draft_of,
     first_receipt,
+    held_before,
     second_receipt,
 )
 from nplt_server.conversations.agenda import Agenda
@@ -27,6 +32,8 @@ from nplt_server.conversations.ledger import Ledger
 from nplt_server.conversations.mind import Mind
 from nplt_server.conversations.turn import Turn
 from nplt_server.conversations.writer import Ahead, Writer
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.conversation.sent_before import SentBefore
 from nplt_storage.facts.entries import Entry, ModelInputEntry, RollbackEntry
 
 
@@ -50,6 +57,9 @@ class Intake:
         self._agenda = agenda
         self._house = household
         self._mind = mind
+        self._stored_before: SentBefore | None = None
+        self._looked_beyond: ConversationHistory | None = None
+        """What was in memory when the store was asked."""
 
     async def take_in(
         self,
@@ -62,8 +72,11 @@ class Intake:
         """Returns when it is on disk; the receipt is given before any event."""
         check_open()
         await self._agenda.pay_debts()
-        await check_attachments(self._prompt.attachments, self._ledger, self._house.files)
+        await self._look_back()
+        if self._known() is None:
+            await check_attachments(self._prompt.attachments, self._ledger, self._house.files)
         ahead = await self._ahead(check_open)
+        await self._look_back()
 
         def prepare() -> Entry | None:
             check_open()
@@ -84,16 +97,28 @@ class Intake:
 
         await writer.write(prepare, stored, ahead=ahead)
 
-    def _known(self) -> ModelInputEntry | None:
+    async def _look_back(self) -> None:
+        """Asks the store what memory can't know, anew whenever that is another one."""
+        message_id, ledger = self._prompt.message_id, self._ledger
+        while message_id and self._looked_beyond is not ledger.history:
+            history = self._looked_beyond = ledger.history
+            if not history.holds_all and history.prompt_with(message_id) is None:
+                store = ledger.profile.store
+                self._stored_before = await store.prompt_with(ledger.session_id, message_id)
+
+    def _known(self) -> SentBefore | None:
         message_id = self._prompt.message_id
-        return self._ledger.history.prompt_with(message_id) if message_id else None
+        if not message_id:
+            return None
+        return held_before(self._ledger.history, message_id) or self._stored_before
 
     def _draft(self) -> Entry | None:
         """Called with the pen in hand."""
         known = self._known()
         if known is not None:
-            history = self._ledger.history
-            again = second_receipt(self._prompt, known, history, self._agenda)
+            again = second_receipt(
+                self._prompt, known, session_id=self._ledger.session_id, agenda=self._agenda
+            )
             hand_over(self._receipt, again)
             return None
         check_room(self._agenda, self._house.limits.waiting_prompts_max)

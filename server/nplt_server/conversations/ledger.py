@@ -19,10 +19,10 @@ from nplt_server import debug
 from nplt_server.conversations.household import Household
 from nplt_server.conversations.library import HistoryProfile
 from nplt_server.conversations.voice import Kind
-from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.conversation.history import ConversationHistory, NotInReach
 from nplt_storage.conversation.rows import ConversationRow, fold, new_row
-from nplt_storage.errors import ConversationNotFound, StorageError, WrittenElsewhere
-from nplt_storage.facts.entries import Entry, SystemInstructionEntry
+from nplt_storage.errors import BadEntry, ConversationNotFound, StorageError, WrittenElsewhere
+from nplt_storage.facts.entries import Entry, RollbackEntry, SystemInstructionEntry
 from nplt_storage.facts.tool_calls import BlobReference
 from nplt_storage.store import Opened, Record
 
@@ -137,9 +137,14 @@ class Ledger:
             if is_new and not self.history.head_seq:
                 await self._take_back(record)
             raise
-        if not self.history.is_in_reach:
+        if self._is_ahead(entry):
             await self._read_again(record)
+            if self._is_ahead(entry):  # that failed: what is written is known all the same
+                self.history.add(entry)
         return entry
+
+    def _is_ahead(self, entry: Entry) -> bool:
+        return entry.seq > self.history.head_seq
 
     async def _opened(self) -> Record:
         if self._record is None and not self._is_closed:
@@ -194,12 +199,24 @@ class Ledger:
         except (WrittenElsewhere, ConversationNotFound):
             self._grow_stale()
             raise
-        self.history.add(entry)
+        if not self._leads_away(entry):
+            self.history.add(entry)
         if debug.history.on:
             debug.history("appended", session=self.session_id, seq=entry.seq, kind=entry.kind)
         if self.row is not None:
             self.row = fold(self.row, entry)
         return entry
+
+    def _leads_away(self, entry: Entry) -> bool:
+        """To before what is held. Until the record is read again, whoever asks is told
+        what stood before it: the history here could tell nothing."""
+        if not isinstance(entry, RollbackEntry):
+            return False
+        try:
+            self.history.rollback_to(entry.to_seq)
+        except (NotInReach, BadEntry):
+            return True
+        return False
 
     async def _read_again(self, record: Record) -> None:
         """What stands now lies further back than what is held (a rollback went there),

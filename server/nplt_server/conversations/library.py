@@ -123,6 +123,9 @@ class Library:
                 return
         raise ConversationNotFound(session_id)
 
+    async def is_trash_of_another(self, session_id: str, user: str) -> bool:
+        return any(await self._ask_each(lambda s: s.is_trash_of_another(session_id, user)))
+
     async def search(self, user: str, query: SearchQuery) -> SearchPage:
         """The newest hits first, wherever they are kept: a place is a place everywhere."""
         pages = await self._ask_each(lambda store: store.search(user, query))

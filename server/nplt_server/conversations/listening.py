@@ -5,29 +5,28 @@ What may be done about a call that failed before its first token:
     asked again       the provider was not there or too busy; a few times, after a while
     handed over       another model is asked instead; only at the first call of a turn,
                       for the model is fixed inside it
-    shortened         the context was larger than the provider takes; once
-    put aside         what was said earlier is refused: models are not shown it any more;
-                      once, and the turn goes on without it
+    shortened         question and answer were larger than the provider takes; a few times
+    put aside         what was said is refused: models are not shown it any more, and the
+                      turn goes on without it; a few times
 
 Each is told to everyone as `retrying`. Once anything was said, nobody is asked again.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import anyio
 
 from nplt_server import debug
-from nplt_server.accumulator import ModelOutputAccumulator
-from nplt_server.clean_text import clean_text
-from nplt_server.conversations.suspects import suspects
+from nplt_server.accumulator import ModelOutputAccumulator, cleaned
+from nplt_server.conversations.putting_aside import PuttingAside
 from nplt_server.conversations.turn import Respondent, Turn, TurnDesk
 from nplt_server.conversations.voice import Voice
-from nplt_server.deltas import ModelOutputDelta, ReasoningPiece, TextPiece, ToolCallPiece
+from nplt_server.deltas import ModelOutputDelta, ReasoningPiece, TextPiece
 from nplt_server.errors import (
     AnswerCut,
+    NoSuchModel,
     ProviderError,
     ProviderPaused,
     ProviderRefused,
@@ -37,23 +36,25 @@ from nplt_server.errors import (
     WindowTooSmall,
 )
 from nplt_server.providers.base import ModelRequest
+from nplt_server.providers.model_facts import CallRoom
 
-_SHORTENED: Final = 0.6
-"""Of what was sent, when that was too much: by how much nobody says."""
+_SHORTENED: Final = (0.6, 0.3, 0.2)
+"""Of what was sent, when that was too much and nobody says by how much. After the last
+one it is a thirtieth: who refuses that as well does so for another reason."""
 
 
 class Listening:
     """To all calls of one turn."""
 
-    __slots__ = ("_desk", "_has_put_aside", "_tokens_max", "_too_large", "_tried", "_turn")
+    __slots__ = ("_aside", "_desk", "_room", "_too_large", "_tried", "_turn")
 
     def __init__(self, turn: Turn, desk: TurnDesk) -> None:
         self._turn = turn
         self._desk = desk
         self._tried = [turn.model]
-        self._too_large: RequestTooLarge | None = None
-        self._tokens_max: int | None = None
-        self._has_put_aside = False
+        self._too_large: list[RequestTooLarge] = []
+        self._room: CallRoom | None = None
+        self._aside = PuttingAside(turn, desk)
 
     async def listen(self) -> None:
         """When it returns, the turn has an output that is whole."""
@@ -62,6 +63,7 @@ class Listening:
             while True:
                 try:
                     await self._ask(self._desk.respondent(turn.model))
+                    self._aside.taken()
                     return
                 except ProviderError as error:
                     if turn.output is not None and turn.output.has_begun:
@@ -74,14 +76,17 @@ class Listening:
 
     async def _ask(self, who: Respondent) -> None:
         turn, limits = self._turn, self._desk.limits
-        turn.shown = await who.prepare(tokens_max=self._tokens_max)
+        room, answer_tokens_max = self._room, who.answer_tokens_max
+        if room is not None:
+            answer_tokens_max = min(answer_tokens_max, room.answer_tokens)
+        turn.shown = await who.prepare(tokens_max=None if room is None else room.context_tokens)
         output = turn.output = ModelOutputAccumulator(answer_bytes_max=limits.answer_bytes_max)
         request = ModelRequest(
             invocation=who.invocation,
             context=turn.shown.messages,
             tools=turn.shown.frame.offer.descriptions,
             options=turn.prompt.options,
-            answer_tokens_max=who.answer_tokens_max,
+            answer_tokens_max=answer_tokens_max,
         )
         try:
             with anyio.move_on_after(limits.call_seconds_max) as in_time:
@@ -100,8 +105,8 @@ class Listening:
             raise AnswerCut
         if output.is_empty:
             raise ProviderRefused("the model gave an empty answer")
-        if self._tokens_max is not None:
-            who.takes_no_more(self._tokens_max)
+        if room is not None:
+            who.takes_no_more(room)
 
     def _add_usage(self) -> None:
         """Of the call that is remembered, answered or not: what a provider reports later
@@ -123,10 +128,16 @@ class Listening:
         if seconds is not None:
             await self._wait(error, seconds, retries + 1)
             return retries + 1
-        if self._hand_over(error) or self._shorten(error) or await self._put_aside(error):
+        if self._hand_over(error):
+            return 0
+        if self._shorten(error) or await self._put_aside(error):
             return retries
-        if isinstance(error, WindowTooSmall) and self._too_large is not None:
-            raise self._too_large  # there was nothing left to be taken away
+        await self._aside.give_up(error)
+        if self._too_large and isinstance(error, WindowTooSmall):
+            error = self._too_large[-1]  # there was nothing left to be taken away
+        if isinstance(error, RequestTooLarge):
+            setting = f"models.{self._turn.model}.context_tokens"
+            raise RequestTooLarge(f"{error}; how much it takes can be set: {setting}") from None
         raise error
 
     async def _wait(self, error: ProviderError, seconds: float, retry: int) -> None:
@@ -141,7 +152,7 @@ class Listening:
     def _hand_over(self, error: ProviderError) -> bool:
         turn = self._turn
         is_too_small = isinstance(error, WindowTooSmall) and len(self._tried) > 1
-        is_down = isinstance(error, ProviderUnavailable | ProviderUnauthorized)
+        is_down = isinstance(error, ProviderUnavailable | ProviderUnauthorized | NoSuchModel)
         if turn.call != 0 or not (is_down or is_too_small):
             return False
         who = self._desk.respondent(turn.model)
@@ -153,44 +164,35 @@ class Listening:
         who.metrics.fail_overs += 1
         self._begin_again(f"{turn.model}: {error}; {other} is asked instead")
         self._tried.append(other)
-        self._tokens_max = None
+        self._room = None
+        self._too_large = []
         turn.model = other
         return True
 
     def _shorten(self, error: ProviderError) -> bool:
-        shown = self._turn.shown
-        if not isinstance(error, RequestTooLarge) or shown is None or self._too_large is not None:
+        """To what the provider says that fits, if that is news; else by guessing."""
+        turn, tries = self._turn, len(self._too_large)
+        if not isinstance(error, RequestTooLarge) or turn.shown is None:
             return False
-        self._too_large = error
-        self._tokens_max = int(shown.tokens * _SHORTENED)
+        if tries == len(_SHORTENED):
+            return False
+        self._too_large.append(error)
+        who = self._desk.respondent(turn.model)
+        if error.window_tokens is None or not who.has_window(error.window_tokens):
+            sent = CallRoom(
+                context_tokens=turn.shown.tokens, answer_tokens=who.answer_tokens_max
+            ).within(self._room)
+            self._room = sent.shortened(_SHORTENED[tries])
         self._begin_again(
-            f"{error}; {self._turn.model} is asked again and shown less of what came before"
+            f"{error}; {turn.model} is asked again and shown less of what came before"
         )
         return True
 
     async def _put_aside(self, error: ProviderError) -> bool:
-        """What this turn has said itself goes as well, so that the next one is spared it;
-        but then this one fails: without it the model would do again what it has done."""
-        if not isinstance(error, ProviderRefused) or isinstance(error, RequestTooLarge):
-            return False
-        turn, history = self._turn, self._desk.state.history
-        suspected = suspects(error, history, turn_id=turn.turn_id)
-        put_aside = [seq for seq in suspected.earlier if await self._quarantine(seq, error)]
-        if put_aside and not self._has_put_aside:
-            self._has_put_aside = True
-            which = ", ".join(map(str, put_aside))
-            self._begin_again(
-                f"{error}; {turn.model} is asked again without what it refuses ({which})"
-            )
-            return True
-        own = [seq for seq in suspected.own if await self._quarantine(seq, error)]
-        if own:
-            what = "this prompt" if own == [turn.prompt.seq] else "a part of this turn"
-            raise ProviderRefused(f"{error}: it is {what}, and models are not shown it again")
-        return False
-
-    async def _quarantine(self, seq: int, error: ProviderError) -> bool:
-        return await self._desk.rules.quarantine(seq, f"{self._turn.model}: {error}")
+        why = await self._aside.mend(error)
+        if why is not None:
+            self._begin_again(why)
+        return why is not None
 
     def _begin_again(self, why: str) -> None:
         """As if the call that failed had not been made."""
@@ -213,17 +215,7 @@ def _tell_debug(turn: Turn, who: Respondent, output: ModelOutputAccumulator) -> 
 
 def hear(delta: ModelOutputDelta, output: ModelOutputAccumulator, voice: Voice) -> None:
     """Remembered first, said second: what was said is always in the record."""
-    match delta:
-        case TextPiece() | ReasoningPiece():
-            delta = replace(delta, text=clean_text(delta.text))
-        case ToolCallPiece():
-            delta = replace(
-                delta,
-                tool_name=clean_text(delta.tool_name),
-                arguments=clean_text(delta.arguments),
-            )
-        case _:
-            pass
+    delta = cleaned(delta)
     output.apply(delta)
     match delta:
         case TextPiece(text=text):

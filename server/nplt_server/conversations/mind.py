@@ -17,7 +17,6 @@ from nplt_protocol.json_values import JsonObject
 from nplt_server import debug
 from nplt_server.agent_state import AgentState, Write
 from nplt_server.context.fitting import ContextTooSmall
-from nplt_server.context.levels import ContextEntry
 from nplt_server.context.measuring import Measure
 from nplt_server.context.projection import Projection
 from nplt_server.context.scene import Asked
@@ -27,20 +26,20 @@ from nplt_server.conversations.compression import OverThreshold
 from nplt_server.conversations.household import Household
 from nplt_server.conversations.ledger import Ledger
 from nplt_server.conversations.naming import Namer
+from nplt_server.conversations.quarantine import Quarantine
 from nplt_server.conversations.summarist import Summarist
 from nplt_server.errors import WindowTooSmall
+from nplt_server.providers.model_facts import CallRoom
 from nplt_storage.conversation.views import model_name
 from nplt_storage.facts.entries import (
     CompactionEntry,
     Entry,
     EpochEntry,
     ModelOutputEntry,
-    QuarantineEntry,
 )
 
 _LOOKED_BACK_MAX: Final = 200
 """Entries; a model that answered none of them starts afresh."""
-REFUSED: Final = "refused_by_provider"
 
 
 class Mind:
@@ -55,6 +54,7 @@ class Mind:
         "_state",
         "_summarist",
         "_write",
+        "quarantine",
     )
 
     def __init__(
@@ -69,10 +69,11 @@ class Mind:
         self._house = household
         self._write = write
         self._announce = announce
-        self._ceilings: dict[str, int] = {}
+        self._ceilings: dict[str, CallRoom] = {}
         self._attachments: AttachmentReader | None = None
         self._state: AgentState | None = None
         self._projection: Projection | None = None
+        self.quarantine = Quarantine(lambda: ledger.history, write=write, announce=announce)
         self._summarist = Summarist(ledger, household=household, write=write, announce=announce)
         self._namer = Namer(ledger, household=household, write=write, announce=announce)
 
@@ -95,12 +96,13 @@ class Mind:
     @property
     def projection(self) -> Projection:
         """For who has waited for the counter."""
-        history = self._ledger.history
-        if self._projection is None or self._projection.history is not history:
+        history, shelf, known = self._ledger.history, self.attachments.shelf, self._projection
+        if known is None or known.history is not history or known.measure.shelf is not shelf:
             thinking = self._house.thinking
-            measure = Measure(thinking.counting.now, shelf=self.attachments.shelf)
-            self._projection = Projection(history, measure, policy=thinking.rules.policy)
-        return self._projection
+            measure = Measure(thinking.counting.now, shelf=shelf)
+            known = Projection(history, measure, policy=thinking.rules.policy)
+            self._projection = known
+        return known
 
     @property
     def attachments(self) -> AttachmentReader:
@@ -122,7 +124,9 @@ class Mind:
         facts = thinking.facts(model)
         budget = facts.budget_tokens
         corrected = thinking.counting.correction.budget_in_counted(model, budget)
-        ceilings = [each for each in (tokens_max, self._ceilings.get(model)) if each is not None]
+        ceiling = self._ceilings.get(model)
+        learned = None if ceiling is None else ceiling.context_tokens
+        ceilings = [each for each in (tokens_max, learned) if each is not None]
         return CallFrame(
             # Who counts too much begins epochs a little early, and that is all.
             budget_tokens=min(budget, corrected, *ceilings),
@@ -139,7 +143,7 @@ class Mind:
         """What the next call of a turn is shown; on the way an epoch may begin."""
         await self.ready()
         frame = self.frame(model, tokens_max=tokens_max)
-        draft = self.projection.due_epoch(turn_id, frame, screen=self.state.screen())
+        draft = self._due_epoch(turn_id, frame)
         if draft is not None and draft.reason == "budget":
             await self._house.thinking.over_threshold(
                 OverThreshold(session_id=self._ledger.session_id, turn_id=turn_id, answer=draft),
@@ -147,6 +151,8 @@ class Mind:
             )
         elif draft is not None:
             await self.begin_epoch(draft)
+        if draft is not None:
+            await self.attachments.gather()  # which pictures are shown depends on the epoch
         view = self.view(turn_id, frame)
         debug.context(
             "context of a call",
@@ -160,6 +166,13 @@ class Mind:
         )
         return view
 
+    def _due_epoch(self, turn_id: str, frame: CallFrame) -> EpochEntry | None:
+        projection, screen = self.projection, self.state.screen()
+        due = projection.due_epoch(turn_id, frame, screen=screen)
+        if due is None and self.attachments.needs_epoch and projection.policy == "epochs":
+            return projection.epoch_for("pictures", frame, screen=screen)
+        return due
+
     def view(
         self, asked: Asked, frame: CallFrame, *, epoch: EpochEntry | None = None
     ) -> ContextView:
@@ -168,10 +181,14 @@ class Mind:
         except ContextTooSmall as error:
             raise WindowTooSmall(str(error)) from None
 
-    def remember_ceiling(self, model: str, tokens: int) -> None:
+    def answer_tokens_max(self, model: str) -> int:
+        most, ceiling = self._house.thinking.facts(model).answer_tokens, self._ceilings.get(model)
+        return most if ceiling is None else min(most, ceiling.answer_tokens)
+
+    def remember_ceiling(self, model: str, room: CallRoom) -> None:
         """Its provider refused more than that, whatever is said of its window. Not kept:
         another life finds out again, and the provider may have changed."""
-        self._ceilings[model] = min(tokens, self._ceilings.get(model, tokens))
+        self._ceilings[model] = room.within(self._ceilings.get(model))
 
     def _remember_correction(self, model: str) -> None:
         """What was learned in an earlier life stands in the record: without it a model's
@@ -189,24 +206,6 @@ class Mind:
                 self._house.thinking.learn(model, counted=entry.sent.tokens, real=real)
                 return
 
-    # What providers refuse
-
-    async def quarantine(self, seq: int, reason: str) -> bool:
-        """No model is shown it any more, nor what goes with it; a rollback undoes that.
-        False: it is there already, or nothing models are shown as such."""
-
-        def prepare() -> QuarantineEntry | None:
-            history = self._ledger.history
-            entry = next(iter(history.entries_after(seq - 1) or ()), None)
-            if seq in history.quarantined or not isinstance(entry, ContextEntry):
-                return None
-            return QuarantineEntry(target_seq=seq, code=REFUSED, content=reason)
-
-        if await self._write(prepare) is None:
-            return False
-        self._announce("quarantined", {"seq": seq, "code": REFUSED, "reason": reason})
-        return True
-
     # Epochs and summaries
 
     async def begin_epoch(self, draft: EpochEntry) -> EpochEntry:
@@ -215,6 +214,15 @@ class Mind:
     async def begin_asked_epoch(self, frame: CallFrame) -> EpochEntry:
         """Drafted when the pen is free: a summary was waited for, and more may have come."""
         return await self._write_epoch(lambda: self.asked_epoch(frame))
+
+    async def forget_thoughts(self, model: str) -> None:
+        """An epoch shows nothing of what a model sealed in the one before."""
+
+        def draft() -> EpochEntry:
+            screen = self.state.screen()
+            return self.projection.epoch_for("reasoning", self.frame(model), screen=screen)
+
+        await self._write_epoch(draft)
 
     def asked_epoch(self, frame: CallFrame) -> EpochEntry:
         return self.projection.asked_epoch(frame, screen=self.state.screen())

@@ -1,7 +1,7 @@
 """Who is there: told to the others when someone comes or goes. Nothing of it is kept.
 
 Whoever comes in finds the others, and itself, in the reply; whoever goes hears
-nothing of its going.
+nothing of its going. Of a listener that is nobody, nobody is told.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from nplt_protocol.json_values import JsonObject
-from nplt_server.conversations.audience import Guest, Listener
+from nplt_server.conversations.audience import NOBODY, Guest, Listener
 from nplt_server.conversations.conversation import Conversation
 
 _NAME_CHARACTERS_MAX: Final = 64
@@ -18,7 +18,7 @@ _CLIENTS_MAX: Final = 100
 
 
 def come_in(conversation: Conversation, listener: Listener, guest: Guest) -> None:
-    if conversation.audience:
+    if conversation.audience and guest is not NOBODY:
         there = (*conversation.audience.guests, guest)
         conversation.announce("presence", {**_crowd(there), "joined": described(guest)})
     conversation.audience.join(listener, guest)
@@ -26,9 +26,15 @@ def come_in(conversation: Conversation, listener: Listener, guest: Guest) -> Non
 
 def go_out(conversation: Conversation, listener: Listener, guest: Guest) -> None:
     conversation.audience.leave(listener)
-    if conversation.audience:
+    if conversation.audience and guest is not NOBODY:
         there = conversation.audience.guests
         conversation.announce("presence", {**_crowd(there), "left": described(guest)})
+
+
+def step_back(conversation: Conversation, listener: Listener, guest: Guest) -> None:
+    """It goes on to hear, and is not there any more for others."""
+    go_out(conversation, listener, guest)
+    conversation.audience.join(listener)
 
 
 def clients_with(conversation: Conversation, newcomer: Guest) -> tuple[JsonObject, ...]:

@@ -6,12 +6,8 @@ only that nobody is told. Whoever asks looks at the output for what came of it.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from nplt_server.accumulator import ModelOutputAccumulator
-from nplt_server.clean_text import clean_text
-from nplt_server.deltas import TextPiece
-from nplt_server.errors import AnswerCut, ProviderError
+from nplt_server.accumulator import ModelOutputAccumulator, cleaned
+from nplt_server.errors import AnswerCut, ProviderError, ProviderRefused
 from nplt_server.providers.base import ModelRequest
 from nplt_server.providers.line import ProviderLine
 from nplt_server.providers.retrying import RetryPolicy
@@ -26,9 +22,7 @@ async def call_quietly(
         try:
             async with line.call_model(request) as deltas:
                 async for delta in deltas:
-                    if isinstance(delta, TextPiece):
-                        delta = replace(delta, text=clean_text(delta.text))
-                    output.apply(delta)
+                    output.apply(cleaned(delta))
             break
         except ProviderError as error:
             seconds = rules.wait_before_retry(error, retries=retries)
@@ -39,3 +33,6 @@ async def call_quietly(
         await rules.sleep(seconds)
     if output.stop_reason is None:
         raise AnswerCut
+    if output.stop_reason != "end":
+        # Half a sentence, or why there is none: nobody is there to take it as that.
+        raise ProviderRefused(f"the model did not say all of it ({output.stop_reason})")

@@ -2,8 +2,9 @@
 
 The record is rewritten with a tombstone in the entry's place, and read again: what
 models are shown, what is replayed and what lists say comes from that. What a model
-was had to make of it goes too: summaries that cover the entry, and a name. Who
-repeated it since (an answer, a tool's result) is erased by asking for that entry.
+was had to make of it goes too: summaries that cover the entry, and a name; so do
+the live screens since, if it was on them. Who repeated it since (an answer, a tool's
+result) is erased by asking for that entry.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ isn't there.
     reserved ──first message──▶ open ◀──needed / unused──▶ closed
                                   └──────deleted──────▶ trash
 
-Opening, closing and deleting one conversation never overlap: a lock per id.
+Opening, closing, deleting and copying one conversation never overlap: a lock per id.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Registry:
         """The open conversation; opened if need be."""
         conversation = self._open.get(session_id)
         if conversation is None or conversation.is_stale:
-            async with self._alone_with(session_id):
+            async with self.alone_with(session_id):
                 await self._put_away_stale(session_id)
                 conversation = self._open.get(session_id) or await self._load(session_id, user)
         if conversation.deleted or conversation.user != user:
@@ -129,7 +129,7 @@ class Registry:
     async def delete(self, session_id: str, user: str) -> None:
         """To the trash, also if it is damaged; whoever is attached is told and finds
         a fresh one."""
-        async with self._alone_with(session_id):
+        async with self.alone_with(session_id):
             found = await self.find(session_id, user)
             conversation = self._open.get(session_id)
             if conversation is None:
@@ -143,7 +143,7 @@ class Registry:
 
     async def undelete(self, session_id: str, user: str) -> None:
         """Out of the trash of whichever history has it there."""
-        async with self._alone_with(session_id):
+        async with self.alone_with(session_id):
             if session_id in self._open or session_id in self._reserved:
                 raise no_such_conversation(session_id)
             try:
@@ -152,11 +152,15 @@ class Registry:
                 # Another's that has the same id is none of this user's business.
                 raise no_such_conversation(session_id) from None
 
-    async def is_taken(self, session_id: str) -> bool:
-        """By anybody, in any history, or reserved for a conversation yet to come."""
+    async def is_taken(self, session_id: str, user: str) -> bool:
+        """By anybody, in any history, or reserved for a conversation yet to come; or by
+        what someone other than that user deleted, and may want back."""
+        library = self._house.library
         if session_id in self._open or session_id in self._reserved:
             return True
-        return await self._house.library.find(session_id) is not None
+        if await library.find(session_id) is not None:
+            return True
+        return await library.is_trash_of_another(session_id, user)
 
     async def _delete_open(self, conversation: Conversation) -> None:
         session_id = conversation.session_id
@@ -192,7 +196,7 @@ class Registry:
         self._open.clear()
 
     async def _close(self, conversation: Conversation) -> None:
-        async with self._alone_with(conversation.session_id):
+        async with self.alone_with(conversation.session_id):
             if conversation.is_unused:
                 # First out of sight: who wants it now waits for the lock, and opens it anew.
                 self._open.pop(conversation.session_id, None)
@@ -253,7 +257,8 @@ class Registry:
                 del self._reserved[oldest]
 
     @asynccontextmanager
-    async def _alone_with(self, session_id: str) -> AsyncIterator[None]:
+    async def alone_with(self, session_id: str) -> AsyncIterator[None]:
+        """Whatever must not meet its opening, closing or deleting."""
         lock = self._locks.setdefault(session_id, anyio.Lock())
         try:
             async with lock:

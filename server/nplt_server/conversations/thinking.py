@@ -80,6 +80,8 @@ class ContextRules:
 class Thinking:
     counting: Counting = field(default_factory=Counting)
     models: Mapping[str, ModelFacts] = field(default_factory=dict)
+    windows: dict[str, int] = field(default_factory=dict)
+    """Of models whose providers said, when they refused more, that this fits."""
     rules: ContextRules = ContextRules()
     make_widgets: Callable[[], tuple[Widget, ...]] = _widgets_once
     listeners: tuple[Listener, ...] = (begin_epoch_and_summarize,)
@@ -97,8 +99,16 @@ class Thinking:
         if self.facts(model).counts_tokens:
             self.counting.observe(model, counted=counted, real=real)
 
+    def learn_window(self, model: str, tokens: int) -> bool:
+        """Whether that is news: less than was known."""
+        is_news = tokens < self.facts(model).context_tokens
+        if is_news:
+            self.windows[model] = tokens
+        return is_news
+
     def facts(self, model: str) -> ModelFacts:
-        return self.models.get(model, ModelFacts())
+        known, window = self.models.get(model, ModelFacts()), self.windows.get(model)
+        return known if window is None else known.within(window)
 
     def summary_tokens_max(self, budget_tokens: int) -> int:
         """Of what a new epoch fills, summaries are to take the smaller part."""

@@ -16,11 +16,13 @@ from nplt_protocol.json_values import JsonObject
 from nplt_server.accumulator import ModelOutputAccumulator
 from nplt_server.agent_state import AgentState
 from nplt_server.context.views import ContextView
+from nplt_server.conversations.quarantine import Quarantine
 from nplt_server.conversations.turn_clock import TurnClock
 from nplt_server.conversations.voice import Voice
 from nplt_server.deltas import UsageReport
 from nplt_server.providers.base import Provider
 from nplt_server.providers.metrics import ModelMetrics
+from nplt_server.providers.model_facts import CallRoom
 from nplt_server.providers.retrying import RetryPolicy
 from nplt_server.tools.asking import Asker
 from nplt_server.tools.base import ToolHost
@@ -59,8 +61,10 @@ class Respondent:
     """What the next call is shown, of so many tokens at the most."""
     billed: Callable[[ContextView, UsageReport], None]
     """Hears what a provider says that it used for what it was shown."""
-    takes_no_more: Callable[[int], None]
-    """Hears of how many tokens a context must be, since a larger one was refused."""
+    has_window: Callable[[int], bool]
+    """Hears what its provider says that fits. False: nothing new."""
+    takes_no_more: Callable[[CallRoom], None]
+    """Hears what was taken at last, since more was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +74,9 @@ class CallingRules:
     retries: RetryPolicy
     instead_of: Callable[[Sequence[str], str | None], str | None]
     """The next model, after those, not one of that provider."""
-    quarantine: Callable[[int, str], Awaitable[bool]]
-    """An entry's number, and why models are not shown it any more. False: they will be."""
+    quarantine: Quarantine
+    forget_thoughts: Callable[[str], Awaitable[None]]
+    """Begins an epoch for that model, in which it is not shown what it sealed itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +111,8 @@ class Turn:
     output: ModelOutputAccumulator | None = None
     shown: ContextView | None = None
     """What the running call was shown."""
+    of_request: bool = False
+    """It fails because what was sent is not taken, and nobody said which part of it."""
     results: dict[str, ToolCallResult] = field(default_factory=dict)
     usage: dict[str, int] = field(default_factory=dict)
     clock: TurnClock = field(default_factory=TurnClock)

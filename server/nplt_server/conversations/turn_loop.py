@@ -12,6 +12,7 @@ on after the server was started anew.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
@@ -21,7 +22,14 @@ from nplt_server.accumulator import usage_as_json
 from nplt_server.conversations.listening import Listening
 from nplt_server.conversations.tool_step import run_tools, write_results
 from nplt_server.conversations.turn import Turn, TurnDesk, TurnLeft, TurnOutcome
-from nplt_server.errors import ProviderError, ProviderUnavailable, TooManySteps, TurnTooLong
+from nplt_server.errors import (
+    ProviderUnavailable,
+    TooManySteps,
+    TurnTooLong,
+    as_request_error,
+    internal_error,
+)
+from nplt_storage.errors import BadEntry, StorageError
 from nplt_storage.facts.entries import (
     Entry,
     FaultEntry,
@@ -29,6 +37,8 @@ from nplt_storage.facts.entries import (
     ModelOutputEntry,
     SentContext,
 )
+
+log = logging.getLogger(__name__)
 
 
 async def run_turn(turn: Turn, desk: TurnDesk) -> TurnOutcome:
@@ -49,8 +59,10 @@ async def run_turn(turn: Turn, desk: TurnDesk) -> TurnOutcome:
                 )
             if in_time.cancelled_caught:
                 raise too_long
-        except ProviderError as error:
-            outcome = await _end_early(turn, desk, "failed", error=_told(error))
+        except Exception as error:
+            if isinstance(error, StorageError) and not isinstance(error, BadEntry):
+                raise  # the record takes nothing now, its end neither
+            outcome = await _end_early(turn, desk, "failed", error=_told(turn, error))
     if outcome is None and turn.is_left:
         raise TurnLeft
     if outcome is None:
@@ -86,8 +98,9 @@ async def _write_output(turn: Turn, desk: TurnDesk) -> ModelOutputEntry:
         invocation=_answering(turn, desk),
         new_call_id=desk.new_call_id,
     )
+    answer = await desk.state.append_model_output(replace(draft, sent=_sent(turn)))
     turn.output = None
-    return await desk.state.append_model_output(replace(draft, sent=_sent(turn)))
+    return answer
 
 
 async def _end_early(
@@ -116,13 +129,18 @@ async def _end_early(
             state=state,
             invocation=None if usage is None else _answering(turn, desk),
             usage=usage,
+            of_request=turn.of_request,
         )
         entry = await desk.write(fault)
     return TurnOutcome(state=state, seq=entry.seq, usage={**turn.usage}, error=error)
 
 
-def _told(error: ProviderError) -> JsonObject:
-    told: JsonObject = {"code": error.code, "message": str(error)}
+def _told(turn: Turn, error: Exception) -> JsonObject:
+    known = as_request_error(error)
+    if known is None:
+        log.error("turn %s failed", turn.turn_id, exc_info=error)
+        known = internal_error()
+    told: JsonObject = {"code": known.code, "message": known.message}
     if isinstance(error, ProviderUnavailable) and error.retry_after is not None:
         told["retry_after"] = round(error.retry_after, 3)
     return told

@@ -21,7 +21,7 @@ from nplt_protocol.replies import FileStored, Receipt, Reply
 from nplt_protocol.server_connection import ServerConnection
 from nplt_protocol.stream import FrameStream
 from nplt_server.conversations.audience import Said
-from nplt_server.presenters.markup import without_markup
+from nplt_server.presenters.markup import harmless, without_markup
 from nplt_server.presenters.pieces import PieceCutter, fit_frame
 from nplt_server.presenters.texts import reply_text
 
@@ -59,7 +59,7 @@ class PlainPresenter:
         if isinstance(reply, Receipt):
             self._chat = _Chat(self, reply.turn_id)
             return
-        self._send_text(without_markup(reply_text(reply)))
+        self._send_text(harmless(reply_text(reply)))
         if not isinstance(reply, FileStored):
             self._answered()
 
@@ -69,7 +69,7 @@ class PlainPresenter:
             chat.fail(error.message)
             self._end_chat()
             return
-        self._send_text(without_markup(f"Error: {error.message}"))
+        self._send_text(harmless(f"Error: {error.message}"))
         if message_type not in _SILENT:
             self._answered()
 
@@ -89,7 +89,7 @@ class PlainPresenter:
             self._chat.fail(error.message)
             self._end_chat()
         else:
-            self._send_text(without_markup(error.message))
+            self._send_text(harmless(error.message))
 
     def heartbeat(self) -> None:
         self._send_text("HEARTBEAT")

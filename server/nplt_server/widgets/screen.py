@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from nplt_server.widgets.base import Widget, WidgetView
@@ -16,13 +16,24 @@ BLANK_SCREEN: Final = f"{_HEADING}\n\nThere is nothing on it any more."
 last screen in force."""
 
 
+REFUSED: Final = "(what stands here can't be shown; it is shown again once it is changed)"
+
+
 def default_widgets() -> tuple[Widget, ...]:
     return (NotebookWidget(), TodoWidget())
 
 
-def render_screen(widgets: Sequence[Widget], view: WidgetView) -> str:
-    """Empty if there is nothing to show."""
-    fragments = [widget.render_live_screen(view) for widget in widgets]
+def render_screen(
+    widgets: Sequence[Widget], view: WidgetView, *, refused: Collection[str] = ()
+) -> str:
+    """Empty if there is nothing to show. `refused`: those whose state a provider did not
+    take; it may be worth keeping, so the model is told that it is there."""
+    fragments = [
+        f"## {widget.name.capitalize()}\n{REFUSED}"
+        if widget.name in refused
+        else widget.render_live_screen(view)
+        for widget in widgets
+    ]
     shown = [fragment.rstrip() for fragment in fragments if fragment and not fragment.isspace()]
     return "\n\n".join([_HEADING, *shown]) if shown else ""
 

@@ -25,7 +25,7 @@ Said = ModelInputEntry | ModelOutputEntry | ToolResultsEntry
 def naive_context(history: ConversationHistory, turn_id: str | None) -> list[tuple[int, str]]:
     """Number and level of each entry that is shown, in order."""
     standing = list(history.standing)
-    refused = {entry.target_seq for entry in standing if isinstance(entry, QuarantineEntry)}
+    refused = _refused(standing)
     own = _said(standing, turn_id)
     before = own[0].seq if own else history.head_seq + 1
     cleared = max((entry.seq for entry in standing if isinstance(entry, ClearEntry)), default=0)
@@ -49,6 +49,12 @@ def naive_context(history: ConversationHistory, turn_id: str | None) -> list[tup
     return [*shown, *((seq, "live") for seq in _whole(own, refused))]
 
 
+def _refused(standing: list[Entry]) -> set[int]:
+    quarantines = [entry for entry in standing if isinstance(entry, QuarantineEntry)]
+    latest = {entry.target_seq: entry.lifted for entry in quarantines}
+    return {seq for seq, lifted in latest.items() if not lifted}
+
+
 def _said(standing: list[Entry], turn_id: str | None) -> list[Said]:
     return [entry for entry in standing if isinstance(entry, Said) and entry.turn_id == turn_id]
 
@@ -68,7 +74,8 @@ def _level(standing: list[Entry], turn_id: str | None, cleared: int) -> str | No
     if epoch is None:
         return "live"
     number, end = _said(standing, turn_id)[0].seq, _end(standing, turn_id) or 0
-    earlier = [entry for entry in standing if entry.seq < epoch.seq]
+    refused = _refused(standing)
+    earlier = [e for e in standing if e.seq < epoch.seq and e.seq not in refused]
     summary = _last(earlier, CompactionEntry)
     is_told = summary is not None and summary.from_seq <= number and end <= summary.through_seq
     if number <= epoch.omitted_through or (is_told and summary and summary.seq > cleared):
@@ -84,14 +91,10 @@ def _last(entries: list[Entry], kind: type[_E]) -> _E | None:
 
 
 def _whole(said: list[Said], refused: set[int]) -> Iterator[int]:
-    """Calls with their results or not at all."""
+    """Calls with their results or not at all; that a tool ran is never hidden."""
     for place, entry in enumerate(said):
-        together = [entry.seq]
-        if isinstance(entry, ToolResultsEntry):
-            together.append(said[place - 1].seq)
-        elif isinstance(entry, ModelOutputEntry) and entry.tool_calls:
-            if place + 1 == len(said):
-                return
-            together.append(said[place + 1].seq)
-        if not refused.intersection(together):
+        is_call = isinstance(entry, ModelOutputEntry) and bool(entry.tool_calls)
+        if is_call and place + 1 == len(said):
+            return
+        if is_call or isinstance(entry, ToolResultsEntry) or entry.seq not in refused:
             yield entry.seq

@@ -92,9 +92,10 @@ def test_a_call_that_waits_for_its_results_and_what_a_provider_refused_say_so() 
     talk.write(QuarantineEntry(target_seq=3, code="refused", content="no"))
     mine = talk.prompt("two")
     talk.output(mine, calls=1)
-    assert reasons(talk, mine)[:4] == [
+    assert reasons(talk, mine)[:5] == [
         (1, 1, "live"),
-        (2, 3, "quarantined"),
+        (2, 2, "live"),
+        (3, 3, "quarantined"),
         (4, 4, "live"),
         (5, 5, "not_for_models"),
     ]

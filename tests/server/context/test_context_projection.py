@@ -20,7 +20,7 @@ from nplt_server.context.messages import (
 )
 from nplt_server.context.projection import Projection
 from nplt_server.context.selection import EpochPlan, Selection
-from nplt_server.context.steps import steps_of
+from nplt_server.context.steps import HIDDEN_RESULT, steps_of
 from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.conversation.turns import Turn
 from nplt_storage.facts.entries import (
@@ -91,12 +91,26 @@ def test_an_output_whose_tools_still_work_is_shown_once_they_have_answered() -> 
     assert shown(talk, mine) == ["look", "wait", "seen"]
 
 
-def test_a_quarantined_call_takes_its_results_with_it_and_the_other_way_round() -> None:
-    for target in (2, 3):
+def test_of_a_quarantined_call_or_its_results_it_is_shown_that_the_tool_ran() -> None:
+    for target, said, given in ((2, "", "seen"), (3, "let me see", HIDDEN_RESULT)):
         talk = Talk()
-        talk.turn("look", steps=1, result="seen", answer="done")
+        mine = talk.prompt("look")
+        asked = replace(call(), raw_arguments='{"at": 1}', arguments={"at": 1})
+        talk.write(ModelOutputEntry(turn_id=mine, content="let me see", tool_calls=(asked,)))
+        talk.results(mine, "seen")
+        talk.output(mine, "done")
         talk.write(QuarantineEntry(target_seq=target, code="refused", content="no"))
-        assert shown(talk) == ["look", "done"]
+        assert shown(talk) == ["look", said, given, "done"]
+        (called,) = [call for m in render_context(talk.history) for call in tool_calls_of(m)]
+        assert called.arguments == ({} if target == 2 else {"at": 1})
+
+
+def test_a_quarantine_that_is_lifted_is_none() -> None:
+    talk = Talk()
+    talk.turn("look", answer="done")
+    for lifted in (False, True):
+        talk.write(QuarantineEntry(target_seq=1, code="refused", content="no", lifted=lifted))
+        assert shown(talk) == (["look", "done"] if lifted else ["done"])
 
 
 def test_calls_and_results_that_do_not_match_are_shown_as_far_as_they_do() -> None:

@@ -263,6 +263,26 @@ RULES = [
         code="invalid_function_parameters",
     ),
     Rule(
+        name="a schema has no alternatives at its top",
+        broken=offering(parameters={**SCHEMA, "anyOf": [{"required": ["at"]}]}),
+        kept=offering(
+            parameters={"type": "object", "properties": {"at": {"anyOf": [{"type": "string"}]}}}
+        ),
+        says="not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not' at the top level.",
+        param="tools[0].function.parameters",
+        code="invalid_function_parameters",
+    ),
+    Rule(
+        name="an array says what is in it",
+        broken=offering(parameters={"type": "object", "properties": {"at": {"type": "array"}}}),
+        kept=offering(
+            parameters={"type": "object", "properties": {"at": {"type": "array", "items": {}}}}
+        ),
+        says="In context=('properties', 'at'), array schema missing items.",
+        param="tools[0].function.parameters",
+        code="invalid_function_parameters",
+    ),
+    Rule(
         name="a strict schema is closed",
         broken=offering(strict=True, parameters={**SCHEMA, "required": ["at"]}),
         kept=offering(

@@ -91,6 +91,12 @@ RULES = [
         says="thinking.type: Input should be 'enabled', 'adaptive' or 'disabled'",
     ),
     Rule(
+        name="newer models can't be told not to think",
+        broken=ask(model=NEWER, thinking={"type": "disabled"}),
+        kept=ask(model=NEWER, thinking={"type": "adaptive"}),
+        says='"thinking.type.disabled" is not supported for this model.',
+    ),
+    Rule(
         name="thinking adaptively has no budget",
         broken=ask(model=NEWER, thinking={"type": "adaptive", "budget_tokens": 1024}),
         kept=ask(model=NEWER, thinking={"type": "adaptive", "display": "summarized"}),

@@ -79,6 +79,8 @@ def check_thinking_asked(body: JsonObject, model: ClaudeModel) -> None:
     kind = asked.get("type", "")
     check_choice(kind, ("thinking", "type"), tuple(_SHAPES), SAY)
     if kind == "disabled":
+        if not model.can_leave_thinking:
+            raise Rejection('"thinking.type.disabled" is not supported for this model.')
         return
     if kind == "enabled" and kind not in model.thinking_kinds:
         raise Rejection(

@@ -15,6 +15,7 @@ from nplt_server.testing.vendors.fields import (
     check_name,
     check_shape,
 )
+from nplt_server.testing.vendors.json_schemas import schema_faults
 from nplt_server.testing.vendors.messages_shapes import (
     PROPERTY_NAME,
     SAY,
@@ -51,6 +52,12 @@ def _check_tool(tool: object, place: int) -> None:
     if "type" not in schema:
         raise SAY.missing((*path, "type"))
     check_choice(schema["type"], (*path, "type"), ("object",), SAY)
+    if next(schema_faults({**schema, "properties": schema.get("properties") or {}}), None):
+        raise at(
+            path,
+            "JSON schema is invalid. It must match JSON Schema draft 2020-12"
+            " (https://json-schema.org/draft/2020-12).",
+        )
     properties = schema.get("properties")
     check_kind(properties, (*path, "properties"), "object|null", SAY)
     for name in properties or {}:

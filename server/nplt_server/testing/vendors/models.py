@@ -2,12 +2,13 @@
 
 Known from the vendors' documentation and from refusals users have reported: from
 Claude Opus 4.6 on no prefill, from Opus 4.7 on no sampling parameters and adaptive
-thinking only; OpenAI's reasoning models take no temperature and no `max_tokens`.
+thinking only, from 5.5 on (and with Fable) no word that it shall not think; OpenAI's
+reasoning models take no temperature and no `max_tokens`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,7 @@ class ClaudeModel:
     takes_sampling: bool = True
     takes_prefill: bool = True
     thinking_kinds: tuple[str, ...] = ("enabled",)
+    can_leave_thinking: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,17 @@ class GptModel:
     reasons: bool = False
 
 
+_NEW_CLAUDE = ClaudeModel(
+    name="",
+    window_tokens=1_000_000,
+    output_tokens_max=128_000,
+    takes_sampling=False,
+    takes_prefill=False,
+    thinking_kinds=("adaptive",),
+    can_leave_thinking=False,
+)
+_NEW_GPT = GptModel(name="", window_tokens=400_000, output_tokens_max=128_000, reasons=True)
+
 CLAUDE_MODELS = (
     ClaudeModel(name="claude-haiku-4-5"),
     ClaudeModel(name="claude-opus-4-5"),
@@ -36,18 +49,21 @@ CLAUDE_MODELS = (
         takes_prefill=False,
         thinking_kinds=("enabled", "adaptive"),
     ),
-    ClaudeModel(
-        name="claude-opus-5-5",
-        window_tokens=1_000_000,
-        output_tokens_max=128_000,
-        takes_sampling=False,
-        takes_prefill=False,
-        thinking_kinds=("adaptive",),
-    ),
+    replace(_NEW_CLAUDE, name="claude-opus-5-5"),
+    replace(_NEW_CLAUDE, name="claude-sonnet-5-5"),
+    replace(_NEW_CLAUDE, name="claude-haiku-5-5"),
+    replace(_NEW_CLAUDE, name="claude-fable-5-1"),
 )
 
 GPT_MODELS = (
     GptModel(name="gpt-4o-mini"),
     GptModel(name="gpt-4.1", window_tokens=1_047_576, output_tokens_max=32_768),
-    GptModel(name="gpt-5.6", window_tokens=400_000, output_tokens_max=128_000, reasons=True),
+    replace(_NEW_GPT, name="gpt-5.2"),
+    replace(_NEW_GPT, name="gpt-5.4"),
+    replace(_NEW_GPT, name="gpt-5.4-mini"),
+    replace(_NEW_GPT, name="gpt-5.5"),
+    replace(_NEW_GPT, name="gpt-5.6"),
+    replace(_NEW_GPT, name="gpt-6-luna"),
+    replace(_NEW_GPT, name="gpt-6.1-sol"),
+    replace(_NEW_GPT, name="gpt-6.1-terra"),
 )

@@ -1,13 +1,16 @@
 """Functions offered to OpenAI's models, the same in both APIs but for their place.
 
-From refusals users have reported: names, an object schema with `properties`, what
-`strict` asks of it, a description of at most 1,024 characters (seen with chat
-completions; held in both), 128 tools.
+From refusals users have reported: names, an object schema with `properties` and without
+alternatives at its top, arrays with `items`, what `strict` asks of it, a description of
+at most 1,024 characters (seen with chat completions; held in both), 128 tools.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from nplt_server.testing.vendors.fields import JsonObject, Path, check_name
+from nplt_server.testing.vendors.json_schemas import schema_faults
 from nplt_server.testing.vendors.rejections import Rejection
 from nplt_server.testing.vendors.wordings import OpenAIWording, bracketed, invalid
 
@@ -17,6 +20,7 @@ TOOL_NAME = "^[a-zA-Z0-9_-]+$"
 TOOL_NAME_CHARACTERS_MAX = 64
 DESCRIPTION_CHARACTERS_MAX = 1024
 TOOLS_MAX = 128
+NOT_AT_THE_TOP = frozenset({"allOf", "anyOf", "enum", "not", "oneOf"})
 
 
 def check_tool_count(tools: list[JsonObject]) -> None:
@@ -73,8 +77,19 @@ def _schema_fault(schema: JsonObject, *, strict: bool) -> str | None:
     kind = schema.get("type")
     if kind != "object":
         return f"schema must be a JSON Schema of 'type: \"object\"', got 'type: \"{kind}\"'."
+    if not NOT_AT_THE_TOP.isdisjoint(schema):
+        return (
+            "schema must have type 'object' and not have 'oneOf'/'anyOf'/'allOf'/'enum'/'not'"
+            " at the top level."
+        )
     if not isinstance(schema.get("properties"), dict):
         return "In context=(), object schema missing properties."
+    fault = next(schema_faults(schema), None)
+    if fault is not None:
+        return fault
+    itemless = next(_arrays_without_items(schema["properties"], ("properties",)), None)
+    if itemless is not None:
+        return f"In context={itemless}, array schema missing items."
     if strict and schema.get("additionalProperties") is not False:
         return "In context=(), 'additionalProperties' is required to be supplied and to be false."
     required = schema.get("required")
@@ -86,3 +101,14 @@ def _schema_fault(schema: JsonObject, *, strict: bool) -> str | None:
             " every key in properties."
         )
     return None
+
+
+def _arrays_without_items(value: object, path: Path) -> Iterator[Path]:
+    if isinstance(value, dict):
+        if value.get("type") == "array" and "items" not in value:
+            yield path
+        for name, each in value.items():
+            yield from _arrays_without_items(each, (*path, name))
+    elif isinstance(value, list):
+        for place, each in enumerate(value):
+            yield from _arrays_without_items(each, (*path, place))

@@ -1,0 +1,127 @@
+"""What was said is kept, whatever comes with it; what was not said to the end is not run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from tests.server.household import Model
+from tests.server.stage import Stage, staged
+
+from nplt_protocol.json_values import JsonObject, JsonValue
+from nplt_server.deltas import (
+    ModelOutputDelta,
+    OpaquePiece,
+    ReasoningPiece,
+    Stopped,
+    TextPiece,
+    ToolCallPiece,
+)
+from nplt_server.providers.base import ModelRequest
+from nplt_server.tools.base import Tool, ToolDescription, ToolHost
+from nplt_storage.facts.entries import ModelOutputEntry, ToolResultsEntry
+
+
+def saying(*deltas: ModelOutputDelta) -> Model:
+    """Once; then it is content."""
+    parts: list[list[ModelOutputDelta]] = [
+        [*deltas],
+        [TextPiece(text="done"), Stopped(reason="end")],
+    ]
+
+    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        for delta in parts.pop(0):
+            yield delta
+
+    return model
+
+
+def last_output(stage: Stage) -> ModelOutputEntry:
+    entry = stage.conversation.history.entries[-1]
+    assert isinstance(entry, ModelOutputEntry)
+    return entry
+
+
+def nested(depth: int) -> JsonValue:
+    value: JsonValue = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("odd", ["\ud83d", float("nan"), 2**70, nested(150), nested(2_000)])
+async def test_a_mark_of_the_vendor_that_can_not_be_written_costs_no_answer(odd: Any) -> None:
+    fine = OpaquePiece(data={"signature": "fine"})
+    odd_one = OpaquePiece(data={"id": odd})
+    thought = ReasoningPiece(text="hm")
+    model = saying(thought, fine, odd_one, TextPiece(text="a long answer"), Stopped(reason="end"))
+    async with staged(model) as stage:
+        assert (await stage.play()).state == "completed"
+        assert last_output(stage).content == "a long answer"
+        assert last_output(stage).parts == ()  # half of the marks would be refused
+
+
+async def test_nor_does_an_odd_reason_to_stop() -> None:
+    async with staged(saying(TextPiece(text="said"), Stopped(reason="half \ud83d"))) as stage:
+        assert (await stage.play()).state == "completed"
+        assert last_output(stage).content == "said"
+
+
+async def test_a_bug_in_the_midst_of_an_answer_leaves_what_was_said_until_then(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    nothing_known: Any = object()
+    async with staged(saying(TextPiece(text="said so far"), nothing_known)) as stage:
+        finished = await stage.play()
+        assert finished.error is not None
+        assert (finished.state, finished.error["code"]) == ("failed", "internal")
+        assert (last_output(stage).content, last_output(stage).state) == ("said so far", "failed")
+        assert "failed" in caplog.text
+        assert (await stage.play("go on")).state == "completed"
+
+
+class Wiped:
+    def __init__(self) -> None:
+        self.ran: list[JsonObject] = []
+        self.tool = Tool(
+            description=ToolDescription(name="wipe", description="Wipes.", parameters={}),
+            run=self._run,
+        )
+
+    async def _run(self, arguments: JsonObject, host: ToolHost) -> str:
+        self.ran.append(arguments)
+        return "wiped"
+
+
+FIRST = ToolCallPiece(index=0, tool_name="wipe", arguments='{"what": "a"}')
+LAST = ToolCallPiece(index=1, tool_name="wipe")  # all of it that had room
+
+
+@pytest.mark.parametrize(
+    ("reason", "ran"),
+    [
+        ("tool_calls", [{"what": "a"}, {}]),
+        ("end", [{"what": "a"}, {}]),
+        ("length", [{"what": "a"}]),
+        ("refusal", []),
+        ("content_filter", []),
+        ("incomplete", []),
+    ],
+)
+async def test_a_call_that_may_not_be_whole_is_not_run_and_the_model_is_told(
+    reason: str, ran: list[JsonObject]
+) -> None:
+    wiped = Wiped()
+    model = saying(TextPiece(text="I will."), FIRST, LAST, Stopped(reason=reason))
+    async with staged(model, tools=(wiped.tool,), allowed=("wipe",)) as stage:
+        assert (await stage.play()).state == "completed"
+        assert wiped.ran == ran
+        (results,) = [
+            entry
+            for entry in stage.conversation.history.entries
+            if isinstance(entry, ToolResultsEntry)
+        ]
+        not_run = [result.result for result in results.results if "not run" in result.result]
+        assert len(not_run) == 2 - len(ran)
+        assert all(reason in result for result in not_run)
