@@ -2,11 +2,13 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+# One worker more than there are processors: many tests wait for a process or a clock.
+PYTEST  = $(BIN)/python -m pytest --dist worksteal -n $$(( $$(nproc) + 1 ))
 # 0: without the small language model that answers where there is no key
 NPLT_LOCAL ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve install install-dev local test check format bench faults clean
+.PHONY: help run serve install install-dev local test soak check format bench faults clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -23,7 +25,10 @@ local: $(VENV)/.installed  ## fetch the small language model again
 	@sh config/get-local-model $(BIN)/python
 
 test: install-dev  ## run the test suite
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(PYTEST)
+
+soak: install-dev  ## run the tests that take their time
+	$(PYTEST) -m slow
 
 check: install-dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from tests.client.hostile_bits import FORBIDDEN
 from tests.client.nplt_process import SECONDS_MAX
 from tests.client.screen_user import at_screen
@@ -28,6 +29,8 @@ from nplt_protocol.codes import MessageType
 from nplt_protocol.events import ApprovalRequest, Event, SessionEvent
 from nplt_protocol.replies import Attached, HistoryPage, PageEdges
 from nplt_protocol.requests import Approval, Attach, HistoryRequest, Prompt
+
+pytestmark = pytest.mark.slow
 
 OURS = re.compile(
     r"\x1b\[(?:"

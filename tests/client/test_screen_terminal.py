@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from tests.client.hostile_bits import FORBIDDEN
 from tests.client.screen_user import at_screen
 from tests.client.scripted_peer import scripted_peer, whole_turn
@@ -12,6 +13,8 @@ from tests.client.staged_server import Stage
 from tests.client.terminal_user import at_terminal
 from tests.client.test_chat_terminal import hostile_texts
 from tests.support.server_process import ServerProcess
+
+pytestmark = pytest.mark.slow
 
 HOSTILE = 1_500
 READY = "Ask something."

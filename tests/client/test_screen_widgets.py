@@ -39,6 +39,8 @@ from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import SessionRow
 from nplt_protocol.requests import Approval, Cancel, Hello, Prompt
 
+pytestmark = pytest.mark.slow
+
 DELTAS = 3_000
 PART = 300
 

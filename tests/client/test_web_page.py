@@ -187,6 +187,7 @@ def test_the_command_writes_one_page_that_holds_all(exported: Path) -> None:
     assert read.tags.count("svg") == 1
 
 
+@pytest.mark.slow
 def test_a_real_browser_shows_it_and_runs_nothing(exported: Path, tmp_path: Path) -> None:
     browser = shutil.which("chromium")
     if browser is None:

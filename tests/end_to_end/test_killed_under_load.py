@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from faults.kills import killed
 from faults.plan import Plan
 from faults.progress import Progress
+
+pytestmark = pytest.mark.slow
 
 KILLS = 6
 

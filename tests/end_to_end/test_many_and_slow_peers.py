@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import psutil
+import pytest
 from tests.conftest import Connect
 from tests.support.raw_client import (
     ATTACH,
@@ -24,6 +25,8 @@ from tests.support.raw_client import (
     RawClient,
 )
 from tests.support.server_process import ServerProcess
+
+pytestmark = pytest.mark.slow
 
 Start = Callable[..., ServerProcess]
 

@@ -18,6 +18,8 @@ from nplt_storage.catalogue.catalogue import Catalogue
 from nplt_storage.conversation.row_lists import RowQuery, page_of
 from nplt_storage.conversation.searching import SearchQuery, search_entries
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("note_until_killed.py")
 KILLS = 20
 

@@ -331,6 +331,7 @@ async def test_in_every_mode_the_file_is_the_same_when_an_append_returns(
 # How much
 
 
+@pytest.mark.slow
 def test_twenty_thousand_appends_write_in_proportion() -> None:
     written: list[int] = []
 

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from tests.storage.json_stores import all_entries, open_store, rows
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("append_until_killed.py")
 KILLS = 20
 
