@@ -13,6 +13,8 @@ from tests.support.redis_server import RedisServer
 
 from nplt_storage.testing import RULES, StoreMaker, run_rule
 
+pytestmark = pytest.mark.slow
+
 
 async def broken_rules(make: Callable[[], StoreMaker], *, about: Set[str | None]) -> set[str]:
     broken: set[str] = set()
