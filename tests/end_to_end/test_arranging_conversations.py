@@ -316,6 +316,14 @@ def test_nothing_is_stored_of_what_is_no_conversation(client: RawClient, documen
     assert len(client.request(SESSION_LIST, {"limit": 200}).json["sessions"]) == count
 
 
+def test_what_was_refused_takes_no_room_for_further_uploads(client: RawClient) -> None:
+    for _ in range(9):
+        stored = upload(client, b"{}", purpose="import")
+        refusal = client.request(IMPORT, {"file_id": stored["file_id"]}).json
+        assert refusal["code"] == "malformed"
+    assert "file_id" in upload(client, b"an attachment")
+
+
 def test_an_id_that_is_taken_gives_the_import_another_one(client: RawClient) -> None:
     client.ask("mine")
     done = client.request(IMPORT, {"document": {"session_id": here(client), **SEEDS_SHAPE}}).json

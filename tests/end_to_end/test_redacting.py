@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from uuid import uuid4
 
 import pytest
@@ -9,6 +10,7 @@ from tests.conftest import Connect
 from tests.support.raw_client import (
     ATTACH,
     CANCEL,
+    COMPACT,
     CONTEXT_REQUEST,
     ENTRY,
     FILE_DATA,
@@ -100,6 +102,22 @@ def test_a_secret_in_a_name_or_a_file_goes_too(connect: Connect, server: ServerP
     assert places_on_disk(server, key) == []
     assert client.request(FILE_GET, {"file_id": file_id}).json["code"] == "not_found"
     assert key not in everything_told(connect(), here)
+
+
+def test_a_secret_in_the_notebook_goes_from_every_live_screen(
+    connect: Connect, server: ServerProcess
+) -> None:
+    client, key = connect(), secret()
+    here = client.hello()["session_id"]
+    note = json.dumps({"action": "write", "text": f"the key is {key}"})
+    client.ask(f"!tool notebook {note}")
+    client.request(COMPACT)  # an epoch, which begins with a screen
+    client.ask("go on")
+    for seq in (1, 2, 3):  # the prompt, the call, the notebook; each begins another epoch
+        assert client.request(REDACT, {"seq": seq}).json == {"seq": seq}
+    assert places_on_disk(server, key) == []
+    assert key not in everything_told(connect(), here)
+    assert client.ask("still here?") == "still here?"
 
 
 def test_everyone_is_told_what_was_erased(connect: Connect) -> None:

@@ -164,13 +164,13 @@ async def test_what_is_remembered_is_not_asked_again() -> None:
     async with asking() as here:
         approvals = here.conversation.approvals
         (question,) = await here.ask("write")
-        assert approvals.remembered == {}
+        assert await approvals.remembered() == {}
         await here.answer(question.approval_id, "allow", remember=True)
         await here.ended()
         await here.prompt("write write")
         await here.ended()
         assert here.workshop.done == ["write"] * 3
-        assert approvals.remembered == {"write": "allow"}
+        assert await approvals.remembered() == {"write": "allow"}
 
 
 async def test_what_is_remembered_answers_the_other_questions_about_that_tool() -> None:
@@ -237,7 +237,9 @@ def test_what_was_remembered_is_taken_back_by_a_rollback_and_not_copied_by_a_for
 
     assert remembers() == ["write"]
     assert remembers(RollbackEntry(to_seq=1)) == []
-    assert remembers(ForkedEntry(from_session_id="other", at_seq=2)) == []
+    fork = ForkedEntry(from_session_id="other", at_seq=2)
+    assert remembers(fork) == []
+    assert remembers(fork, RollbackEntry(to_seq=2)) == [], "not to before the fork"
 
 
 ALWAYS = ApprovalEntry(

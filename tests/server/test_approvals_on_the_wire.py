@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tests.conftest import Connect
 from tests.support.raw_client import (
     ATTACH,
+    CANCEL,
     DETACH,
     HISTORY_REQUEST,
     PROMPT,
@@ -155,6 +157,29 @@ def test_a_plain_client_that_is_alone_is_told_that_nobody_could_be_asked(connect
     client.greeting()
     said = "".join(frame.text for frame in client.chat("!tool now {}") if frame.type == 0x01)
     assert "nobody is here who could be asked" in said
+
+
+def test_nobody_waits_for_one_who_will_say_nothing_more_and_it_hears_its_answer(
+    connect: Connect,
+) -> None:
+    client, observer, elsewhere = connect(), connect(), connect()
+    session_id = client.hello({"client": "once/1"})["session_id"]
+    observer.hello()
+    elsewhere.hello()
+    observer.request(ATTACH, {"session_id": session_id, "observer": True})
+    before = client.request(PROMPT, {"text": "!slow 60"}).json["turn_id"]
+    client.send(PROMPT, 9, {"text": "!tool now {}"})
+    client.sock.shutdown(socket.SHUT_WR)
+    assert observer.event(SESSION_EVENT).json["left"]["client"] == "once/1"
+    elsewhere.request(CANCEL, {"turn_id": before})
+    heard = client.until_closed()
+    (reason,) = [
+        frame.json["reason"]
+        for frame in heard
+        if frame.type == SESSION_EVENT and frame.json["event"] == "approval"
+    ]
+    assert reason == "nobody_there"
+    assert heard[-1].type == TURN_FINISHED
 
 
 def test_who_comes_and_who_goes_is_told_to_the_others(connect: Connect) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import pytest
 from tests.server.household import Clock, make_household, model_of
 from tests.server.stage import Stage
 
@@ -21,6 +22,8 @@ from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.facts.entries import Entry, ModelInputEntry, ModelOutputEntry, NotebookEntry
 from nplt_storage.opening import StoreConfig, open_store
 from nplt_storage.store import ConversationStore, Origin
+
+pytestmark = pytest.mark.slow
 
 TURNS = 3_000
 """Twice as many entries: more than a conversation is opened with."""
@@ -48,6 +51,9 @@ async def write_long_conversation(store: ConversationStore) -> None:
 async def upload_while_it_is_read_again(conversation: Conversation) -> None:
     while conversation.is_stored:
         await anyio.lowlevel.checkpoint()
+    # Whoever looks meanwhile sees what stood before.
+    assert conversation.history.recent(1)[0].content == f"answer {TURNS - 1}"
+    assert conversation.history.standing[-1].seq == conversation.history.head_seq
     await conversation.ensure_stored()
 
 

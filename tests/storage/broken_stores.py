@@ -581,6 +581,7 @@ def keeps_the_blobs_of_redacted_results(patch: pytest.MonkeyPatch) -> None:
     "a_name_belongs_to_its_conversation",
     "an_undeleted_conversation_is_as_it_was",
     "only_ones_own_is_brought_back",
+    "it_is_told_whether_another_may_bring_it_back",
     "undeleting_replaces_nothing",
 )
 def has_no_trash(patch: pytest.MonkeyPatch) -> None:
@@ -601,6 +602,14 @@ def brings_back_anybodys(patch: pytest.MonkeyPatch) -> None:
         await undelete(self, session_id)
 
     patch.setattr(MemoryStore, "undelete", careless)
+
+
+@breaks("it_is_told_whether_another_may_bring_it_back")
+def takes_ones_own_trash_for_anothers(patch: pytest.MonkeyPatch) -> None:
+    async def careless(self: MemoryStore, session_id: str, user: str) -> bool:
+        return session_id in self._trash
+
+    patch.setattr(MemoryStore, "is_trash_of_another", careless)
 
 
 @breaks("undeleting_replaces_nothing")

@@ -13,6 +13,7 @@ from tests.storage.entry_strategies import entries
 from nplt_storage.conversation.checkpoints import Checkpoint, checkpoint_state, read_checkpoint
 from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.conversation.rows import fold_all, new_row
+from nplt_storage.erasing import without_words_of
 from nplt_storage.errors import BadEntry
 from nplt_storage.facts.entries import (
     ApprovalEntry,
@@ -28,6 +29,7 @@ from nplt_storage.facts.entries import (
     ModelInputEntry,
     ModelOutputEntry,
     ModelSwitchedEntry,
+    NotebookEntry,
     PinnedEntry,
     RenamedEntry,
     RollbackEntry,
@@ -37,7 +39,7 @@ from nplt_storage.facts.entries import (
 )
 from nplt_storage.facts.lines import decode_line, encode_line
 from nplt_storage.facts.redaction import REDACTED, redacted
-from nplt_storage.facts.sections import LevelOfDetailSections
+from nplt_storage.facts.sections import LIVE_SCREEN, LevelOfDetailSections
 from nplt_storage.facts.tool_calls import BlobReference, ToolCallRequest
 
 LATER = START + timedelta(days=1)
@@ -171,4 +173,33 @@ def test_a_checkpoint_goes_on_counting() -> None:
         replace(told[0], content=REDACTED),
         replace(told[1], content=REDACTED),
         replace(told[2], state={}),
+    )
+
+
+def test_an_erased_notebook_goes_from_every_live_screen_since() -> None:
+    said = LevelOfDetailSections(live=(("", "hello"), (LIVE_SCREEN, SECRET)))
+    shown: list[Entry] = [
+        EpochEntry(reason="asked", screen=SECRET),
+        replace(prompt("t1"), sections=said),
+        asking("t1", call()),
+        answering("t1", call()),
+        answer("t1", call=1),
+    ]
+    screen_before, notebook, *others = Pen().write_all(
+        [EpochEntry(reason="asked", screen="before"), NotebookEntry(content=SECRET), *shown]
+    )
+    results = others[3]
+    assert isinstance(results, ToolResultsEntry)
+    others[3] = replace(results, results=(replace(results.results[0], sections=said),))
+    tombstone = redacted(notebook, LATER)
+    after = [without_words_of(notebook, tombstone, entry) for entry in (notebook, *others)]
+    assert all(SECRET.encode() not in encode_line(entry) for entry in after)
+    assert after[5] == others[4], "nothing else is touched"
+    assert without_words_of(notebook, tombstone, screen_before) == screen_before
+    prompted = after[2]
+    assert isinstance(prompted, ModelInputEntry)
+    assert prompted.sections is not None
+    assert prompted.sections.without_live_screen() == (
+        LevelOfDetailSections(live=(("", "hello"),)),
+        REDACTED,
     )

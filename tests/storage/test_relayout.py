@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.storage.care_samples import LONG_RESULT, put, with_long_result
-from tests.storage.conversations import START, chat, file_bytes, ticking_clock
+from tests.storage.conversations import START, answer, chat, file_bytes, ticking_clock
 
 from nplt_storage.care.documents import export_document
 from nplt_storage.care.importing import import_file
@@ -35,7 +35,8 @@ def test_every_byte_comes_back(turns: int) -> None:
 async def test_an_indented_export_is_taken_in_with_all_that_was_beside_it(tmp_path: Path) -> None:
     one, two = MemoryStore(ticking_clock()), MemoryStore(ticking_clock())
     origin = Origin(user="ada", created_at=START, extra={"mood": "fine"})
-    await put(one, with_long_result(), origin=origin, blobs=[LONG_RESULT])
+    entries = with_long_result(answer("t1", call=1))
+    await put(one, entries, origin=origin, blobs=[LONG_RESULT])
     document = await exported(one)
     path = tmp_path / "document.json"
     path.write_bytes(indented(document))

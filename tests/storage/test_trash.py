@@ -15,6 +15,7 @@ from tests.storage.file_fakes import PowerCut, Trouble
 from nplt_storage.data_directory import DataDirectory
 from nplt_storage.errors import ConversationExists, ConversationNotFound
 from nplt_storage.files.disk import Disk
+from nplt_storage.files.layout import Header, encode_header
 from nplt_storage.files.names import copies
 from nplt_storage.files.trash import KEPT_FOR, Trash
 from nplt_storage.memory import MemoryStore
@@ -227,3 +228,16 @@ async def test_in_memory_too_it_is_kept_for_a_while_only() -> None:
         await store.undelete("s0")
     await store.undelete("s20")
     await store.undelete("s31")
+
+
+def test_everyone_gets_the_latest_of_their_own_back(disk: MemoryDisk) -> None:
+    trash, path = _trash(disk), HISTORY / "session_20260102_s1.json"
+    for day, user in enumerate(("ada", "ada", "bob")):
+        header = Header(session_id="s1", created_at=START, user=user)
+        disk.put(path, encode_header(header) + b"%d" % day)
+        trash.put("s1", at=START + timedelta(days=day))
+    assert trash.owners("s1") == {"ada", "bob"}
+    with pytest.raises(ConversationNotFound):
+        trash.take_back("s1", user="eve")
+    assert trash.take_back("s1", user="ada") == [path.name]
+    assert disk.contents[path].endswith(b"1")

@@ -62,15 +62,14 @@ async def _bring_back(premises: Premises, session: Session, session_id: str) -> 
 async def fork(premises: Premises, session: Session, request: SessionFork, answer: Answer) -> None:
     session_id = request.session_id or session.here().session_id
     name = checked_name(request.name) if request.name is not None else None
-    async with premises.registry.alone_with(session_id):  # deleted meanwhile, it takes its files
-        found = await premises.registry.find(session_id, session.user)
-        if found is None or not found.row.head_seq:
-            raise RequestError(
-                ErrorCode.NOT_FOUND, "nothing was said here yet to begin with", field="session_id"
-            )
-        created = await fork_conversation(
-            premises.household, found, at_seq=request.at_seq, name=name
-        )
+    created = await fork_conversation(
+        premises.household,
+        premises.registry,
+        session_id=session_id,
+        user=session.user,
+        at_seq=request.at_seq,
+        name=name,
+    )
     answer.give(created)
 
 

@@ -35,7 +35,9 @@ async def context(
 
 async def tools(premises: Premises, session: Session, request: Tools, answer: Answer) -> None:
     conversation = await _meant(premises, session, request.session_id)
-    remembered = conversation.approvals.remembered
+    every = premises.household.tools.every
+    asks = any(policy == "ask" for _, policy in every)
+    remembered = await conversation.approvals.remembered() if asks else {}
     listed: list[JsonObject] = [
         {
             "name": tool.name,
@@ -44,7 +46,7 @@ async def tools(premises: Premises, session: Session, request: Tools, answer: An
             "class": tool.tool_class,
             "policy": remembered.get(tool.name, policy) if policy == "ask" else policy,
         }
-        for tool, policy in premises.household.tools.every
+        for tool, policy in every
     ]
     answer.give(ToolList(session_id=conversation.session_id, tools=tuple(listed)))
 

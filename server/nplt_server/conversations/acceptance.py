@@ -12,7 +12,7 @@ from nplt_server.conversations.ledger import Ledger
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.conversation.sent_before import SentBefore, sent_before
-from nplt_storage.facts.entries import ModelInputEntry
+from nplt_storage.facts.entries import AttachmentEntry, ModelInputEntry
 
 ATTACHMENTS_MAX = 32
 
@@ -52,9 +52,11 @@ async def check_attachments(
             f"a prompt takes at most {ATTACHMENTS_MAX} files",
             field="attachments",
         )
+    held = (entry for entry in ledger.history.entries if isinstance(entry, AttachmentEntry))
+    there = {entry.file_id for entry in held if entry.redacted_at is None}
     for file_id in wanted:
-        # The file tells, not its entry: that may lie far back, or have been erased.
-        if not await files.has(ledger.session_id, file_id):
+        # One that came long ago is not held any more, but its file is there.
+        if file_id not in there and not await files.has(ledger.session_id, file_id):
             raise RequestError(
                 ErrorCode.NOT_FOUND, f"no file {file_id!r} was uploaded here", field="attachments"
             )

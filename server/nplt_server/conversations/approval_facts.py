@@ -1,35 +1,66 @@
 """What the record says of approvals: who was asked, what was decided, what is remembered.
 
-Pure. A decision that is remembered holds as long as its entry stands and is at
-hand: a rollback to before it takes it back, a fork begins without it.
+Pure. A decision that is remembered holds as long as its entry stands: a rollback to
+before it takes it back, a fork or an import begins without it, and stays so where a
+rollback has gone back to before that beginning. Of a long conversation neither may be
+at hand; then the whole record is gone through, once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Final
 
 from nplt_server.tools.asking import Permission
 from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.conversation.standing import is_in
 from nplt_storage.facts.entries import ApprovalEntry, Entry, ForkedEntry
 
 _LOOKED_BACK_MAX: Final = 1_000
 
 
-def remembered_decisions(history: ConversationHistory) -> dict[str, ApprovalEntry]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FarBack:
+    """What a history does not tell that holds a conversation in part."""
+
+    begun_at: int = 0
+    """The newest beginning as a fork or an import, whether it stands or not."""
+    decisions: tuple[ApprovalEntry, ...] = ()
+    """Those to remember that stand before what is held, in order."""
+
+    def with_batch(self, batch: Iterable[Entry], history: ConversationHistory) -> FarBack:
+        decisions = (
+            entry
+            for entry in _remembered_among(batch)
+            if entry.seq < history.first_seq and not is_in(history.hidden, entry.seq)
+        )
+        return FarBack(
+            begun_at=max(self.begun_at, _beginning_among(batch)),
+            decisions=(*self.decisions, *decisions),
+        )
+
+
+NOTHING_FAR_BACK: Final = FarBack()
+
+
+def remembered_decisions(
+    history: ConversationHistory, far: FarBack = NOTHING_FAR_BACK
+) -> dict[str, ApprovalEntry]:
     """By the name of the tool."""
-    remembered: dict[str, ApprovalEntry] = {}
-    for entry in history.standing:
-        match entry:
-            case ForkedEntry():
-                remembered.clear()
-            case ApprovalEntry(remember=True):
-                remembered[entry.tool_name] = entry
-            case _:
-                pass
-    return remembered
+    begun_at = max(far.begun_at, _beginning_among(history.entries))
+    told = (*far.decisions, *_remembered_among(history.standing))
+    return {entry.tool_name: entry for entry in told if entry.seq > begun_at}
+
+
+def _beginning_among(entries: Iterable[Entry]) -> int:
+    return max((each.seq for each in entries if isinstance(each, ForkedEntry)), default=0)
+
+
+def _remembered_among(entries: Iterable[Entry]) -> list[ApprovalEntry]:
+    return [each for each in entries if isinstance(each, ApprovalEntry) and each.remember]
 
 
 def last_word_on(history: ConversationHistory, approval_id: str) -> ApprovalEntry | None:

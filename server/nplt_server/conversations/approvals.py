@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
+from weakref import ref
 
 import anyio
 
@@ -27,6 +28,8 @@ from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import ApprovalDecided
 from nplt_protocol.requests import Approval
 from nplt_server.conversations.approval_facts import (
+    NOTHING_FAR_BACK,
+    FarBack,
     last_word_on,
     last_words_of_step,
     permission_by,
@@ -40,6 +43,7 @@ from nplt_server.conversations.turn import Turn
 from nplt_server.conversations.writer import Writer
 from nplt_server.tools.asking import Permission
 from nplt_server.tools.base import ToolPolicy
+from nplt_storage.conversation.history import ConversationHistory
 from nplt_storage.errors import StorageError
 from nplt_storage.facts.entries import ApprovalEntry, ApprovalState
 from nplt_storage.facts.tool_calls import ToolCallRequest
@@ -58,7 +62,7 @@ class _Question:
 
 
 class Approvals:
-    __slots__ = ("_audience", "_house", "_ledger", "_open", "_writer")
+    __slots__ = ("_audience", "_far", "_house", "_ledger", "_open", "_writer")
 
     def __init__(
         self, ledger: Ledger, *, writer: Writer, audience: Audience, household: Household
@@ -68,6 +72,9 @@ class Approvals:
         self._audience = audience
         self._house = household
         self._open: dict[str, _Question] = {}
+        self._far: tuple[ref[ConversationHistory], FarBack] | None = None
+        """Of that history, once someone needed it. Not held by it: when words were
+        erased, the history that has them goes."""
 
     # What is known
 
@@ -81,13 +88,25 @@ class Approvals:
     def knows(self, approval_id: str) -> bool:
         return self.holds(approval_id) or self._last_word(approval_id) is not None
 
-    @property
-    def remembered(self) -> dict[str, ToolPolicy]:
+    async def remembered(self) -> dict[str, ToolPolicy]:
         """What holds here, instead of asking, by the name of the tool."""
         return {
             tool_name: "allow" if decision.state == "allowed" else "deny"
-            for tool_name, decision in remembered_decisions(self._ledger.history).items()
+            for tool_name, decision in (await self._remembered()).items()
         }
+
+    async def _remembered(self) -> dict[str, ApprovalEntry]:
+        while (far := self._far_back(self._ledger.history)) is None:
+            history, far = self._ledger.history, NOTHING_FAR_BACK
+            async for batch in self._ledger.profile.store.entries(history.session_id):
+                far = far.with_batch(batch, history)
+            self._far = (ref(history), far)  # which may have been read again meanwhile
+        return remembered_decisions(self._ledger.history, far)
+
+    def _far_back(self, history: ConversationHistory) -> FarBack | None:
+        if history.holds_all:
+            return NOTHING_FAR_BACK
+        return self._far[1] if self._far is not None and self._far[0]() is history else None
 
     def is_all_that_is_left(self, turn_id: str) -> bool:
         """Whether nothing of a turn's step was begun: it waits for people, and for
@@ -101,11 +120,9 @@ class Approvals:
     # Asking
 
     async def ask(self, turn: Turn, call: ToolCallRequest) -> Permission:
-        remembered = remembered_decisions(self._ledger.history).get(call.tool_name)
-        if remembered is not None:
-            return permission_by(remembered)
         try:
-            return permission_by(await self._decision_on(turn, call))
+            remembered = (await self._remembered()).get(call.tool_name)
+            return permission_by(remembered or await self._decision_on(turn, call))
         except StorageError as error:
             log.warning("%s: nobody could be asked: %s", self._ledger.session_id, error)
             why_not = "not run: nobody could be asked, for nothing can be written down now"

@@ -1,7 +1,8 @@
 """A conversation that begins as another one did: its entries up to some point, copied.
 
 From then on the two know nothing of each other; files come along. It is there in
-one step, name and all, and nobody moves into it by that.
+one step, name and all, and nobody moves into it by that. Deleting the first waits for
+that: its files go with it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from nplt_protocol.errors import RequestError
 from nplt_protocol.replies import SessionCreated
 from nplt_server.conversations.household import Household
 from nplt_server.conversations.library import Found
+from nplt_server.conversations.registry import Registry
 from nplt_storage.copying import NewFork
 from nplt_storage.copying import fork as copy_beginning
 from nplt_storage.facts.entries import RenamedEntry
@@ -22,6 +24,24 @@ _MARK: Final = " (fork)"
 
 
 async def fork(
+    household: Household,
+    registry: Registry,
+    *,
+    session_id: str,
+    user: str,
+    at_seq: int | None,
+    name: str | None,
+) -> SessionCreated:
+    async with registry.alone_with(session_id):
+        found = await registry.find(session_id, user)
+        if found is None or not found.row.head_seq:
+            raise RequestError(
+                ErrorCode.NOT_FOUND, "nothing was said here yet to begin with", field="session_id"
+            )
+        return await _fork(household, found, at_seq=at_seq, name=name)
+
+
+async def _fork(
     household: Household, found: Found, *, at_seq: int | None, name: str | None
 ) -> SessionCreated:
     row = found.row

@@ -108,4 +108,6 @@ class Household:
     approvals: ApprovalRules = ApprovalRules()
     counters: Counters = field(default_factory=Counters)
     activity: Activity = field(default_factory=Activity)
+    importing: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held by whoever takes in a document."""
     draining: bool = False

@@ -1,8 +1,9 @@
 """Taking a file into a store: all of it, or nothing.
 
 It keeps its id if that is free here, and gets a new one if not; nothing is done if
-the conversation that has the id holds all of it already. Whatever is odd
-about the file is one sentence, and the store is as it was.
+the conversation that has the id holds all of it already. Nothing in it goes on by
+itself (`resting`). Whatever is odd about the file is one sentence, and the store is
+as it was.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import anyio.to_thread
 
 from nplt_storage.care.attaching import bringing_into
 from nplt_storage.care.migrating import difference
-from nplt_storage.care.sources import FileSource, opened_source, usable_id
+from nplt_storage.care.resting import AtRest
+from nplt_storage.care.sources import ANY_SIZE, FileSource, InOneGo, opened_source, usable_id
 from nplt_storage.copying import copy_conversation
 from nplt_storage.errors import StorageError
 from nplt_storage.ids import new_session_id
@@ -41,32 +43,45 @@ async def import_file(
     files: Path | None,
     user: str | None = None,
     new_id: Callable[[], str] = new_session_id,
-    is_taken_elsewhere: Callable[[str], Awaitable[bool]] | None = None,
 ) -> Imported:
     """Raises `StorageError`. `user` is whose it is to be, if not who the file says;
-    `files` where attachments are kept, where they are. An id may be taken by what this
-    store knows nothing of."""
-    async with _opened(path) as source:
-        own_id = usable_id(source)
-        is_taken = own_id is not None and await store.row(own_id) is not None
-        if own_id is not None and not is_taken and is_taken_elsewhere is not None:
-            own_id = None if await is_taken_elsewhere(own_id) else own_id
-        session_id = own_id if own_id is not None and not is_taken else new_id()
-        origin = await source.origin(session_id)
-        origin = origin if user is None else replace(origin, user=user)
-        if own_id is not None and is_taken and await _holds_it(store, source, own_id, origin):
-            return Imported(session_id=own_id, entries=0, was_there=True)
-        async with (
-            nullcontext() if files is None else bringing_into(files, session_id, source.attachment)
-        ) as bring:
-            copied = await copy_conversation(
-                source,
-                session_id,
-                store,
-                session_id,
-                origin=origin,
-                bring_attachments=bring,
-            )
+    `files` where attachments are kept, where they are."""
+    async with opened(path) as source:
+        return await import_source(store, source, files=files, user=user, new_id=new_id)
+
+
+async def import_source(
+    store: ConversationStore,
+    source: FileSource,
+    *,
+    files: Path | None,
+    user: str | None = None,
+    new_id: Callable[[], str] = new_session_id,
+    is_taken_elsewhere: Callable[[str], Awaitable[bool]] | None = None,
+) -> Imported:
+    """An id may be taken by what this store knows nothing of."""
+    own_id = usable_id(source)
+    origin = await source.origin(own_id or "")
+    origin = origin if user is None else replace(origin, user=user)
+    is_taken = own_id is not None and await store.row(own_id) is not None
+    if own_id is not None and is_taken and await _holds_it(store, source, own_id, origin):
+        return Imported(session_id=own_id, entries=0, was_there=True)
+    if own_id is not None and not is_taken:
+        is_elsewhere = is_taken_elsewhere is not None and await is_taken_elsewhere(own_id)
+        if is_elsewhere or await store.is_trash_of_another(own_id, origin.user):
+            own_id = None
+    session_id = own_id if own_id is not None and not is_taken else new_id()
+    async with (
+        nullcontext() if files is None else bringing_into(files, session_id, source.attachment)
+    ) as bring:
+        copied = await copy_conversation(
+            AtRest(source),
+            session_id,
+            store,
+            session_id,
+            origin=origin,
+            bring_attachments=bring,
+        )
     return Imported(
         session_id=session_id,
         entries=copied.head_seq,
@@ -76,10 +91,10 @@ async def import_file(
 
 
 @asynccontextmanager
-async def _opened(path: Path) -> AsyncIterator[FileSource]:
+async def opened(path: Path, limits: InOneGo = ANY_SIZE) -> AsyncIterator[FileSource]:
     """Looked through in a thread: it may be long."""
     async with AsyncExitStack() as stack:
-        opening = opened_source(path)
+        opening = opened_source(path, limits)
         source = await anyio.to_thread.run_sync(opening.__enter__)
         stack.push(opening)
         yield source

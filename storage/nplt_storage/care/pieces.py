@@ -55,12 +55,12 @@ class Unreadable:
 Piece: TypeAlias = Sound | Closed | Unreadable
 
 
-def bounded(read: Read) -> Read:
+def bounded(read: Read, bytes_max: int = LINE_BYTES_MAX) -> Read:
     """Refuses to hold more of a line than any line has."""
 
     def read_some(offset: int, length: int) -> bytes:
-        if length > LINE_BYTES_MAX:
-            raise TooLong(f"more than {LINE_BYTES_MAX >> 20} MiB without the end of a line")
+        if length > bytes_max:
+            raise TooLong(f"more than {bytes_max >> 20} MiB without the end of a line")
         return read(offset, length)
 
     return read_some

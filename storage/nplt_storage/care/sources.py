@@ -17,9 +17,10 @@ import hashlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import anyio.to_thread
 
@@ -52,6 +53,21 @@ _NOT_AS_WRITTEN: Final = (
 _UNREADABLE = (BadDocument, BadHeader, BadLine, Damage, LaterFormat, NotForeign, TooLong)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InOneGo:
+    """How large what is read in one go may be: another's document, or one of ours that was
+    laid out anew. As objects it takes many times the memory it takes on disk."""
+
+    bytes_max: int = FOREIGN_BYTES_MAX
+    values_max: int | None = None
+    """By the brackets and commas there are, those in texts included."""
+    messages_max: int | None = None
+    """Calls of tools count too."""
+
+
+ANY_SIZE: Final = InOneGo()
+
+
 class NotAConversation(StorageError):
     """Nothing in this file that could be copied; says why, as a sentence."""
 
@@ -76,7 +92,7 @@ class FileSource(Protocol):
 
 
 @contextmanager
-def opened_source(path: Path) -> Iterator[FileSource]:
+def opened_source(path: Path, limits: InOneGo = ANY_SIZE) -> Iterator[FileSource]:
     """Raises `NotAConversation`. Blocks while the file is looked through once."""
     files = SystemFiles()
     try:
@@ -86,7 +102,7 @@ def opened_source(path: Path) -> Iterator[FileSource]:
     try:
         size = files.size(descriptor)
         read = bounded(_reading(files, descriptor))
-        yield _source_of(read, size, path)
+        yield _source_of(read, size, path, limits)
     except _UNREADABLE as error:
         raise NotAConversation(str(error)) from error
     finally:
@@ -115,21 +131,28 @@ def _why_not(error: OSError) -> str:
             return f"it can't be read: {error.strerror}"
 
 
-def _source_of(read: Read, size: int, path: Path) -> FileSource:
+def _source_of(read: Read, size: int, path: Path, limits: InOneGo) -> FileSource:
     if size == 0:
         raise NotForeign("it is empty")
     try:
-        header, first = our_header(read, size)
+        header, first = our_header(bounded(read, limits.bytes_max), size)
     except (BadHeader, TooLong):
-        if size > FOREIGN_BYTES_MAX:
-            raise
+        if size > limits.bytes_max:
+            most = f"of other documents at most {limits.bytes_max >> 20} MiB are read"
+            raise NotForeign(f"its first line is not as we write it, and {most}") from None
         data = read(0, size)
+        _check_values(data, limits.values_max)
         written = as_it_was_written(data)
         if written is None:
-            return OlderFile(data, path)
+            return OlderFile(data, path, messages_max=limits.messages_max)
         read, size = _from_memory(written), len(written)
         header, first = our_header(read, size)
     return OurFile(read, size, header, first, path)
+
+
+def _check_values(data: bytes, values_max: int | None) -> None:
+    if values_max is not None and sum(map(data.count, (b"{", b"[", b","))) > values_max:
+        raise NotForeign(f"more than {values_max:,} values")
 
 
 def _from_memory(data: bytes) -> Read:
@@ -219,8 +242,8 @@ def _entry(line: Line) -> Entry:
 
 
 class OlderFile:
-    def __init__(self, data: bytes, path: Path) -> None:
-        named = _session_id_in(data)
+    def __init__(self, data: bytes, path: Path, *, messages_max: int | None = None) -> None:
+        named = _session_id_in(data, messages_max)
         self.session_id = named if named is not None else session_id_of(path.name)
         known = self.session_id or ""
         try:
@@ -248,12 +271,25 @@ class OlderFile:
         return None
 
 
-def _session_id_in(data: bytes) -> str | None:
+def _session_id_in(data: bytes, messages_max: int | None) -> str | None:
     try:
         document = load_document(data)
     except NotForeign:
         return None  # whoever reads it whole says what is wrong
-    return named_id(document) if isinstance(document, dict) else None
+    if not isinstance(document, dict):
+        return None
+    if messages_max is not None and _messages_in(document) > messages_max:
+        raise NotForeign(f"more than {messages_max:,} messages and calls")
+    return named_id(document)
+
+
+def _messages_in(document: dict[str, Any]) -> int:
+    """Calls among them: each of these becomes an entry or a part of one."""
+    messages = document.get("messages")
+    if not isinstance(messages, list):
+        return 0
+    calls = [each.get("tool_calls") for each in messages if isinstance(each, dict)]
+    return len(messages) + sum(len(each) for each in calls if isinstance(each, list))
 
 
 def _same_ids(session_id: str) -> Callable[[], str]:

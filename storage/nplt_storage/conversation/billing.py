@@ -3,7 +3,7 @@
 Counted from the outputs, the summaries and the faults that say what they used: a call
 that gave nothing to remember was billed all the same. A rollback takes nothing back:
 what was billed was billed. A fork begins at nothing: its entries were copied,
-and the conversation they came from was billed for them.
+and the conversation they came from was billed for them. An import goes on from there.
 """
 
 from __future__ import annotations

@@ -146,7 +146,8 @@ def _take_in(values: dict[str, Any], entry: Entry) -> None:
         case RollbackEntry():
             values |= _after_rollback(values["hidden"], entry)
         case ForkedEntry():
-            values |= {"unfinished": (), "billed": ()}
+            is_import = entry.from_session_id == values["session_id"]
+            values |= {"unfinished": (), "billed": values["billed"] if is_import else ()}
         case CheckpointEntry() if "billed" in entry.state:
             more = read_billed(entry.state["billed"])
             values["billed"] = billed_together(values["billed"], more)

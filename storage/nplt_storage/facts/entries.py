@@ -260,7 +260,9 @@ class CheckpointEntry(HistoryEntry):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkedEntry(HistoryEntry):
-    """Turns that had not ended there are not taken up here."""
+    """Turns that had not ended there are not taken up here, and what was decided there
+    about further calls of tools does not hold. Of a conversation that came in as a
+    document `from_session_id` is its own."""
 
     kind: ClassVar[str] = "forked"
 

@@ -1,0 +1,103 @@
+"""Forks and imports meet deletions, other users' trash, and each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import orjson
+import pytest
+from tests.server.household import Clock, make_household, model_of
+from tests.server.test_lives_of_conversations import House, house, patient
+
+from nplt_protocol.errors import RequestError
+from nplt_server.conversations.forking import fork
+from nplt_server.conversations.importing import OVER_THE_WIRE, import_document
+from nplt_server.conversations.registry import Registry
+from nplt_storage.memory import MemoryStore
+
+
+async def test_a_fork_of_what_is_being_deleted_is_refused_not_made_without_its_files() -> None:
+    async with house() as here, anyio.create_task_group() as tasks:
+        conversation = await here.begin("hello")
+        session_id = conversation.session_id
+        await conversation.close()
+        del here.registry._open[session_id]
+
+        async def try_to_fork() -> None:
+            with pytest.raises(RequestError):
+                await forked(here, session_id)
+
+        async with here.registry.alone_with(session_id):  # as deleting does
+            tasks.start_soon(try_to_fork)
+            await anyio.wait_all_tasks_blocked()
+            await here.store.delete(session_id)
+        assert await here.store.count("local") == 0
+
+
+async def forked(here: House, session_id: str) -> str:
+    house, registry = here.registry._house, here.registry
+    made = await fork(house, registry, session_id=session_id, user="local", at_seq=None, name=None)
+    return made.session_id
+
+
+@pytest.mark.parametrize(
+    ("messages", "why_not"),
+    [
+        ([{"content": "x" * OVER_THE_WIRE.bytes_max}], "at most 4 MiB"),
+        ([{"content": "", "parts": [0] * 400_001}], "more than 400,000 values"),
+        ([{"role": "user"}] * 20_001, "more than 20,000 messages and calls"),
+        ([{"content": "", "tool_calls": [{}] * 20_000}], "more than 20,000 messages and calls"),
+    ],
+    ids=["bytes", "values", "messages", "calls"],
+)
+async def test_a_document_that_would_take_everybodys_memory_is_refused(
+    tmp_path: Path, messages: list[object], why_not: str
+) -> None:
+    path = tmp_path / "document.json"
+    path.write_bytes(orjson.dumps({"messages": messages}))
+    async with anyio.create_task_group() as tasks:
+        household = make_household(tasks, model_of(patient), store=MemoryStore(Clock()))
+        registry = Registry(household)
+        with pytest.raises(RequestError, match=why_not):
+            await import_document(household, registry, path, user="ada", field="document")
+        tasks.cancel_scope.cancel()
+
+
+async def test_one_document_is_taken_in_after_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "document.json"
+    path.write_bytes(orjson.dumps({"session_id": "s1", "messages": [{"content": "Moin"}]}))
+    async with anyio.create_task_group() as tasks:
+        household = make_household(tasks, model_of(patient), store=MemoryStore(Clock()))
+        registry, done = Registry(household), anyio.Event()
+
+        async def take_in() -> None:
+            await import_document(household, registry, path, user="ada", field="document")
+            done.set()
+
+        async with household.importing:
+            tasks.start_soon(take_in)
+            await anyio.wait_all_tasks_blocked()
+            assert not done.is_set()
+        await done.wait()
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_another_user_may_still_bring_back_keeps_its_id(tmp_path: Path) -> None:
+    path = tmp_path / "document.json"
+    path.write_bytes(orjson.dumps({"session_id": "s1", "messages": [{"content": "Moin"}]}))
+    async with anyio.create_task_group() as tasks:
+        household = make_household(tasks, model_of(patient), store=MemoryStore(Clock()))
+        registry = Registry(household)
+
+        async def take_in(user: str) -> str:
+            done = await import_document(household, registry, path, user=user, field="document")
+            return done.session_id
+
+        assert await take_in("ada") == "s1"
+        await registry.delete("s1", "ada")
+        assert await take_in("bob") != "s1"
+        await registry.undelete("s1", "ada")
+        await registry.delete("s1", "ada")
+        assert await take_in("ada") == "s1", "it was her own"
+        tasks.cancel_scope.cancel()

@@ -1,0 +1,105 @@
+"""A long conversation is opened at its end: what was promised long before holds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+from tests.server.household import Clock, make_household, model_of
+
+from nplt_server.conversations import changes
+from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.registry import Registry
+from nplt_server.deltas import ModelOutputDelta, Stopped
+from nplt_server.providers.base import ModelRequest
+from nplt_storage.conversation.history import ConversationHistory
+from nplt_storage.facts.entries import (
+    ApprovalEntry,
+    ClearEntry,
+    DebugEntry,
+    Entry,
+    ForkedEntry,
+    NotebookEntry,
+    RollbackEntry,
+)
+from nplt_storage.opening import StoreConfig, open_store
+from nplt_storage.store import Origin
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+ALWAYS = ApprovalEntry(
+    approval_id="a",
+    tool_call_id="c",
+    tool_name="write",
+    state="allowed",
+    decided_by="ada",
+    remember=True,
+)
+MORE_THAN_IS_HELD: tuple[Entry, ...] = (
+    *[DebugEntry(category="pad", content="…")] * 400,
+    ClearEntry(),
+)
+"""After a clear, a sixteenth of what else would be enough is."""
+
+
+async def silence(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    yield Stopped(reason="end")
+
+
+@asynccontextmanager
+async def opened(directory: Path, *drafts: Entry) -> AsyncIterator[Conversation]:
+    history = ConversationHistory("s1")
+    for draft in drafts:
+        history.add(history.stamp(draft, id=f"e{history.head_seq}", timestamp=BEGAN))
+    store = await open_store(StoreConfig(), data_dir=directory, clock=Clock())
+    async with store.build("s1", Origin(user="local", created_at=BEGAN)) as builder:
+        await builder.add(list(history.entries))
+    async with anyio.create_task_group() as tasks:
+        conversation = await Registry(make_household(tasks, model_of(silence), store=store)).get(
+            "s1", "local"
+        )
+        assert not conversation.history.holds_all
+        yield conversation
+        await conversation.close()
+        tasks.cancel_scope.cancel()
+    await store.close()
+
+
+async def test_a_decision_to_be_remembered_is_remembered_from_far_back(tmp_path: Path) -> None:
+    async with opened(tmp_path, NotebookEntry(content=""), ALWAYS, *MORE_THAN_IS_HELD) as here:
+        assert await here.approvals.remembered() == {"write": "allow"}
+        await changes.roll_back(here, 1)
+        assert await here.approvals.remembered() == {}
+
+
+async def test_a_decision_that_was_taken_back_is_not_found_again(tmp_path: Path) -> None:
+    taken_back = (NotebookEntry(content=""), ALWAYS, RollbackEntry(to_seq=1))
+    async with opened(tmp_path, *taken_back, *MORE_THAN_IS_HELD) as here:
+        assert await here.approvals.remembered() == {}
+
+
+async def test_a_copy_remembers_nothing_though_its_beginning_was_taken_back(
+    tmp_path: Path,
+) -> None:
+    copied = (ALWAYS, ForkedEntry(from_session_id="other", at_seq=1), RollbackEntry(to_seq=1))
+    async with opened(tmp_path, *copied) as here:
+        assert await here.approvals.remembered() == {}
+
+
+async def test_while_a_far_rollback_is_read_what_stood_before_can_be_asked(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    async def look(conversation: Conversation) -> None:
+        while conversation.is_stored:
+            await anyio.lowlevel.checkpoint()
+        seen.append(conversation.history.standing[-1].seq)
+
+    long = (NotebookEntry(content=""), ALWAYS, *MORE_THAN_IS_HELD)
+    async with opened(tmp_path, *long) as here, anyio.create_task_group() as clients:
+        clients.start_soon(look, here)
+        await changes.roll_back(here, 1)
+        assert [entry.seq for entry in here.history.standing] == [1]
+    assert seen == [len(long)]
