@@ -89,7 +89,7 @@ def _delete(chat: ChatFloor, argument: str) -> None:
         chat.client.attach(here)
     else:
         chat.worth_returning = False
-    say(f"{wanted} is in the trash")
+    say(f"{wanted} is in the trash; `nplt undelete {wanted}` brings it back")
 
 
 def _model(chat: ChatFloor, argument: str) -> None:

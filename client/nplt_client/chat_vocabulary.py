@@ -83,6 +83,8 @@ def order_in(line: str, known: Collection[str]) -> Order:
     wanted = VOCABULARY[name].argument
     if wanted and not wanted.startswith("[") and not argument:
         raise RequestRefused(f"/{name} needs {wanted}.", code="malformed")
+    if argument and not wanted:
+        raise RequestRefused(f"/{name} takes nothing: nothing was done.", code="malformed")
     return Order(name=name, argument=argument)
 
 

@@ -2,9 +2,10 @@
 
 A model, a file's name or a stranger's prompt may hold escape sequences that
 recolour, retitle, report back or rewrite what stands on the screen. Nothing of
-the kind gets through: sequences go as a whole (so that no `[31m` litters the
-text), and every control character goes even where no sequence was recognised.
-What stays is text, newlines and tabs.
+the kind gets through: sequences that begin with ESC go as a whole (so that no
+`[31m` litters the text), and every control character goes even where no sequence
+was recognised: of one begun by a C1 character (U+009B, U+009D) the harmless rest
+stays. What stays is text, newlines and tabs.
 
 `Sanitizer` keeps its state between pieces: however a text is cut, the pieces
 joined read the same. It does not judge look-alikes or width.

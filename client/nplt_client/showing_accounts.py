@@ -42,6 +42,8 @@ _EPOCH_REASONS = {
     "window": "the window moved on",
     "reach": "older entries are out of reach",
     "asked": "it was asked for",
+    "pictures": "older pictures were put away",
+    "reasoning": "the provider no longer takes older reasoning",
 }
 
 

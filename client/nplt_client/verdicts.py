@@ -6,6 +6,9 @@ short commands) use these, so that a refusal reads the same everywhere.
 
 from __future__ import annotations
 
+import os
+import re
+
 from nplt_client.errors import (
     CannotConnect,
     LimitExceeded,
@@ -63,11 +66,19 @@ def closed_before_welcome(address: Address, greeting: str | None) -> NpltError:
 
 def cannot_connect(address: Address, error: OSError | UnicodeError) -> CannotConnect:
     reason = getattr(error, "strerror", None) or str(error)
+    numbers = _numbers_in(str(error))
     if isinstance(error, TimeoutError):
         reason = "no answer in time"
+    elif numbers:
+        reason = "; ".join(dict.fromkeys(os.strerror(number) for number in numbers))
     refusal = CannotConnect(f"can't connect to {address}: {reason}")
     refusal.nobody_listens = isinstance(error, ConnectionRefusedError)
     return refusal
+
+
+def _numbers_in(told: str) -> list[int]:
+    """asyncio says what it called, of one address or of several, not what the system said."""
+    return [int(number) for number in re.findall(r"\[Errno (\d+)\] Connect call failed", told)]
 
 
 def cannot_send(request: Request, error: LocalProtocolError) -> NpltError:

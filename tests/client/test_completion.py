@@ -43,7 +43,7 @@ async def test_conversations_are_offered_by_name_and_those_of_one_name_by_id(
     monkeypatch.setenv("NPLT_SERVER", server)
     monkeypatch.setattr(completing, "SECONDS_MAX", 30.0)
     ids: list[str] = []
-    for name in ("tab $(touch x) it's", "tab twins", "tab twins", "tab\x1b[31m red"):
+    for name in ("tab $(touch x) it's", "tab twins", "tab twins", "tab\u202e red"):
         async with nplt_client.connect(server) as client:
             ids.append((await client.new(name)).session_id)
             await client.ask_text("hello")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nplt_client.chat_vocabulary import VOCABULARY, help_rows, order_in, prompt_in
@@ -46,16 +46,19 @@ def test_an_earlier_prompt_that_was_changed_is_a_draft_of_its_own() -> None:
 
 def test_the_same_prompt_twice_in_a_row_is_remembered_once() -> None:
     recall = Recall()
-    assert [recall.remember(prompt) for prompt in ("a", "a", "b", " ")] == [
+    assert [recall.remember(prompt) for prompt in ("a", "a", "b", "/undo", " ")] == [
         True,
         False,
+        True,
         True,
         False,
     ]
+    assert recall.older("") == "/undo"
     assert recall.newest_first == ["b", "a"]
 
 
 @given(st.lists(st.text(max_size=20), max_size=30))
+@example(["one", "/undo", "//bin/sh", "/ two"])
 def test_prompts_are_kept_between_chats_to_the_letter(
     tmp_path_factory: pytest.TempPathFactory, prompts: list[str]
 ) -> None:
@@ -63,8 +66,9 @@ def test_prompts_are_kept_between_chats_to_the_letter(
     history = PromptHistory(path, kept=10)
     for prompt in prompts:
         history.add(prompt)
-    assert PromptHistory(path, kept=10).load() == prompts[-10:]
-    if prompts:
+    asked = [prompt for prompt in prompts if prompt_in(prompt) is not None]
+    assert PromptHistory(path, kept=10).load() == asked[-10:]
+    if asked:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert len(path.read_bytes().splitlines()) < 20
 
@@ -72,7 +76,7 @@ def test_prompts_are_kept_between_chats_to_the_letter(
 def test_a_damaged_or_missing_history_is_no_reason_to_fail(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     assert PromptHistory(path).load() == []
-    path.write_bytes(b'"good"\n{"not": "text"}\n\xff\xfe\n"also good"\n"torn')
+    path.write_bytes(b'"good"\n{"not": "text"}\n\xff\xfe\n"/undo"\n"also good"\n"torn')
     assert PromptHistory(path).load() == ["good", "also good"]
     PromptHistory(tmp_path).add("a folder stands where the file should")
 
@@ -119,6 +123,8 @@ def test_arguments_are_completed_too(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     (tmp_path / "nested").mkdir()
     (tmp_path / ".hidden").touch()
+    for hostile in ("n\x1b]0;PWNED\x07", "n\x9b2J", "n\nx", "n\u202ex", "n\udcff"):
+        (tmp_path / hostile).touch()
     assert lines(f"/attach {tmp_path}/n") == [
         f"/attach {tmp_path}/nested/",
         f"/attach {tmp_path}/notes.txt",
@@ -192,7 +198,7 @@ def test_the_status_line_tells_all_it_knows() -> None:
     assert status_words(facts, 300) == (
         "● online · answering (Esc stops) · 2 waiting · 1 file attached · lag 0.8 s · "
         "openai/gpt-5.2 · notes · "
-        "12.3k in, 999 out · context 42 % · 0.12 USD · with ada, grace, linus +1"
+        "context 42 % · with ada, grace, linus +1 · 12.3k in, 999 out · 0.12 USD"
     )
     assert "lag" not in status_words(StatusFacts(lag_seconds=0.4), 300)
 

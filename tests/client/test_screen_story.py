@@ -130,13 +130,15 @@ def test_what_others_do_is_told() -> None:
     assert told(happened("presence", clients=clients)) == [PresenceChanged(guests=guests)]
     assert isinstance(told(happened("rolled_back", to_seq=3))[0], OutOfDate)
     assert isinstance(told(happened("cleared"))[0], Told)
+    assert told(happened("quarantined")) != told(happened("released")) != []
     assert told(happened("of a later version")) == []
 
 
 def test_others_are_everyone_but_ourselves() -> None:
     me = Guest(user="me", program="nplt/1")
     ada, bot = Guest(user="ada", program="nplt/1"), Guest(user="me", program="bot/2")
-    assert others((me, ada, bot, me), me) == ("ada", "bot/2", "nplt/1")
+    assert others((me, ada, bot, me), me) == ("ada", "bot/2", "1 more window")
+    assert others((me, me, me), me) == ("2 more windows",)
     assert others((), me) == others((me,), me) == ()
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.client.hostile_bits import FORBIDDEN
 from tests.client.screen_user import at_screen
 from tests.client.scripted_peer import scripted_peer, whole_turn
-from tests.client.staged_server import Stage
+from tests.client.staged_server import Stage, said
 from tests.client.terminal_user import at_terminal
 from tests.client.test_chat_terminal import hostile_texts
 from tests.support.server_process import ServerProcess
@@ -44,7 +44,7 @@ def test_a_person_lives_in_it(server: str, tmp_path: Path) -> None:
         person.presses_enter()
         person.sees("▌ 你好，世界", "\n  你好，世界", READY)
 
-        person.pastes("one\rtwo\nthree")
+        person.pastes("one\x1b\rtwo\nthree\x1b[A\x03")
         person.sees("│ one", "│ two", "│ three")
         person.types("\n")
         person.types("four")
@@ -105,8 +105,14 @@ def test_a_server_that_dies_in_mid_answer_is_seen_to_come_back(tmp_path: Path) -
 def test_hostile_strings_bring_no_foreign_escape_byte(tmp_path: Path) -> None:
     texts = hostile_texts(HOSTILE)
     stage = Stage(
-        answers=lambda prompt: whole_turn(*texts, "\n\nthe end"), name="".join(texts[:20])
+        answers=lambda prompt: whole_turn(*texts, "\n\nthe end"),
+        messages=[said(1, "user", "".join(texts).replace("\x00", "") + "\nthe last word")],
+        name="".join(texts[:20]),
     )
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "aa \x1b]0;PWNED\x07\x1b[2J x").touch()
+    (folder / "fine").touch()
     with scripted_peer(stage.script()) as peer:
         with at_screen(peer.url, home=tmp_path, NO_COLOR="1") as person:
             person.sees(READY)
@@ -114,6 +120,12 @@ def test_hostile_strings_bring_no_foreign_escape_byte(tmp_path: Path) -> None:
             person.sees("the end")
             person.types("/raw\r")
             person.sees("answers as they are written")
+            person.types("/edit\r")
+            person.sees("│ the last word")
+            person.types(f"\x03/attach {folder}/\t")
+            person.sees(f"│ /attach {folder}/fine")
+            person.presses_ctrl("u")
+            person.sees(READY)
             person.presses_ctrl("d")
             assert person.sees_it_end() == 0
         shown = person.raw.decode()

@@ -18,7 +18,7 @@ from textual.events import Paste
 from textual.widget import Widget
 from textual.widgets import Markdown, Static
 
-from nplt_client.fullscreen import transcript
+from nplt_client.fullscreen import approval_screen, transcript
 from nplt_client.fullscreen.app import Anew
 from nplt_client.fullscreen.changes import PromptShown
 from nplt_client.fullscreen.composer import ROWS_MAX, Composer
@@ -120,7 +120,7 @@ async def test_three_thousand_deltas_never_redraw_what_is_finished(
             shown = app.transcript.turns[-1].query_one(Markdown)
             await until(pilot, lambda: len(shown.children) > 3 * DELTAS // PART)
             assert shown.source == whole
-            assert drawn > len(shown.children)
+            assert drawn > DELTAS // PART
             own = {one for one in redrawn if "prompt" in one.classes or "end" in one.classes}
             assert set(redrawn) == own, "only the prompt's own line says that it is answered now"
 
@@ -211,11 +211,7 @@ async def test_the_input_grows_pastes_completes_and_goes_back(tmp_path: Path) ->
             await pilot.press("ctrl+r", *"fir", "enter")
             await until(pilot, lambda: composer.text == "first")
             assert len([one for one in stage.asked if isinstance(one, Prompt)]) == 1
-            assert (tmp_path / "prompts.jsonl").read_text().splitlines() == [
-                '"first"',
-                '"/theme light"',
-                '"/nonsense"',
-            ]
+            assert (tmp_path / "prompts.jsonl").read_text().splitlines() == ['"first"']
             await pilot.press("ctrl+c", "ctrl+c", "ctrl+c")
             await until(pilot, lambda: not app.is_running)
 
@@ -241,7 +237,11 @@ async def test_escape_cancels_what_runs_and_waiting_prompts_are_shown(tmp_path: 
             await until(pilot, lambda: Cancel(turn_id="a") in stage.asked)
 
 
-async def test_a_tool_that_asks_is_answered_once(tmp_path: Path) -> None:
+async def test_a_tool_that_asks_is_answered_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approval_screen, "PAUSE_SECONDS", 0.01)
+
     def wanting(prompt: Prompt) -> Sequence[Event]:
         def wanted(approval_id: str) -> ApprovalRequest:
             return ApprovalRequest(
@@ -262,7 +262,8 @@ async def test_a_tool_that_asks_is_answered_once(tmp_path: Path) -> None:
         async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
             await pilot.press(*"go", "enter")
             await until(pilot, lambda: r"/etc/one\u001b[2J[/red]" in screen_text(app))
-            await pilot.press("x", "enter", "y")
+            await until(pilot, lambda: "y yes" in screen_text(app))
+            await pilot.press("y", "enter")
             await until(pilot, lambda: "/etc/three" in screen_text(app))
             await pilot.press("escape")
             await until(pilot, lambda: len(app.screen_stack) == 1)
@@ -357,7 +358,7 @@ async def test_what_is_stored_replaces_what_was_streamed(tmp_path: Path) -> None
                 piece = delta(streamed[place : place + 4], place)
                 app.visit.gathering.add(app.visit._story.changes_of(piece))
                 await pilot.pause()
-            await until(pilot, lambda: "│ y" in screen_text(app))
+            await until(pilot, lambda: "  ─\n  y\n" in screen_text(app))
             assert "<b>c</b>" in screen_text(app)
             app.visit.gathering.add(app.visit._story.changes_of(answered("another text")))
             await until(pilot, lambda: "another text" in screen_text(app))

@@ -12,7 +12,6 @@ import os
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
 from typing import ClassVar
 
 from textual.app import App, ComposeResult
@@ -30,23 +29,23 @@ from nplt_client.fullscreen.choice_screen import ChoiceScreen
 from nplt_client.fullscreen.commands import COMMANDS, run_command
 from nplt_client.fullscreen.completion import Suggestion, suggestions
 from nplt_client.fullscreen.composer import Composer
+from nplt_client.fullscreen.drafting import search, write
 from nplt_client.fullscreen.drawing import Drawing
-from nplt_client.fullscreen.editor import edit
 from nplt_client.fullscreen.newer_hint import NewerHint
 from nplt_client.fullscreen.palette import SlashCommands
+from nplt_client.fullscreen.pasting import understand_pastes
 from nplt_client.fullscreen.prompt_history import PromptHistory
 from nplt_client.fullscreen.recall import Recall
 from nplt_client.fullscreen.safe_text import safe, safe_line
 from nplt_client.fullscreen.sending import send_when_possible
 from nplt_client.fullscreen.session_picking import pick
 from nplt_client.fullscreen.status_line import StatusLine
+from nplt_client.fullscreen.stopping import Stopping
 from nplt_client.fullscreen.suggestion_list import SuggestionList
 from nplt_client.fullscreen.theme_choice import THEMES, remember_theme, remembered_theme
 from nplt_client.fullscreen.themes import DARK, LIGHT
 from nplt_client.fullscreen.transcript import Transcript
 from nplt_client.fullscreen.visit import Visit, new_message_id
-
-_LEAVE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +62,8 @@ class ChatApp(App[Anew | None]):
     """
     COMMANDS: ClassVar = {SlashCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+c", "interrupt", "Stop", show=False, priority=True),
+        Binding("ctrl+c", "interrupt", "Stop", show=False),
+        Binding("ctrl+z", "suspend_process", "Suspend", show=False, priority=True),
         Binding("escape", "stop", "Stop", show=False),
         Binding("ctrl+o", "open_or_close_folds", "Folds", show=False, priority=True),
         Binding("ctrl+end", "go_to_end", "End", show=False, priority=True),
@@ -71,6 +71,7 @@ class ChatApp(App[Anew | None]):
 
     def __init__(self, visit: Visit, state_folder: Path, *, draft: str = "") -> None:
         understand_alt_enter()
+        understand_pastes()
         colourless = bool(os.environ.get("NO_COLOR"))
         # None at all, not grey ones: only the terminal's own colours can be left out.
         super().__init__(ansi_color=True if colourless else None)
@@ -83,7 +84,7 @@ class ChatApp(App[Anew | None]):
         self._composer = Composer(Recall(self._history.load()), self._suggestions)
         self._hint = NewerHint()
         self._status = StatusLine(visit)
-        self._approving = Approving(visit.client, self)
+        self._approving = Approving(visit.client, self, self._composer.type_on)
         self._drawing = Drawing(
             visit,
             self.transcript,
@@ -92,9 +93,8 @@ class ChatApp(App[Anew | None]):
             weigh=self._weigh,
             after=self._status.look,
         )
+        self._stopping = Stopping(visit)
         self._draft = draft
-        self._folds_open = False
-        self._asked_to_leave = 0.0
 
     def compose(self) -> ComposeResult:
         yield self.transcript
@@ -127,16 +127,17 @@ class ChatApp(App[Anew | None]):
         self.run_worker(self.visit.weigh(), group="weighing", exclusive=True)
 
     async def _attempt(self, deed: Awaitable[object]) -> None:
-        """Whatever goes wrong with it is said, and the chat goes on."""
+        """Whatever goes wrong with it is said where it is seen, and the chat goes on."""
         try:
             await deed
         except NpltError as error:
             await self.transcript.tell(Told(text=safe(error.message), is_error=True))
+            self.transcript.go_to_end()
 
     # What the person says
 
     def on_composer_sent(self, event: Composer.Sent) -> None:
-        text = self._composer.take()
+        text = event.text
         if self._composer.recall.remember(text):
             self._history.add(text)
         prompt = prompt_in(text)
@@ -151,8 +152,7 @@ class ChatApp(App[Anew | None]):
             await send_when_possible(self.visit, text, message_id)
         except NpltError:
             await self.transcript.take_back(message_id)
-            if not self._composer.text:
-                self._composer.replace_text(text)
+            self._composer.give_back(text)
             raise
 
     async def type_command(self, line: str, *, at_once: bool) -> None:
@@ -243,26 +243,26 @@ class ChatApp(App[Anew | None]):
         if selected := self.screen.get_selected_text():
             self.copy(selected)
             self.screen.clear_selection()
-        elif self.visit.course.running is not None:
+        elif self._stopping.is_possible:
             self.action_stop()
         elif self._composer.text:
             self._composer.take()
             self.visit.replace_from = None
-        elif monotonic() - self._asked_to_leave < _LEAVE_SECONDS:
+        elif self._stopping.is_second_press():
             self.leave()
         else:
-            self._asked_to_leave = monotonic()
-            self.remark("Ctrl+C once more leaves")
+            self.remark(self._stopping.how_to_leave)
 
     def action_stop(self) -> None:
         if self._suggestions.is_open:
             self._suggestions.close()
-        elif (running := self.visit.course.running) is not None:
-            self.run_worker(self._attempt(self.visit.client.cancel(running)), group="deeds")
+        elif self._stopping.is_possible:
+            self.run_worker(self._attempt(self._stopping.stop()), group="deeds")
+        elif self._stopping.why_not:
+            self.remark(self._stopping.why_not)
 
     def action_open_or_close_folds(self) -> None:
-        self._folds_open = not self._folds_open
-        self.transcript.open_or_close_folds(self._folds_open)
+        self.transcript.open_or_close_folds()
 
     def action_go_to_end(self) -> None:
         self.transcript.go_to_end()
@@ -274,22 +274,12 @@ class ChatApp(App[Anew | None]):
         else:
             self.transcript.scroll_page_down(animate=False)
 
-    async def action_search_prompts(self) -> None:
-        async def search() -> None:
-            chosen = await self.choose("earlier prompts", self._composer.recall.newest_first)
-            if chosen is not None:
-                self.fill(chosen)
-
-        self.run_worker(search(), group="choosing")
+    def action_search_prompts(self) -> None:
+        self.run_worker(search(self, self._composer.recall.newest_first), group="choosing")
 
     async def action_edit_in_editor(self) -> None:
-        async def write() -> None:
-            with self.suspend():
-                text = edit(self._composer.text)
-            self.refresh()
-            self.fill(text)
-
-        await self._attempt(write())
+        await self._attempt(write(self, self._composer.text))
+        self.refresh()
 
     # What the transcript asks for
 
@@ -297,7 +287,8 @@ class ChatApp(App[Anew | None]):
         self._hint.tell(event.count)
 
     def on_transcript_older_wanted(self) -> None:
-        self.run_worker(self._attempt(self.show_older()), group="older", exclusive=True)
+        if isinstance(self.visit.client.connection, Online):
+            self.run_worker(self._attempt(self.show_older()), group="older", exclusive=True)
 
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
         self.copy_to_clipboard(event.href)

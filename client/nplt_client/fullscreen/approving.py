@@ -6,7 +6,10 @@ over; `/allow` and `/deny` answer the oldest.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
+
+from textual.events import Key, Paste
 
 from nplt_client.client import Client
 from nplt_client.errors import RequestRefused
@@ -21,9 +24,13 @@ class Window(Protocol):
 
 
 class Approving:
-    def __init__(self, client: Client, window: Window) -> None:
+    def __init__(
+        self, client: Client, window: Window, type_on: Callable[[Key | Paste], None]
+    ) -> None:
+        """`type_on`: takes what was meant for the input."""
         self._client = client
         self._window = window
+        self._type_on = type_on
         self._open: ApprovalScreen | None = None
         self._questions: dict[str, ApprovalWanted] = {}
         self._put_off: set[str] = set()
@@ -68,6 +75,6 @@ class Approving:
             return
         for approval_id, wanted in self._questions.items():
             if approval_id not in self._put_off:
-                self._open = ApprovalScreen(wanted)
+                self._open = ApprovalScreen(wanted, self._type_on)
                 self._window.open_approval(self._open)
                 return

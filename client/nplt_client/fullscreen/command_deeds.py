@@ -87,9 +87,10 @@ async def export(chat: Floor, argument: str) -> None:
 
 
 async def fork(chat: Floor, argument: str) -> None:
+    origin = chat.visit.name or chat.visit.client.session_id
     created = await chat.visit.client.fork(name=argument or None)
     await chat.go(chat.visit.client.switch(created.session_id))
-    chat.remark("this is the copy; the other one stays as it is")
+    await chat.tell(f"this is a copy of {origin!r}, which stays as it is")
 
 
 async def system(chat: Floor, argument: str) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
 from nplt_client.chat_vocabulary import help_rows, order_in
-from nplt_client.errors import RequestRefused
+from nplt_client.connection_states import Online
+from nplt_client.errors import ConnectionLost, RequestRefused
 from nplt_client.fullscreen.command_deeds import (
     attach,
     copy,
@@ -42,8 +43,20 @@ KEYS_HELP = (
 )
 
 
+_WITHOUT_SERVER = frozenset({"help", "copy", "raw", "theme", "reconnect", "quit"})
+
+
+def check_reachable(chat: Floor, name: str) -> None:
+    """A command is done now or not at all; only prompts wait for the connection."""
+    if name not in _WITHOUT_SERVER and not isinstance(chat.visit.client.connection, Online):
+        raise ConnectionLost(
+            f"Not connected: /{name} can't be done now. /reconnect tries the server again at once."
+        )
+
+
 async def run_command(chat: Floor, line: str) -> None:
     order = order_in(line, COMMANDS)
+    check_reachable(chat, order.name)
     await COMMANDS[order.name](chat, order.argument)
 
 
@@ -73,9 +86,11 @@ async def _rename(chat: Floor, argument: str) -> None:
 async def _delete(chat: Floor, argument: str) -> None:
     client, here = chat.visit.client, chat.visit.client.session_id
     if not argument:
-        chat.visit.is_stored = False
+        name = chat.visit.name or "the conversation"
+        was_stored, chat.visit.is_stored = chat.visit.is_stored, False
         await chat.go(client.delete(here))
-        chat.remark("moved to the trash; this is a new conversation")
+        way_back = f"; `nplt undelete {here}` brings it back" if was_stored else ""
+        await chat.tell(f"{name!r} is in the trash{way_back}. This is a new conversation.")
         return
     found = await client.switch(argument)
     try:
@@ -86,7 +101,8 @@ async def _delete(chat: Floor, argument: str) -> None:
             await client.attach(here)
     if found.session_id == here:
         await chat.read_again()
-    chat.remark(f"{found.name!r} is in the trash")
+    way_back = f"`nplt undelete {found.session_id}` brings it back"
+    await chat.tell(f"{found.name!r} is in the trash; {way_back}")
 
 
 async def _model(chat: Floor, argument: str) -> None:

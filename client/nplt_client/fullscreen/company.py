@@ -31,10 +31,17 @@ def guests_in(clients: JsonValue | Sequence[JsonObject]) -> tuple[Guest, ...]:
 
 
 def others(guests: Sequence[Guest], me: Guest) -> tuple[str, ...]:
-    """Everyone but ourselves: other people by name, our own other programs by theirs."""
+    """Everyone but ourselves: other people by name, our own other programs by theirs, and
+    how many more windows of this one there are."""
     left = list(guests)
     if me in left:
         left.remove(me)
-    return tuple(
-        (guest.program or "someone") if guest.user == me.user else guest.user for guest in left
+    windows = left.count(me)
+    names = tuple(
+        (guest.program or "someone") if guest.user == me.user else guest.user
+        for guest in left
+        if guest != me
     )
+    if not windows:
+        return names
+    return (*names, f"{windows} more {'window' if windows == 1 else 'windows'}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nplt_client.chat_vocabulary import VOCABULARY
+from nplt_client.sanitize import sanitize
 
 SUGGESTIONS_MAX = 8
 
@@ -65,9 +66,15 @@ def _files(begun: str) -> list[Suggestion]:
         found = sorted(path for path in folder.iterdir() if path.name.startswith(start))
     except OSError:
         return []
-    visible = [path for path in found if start.startswith(".") or not path.name.startswith(".")]
+    visible = [path for path in found if _is_offered(path.name, start)]
     return [
         Suggestion(line=f"/attach {shown}", shown=shown)
         for path in visible[: SUGGESTIONS_MAX + 1]
         if (shown := f"{kept}{path.name}{'/' if path.is_dir() else ''}") != begun
     ]
+
+
+def _is_offered(name: str, start: str) -> bool:
+    """A name with control characters could not be written into the input as it is."""
+    is_writable = sanitize(name) == name and len(name.splitlines()) == 1 and "\t" not in name
+    return is_writable and (start.startswith(".") or not name.startswith("."))

@@ -16,13 +16,12 @@ from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import TextArea
 
+from nplt_client.fullscreen.keys_in_order import obey
 from nplt_client.fullscreen.recall import Recall
-from nplt_client.sanitize import sanitize
+from nplt_client.fullscreen.safe_text import safe
 
 ROWS_MAX = 10
 _NEW_LINE_KEYS = frozenset({"ctrl+j", "alt+enter", "shift+enter", "ctrl+enter"})
-
-
 _CHOOSING_KEYS = frozenset({"tab", "up", "down", "enter"})
 
 
@@ -50,6 +49,9 @@ class Composer(TextArea):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+r", "app.search_prompts", "Earlier prompts", show=False),
         Binding("ctrl+g", "app.edit_in_editor", "Editor", show=False),
+        Binding("ctrl+underscore", "undo", "Undo", show=False),
+        Binding("ctrl+c", "app.interrupt", "Stop", show=False),
+        Binding("escape", "app.stop", "Stop", show=False),
         Binding("pageup", "app.scroll_transcript(-1)", "Page up", show=False),
         Binding("pagedown", "app.scroll_transcript(1)", "Page down", show=False),
     ]
@@ -73,9 +75,19 @@ class Composer(TextArea):
         self.recall = recall
         self._suggestions = suggestions
 
+    def load_text(self, text: str) -> None:
+        """Whoever lays a text in here (an old prompt, a file's name, an editor): it is safe."""
+        super().load_text(safe(text))
+
     def replace_text(self, text: str) -> None:
         self.load_text(text)
         self.move_cursor(self.document.end)
+
+    def give_back(self, text: str) -> None:
+        """What could not be sent, marked: whatever is typed now takes its place."""
+        if not self.text:
+            self.replace_text(text)
+            self.select_all()
 
     def take(self) -> str:
         """What was typed; the input is empty after it."""
@@ -100,6 +112,8 @@ class Composer(TextArea):
         if self._is_for_us(event.key):
             event.stop()
             event.prevent_default()
+        else:
+            await obey(self, event, self.write)
 
     def _is_for_us(self, key: str) -> bool:
         if key in _CHOOSING_KEYS and self._suggestions.look(self.text):
@@ -130,21 +144,33 @@ class Composer(TextArea):
                 line = self._suggestions.chosen
                 self.replace_text(line)
                 if key == "enter" and not line.endswith((" ", "/")):
-                    self.post_message(self.Sent(line))
+                    self._send()
 
     def _send_or_break(self) -> None:
         row, column = self.cursor_location
         if self.document.get_line(row)[:column].endswith("\\"):
             self.replace("\n", (row, column - 1), (row, column))
         elif self.text.strip():
-            self.post_message(self.Sent(self.text))
+            self._send()
+
+    def _send(self) -> None:
+        """Taken at once: what is typed from now on is the next one."""
+        self.post_message(self.Sent(self.take()))
 
     def _recall(self, prompt: str | None) -> None:
         if prompt is not None:
             self.replace_text(prompt)
 
+    def type_on(self, event: Key | Paste) -> None:
+        """What was typed into a window that opened meanwhile; anew: that event has had its way."""
+        again = Paste(event.text) if isinstance(event, Paste) else Key(event.key, event.character)
+        self.post_message(again)
+
     async def _on_paste(self, event: Paste) -> None:
         event.prevent_default()
         event.stop()
-        result = self.replace(sanitize(event.text), *self.selection)
+        self.write(safe(event.text))
+
+    def write(self, text: str) -> None:
+        result = self.replace(text, *self.selection)
         self.move_cursor(result.end_location)

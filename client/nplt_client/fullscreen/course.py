@@ -25,6 +25,7 @@ class Course:
         self.running = running
         self.waiting = list(waiting)
         self.doing = ""
+        self.bill(0, 0)
 
     def bill(self, input_tokens: int, output_tokens: int) -> None:
         self.input_tokens, self.output_tokens = input_tokens, output_tokens

@@ -1,7 +1,7 @@
 """From changes to the screen. The one who draws; everybody else asks for it.
 
 A lock keeps "all anew" (another conversation, a rollback) and "one more piece"
-apart. After each round there is a pause as long as the drawing took, in which
+apart. After each round there is a pause, longer than the drawing took, in which
 what arrives is gathered: keys are heard, however much there is to draw.
 """
 
@@ -37,6 +37,7 @@ from nplt_client.fullscreen.transcript import Transcript
 from nplt_client.fullscreen.visit import Visit
 
 FRAME_SECONDS = 1 / 30
+RESTS_PER_WORK = 2
 
 
 class Drawing:
@@ -72,7 +73,7 @@ class Drawing:
             self._after()
             if any(isinstance(change, TurnEnded) for change in changes):
                 self._weigh()
-            await asyncio.sleep(max(FRAME_SECONDS, monotonic() - begun))
+            await _rest(begun)
 
     async def start_over(self, going: Awaitable[object] | None) -> None:
         async with self._lock:
@@ -145,3 +146,10 @@ class Drawing:
             await self._transcript.tell(Told(text=told, is_error=True))
         else:
             await self._transcript.tell(Told(text=change.why))
+
+
+async def _rest(begun: float) -> None:
+    """The widgets are arranged and painted while we sleep, and we wake the later for it:
+    that is work too."""
+    await asyncio.sleep(FRAME_SECONDS)
+    await asyncio.sleep(max(0.0, monotonic() - begun - FRAME_SECONDS) * RESTS_PER_WORK)

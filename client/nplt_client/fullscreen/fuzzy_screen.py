@@ -14,15 +14,49 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
+from textual.events import Key, Paste
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
+
+from nplt_client.fullscreen.keys_in_order import obey
+from nplt_client.fullscreen.safe_text import safe_line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     key: str
     shown: Content
+
+
+class WantedLine(Input):
+    """What is looked for. It gets all keys, so that each finds what those before it have done."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "screen.move(1)", "Next", show=False),
+        Binding("up", "screen.move(-1)", "Previous", show=False),
+        Binding("pagedown", "screen.move(10)", "Further", show=False),
+        Binding("pageup", "screen.move(-10)", "Back", show=False),
+        Binding("enter", "screen.enter", "Take it", show=False),
+        Binding("escape,ctrl+c", "screen.leave", "Back", show=False),
+        Binding("ctrl+n", "screen.rename", "Rename", show=False),
+        Binding("ctrl+x", "screen.delete", "Delete", show=False),
+    ]
+
+    async def _on_key(self, event: Key) -> None:
+        await obey(self, event, self.write)
+
+    def write(self, text: str) -> None:
+        self.replace(text, *self.selection)
+
+    def _on_paste(self, event: Paste) -> None:
+        event.prevent_default()
+        event.stop()
+        self.write(safe_line(event.text))
+
+    def replace_text(self, text: str) -> None:
+        self.value = safe_line(text)
+        self.cursor_position = len(self.value)
 
 
 class FuzzyScreen(ModalScreen[str | None]):
@@ -43,26 +77,26 @@ class FuzzyScreen(ModalScreen[str | None]):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,ctrl+c", "leave", "Back", show=False, priority=True),
-        Binding("down", "move(1)", "Next", show=False, priority=True),
-        Binding("up", "move(-1)", "Previous", show=False, priority=True),
-        Binding("pagedown", "move(10)", "Further", show=False, priority=True),
-        Binding("pageup", "move(-10)", "Back", show=False, priority=True),
+        Binding("escape,ctrl+c", "leave", "Back", show=False),
     ]
     WINDOW_TITLE = ""
     KEYS_HELP = "Enter takes it · Esc goes back"
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._looked_for: str | None = None
+
     def compose(self) -> ComposeResult:
         with Vertical(id="window") as window:
             window.border_title = self.WINDOW_TITLE
-            yield Input(placeholder="type to find", id="wanted")
+            yield WantedLine(placeholder="type to find", id="wanted")
             yield OptionList(id="found", markup=False)
             yield Static(id="below", markup=False)
             yield Static(Content(self.KEYS_HELP), id="keys", markup=False)
 
     def on_mount(self) -> None:
         self.query_one("#found").can_focus = False
-        self.query_one(Input).focus()
+        self.query_one(WantedLine).focus()
         self.begin()
 
     def begin(self) -> None:
@@ -77,7 +111,7 @@ class FuzzyScreen(ModalScreen[str | None]):
 
     @property
     def wanted(self) -> str:
-        return self.query_one("#wanted", Input).value
+        return self.query_one(WantedLine).value
 
     @property
     def marked(self) -> str | None:
@@ -90,12 +124,13 @@ class FuzzyScreen(ModalScreen[str | None]):
         """Shows anew what the typed words leave; the mark stays on its row if it can."""
         options, marked = self.query_one(OptionList), self.marked
         rows = self.rows(self.wanted)
+        self._looked_for = self.wanted
         options.set_options(Option(row.shown, id=row.key) for row in rows)
         keys = [row.key for row in rows]
         if rows:
             options.highlighted = keys.index(marked) if marked in keys else 0
         else:
-            self.query_one("#below", Static).update(Content(""))
+            self.query_one("#below", Static).update(Content("nothing matches"))
 
     # Textual calls the `on_…` of every class of the family: subclasses change these instead.
 
@@ -109,11 +144,18 @@ class FuzzyScreen(ModalScreen[str | None]):
     def mark(self, key: str) -> None:
         self.query_one("#below", Static).update(Content(self.about(key)))
 
-    def on_input_changed(self, event: Input.Changed) -> None:
-        self.type_on(event.value)
+    def catch_up(self) -> None:
+        """With what was typed, before a key that depends on it."""
+        if self.wanted != self._looked_for:
+            self._looked_for = self.wanted
+            self.type_on(self.wanted)
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        self.enter(event.value)
+    def on_input_changed(self) -> None:
+        self.catch_up()
+
+    def action_enter(self) -> None:
+        self.catch_up()
+        self.enter(self.wanted)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option.id)
@@ -123,6 +165,7 @@ class FuzzyScreen(ModalScreen[str | None]):
             self.mark(event.option.id or "")
 
     def action_move(self, step: int) -> None:
+        self.catch_up()
         options = self.query_one(OptionList)
         if options.option_count:
             place = (options.highlighted or 0) + step

@@ -1,8 +1,9 @@
-"""What was typed, kept between chats: a file of JSON strings, one a line, 0600.
+"""What was asked, kept between chats: a file of JSON strings, one a line, 0600.
 
-Bounded: it is rewritten, whole and atomically, when it has grown to twice what
-is kept. Lines that can't be read are left out. If the file can't be written,
-the chat goes on without it: forgetting a prompt is no reason to fail.
+Commands to the chat itself are not kept. Bounded: it is rewritten, whole and
+atomically, when it has grown to twice what is kept. Lines that can't be read are
+left out. If the file can't be written, the chat goes on without it: forgetting a
+prompt is no reason to fail.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import contextlib
 import json
 import os
 from pathlib import Path
+
+from nplt_client.chat_vocabulary import prompt_in
 
 PROMPTS_KEPT = 1_000
 _PROMPT_CHARACTERS_MAX = 100_000
@@ -32,7 +35,7 @@ class PromptHistory:
         return prompts[-self._kept :]
 
     def add(self, prompt: str) -> None:
-        if len(prompt) > _PROMPT_CHARACTERS_MAX:
+        if len(prompt) > _PROMPT_CHARACTERS_MAX or prompt_in(prompt) is None:
             return
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -62,4 +65,4 @@ def _prompt_in(line: bytes) -> str | None:
         value = json.loads(line)
     except ValueError:
         return None
-    return value if isinstance(value, str) else None
+    return value if isinstance(value, str) and prompt_in(value) is not None else None

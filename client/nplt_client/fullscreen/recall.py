@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from nplt_client.chat_vocabulary import prompt_in
+
 
 class Recall:
     def __init__(self, prompts: Iterable[str] = ()) -> None:
@@ -17,8 +19,9 @@ class Recall:
 
     @property
     def newest_first(self) -> list[str]:
-        """Each once, where it was typed last."""
-        return list(dict.fromkeys(reversed(self._prompts)))
+        """Each once, where it was typed last; commands are no prompts."""
+        prompts = [one for one in reversed(self._prompts) if prompt_in(one) is not None]
+        return list(dict.fromkeys(prompts))
 
     def remember(self, prompt: str) -> bool:
         """False: it was the last one already."""

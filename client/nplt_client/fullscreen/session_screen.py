@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import ClassVar, Protocol
+from typing import Protocol
 
-from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from nplt_client.errors import NpltError
-from nplt_client.fullscreen.fuzzy_screen import FuzzyScreen, Row
+from nplt_client.fullscreen.fuzzy_screen import FuzzyScreen, Row, WantedLine
 from nplt_client.fullscreen.picking import age, ranked
 from nplt_client.fullscreen.safe_text import safe_line
 from nplt_client.tables import pad, shorten
@@ -41,10 +40,6 @@ class Shelf(Protocol):
 class SessionScreen(FuzzyScreen):
     WINDOW_TITLE = "conversations"
     KEYS_HELP = "Enter goes there · Ctrl+N renames · Ctrl+X deletes · Esc goes back"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+n", "rename", "Rename", show=False, priority=True),
-        Binding("ctrl+x", "delete", "Delete", show=False, priority=True),
-    ]
 
     def __init__(self, sessions: Sequence[SessionRow], shelf: Shelf, wanted: str = "") -> None:
         super().__init__()
@@ -108,7 +103,8 @@ class SessionScreen(FuzzyScreen):
     # Renaming and deleting
 
     def action_rename(self) -> None:
-        if (key := self.marked) is not None:
+        self.catch_up()
+        if self._renaming is None and (key := self.marked) is not None:
             self._renaming = key
             self._write(self._sessions[key].name)
             self._say("Enter gives it this name · Esc leaves it as it is")
@@ -127,6 +123,7 @@ class SessionScreen(FuzzyScreen):
         self._sessions[key] = replace(self._sessions[key], name=name)
 
     def action_delete(self) -> None:
+        self.catch_up()
         key = self.marked
         if key is None or self._renaming is not None:
             return
@@ -164,12 +161,10 @@ class SessionScreen(FuzzyScreen):
         self._renaming = None
         self._write("")
         self._say(self.KEYS_HELP)
-        self.look()
+        self.type_on("")
 
     def _write(self, text: str) -> None:
-        field = self.query_one("#wanted", Input)
-        field.value = text
-        field.cursor_position = len(text)
+        self.query_one(WantedLine).replace_text(text)
 
     def _say(self, words: str) -> None:
         self.query_one("#keys", Static).update(Content(words))

@@ -65,6 +65,7 @@ _REMARKS = {
     "compacted": "compacted: the model is shown older turns in less detail",
     "deleted": "this conversation was deleted",
     "quarantined": "an entry was quarantined: models are not shown it",
+    "released": "an entry is no longer quarantined: models are shown it again",
     "shutdown": "the server is shutting down",
 }
 

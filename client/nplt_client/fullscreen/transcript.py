@@ -53,6 +53,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self.has_older = False
         self.is_raw = False
         self._new = 0
+        self._folds_open = False
         self._turns: dict[str, TurnView] = {}
         self._unsent: dict[str, TurnView] = {}
 
@@ -176,10 +177,11 @@ class Transcript(VerticalScroll, can_focus=False):
     def on_resize(self) -> None:
         self.wake_all()
 
-    def open_or_close_folds(self, is_open: bool) -> None:
+    def open_or_close_folds(self) -> None:
+        self._folds_open = not self._folds_open
         self.wake_all()
         for turn in self.turns:
-            turn.open_or_close_folds(is_open)
+            turn.open_or_close_folds(self._folds_open)
 
     async def show_raw(self, is_raw: bool) -> None:
         self.is_raw = is_raw

@@ -97,6 +97,7 @@ class Visit:
             approval_in(one) for one in (attached.pending_approvals if attached else ())
         ]
         self.replace_from = None
+        self.context_percent, self.cost = None, ""  # until it is weighed
         return await self.read_again()
 
     async def read_again(self) -> list[tuple[str, list[OfTurn]]]:

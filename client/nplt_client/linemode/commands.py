@@ -10,7 +10,7 @@ from nplt_client.chat_vocabulary import help_rows, order_in
 from nplt_client.errors import RequestRefused
 from nplt_client.finding import hits_text
 from nplt_client.fullscreen.commands import COMMANDS as SCREEN_COMMANDS
-from nplt_client.fullscreen.commands import Run
+from nplt_client.fullscreen.commands import Run, check_reachable
 from nplt_client.fullscreen.floor import Floor
 from nplt_client.showing import history_text
 from nplt_client.tables import pairs
@@ -30,6 +30,7 @@ KEYS_HELP = (
 
 async def run_command(chat: Floor, line: str) -> None:
     order = order_in(line, COMMANDS)
+    check_reachable(chat, order.name)
     await COMMANDS[order.name](chat, order.argument)
 
 

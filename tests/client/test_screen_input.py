@@ -1,0 +1,170 @@
+"""Keys that come fast, windows that open meanwhile, texts that come from elsewhere.
+
+One chat is opened for several steps where they don't disturb each other:
+opening one costs more than all that is done in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.client.hostile_bits import FORBIDDEN
+from tests.client.screen_stage import chat_on_stage, screen_text, until
+from tests.client.scripted_peer import SESSION, scripted_peer, started
+from tests.client.staged_server import Stage, said
+from tests.client.test_screen_widgets import asked_in, decisions, row
+from textual.events import Key, Paste
+from textual.widgets import Input
+
+from nplt_client.fullscreen import approval_screen
+from nplt_client.fullscreen.app import ChatApp
+from nplt_client.fullscreen.composer import Composer
+from nplt_protocol.events import ApprovalRequest, Event
+from nplt_protocol.requests import Prompt
+
+pytestmark = pytest.mark.slow
+
+HOSTILE = "last \x1b]0;PWNED\x07\x1b[31mX\x1b[2J\x9b31mY\u202e\u2028Z"
+
+
+def burst(app: ChatApp, *keys: str) -> None:
+    """All at once, as a fast typist over a slow line."""
+    for key in keys:
+        app.post_message(Key(key, key if len(key) == 1 else None))
+
+
+def prompts(stage: Stage) -> list[str]:
+    return [one.text for one in stage.asked if isinstance(one, Prompt)]
+
+
+def silence(prompt: Prompt) -> Sequence[Event]:
+    return [asked_in(prompt)]
+
+
+async def test_keys_are_obeyed_in_the_order_they_were_pressed(tmp_path: Path) -> None:
+    stage = Stage(answers=silence)
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
+            composer = app.query_one(Composer)
+            burst(app, *"abc", "ctrl+u", *"def")
+            await until(pilot, lambda: composer.text == "def")
+            burst(app, "home", *"x", "end", "backspace", "left", *"y")
+            await until(pilot, lambda: composer.text == "xdye")
+            burst(app, *"gone", "ctrl+c", *"left")
+            await until(pilot, lambda: composer.text == "left")
+            burst(
+                app, "ctrl+u", *"fi\u200drst\u3000\u202e1", "enter", *"second1", "enter", *"third"
+            )
+            await until(pilot, lambda: composer.text == "third")
+            await until(pilot, lambda: len(prompts(stage)) == 2)
+            assert prompts(stage) == ["fi\u200drst\u30001", "second1"]
+            burst(app, "ctrl+u", *"/theme li", "enter", *"next")
+            await until(pilot, lambda: app.theme == "light")
+            assert composer.text == "next"
+
+
+async def test_the_picker_obeys_in_order_too(tmp_path: Path) -> None:
+    rows = (row("b" * 32, "topology"), row("c" * 32, "markup"), row("d" * 32, f"markdown{HOSTILE}"))
+    stage = Stage(answers=silence, sessions=rows)
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
+            await pilot.press(*"/sessions", "enter")
+            await until(pilot, lambda: "topology" in screen_text(app))
+            field = app.screen.query_one(Input)
+            burst(app, *"topolog", *["backspace"] * 7, *"nowhere")
+            await until(pilot, lambda: field.value == "nowhere")
+            await until(pilot, lambda: "nothing matches" in screen_text(app))
+            burst(app, "ctrl+u", *"markd", "ctrl+n")
+            await until(pilot, lambda: field.value.startswith("markdown"))
+            assert not FORBIDDEN.search(field.value), "a name that is laid out to be changed"
+            burst(app, "escape", *"mark", "down", "enter")
+            await until(pilot, lambda: len(app.screen_stack) == 1)
+            await until(pilot, lambda: app.visit.client.session_id == "d" * 32)
+
+
+async def test_what_is_laid_into_the_input_is_safe(tmp_path: Path) -> None:
+    stage = Stage(answers=silence, messages=[said(1, "user", HOSTILE)])
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path, resume=SESSION) as (app, pilot):
+            composer = app.query_one(Composer)
+            await pilot.press(*"/edit", "enter")
+            await until(pilot, lambda: composer.text.startswith("last X"))
+            assert not FORBIDDEN.search(composer.text)
+            assert composer.text.endswith("\nZ")
+            composer.text = HOSTILE
+            assert not FORBIDDEN.search(composer.text)
+
+
+def asking(prompt: Prompt) -> Sequence[Event]:
+    request = ApprovalRequest(
+        session_id=SESSION,
+        turn_id="turn-1",
+        approval_id="one",
+        tool_name="write_file",
+        arguments={"path": "/etc/passwd"},
+        expires_at="",
+    )
+    return [asked_in(prompt), started(), request]
+
+
+def keys_shown(app: ChatApp) -> str:
+    """As far as it stands on the screen."""
+    place = app.screen.query_one("#keys").region
+    lines = screen_text(app).splitlines()[place.y : place.bottom]
+    return " ".join(" ".join(line[place.x : place.right] for line in lines).split())
+
+
+async def test_nothing_is_allowed_by_keys_that_were_meant_for_the_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approval_screen, "PAUSE_SECONDS", 3_600)
+    stage = Stage(answers=asking)
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path, size=(40, 12)) as (app, pilot):
+            composer = app.query_one(Composer)
+            await pilot.press(*"go", "enter")
+            await until(pilot, lambda: "write_file" in screen_text(app))
+            burst(app, *"why not saa", "backspace", *"y yes already")
+            app.post_message(Paste(" y"))
+            await until(pilot, lambda: composer.text == "why not say yes already y")
+            assert "Pause to answer · Esc later (/allow, /deny)" in keys_shown(app)
+            burst(app, "enter")
+            await until(pilot, lambda: len(prompts(stage)) == 2)
+            assert decisions(stage) == []
+
+
+async def test_after_a_pause_a_letter_and_enter_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approval_screen, "PAUSE_SECONDS", 0.01)
+    stage = Stage(answers=asking)
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path, size=(40, 12)) as (app, pilot):
+            composer = app.query_one(Composer)
+            await pilot.press(*"go", "enter")
+            await until(pilot, lambda: "y yes" in screen_text(app))
+            wanted = "a always for this tool, and Enter · Esc later (/allow, /deny)"
+            assert wanted in keys_shown(app)
+            await pilot.press("y")
+            await until(pilot, lambda: "Enter allows it" in screen_text(app))
+            await pilot.press("e")
+            await until(pilot, lambda: composer.text == "ye")
+            await until(pilot, lambda: "y yes" in screen_text(app))
+            await pilot.press("n", "enter")
+            await until(pilot, lambda: decisions(stage) == [("one", "deny", False)])
+            assert composer.text == "ye"
+
+
+async def test_a_prompt_that_was_turned_down_comes_back_and_does_not_stick(tmp_path: Path) -> None:
+    stage = Stage(answers=silence)
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
+            composer = app.query_one(Composer)
+            composer.give_back("three")
+            assert composer.text == "three"
+            await pilot.press(*"/undo")
+            assert composer.text == "/undo"
+            composer.give_back("four")
+            assert composer.text == "/undo", "what is typed meanwhile is not lost for it"
