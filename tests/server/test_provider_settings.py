@@ -85,7 +85,8 @@ def test_a_key_in_the_environment_is_enough(
 def test_the_local_model_comes_before_the_echo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finding, "local_is_installed", lambda: True)
+    for looking in (finding, provider_checks):
+        monkeypatch.setattr(looking, "local_is_installed", lambda: True)
     settings = load(tmp_path, environ={"OPENAI_API_KEY": KEY})
     assert [provider.id for provider in settings.providers] == ["openai", "local", "offline"]
 
