@@ -114,7 +114,7 @@ def test_hostile_strings_bring_no_foreign_escape_byte(tmp_path: Path) -> None:
     (folder / "aa \x1b]0;PWNED\x07\x1b[2J x").touch()
     (folder / "fine").touch()
     with scripted_peer(stage.script()) as peer:
-        with at_screen(peer.url, home=tmp_path, NO_COLOR="1") as person:
+        with at_screen(peer.url, home=tmp_path, columns=200, NO_COLOR="1") as person:
             person.sees(READY)
             person.types("go\r")
             person.sees("the end")
