@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from tests.client.hostile_bits import FORBIDDEN
@@ -102,19 +104,24 @@ def test_a_server_that_dies_in_mid_answer_is_seen_to_come_back(tmp_path: Path) -
         again.kill()
 
 
-def test_hostile_strings_bring_no_foreign_escape_byte(tmp_path: Path) -> None:
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Fits a line of the input, which pytest's own do not."""
+    with TemporaryDirectory(prefix="n") as folder:
+        yield Path(folder)
+
+
+def test_hostile_strings_bring_no_foreign_escape_byte(tmp_path: Path, short_path: Path) -> None:
     texts = hostile_texts(HOSTILE)
     stage = Stage(
         answers=lambda prompt: whole_turn(*texts, "\n\nthe end"),
         messages=[said(1, "user", "".join(texts).replace("\x00", "") + "\nthe last word")],
         name="".join(texts[:20]),
     )
-    folder = tmp_path / "files"
-    folder.mkdir()
-    (folder / "aa \x1b]0;PWNED\x07\x1b[2J x").touch()
-    (folder / "fine").touch()
+    (short_path / "aa \x1b]0;PWNED\x07\x1b[2J x").touch()
+    (short_path / "fine").touch()
     with scripted_peer(stage.script()) as peer:
-        with at_screen(peer.url, home=tmp_path, columns=200, NO_COLOR="1") as person:
+        with at_screen(peer.url, home=tmp_path, NO_COLOR="1") as person:
             person.sees(READY)
             person.types("go\r")
             person.sees("the end")
@@ -122,8 +129,8 @@ def test_hostile_strings_bring_no_foreign_escape_byte(tmp_path: Path) -> None:
             person.sees("answers as they are written")
             person.types("/edit\r")
             person.sees("│ the last word")
-            person.types(f"\x03/attach {folder}/\t")
-            person.sees(f"│ /attach {folder}/fine")
+            person.types(f"\x03/attach {short_path}/\t")
+            person.sees(f"│ /attach {short_path}/fine")
             person.presses_ctrl("u")
             person.sees(READY)
             person.presses_ctrl("d")
