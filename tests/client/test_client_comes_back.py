@@ -26,8 +26,9 @@ from nplt_client import sync
 from nplt_client.connecting import Connecting, Dialler
 from nplt_client.errors import AuthenticationFailed, ConnectionLost, RequestRefused
 from nplt_client.settings import parse_url
+from nplt_protocol.codec import encode_event
 from nplt_protocol.codes import ErrorCode, MessageType
-from nplt_protocol.events import EntryAdded, SessionEvent, TextDelta
+from nplt_protocol.events import EntryAdded, Event, SessionEvent, TextDelta
 from nplt_protocol.json_values import JsonObject
 from nplt_protocol.replies import ActiveTurn, Attached, Cancelled, HistoryPage, PageEdges, Status
 from nplt_protocol.requests import (
@@ -49,8 +50,15 @@ def goes_in_mid_answer(talk: Talk) -> None:
     talk.take_prompt(events=(started(), delta("half an ", 0)))
 
 
-def is_attached(talk: Talk, *, running: ActiveTurn | None = None, head_seq: int = 0) -> Attach:
-    """As a server does that is asked for what was missed."""
+def is_attached(
+    talk: Talk,
+    *,
+    running: ActiveTurn | None = None,
+    head_seq: int = 0,
+    replay: tuple[Event, ...] = (),
+) -> Attach:
+    """As a server does that is asked for what was missed: that comes with the reply, in
+    the very same bytes."""
     seq, place = talk.expect(Attach)
     here = Attached(
         session_id=SESSION,
@@ -60,7 +68,8 @@ def is_attached(talk: Talk, *, running: ActiveTurn | None = None, head_seq: int 
         active_turn=running,
         queue=(),
     )
-    talk.reply(MessageType.ATTACH, seq, here)
+    reply = talk.connection.send_reply(MessageType.ATTACH, seq, here)
+    talk.send(reply + b"".join(map(encode_event, replay)))
     return place
 
 
@@ -71,9 +80,15 @@ def nothing_more() -> HistoryPage:
     )
 
 
-def comes_back(talk: Talk, *, running: ActiveTurn | None = None, head_seq: int = 0) -> Attach:
+def comes_back(
+    talk: Talk,
+    *,
+    running: ActiveTurn | None = None,
+    head_seq: int = 0,
+    replay: tuple[Event, ...] = (),
+) -> Attach:
     talk.welcome(session_id="f" * 32)
-    return is_attached(talk, running=running, head_seq=head_seq)
+    return is_attached(talk, running=running, head_seq=head_seq, replay=replay)
 
 
 async def test_a_running_answer_goes_on_where_it_was() -> None:
@@ -95,7 +110,6 @@ async def test_a_running_answer_goes_on_where_it_was() -> None:
 
 async def test_an_answer_that_ended_meanwhile_is_told_by_its_entry() -> None:
     def has_it_all(talk: Talk) -> None:
-        comes_back(talk, head_seq=2)
         cut: JsonObject = {
             "kind": "model_output",
             "state": "interrupted",
@@ -104,7 +118,7 @@ async def test_an_answer_that_ended_meanwhile_is_told_by_its_entry() -> None:
         stored = entry("half an answer was")
         assert isinstance(stored, EntryAdded)
         stored.entry.update(cut)
-        talk.say(stored)
+        comes_back(talk, head_seq=2, replay=(stored,))
         talk.wait_until_gone()
 
     with scripted_peer(goes_in_mid_answer, has_it_all) as peer:
