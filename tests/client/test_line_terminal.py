@@ -25,6 +25,7 @@ from tests.client.staged_server import Stage
 from tests.client.test_chat_terminal import hostile_texts
 
 import nplt_client
+from nplt_protocol.codec import encode_event
 from nplt_protocol.codes import MessageType
 from nplt_protocol.events import ApprovalRequest, Event, SessionEvent
 from nplt_protocol.replies import Attached, HistoryPage, PageEdges
@@ -119,8 +120,9 @@ def test_a_lost_server_is_told_in_two_lines_and_its_answer_once(tmp_path: Path) 
         here = Attached(
             session_id=SESSION, name="n", model=MODEL, head_seq=1, active_turn=None, queue=()
         )
-        talk.reply(MessageType.ATTACH, seq, here)
-        talk.say(*whole_turn(text, " is whole now.")[1:])
+        reply = talk.connection.send_reply(MessageType.ATTACH, seq, here)
+        missed = whole_turn(text, " is whole now.")[1:]
+        talk.send(reply + b"".join(map(encode_event, missed)))
         talk.wait_until_gone()
 
     with scripted_peer(goes, comes_back) as peer:
