@@ -6,30 +6,20 @@ else; and so is the way back, on the screen that was there before.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 
-from nplt_client.background import compare_versions, ensure_running, find_server, state_dir
+from nplt_client.arriving import chat_with_a_server, find_wanted, say_way_back
+from nplt_client.background import state_dir
 from nplt_client.chat_order import ChatOrder
-from nplt_client.client import Client
 from nplt_client.connecting import connect
-from nplt_client.errors import CannotConnect
 from nplt_client.fullscreen.app import Anew, ChatApp
 from nplt_client.fullscreen.visit import Visit
 from nplt_client.opening import COMMAND_NAME
-from nplt_client.settings import Address, find_address
-from nplt_client.terminal import say
+from nplt_client.settings import Address
 
 
 def chat_fullscreen(order: ChatOrder) -> int:
-    address = find_address(order.server)
-    try:
-        return asyncio.run(_chat(order, address))
-    except CannotConnect as error:
-        if not (address.is_default and error.nobody_listens):
-            raise
-    ensure_running(address)
-    return asyncio.run(_chat(order, address))
+    return chat_with_a_server(order, _chat)
 
 
 async def _chat(order: ChatOrder, address: Address) -> int:
@@ -50,27 +40,16 @@ class Ended:
 
 async def _chat_once(order: ChatOrder, address: Address, *, draft: str) -> Ended:
     async with connect(str(address), client_name=COMMAND_NAME) as client:
-        if address.is_default and find_server() is not None:
-            compare_versions(client.welcome.server)
-        wanted = await _most_recent(client) if order.go_on else order.resume or address.session
+        wanted = await find_wanted(client, order, address)
         visit = Visit(client, model=order.model)
         if wanted is not None:
             await visit.come_to(wanted)
         app = ChatApp(visit, state_dir(), draft=draft)
         anew = await app.run_async()
         if visit.is_stored and anew is None:
-            server = f" {order.server}" if order.server else ""
-            say(f"come back with: nplt chat{server} --resume {client.session_id}")
+            say_way_back(order, client.session_id)
         return Ended(
             code=app.return_code or 0,
             session_id=client.session_id if visit.is_stored else None,
             anew=anew,
         )
-
-
-async def _most_recent(client: Client) -> str | None:
-    rows = [row async for row in client.sessions()]
-    if not rows:
-        say("there is no conversation yet; this is a new one")
-        return None
-    return max(rows, key=lambda row: row.updated_at).session_id

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from nplt_client.background import compare_versions, ensure_running, find_server, state_dir
+from nplt_client.arriving import chat_with_a_server, find_wanted, say_way_back
+from nplt_client.background import state_dir
 from nplt_client.chat_order import ChatOrder
-from nplt_client.client import Client
 from nplt_client.connecting import connect
 from nplt_client.connection_states import ConnectionState
-from nplt_client.errors import CannotConnect
 from nplt_client.fullscreen.visit import Visit
 from nplt_client.linemode.chat import LineChat
 from nplt_client.opening import COMMAND_NAME
 from nplt_client.patience import Patience
-from nplt_client.settings import Address, find_address, find_reconnect_seconds
+from nplt_client.settings import Address, find_reconnect_seconds
 from nplt_client.terminal import say
 
 
 def chat_in_lines(order: ChatOrder) -> int:
-    address = find_address(order.server)
-    try:
-        return asyncio.run(_chat(order, address))
-    except CannotConnect as error:
-        if not (address.is_default and error.nobody_listens):
-            raise
-    ensure_running(address)
-    return asyncio.run(_chat(order, address))
+    return chat_with_a_server(order, _chat)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +36,7 @@ async def _chat(order: ChatOrder, address: Address) -> int:
         order = replace(order, go_on=False, new=False, resume=ended.session_id)
         ended = await _chat_once(order, address, draft=ended.draft)
     if ended.session_id is not None:
-        server = f" {order.server}" if order.server else ""
-        say(f"come back with: nplt chat{server} --resume {ended.session_id}")
+        say_way_back(order, ended.session_id)
     return 0
 
 
@@ -58,9 +48,7 @@ async def _chat_once(order: ChatOrder, address: Address, *, draft: str) -> _Ende
         str(address), client_name=COMMAND_NAME, reconnect=patience, on_connection=news
     )
     async with connecting as client:
-        if address.is_default and find_server() is not None:
-            compare_versions(client.welcome.server)
-        wanted = await _most_recent(client) if order.go_on else order.resume or address.session
+        wanted = await find_wanted(client, order, address)
         visit = Visit(client, model=order.model)
         if wanted is not None:
             await visit.come_to(wanted)
@@ -87,11 +75,3 @@ class _ConnectionNews:
     def __call__(self, state: ConnectionState) -> None:
         if self.tell is not None:
             self.tell(state)
-
-
-async def _most_recent(client: Client) -> str | None:
-    rows = [row async for row in client.sessions()]
-    if not rows:
-        say("there is no conversation yet; this is a new one")
-        return None
-    return max(rows, key=lambda row: row.updated_at).session_id
