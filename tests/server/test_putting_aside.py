@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
+import anyio
 from tests.server.stage import Stage, staged
 
 from nplt_protocol.events import SessionEvent
@@ -136,6 +137,30 @@ async def test_what_was_not_the_cause_is_let_out_again() -> None:
         # The next one finds out that it was both.
         assert (await stage.play("gamma")).state == "completed"
         assert sorted(stage.conversation.history.quarantined) == [1, 3]
+
+
+async def test_a_turn_cancelled_before_the_guess_was_tried_leaves_nobody_in_quarantine() -> None:
+    model = Picky("poison")
+    asked_without = anyio.Event()
+
+    async def waits_when_asked_without(
+        request: ModelRequest,
+    ) -> AsyncGenerator[ModelOutputDelta, None]:
+        async for delta in model.answer(request):
+            if len(model.requests) == 3:
+                asked_without.set()
+                await anyio.sleep_forever()
+            yield delta
+
+    async with staged(waits_when_asked_without) as stage:
+        await stage.play("poison")
+        receipt = await stage.prompt("go on")
+        with anyio.fail_after(10):
+            await asked_without.wait()
+        assert stage.conversation.history.quarantined
+        stage.conversation.cancel(receipt.turn_id)
+        await stage.conversation.activity.quiet()
+        assert not stage.conversation.history.quarantined
 
 
 async def test_who_refuses_everything_is_not_asked_to_do_without_the_same_for_ever() -> None:

@@ -69,6 +69,11 @@ class Listening:
                     if turn.output is not None and turn.output.has_begun:
                         raise
                     retries = await self._mend(error, retries)
+        except anyio.get_cancelled_exc_class():
+            if turn.output is None or not turn.output.has_begun:
+                with anyio.CancelScope(shield=True):
+                    await self._aside.break_off()
+            raise
         finally:
             self._add_usage()
 

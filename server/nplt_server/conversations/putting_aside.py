@@ -60,14 +60,17 @@ class PuttingAside:
 
     async def give_up(self, error: ProviderError) -> None:
         """The turn fails: what was only guessed at is not held against anybody."""
-        if not self._named:
-            await self._let_out()
+        await self._acquit()
         self._turn.of_request = (
             isinstance(error, ProviderRefused)
             and error.is_of_request
             and error.message_index is None
             and not error.entry_seqs
         )
+
+    async def break_off(self) -> None:
+        """The turn was cancelled before the model said whether it was them."""
+        await self._acquit()
 
     def taken(self) -> None:
         """The model has answered: what it was asked without was the cause."""
@@ -103,8 +106,13 @@ class PuttingAside:
             self._named |= found.named
         return put_aside
 
+    async def _acquit(self) -> None:
+        """Those that were only guessed at."""
+        if not self._named:
+            await self._let_out()
+
     async def _let_out(self) -> None:
-        reason = f"{self._turn.model} refuses the same without it"
+        reason = f"it is not shown that {self._turn.model} refuses it"
         for seq in self._on_trial:
             await self._desk.rules.quarantine.lift(seq, reason)
         self._on_trial = []
