@@ -4,11 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # One worker more than there are processors: many tests wait for a process or a clock.
 PYTEST  = $(BIN)/python -m pytest --dist worksteal -n $$(( $$(nproc) + 1 ))
+# A test starts hundreds of Python processes: each would compile the four packages again.
+unexport PYTHONDONTWRITEBYTECODE
 # 0: without the small language model that answers where there is no key
 NPLT_LOCAL ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve install install-dev local test soak check format bench faults clean
+.PHONY: help run serve install install-dev local test soak check format bench walk screenshots faults clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,7 +29,7 @@ local: $(VENV)/.installed  ## fetch the small language model again
 test: install-dev  ## run the test suite
 	$(PYTEST)
 
-soak: install-dev  ## run the tests that take their time
+soak: install-dev  ## run the slow tests
 	$(PYTEST) -m slow
 
 check: install-dev  ## format, lint, types, import contracts
@@ -37,14 +39,20 @@ check: install-dev  ## format, lint, types, import contracts
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-format: install-dev  ## rewrite the source in the house's style
+format: install-dev  ## format the source and fix what ruff can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: install-dev  ## measure against the goals
+bench: install-dev  ## run the benchmarks and compare with their goals
 	$(BIN)/python -m benchmarks
 
-faults: install-dev  ## kill it, cut its power, fill its disk: what was promised stays
+walk: install-dev  ## list the source files that one prompt runs through
+	@$(BIN)/python -m benchmarks.walk
+
+screenshots: install-dev  ## make the pictures in docs/screenshots anew
+	$(BIN)/python -m tests.client.make_screenshots
+
+faults: install-dev  ## kill, cut power, fill disks; check that every promise holds
 	$(BIN)/python -m faults
 
 install-dev: $(VENV)/.installed-dev
@@ -54,7 +62,7 @@ $(BIN)/python:
 
 $(VENV)/.installed: pyproject.toml $(BIN)/python
 	@echo "installing nplt into $(VENV) (once) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@sh config/pip-install $(BIN)/python -e .
 	@touch $@
 
 # Where it can't be had that is said once; `make local` asks again.
@@ -64,7 +72,7 @@ $(VENV)/.local-model: config/get-local-model | $(VENV)/.installed
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
 	@echo "installing the developers' tools into $(VENV) (once) …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@sh config/pip-install $(BIN)/python -e '.[dev]'
 	@touch $@
 
 clean:           ## remove .venv and caches; conversations are kept elsewhere

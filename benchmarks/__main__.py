@@ -1,69 +1,83 @@
 """`python -m benchmarks [B1 B9 …]`: measures, prints the table, judges.
 
 Exit code 0: every goal that was measured is met. 1: one is missed, or a
-benchmark could not be carried out. 2: there is no such benchmark.
+benchmark could not be carried out. 2: there is no such benchmark, or it can't be
+measured beside another checkout.
+
+With `--smoke` no goal is judged: 1 only if one could not be carried out.
+A benchmark is imported when its turn comes, so that one whose imports fail
+does not keep the others from being measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import platform
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 
-from benchmarks.appending import appending, committing_together
-from benchmarks.asking import asking
-from benchmarks.echoing import one_at_a_time, pipelined
-from benchmarks.encrypting import encrypting
-from benchmarks.fanning_out import fanning_out
-from benchmarks.idling import idling
-from benchmarks.listing import listing
-from benchmarks.paging import paging
 from benchmarks.progress import begin, end
-from benchmarks.projecting import projecting
 from benchmarks.scratch import Plan, scratch_directory
-from benchmarks.searching import searching
-from benchmarks.starting import starting
-from benchmarks.streaming import streaming
-from benchmarks.verdicts import Question, Verdict, table
+from benchmarks.verdicts import Question, Verdict, only_run, table
 
 Benchmark = Callable[[Plan], list[Verdict]]
 
-BENCHMARKS: dict[str, Benchmark] = {
-    "B1": pipelined,
-    "B2": one_at_a_time,
-    "B3": streaming,
-    "B4": fanning_out,
-    "B5": appending,
-    "B6": committing_together,
-    "B7": paging,
-    "B8": listing,
-    "B9": idling,
-    "B10": starting,
-    "B11": asking,
-    "B12": projecting,
-    "B13": encrypting,
-    "B14": searching,
+BENCHMARKS = {
+    "B1": "echoing:pipelined",
+    "B2": "echoing:one_at_a_time",
+    "B3": "streaming:streaming",
+    "B4": "fanning_out:fanning_out",
+    "B5": "appending:appending",
+    "B6": "appending:committing_together",
+    "B7": "paging:paging",
+    "B8": "listing:listing",
+    "B9": "idling:idling",
+    "B10": "starting:starting",
+    "B11": "asking:asking",
+    "B12": "projecting:projecting",
+    "B13": "encrypting:encrypting",
+    "B14": "searching:searching",
+    "B15": "whole_turn:whole_turn",
 }
+"""The module in this package, and the function in it."""
+COMPARABLE = ("B10", "B15")
+"""They need nothing of a server but its command and the wire, so any checkout's will do."""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure.")
     parser.add_argument("numbers", nargs="*", metavar="NUMBER", help="B1 B9 …; without: all")
     parser.add_argument("--full", action="store_true", help="also what takes long or much disk")
+    parser.add_argument("--smoke", action="store_true", help="tiny counts; goals are not judged")
+    parser.add_argument("--json", action="store_true", help="figures as one JSON document")
     parser.add_argument("--dir", type=Path, help="where to put files while measuring")
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        metavar="CHECKOUT",
+        help=f"also measure the server in its .venv, by turns ({', '.join(COMPARABLE)})",
+    )
     options = parser.parse_args()
-    chosen = [number.upper() for number in options.numbers] or list(BENCHMARKS)
-    if unknown := [number for number in chosen if number not in BENCHMARKS]:
-        parser.error(f"no such benchmark: {', '.join(unknown)} (there are {', '.join(BENCHMARKS)})")
+    possible = COMPARABLE if options.beside else tuple(BENCHMARKS)
+    chosen = [number.upper() for number in options.numbers] or possible
+    if unknown := [number for number in chosen if number not in possible]:
+        why = "can't be measured beside a checkout" if options.beside else "no such benchmark"
+        parser.error(f"{why}: {', '.join(unknown)} (there are {', '.join(possible)})")
     verdicts: list[Verdict] = []
     with scratch_directory(options.dir) as scratch:
-        plan = Plan(scratch=scratch, full=options.full)
+        plan = Plan(scratch=scratch, full=options.full, smoke=options.smoke, beside=options.beside)
         for number in chosen:
             verdicts += _carry_out(number, plan)
-    print(table(verdicts))
+    if options.smoke:
+        verdicts = [only_run(verdict) for verdict in verdicts]
+    print(_document(verdicts, plan) if options.json else table(verdicts))
     return 1 if any(verdict.is_failure for verdict in verdicts) else 0
 
 
@@ -71,7 +85,7 @@ def _carry_out(number: str, plan: Plan) -> list[Verdict]:
     begin(number)
     begun = time.perf_counter()
     try:
-        verdicts = BENCHMARKS[number](plan)
+        verdicts = _benchmark(number)(plan)
     except Exception as error:
         # One that can't be carried out must not hide what the others found.
         end("failed")
@@ -79,6 +93,23 @@ def _carry_out(number: str, plan: Plan) -> list[Verdict]:
         return [Question(number=number, what="").broken(f"{type(error).__name__}: {error}")]
     end(f"{time.perf_counter() - begun:.0f} s")
     return verdicts
+
+
+def _benchmark(number: str) -> Benchmark:
+    module, _, function = BENCHMARKS[number].partition(":")
+    found: Benchmark = getattr(import_module(f"benchmarks.{module}"), function)
+    return found
+
+
+def _document(verdicts: list[Verdict], plan: Plan) -> str:
+    document = {
+        "python": platform.python_version(),
+        "processors": os.cpu_count(),
+        "smoke": plan.smoke,
+        "beside": str(plan.beside) if plan.beside else None,
+        "figures": [asdict(verdict) for verdict in verdicts],
+    }
+    return json.dumps(document, ensure_ascii=False, indent=2)
 
 
 if __name__ == "__main__":

@@ -27,13 +27,13 @@ from benchmarks.conversations import (
     text_of,
     write_conversation,
 )
-from benchmarks.measuring import ROUNDS, Rounds, figure, rotated
+from benchmarks.measuring import Rounds, figure, rotated
 from benchmarks.progress import tick
 from benchmarks.scratch import Plan
 from benchmarks.verdicts import Question, Verdict
-from nplt_storage.facts.entries import Entry
+from nplt_storage.entries import Entry
+from nplt_storage.files.directory import FileSettings
 from nplt_storage.files.store import JsonFileStore
-from nplt_storage.files.workshop import FileSettings
 from nplt_storage.store import Record
 
 SHORT, LONG = 10, 100_000
@@ -51,9 +51,11 @@ def appending(plan: Plan) -> list[Verdict]:
     if _seconds_to_sync(plan.new_path("disk")) < NO_DISK_SECONDS:
         return [question.skipped("nothing is synced here; name a real disk with --dir")]
     data_dir = plan.new_path("append")
-    for session_id, messages in (("short", SHORT), ("long", LONG)):
+    long = plan.sized(LONG, smoke=1_000)
+    for session_id, messages in (("short", SHORT), ("long", long)):
         write_conversation(data_dir, session_id, messages)
-    rounds, turn_bytes = anyio.run(_append_in_turns, data_dir)
+    turns = plan.sized(TURNS_PER_ROUND, smoke=2)
+    rounds, turn_bytes = anyio.run(_append_in_turns, data_dir, long, turns, plan.rounds())
     content_bytes = 2 * CONTENT_BYTES
     bytes_max = 1.5 * content_bytes + 4096
     return [
@@ -75,12 +77,15 @@ def appending(plan: Plan) -> list[Verdict]:
     ]
 
 
-async def _append_in_turns(data_dir: Path) -> tuple[Rounds, float]:
+async def _append_in_turns(
+    data_dir: Path, long_messages: int, turns: int, rounds: int
+) -> tuple[Rounds, float]:
     files = CountingDisk()
     store = await JsonFileStore.open_directory(
         data_dir, clock=_now, settings=FileSettings(disk=files)
     )
-    long, short = await _Writer.open(store, "long", LONG), await _Writer.open(store, "short", SHORT)
+    long = await _Writer.open(store, "long", long_messages)
+    short = await _Writer.open(store, "short", SHORT)
     before = files.written_bytes
     long.think_of(2)
     await long.turn()
@@ -88,11 +93,11 @@ async def _append_in_turns(data_dir: Path) -> tuple[Rounds, float]:
     bare = _BareFile(data_dir / "bare", commit_bytes=turn_bytes // 2)
     steps: dict[str, Step] = {"long": long.turn, "short": short.turn, "bare": bare.turn}
     figures: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         times: dict[str, list[float]] = {name: [] for name in steps}
         for writer in (long, short):
-            writer.think_of(2 * TURNS_PER_ROUND)
-        for number in range(TURNS_PER_ROUND):
+            writer.think_of(2 * turns)
+        for number in range(turns):
             for name in rotated(list(steps), number):
                 begun = time.perf_counter()
                 await steps[name]()
@@ -157,7 +162,8 @@ def committing_together(plan: Plan) -> list[Verdict]:
     question = Question(number="B6", what="64 conversations committing at once")
     if _seconds_to_sync(plan.new_path("disk")) < NO_DISK_SECONDS:
         return [question.skipped("nothing is synced here; name a real disk with --dir")]
-    rounds = anyio.run(_commit_together, plan.new_path("together"))
+    writers = plan.sized(WRITERS, smoke=4)
+    rounds = anyio.run(_commit_together, plan.new_path("together"), writers, plan.rounds())
     gain = rounds.ratio("bare all", "bare one")
     details = rounds.told("all", "one", unit="commits/s")
     details += f"; bare threads {figure(gain)} ×, "
@@ -166,12 +172,12 @@ def committing_together(plan: Plan) -> list[Verdict]:
     return [question.at_least(6, ratio, unit="× the rate of one", details=details)]
 
 
-async def _commit_together(data_dir: Path) -> Rounds:
+async def _commit_together(data_dir: Path, writers: int, rounds: int) -> Rounds:
     data_dir.mkdir()
     store = await JsonFileStore.open_directory(data_dir, clock=_now)
-    records = [await store.create(f"c{number}", user="local") for number in range(WRITERS + 1)]
+    records = [await store.create(f"c{number}", user="local") for number in range(writers + 1)]
     alone, *together = [_Writer(record, 0) for record in records]
-    bare = [_BareFile(data_dir / f"bare-{number}", commit_bytes=900) for number in range(WRITERS)]
+    bare = [_BareFile(data_dir / f"bare-{number}", commit_bytes=900) for number in range(writers)]
     measures: dict[str, Callable[[], Awaitable[float]]] = {
         "one": lambda: _commits_per_second([alone], COMMITS_ALONE),
         "all": lambda: _commits_per_second(together, COMMITS_EACH),
@@ -179,7 +185,7 @@ async def _commit_together(data_dir: Path) -> Rounds:
         "bare all": lambda: _bare_commits_per_second(bare, COMMITS_EACH),
     }
     figures: dict[str, list[float]] = {name: [] for name in measures}
-    for number in range(ROUNDS):
+    for number in range(rounds):
         for name in rotated(list(measures), number):
             figures[name].append(await measures[name]())
         tick()

@@ -37,7 +37,7 @@ def asking(plan: Plan) -> list[Verdict]:
         cost_of(*command)
         cost_of(*IMPORT)
         things = {"ask": ask, "import": lambda: cost_of(*IMPORT).cpu_seconds}
-        rounds = alternate(things, rounds=ROUNDS)
+        rounds = alternate(things, rounds=plan.rounds(ROUNDS))
     details = rounds.told("ask", "import", unit="ms", per_unit=1e3)
     details += f"; on the wall, beyond the answer, {median(waits) * 1e3:.0f} ms"
     question = Question(number="B11", what="nplt ask, beyond the server's answer")

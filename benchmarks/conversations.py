@@ -9,17 +9,15 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from nplt_storage.facts.entries import Entry, ModelInputEntry, ModelOutputEntry
-from nplt_storage.facts.lines import encode_line
-from nplt_storage.files.disk import SystemDisk
-from nplt_storage.files.layout import (
+from nplt_storage.codec import encode_line
+from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry
+from nplt_storage.file_system import SystemDisk
+from nplt_storage.files.format import (
     Header,
-    advance,
-    empty_closing,
-    encode_closing,
+    empty_tail,
     encode_header,
+    file_name,
 )
-from nplt_storage.files.names import file_name
 from nplt_storage.ids import new_entry_id
 
 CONTENT_BYTES = 510
@@ -69,13 +67,13 @@ def write_conversation(
     path = history / file_name(session_id, at)
     header = Header(session_id=session_id, created_at=at)
     first = encode_header(header)
-    closing, offset = empty_closing(header, len(first)), len(first)
+    tail = empty_tail(at, len(first))
     content = text_of(content_bytes)
     with path.open("wb") as file:
         file.write(first)
         for seq in range(1, messages + 1):
             entry = message(seq, at=at, content=content)
-            closing = advance(closing, entry.kind, at=entry.timestamp, offset=offset)
-            offset += file.write(b"%b%b\n" % (b"," if seq > 1 else b"", encode_line(entry)))
-        file.write(encode_closing(closing))
+            record, tail = tail.extended(encode_line(entry), kind=entry.kind, at=entry.timestamp)
+            file.write(record)
+        file.write(tail.closing_line)
     return path

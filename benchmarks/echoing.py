@@ -17,7 +17,7 @@ from benchmarks.scratch import Plan
 from benchmarks.verdicts import Question, Verdict
 
 CONNECTIONS = 64
-SECONDS = 0.6
+SECONDS, SMOKE_SECONDS = 0.6, 0.05
 ROUNDS = 9
 
 
@@ -58,30 +58,33 @@ def one_at_a_time(plan: Plan) -> list[Verdict]:
 
 
 def _measured(plan: Plan, *, in_flight: int) -> Rounds:
+    seconds = plan.sized(SECONDS, smoke=SMOKE_SECONDS)
     with (
         server(plan.new_path("echo")) as ours,
         peer("bare_echo") as bare,
         peer("websockets_echo") as websockets,
-        cpu_per_echo(STRUCTURED, ours, in_flight=in_flight) as of_ours,
-        cpu_per_echo(BARE, bare, in_flight=in_flight) as of_bare,
-        cpu_per_echo(WEBSOCKET, websockets, in_flight=in_flight) as of_websockets,
+        cpu_per_echo(STRUCTURED, ours, in_flight=in_flight, seconds=seconds) as of_ours,
+        cpu_per_echo(BARE, bare, in_flight=in_flight, seconds=seconds) as of_bare,
+        cpu_per_echo(WEBSOCKET, websockets, in_flight=in_flight, seconds=seconds) as of_websockets,
     ):
         things = {"nplt": of_ours, "bare": of_bare, "websockets": of_websockets}
-        return alternate(things, rounds=ROUNDS)
+        return alternate(things, rounds=plan.rounds(ROUNDS))
 
 
 @contextmanager
-def cpu_per_echo(talk: Talk, program: Program, *, in_flight: int) -> Iterator[Callable[[], float]]:
+def cpu_per_echo(
+    talk: Talk, program: Program, *, in_flight: int, seconds: float
+) -> Iterator[Callable[[], float]]:
     """Microseconds of the program's CPU time per echo, as often as it is asked."""
     load = EchoLoad(talk, program.port, connections=CONNECTIONS, in_flight=in_flight)
 
     def measure() -> float:
         before = program.cpu_seconds()
-        echoes = load.run(SECONDS)
+        echoes = load.run(seconds)
         return (program.cpu_seconds() - before) / echoes * 1e6
 
     try:
-        load.run(SECONDS / 4)
+        load.run(seconds / 4)
         yield measure
     finally:
         load.close()

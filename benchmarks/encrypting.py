@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 from benchmarks.echo_load import STRUCTURED, tls_talk
-from benchmarks.echoing import ROUNDS, cpu_per_echo
+from benchmarks.echoing import ROUNDS, SECONDS, SMOKE_SECONDS, cpu_per_echo
 from benchmarks.measuring import alternate
 from benchmarks.processes import server
 from benchmarks.scratch import Plan
@@ -26,14 +26,17 @@ def encrypting(plan: Plan) -> list[Verdict]:
     if openssl is None:
         return [question.skipped("there is no openssl command to make a certificate with")]
     certificate, key = _self_signed(plan.new_path("tls"), openssl)
+    seconds = plan.sized(SECONDS, smoke=SMOKE_SECONDS)
     tls = {"listen": {"tls": {"cert": str(certificate), "key": str(key)}}}
     with (
         server(plan.new_path("plain")) as plain,
         server(plan.new_path("secret"), settings=tls) as secret,
-        cpu_per_echo(STRUCTURED, plain, in_flight=IN_FLIGHT) as of_plain,
-        cpu_per_echo(tls_talk(str(certificate)), secret, in_flight=IN_FLIGHT) as of_tls,
+        cpu_per_echo(STRUCTURED, plain, in_flight=IN_FLIGHT, seconds=seconds) as of_plain,
+        cpu_per_echo(
+            tls_talk(str(certificate)), secret, in_flight=IN_FLIGHT, seconds=seconds
+        ) as of_tls,
     ):
-        rounds = alternate({"tls": of_tls, "plain": of_plain}, rounds=ROUNDS)
+        rounds = alternate({"tls": of_tls, "plain": of_plain}, rounds=plan.rounds(ROUNDS))
     details = rounds.told("tls", "plain", unit="µs")
     return [question.at_most(2.2, rounds.ratio("tls", "plain"), unit="× plain", details=details)]
 

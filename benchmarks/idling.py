@@ -27,23 +27,24 @@ ROOM = {"limits": {"connections_max": CONNECTIONS + 2 * EARLIER}}
 def idling(plan: Plan) -> list[Verdict]:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    connections = plan.sized(CONNECTIONS, smoke=50)
     figures = []
-    for _ in range(ROUNDS):
+    for _ in range(plan.rounds(ROUNDS)):
         with server(plan.new_path("idle"), settings=ROOM) as program:
-            figures.append(_bytes_per_connection(program) / 1024)
+            figures.append(_bytes_per_connection(program, connections) / 1024)
         tick()
     question = Question(number="B9", what="an idle connection, session state included")
     return [question.at_most(10, median(figures), unit="KiB RSS")]
 
 
-def _bytes_per_connection(program: Program) -> float:
+def _bytes_per_connection(program: Program, connections: int) -> float:
     callers = [Caller(program.port) for _ in range(EARLIER)]
     before = _settled_bytes(program)
-    callers += [Caller(program.port) for _ in range(CONNECTIONS)]
+    callers += [Caller(program.port) for _ in range(connections)]
     after = _settled_bytes(program)
     for caller in callers:
         caller.sock.close()
-    return (after - before) / CONNECTIONS
+    return (after - before) / connections
 
 
 def _settled_bytes(program: Program) -> int:

@@ -34,12 +34,26 @@ class Rounds:
 
 
 def alternate(things: Mapping[str, Callable[[], float]], *, rounds: int = ROUNDS) -> Rounds:
-    figures: dict[str, list[float]] = {name: [] for name in things}
+    def only(measure: Callable[[], float]) -> Callable[[], Mapping[str, float]]:
+        return lambda: {"": measure()}
+
+    alone = {name: only(measure) for name, measure in things.items()}
+    return alternate_several(alone, rounds=rounds)[""]
+
+
+def alternate_several(
+    things: Mapping[str, Callable[[], Mapping[str, float]]], *, rounds: int = ROUNDS
+) -> dict[str, Rounds]:
+    """For measurements that give several figures at once; the rounds of each figure."""
+    found: dict[str, list[Mapping[str, float]]] = {name: [] for name in things}
     for number in range(rounds):
         for name in rotated(list(things), number):
-            figures[name].append(things[name]())
+            found[name].append(things[name]())
         tick()
-    return Rounds(figures=figures)
+    return {
+        kind: Rounds(figures={name: [each[kind] for each in found[name]] for name in things})
+        for kind in next(iter(found.values()))[0]
+    }
 
 
 def figure(value: float) -> str:

@@ -4,7 +4,7 @@ Asked of the server over one connection, for a long and a short conversation
 by turns. A file's first page after a start also applies the opening rule to
 it, with its syncs; that is measured apart, at the file, without a server.
 With `--full`: going on with a conversation of 1 GB, and pages of it, must not
-grow the process. The catalogue knows it by then: a file that nobody knew is
+grow the process. The index knows it by then: a file that nobody knew is
 read whole, once.
 """
 
@@ -21,10 +21,10 @@ from benchmarks.processes import Program, server
 from benchmarks.scratch import Plan
 from benchmarks.verdicts import Question, Verdict
 from benchmarks.wire import ATTACH, HISTORY_REQUEST, Caller
-from nplt_storage.conversation.paging import PageQuery, read_page
-from nplt_storage.file_operations import SystemFiles
-from nplt_storage.files.file import JsonFile
+from nplt_storage.file_system import SystemFiles
+from nplt_storage.files.conversation_file import JsonFile
 from nplt_storage.ids import new_entry_id
+from nplt_storage.pages import PageQuery, read_page
 
 SHORT, LONG = 100, 100_000
 PAGES_PER_ROUND = 60
@@ -37,12 +37,15 @@ def paging(plan: Plan) -> list[Verdict]:
     data_dir = plan.new_path("pages")
     paths = {
         name: write_conversation(data_dir, name, messages)
-        for name, messages in (("long", LONG), ("short", SHORT))
+        for name, messages in (("long", plan.sized(LONG, smoke=1_000)), ("short", SHORT))
     }
+    rounds = plan.rounds()
     # Before the server: the data directory must be nobody else's.
-    first = alternate({name: _first_pages(path, name) for name, path in paths.items()})
+    firsts = {name: _first_pages(path, name) for name, path in paths.items()}
+    first = alternate(firsts, rounds=rounds)
     with server(data_dir) as program, Caller(program.port) as caller:
-        again = alternate({name: _pages_over_the_wire(caller, name) for name in paths})
+        agains = {name: _pages_over_the_wire(caller, name) for name in paths}
+        again = alternate(agains, rounds=rounds)
     verdicts = [
         Question(number="B7", what="newest page of 20 at 100,000 messages").at_most(
             1.25,

@@ -74,26 +74,34 @@ def listening(command: Sequence[str], *, stderr: Path | None = None) -> Iterator
 
 
 def server_command(
-    data_dir: Path, *, settings: dict[str, Any] | None = None, python: Sequence[str] = ()
+    data_dir: Path,
+    *,
+    settings: dict[str, Any] | None = None,
+    python: Sequence[str] = (),
+    checkout: Path | None = None,
 ) -> list[str]:
+    """Runs `nplt-server` as it is installed here, or in the `.venv` of another checkout."""
     data_dir.mkdir(parents=True, exist_ok=True)
     config = data_dir.with_suffix(".yaml")
     # JSON is YAML.
     config.write_text(json.dumps({**OFFLINE, "log_level": "error", **(settings or {})}))
     flags = ["--config", str(config), "--port", "0", "--data-dir", str(data_dir)]
-    return [sys.executable, *python, "-m", "nplt_server", *flags]
+    programs = checkout / ".venv" / "bin" if checkout else Path(sys.executable).parent
+    return [str(programs / "python"), *python, str(programs / "nplt-server"), *flags]
 
 
 @contextmanager
-def server(data_dir: Path, *, settings: dict[str, Any] | None = None) -> Iterator[Program]:
-    command = server_command(data_dir, settings=settings)
+def server(
+    data_dir: Path, *, settings: dict[str, Any] | None = None, checkout: Path | None = None
+) -> Iterator[Program]:
+    command = server_command(data_dir, settings=settings, checkout=checkout)
     with listening(command, stderr=data_dir.with_suffix(".log")) as program:
         yield program
 
 
 @contextmanager
-def peer(name: str) -> Iterator[Program]:
-    with listening([sys.executable, "-m", f"benchmarks.peers.{name}"]) as program:
+def peer(name: str, *arguments: str) -> Iterator[Program]:
+    with listening([sys.executable, "-m", f"benchmarks.peers.{name}", *arguments]) as program:
         yield program
 
 
@@ -123,7 +131,9 @@ def cost_of(*command: str) -> Cost:
 
 
 def clean_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("NPLT_")}
+    """With compiled modules, as an installed program has them."""
+    unwanted = ("NPLT_", "PYTHONDONTWRITEBYTECODE")
+    return {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from benchmarks.conversations import CONTENT_BYTES, FIRST_DAY, message, text_of
 from benchmarks.measuring import alternate
 from benchmarks.scratch import Plan
 from benchmarks.verdicts import Question, Verdict
-from nplt_server.context.measuring import Measure
 from nplt_server.context.projection import Projection
-from nplt_server.context.views import CallFrame, ContextView
-from nplt_server.detail.levels import levels_of
-from nplt_server.tokens.counter import TokenCounter, best_counter
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.facts.entries import Entry, ModelInputEntry, ModelOutputEntry
+from nplt_server.context.source import CallBudget, ContextView, Measure
+from nplt_server.digest import levels_of
+from nplt_server.tokens import TokenCounter, best_counter
+from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry
+from nplt_storage.history import ConversationHistory
 from nplt_storage.ids import new_entry_id
 
 ENTRIES = 10_000
@@ -35,11 +35,11 @@ TURNS = 20
 
 def projecting(plan: Plan) -> list[Verdict]:
     counter = best_counter()
-    long, short = _Spoken(ENTRIES, counter), _Spoken(FEW_ENTRIES, counter)
-    cold = alternate({"cold": long.project_cold})
+    long, short = _Spoken(plan.sized(ENTRIES, smoke=500), counter), _Spoken(FEW_ENTRIES, counter)
+    cold = alternate({"cold": long.project_cold}, rounds=plan.rounds())
     for spoken in (long, short):
         spoken.begin_epoch()
-    further = alternate({"long": long.go_on, "short": short.go_on})
+    further = alternate({"long": long.go_on, "short": short.go_on}, rounds=plan.rounds())
     return [
         Question(number="B12", what="8k context from 10,000 entries").at_most(
             200, cold.median("cold") * 1e3, unit="ms", details=f"counter {counter.name}"
@@ -63,12 +63,12 @@ class _Spoken:
         self.history = ConversationHistory("b12", _entries(entries))
         self._counter = counter
         self._projection = Projection(self.history, Measure(counter))
-        self._frame = CallFrame(budget_tokens=100 * BUDGET)
+        self._call_budget = CallBudget(budget_tokens=100 * BUDGET)
         """When it goes on: so that the epoch lasts for all the rounds."""
         self.counted_per_turn = 0.0
 
     def begin_epoch(self) -> None:
-        draft = self._projection.due_epoch(None, CallFrame(budget_tokens=BUDGET))
+        draft = self._projection.due_epoch(None, CallBudget(budget_tokens=BUDGET))
         if draft is None:
             raise ValueError("the conversation is too short")
         self._add(draft)
@@ -76,15 +76,15 @@ class _Spoken:
     def project_cold(self) -> float:
         begun = time.perf_counter()
         projection = Projection(self.history, Measure(self._counter))
-        frame = CallFrame(budget_tokens=BUDGET)
-        draft = projection.due_epoch(None, frame)
-        view = projection.context(None, frame, epoch=draft)
+        call_budget = CallBudget(budget_tokens=BUDGET)
+        draft = projection.due_epoch(None, call_budget)
+        view = projection.context(None, call_budget, epoch=draft)
         seconds = time.perf_counter() - begun
         _check(view)
         return seconds
 
     def go_on(self) -> float:
-        self._projection.context(None, self._frame)
+        self._projection.context(None, self._call_budget)
         counted = self._projection.measure.counted
         seconds = 0.0
         for _ in range(TURNS):
@@ -92,8 +92,8 @@ class _Spoken:
             turn_id = f"further{seq}"
             self._add(ModelInputEntry(turn_id=turn_id, content=text_of(80)))
             begun = time.perf_counter()
-            draft = self._projection.due_epoch(turn_id, self._frame)
-            view = self._projection.context(turn_id, self._frame)
+            draft = self._projection.due_epoch(turn_id, self._call_budget)
+            view = self._projection.context(turn_id, self._call_budget)
             seconds += time.perf_counter() - begun
             if draft is not None or view.is_trimmed:
                 raise ValueError("the epoch did not last")

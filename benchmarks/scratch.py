@@ -13,6 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import TypeVar
+
+from benchmarks.measuring import ROUNDS
+
+T = TypeVar("T", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +26,22 @@ class Plan:
 
     scratch: Path
     full: bool = False
+    smoke: bool = False
+    """Only find out whether it can be carried out: tiny counts, one round."""
+    beside: Path | None = None
+    """Another checkout, whose server is measured in the same rounds."""
+
+    @property
+    def checkouts(self) -> dict[str, Path | None]:
+        """Whose servers to measure, by name; `None` is this checkout."""
+        return {"here": None, "beside": self.beside} if self.beside else {"here": None}
+
+    def sized(self, usual: T, *, smoke: T) -> T:
+        """How many of something there should be, or how long to go on."""
+        return smoke if self.smoke else usual
+
+    def rounds(self, usual: int = ROUNDS) -> int:
+        return self.sized(usual, smoke=1)
 
     def new_path(self, name: str) -> Path:
         for number in count(1):

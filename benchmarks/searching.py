@@ -12,7 +12,6 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import accumulate
@@ -21,21 +20,19 @@ from pathlib import Path
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from benchmarks.conversations import FIRST_DAY, message
-from benchmarks.measuring import alternate, figure
+from benchmarks.measuring import Rounds, alternate, figure
 from benchmarks.scratch import Plan
 from benchmarks.verdicts import Question, Verdict
-from nplt_storage.conversation.searching import SearchQuery
-from nplt_storage.facts.lines import encode_line
-from nplt_storage.files.layout import (
+from nplt_storage.codec import encode_line
+from nplt_storage.files.format import (
     LOCAL_USER,
     Header,
-    advance,
-    empty_closing,
-    encode_closing,
+    empty_tail,
     encode_header,
+    file_name,
 )
-from nplt_storage.files.names import file_name
 from nplt_storage.files.store import JsonFileStore
+from nplt_storage.search import SearchQuery
 
 CONVERSATIONS = 10_000
 MESSAGES_EACH = 20
@@ -48,18 +45,31 @@ PLACES = {"rare": 20_000, "usual": 500, "frequent": 20}
 def searching(plan: Plan) -> list[Verdict]:
     data_dir = plan.new_path("searched")
     chance = random.Random(14)
-    words = ["".join(chance.choices("etaoinshrdlu", k=8)) for _ in range(VOCABULARY)]
-    _write_all(data_dir, words, chance)
+    conversations = plan.sized(CONVERSATIONS, smoke=100)
+    # Fewer words in fewer conversations: even the rare one must be in there.
+    fewer = plan.sized(1, smoke=10)
+    words = ["".join(chance.choices("etaoinshrdlu", k=8)) for _ in range(VOCABULARY // fewer)]
+    _write_all(data_dir, words, chance, conversations=conversations)
+    sought = {name: words[place // fewer] for name, place in PLACES.items()}
     with start_blocking_portal() as portal:
         begun = time.perf_counter()
         store = portal.call(partial(JsonFileStore.open_directory, data_dir, clock=_now))
         # It serves at once, and reads the files meanwhile.
-        while portal.call(store.count, LOCAL_USER) < CONVERSATIONS:
+        while portal.call(store.count, LOCAL_USER) < conversations:
             time.sleep(0.1)
         made_anew = time.perf_counter() - begun
         verdicts = [
-            _compared(partial(_search, portal, store, words[place]), data_dir, name, words[place])
-            for name, place in PLACES.items()
+            _compared(
+                Question(number="B14", what=f"search for a {name} word"),
+                alternate(
+                    {
+                        "search": partial(_search, portal, store, word),
+                        "grep": partial(_grep, data_dir, word),
+                    },
+                    rounds=plan.rounds(),
+                ),
+            )
+            for name, word in sought.items()
         ]
         portal.call(store.close)
     size = (data_dir / "catalog.sqlite").stat().st_size
@@ -67,9 +77,8 @@ def searching(plan: Plan) -> list[Verdict]:
     return [*verdicts, Question(number="B14", what="the index").holds("is there", True, "", told)]
 
 
-def _compared(search: Callable[[], float], data_dir: Path, name: str, word: str) -> Verdict:
-    rounds = alternate({"search": search, "grep": lambda: _grep(data_dir, word)})
-    return Question(number="B14", what=f"search for a {name} word").at_least(
+def _compared(question: Question, rounds: Rounds) -> Verdict:
+    return question.at_least(
         20,
         rounds.ratio("grep", "search"),
         unit="× faster than grep -r",
@@ -93,23 +102,24 @@ def _grep(data_dir: Path, word: str) -> float:
     return time.perf_counter() - begun
 
 
-def _write_all(data_dir: Path, words: list[str], chance: random.Random) -> None:
+def _write_all(
+    data_dir: Path, words: list[str], chance: random.Random, *, conversations: int
+) -> None:
     history = data_dir / "history"
     history.mkdir(parents=True, mode=0o700)
     frequencies = list(accumulate(1 / place for place in range(1, len(words) + 1)))
-    for number in range(CONVERSATIONS):
+    for number in range(conversations):
         at = FIRST_DAY + timedelta(minutes=number)
         header = Header(session_id=f"c{number:05}", created_at=at)
         lines = [encode_header(header)]
-        closing, offset = empty_closing(header, len(lines[0])), len(lines[0])
+        tail = empty_tail(at, len(lines[0]))
         for seq in range(1, MESSAGES_EACH + 1):
             said = " ".join(chance.choices(words, cum_weights=frequencies, k=WORDS_EACH))
             entry = message(seq, at=at, content=said)
-            closing = advance(closing, entry.kind, at=entry.timestamp, offset=offset)
-            lines.append(b"%b%b\n" % (b"," if seq > 1 else b"", encode_line(entry)))
-            offset += len(lines[-1])
+            record, tail = tail.extended(encode_line(entry), kind=entry.kind, at=entry.timestamp)
+            lines.append(record)
         path = history / file_name(header.session_id, at)
-        path.write_bytes(b"".join([*lines, encode_closing(closing)]))
+        path.write_bytes(b"".join([*lines, tail.closing_line]))
 
 
 def _now() -> datetime:

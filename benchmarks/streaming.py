@@ -15,42 +15,46 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from benchmarks.measuring import Rounds, alternate
-from benchmarks.peers.streaming_vendor import CHUNKS, WORD
+from benchmarks.peers.streaming_vendor import WORD
 from benchmarks.processes import Program, listening, peer, server
 from benchmarks.scratch import Plan
 from benchmarks.verdicts import Question, Verdict
 from benchmarks.wire import SECONDS_MAX
 
+CHUNKS = 2_000
+
 
 def streaming(plan: Plan) -> list[Verdict]:
-    with peer("streaming_vendor") as vendor:
+    chunks = plan.sized(CHUNKS, smoke=100)
+    with peer("streaming_vendor", str(chunks)) as vendor:
         settings = {"providers": [_provider(vendor)]}
         with (
             server(plan.new_path("streaming"), settings=settings) as ours,
             _reader("nplt", ours) as client,
             _reader("sdk", vendor) as sdk,
-            _asking(client) as ask_client,
-            _asking(sdk) as ask_sdk,
+            _asking(client, chunks) as ask_client,
+            _asking(sdk, chunks) as ask_sdk,
         ):
 
             def rounds(model: str) -> Rounds:
                 return alternate(
                     {
-                        "nplt": lambda: _cost(ask_client, model, ours, client),
-                        "openai SDK": lambda: _cost(ask_sdk, model, sdk),
-                    }
+                        "nplt": lambda: _cpu_seconds(ask_client, model, ours, client),
+                        "openai SDK": lambda: _cpu_seconds(ask_sdk, model, sdk),
+                    },
+                    rounds=plan.rounds(),
                 )
 
             for ask in (ask_client, ask_sdk):
                 ask("burst")  # imports, and the first of everything
-            return [_verdict(rounds("burst"), rounds("paced"))]
+            return [_verdict(rounds("burst"), rounds("paced"), per_unit=1e6 / chunks)]
 
 
-def _verdict(burst: Rounds, paced: Rounds) -> Verdict:
+def _verdict(burst: Rounds, paced: Rounds, *, per_unit: float) -> Verdict:
     question = Question(number="B3", what="vendor → server → client, CPU of both")
     names = ("nplt", "openai SDK")
-    details = burst.told(*names, unit="µs") + " a chunk; one each millisecond: "
-    details += paced.told(*names, unit="µs")
+    details = burst.told(*names, unit="µs", per_unit=per_unit) + " a chunk; one each millisecond: "
+    details += paced.told(*names, unit="µs", per_unit=per_unit)
     return question.at_most(
         0.5, burst.ratio(*names), unit="× the openai SDK alone", details=details
     )
@@ -74,7 +78,7 @@ def _reader(how: str, of: Program) -> Iterator[Program]:
 
 
 @contextmanager
-def _asking(reader: Program) -> Iterator[Callable[[str], None]]:
+def _asking(reader: Program, chunks: int) -> Iterator[Callable[[str], None]]:
     """Has the reader read one answer, and believes nothing."""
     with socket.create_connection(("127.0.0.1", reader.port), timeout=SECONDS_MAX) as sock:
         told = sock.makefile("rb")
@@ -82,14 +86,13 @@ def _asking(reader: Program) -> Iterator[Callable[[str], None]]:
         def ask(model: str) -> None:
             sock.sendall(f"{model}\n".encode())
             length = int(told.readline())
-            if length != CHUNKS * len(WORD):
+            if length != chunks * len(WORD):
                 raise ValueError(f"it read {length} characters")
 
         yield ask
 
 
-def _cost(ask: Callable[[str], None], model: str, *programs: Program) -> float:
+def _cpu_seconds(ask: Callable[[str], None], model: str, *programs: Program) -> float:
     before = [program.cpu_seconds() for program in programs]
     ask(model)
-    spent = sum(p.cpu_seconds() - b for p, b in zip(programs, before, strict=True))
-    return spent / CHUNKS * 1e6
+    return sum(p.cpu_seconds() - b for p, b in zip(programs, before, strict=True))

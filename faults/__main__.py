@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from faults.approvals import approvals
-from faults.bad_company import bad_company
 from faults.cancels import cancels
 from faults.failed_syncs import failed_syncs
 from faults.full_disk import full_disk
@@ -29,6 +28,7 @@ from faults.random_frames import random_frames
 from faults.resending import resending
 from faults.results import CannotBeDone, Promised, Result, table
 from faults.slow_reader import slow_reader
+from faults.stalled_peers import stalled_peers
 from faults.switching import switching
 from faults.system_calls import system_calls
 from faults.torn_files import torn_files
@@ -46,7 +46,7 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "P9": (random_frames, "random frames, and somebody in the middle of a conversation"),
     "P7": (resending, "prompts over a road that cuts before and after the receipt, and kills"),
     "P8": (one_order, "fifty clients prompt one conversation at once"),
-    "P10": (bad_company, "a hundred stalled and a hundred flooding peers"),
+    "P10": (stalled_peers, "a hundred stalled and a hundred flooding peers"),
     "P14": (cancels, "cancels at any moment, with tools and waiting prompts"),
     "ASK": (approvals, "three clients race to allow or deny a tool; kills meanwhile"),
     "P15": (vendors, "vendors that fail, alternate, and are shown every kind of history"),

@@ -17,15 +17,15 @@ from typing import Any
 
 from tests.support.raw_client import TURN_FINISHED
 
-from faults.deciding import APPROVAL_REQUEST, Decider
-from faults.ledger import Ledger
+from faults.clients import Talker
+from faults.deciders import APPROVAL_REQUEST, Decider
 from faults.plan import Plan
 from faults.progress import Progress
-from faults.reading import records_in_the_files
+from faults.promises import Promises
 from faults.results import Promised, Result
 from faults.sabotage import take_out_results
 from faults.serving import ServerProgram
-from faults.talking import Talker
+from faults.stored import records_in_the_files
 
 _PEOPLE = 3
 _ANSWER_SECONDS_MAX = 0.02
@@ -49,7 +49,7 @@ def approvals(plan: Plan) -> list[Result]:
     seen = _Seen()
     with ServerProgram(plan.new_path("approvals") / "data", settings=_SETTINGS) as server:
         server.start()
-        with Talker(server.port, Ledger()) as talker:
+        with Talker(server.port, Promises()) as talker:
             session_id = talker.create()
             session_of_kills = talker.create()
         seen.complaints += _race(plan, server.port, session_id, count=races)

@@ -17,15 +17,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faults.cancelling import Canceller
-from faults.ledger import Ledger
+from faults.cancelling_clients import Canceller
+from faults.clients import Finished, NotGranted, Talker
 from faults.plan import Plan
 from faults.progress import Progress
-from faults.reading import Records, records_in_the_files, records_on_the_wire
+from faults.promises import Promises
 from faults.results import Promised, Result
 from faults.sabotage import take_out_results
 from faults.serving import PATIENCE_SECONDS, ServerProgram, clean_environment
-from faults.talking import Finished, NotGranted, Talker
+from faults.stored import Records, records_in_the_files, records_on_the_wire
 from faults.whole_turns import ToldTurn, broken_turns, unheard, unpaired
 
 _ROOMS = 4
@@ -63,7 +63,7 @@ def cancels(plan: Plan) -> list[Result]:
 
 
 def _cancel_everywhere(plan: Plan, port: int, *, count: int) -> _Told:
-    with Talker(port, Ledger()) as talker:
+    with Talker(port, Promises()) as talker:
         rooms = [talker.create() for _ in range(_ROOMS)] * _CLIENTS_PER_ROOM
     progress = Progress("P14 cancels", count)
 
@@ -128,7 +128,7 @@ def _results_by_status(records: Records) -> str:
 
 
 def _go_on(port: int, rooms: set[str]) -> Iterator[str]:
-    with Talker(port, Ledger()) as talker:
+    with Talker(port, Promises()) as talker:
         for session_id in sorted(rooms):
             try:
                 yield from (

@@ -13,20 +13,21 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from faults.plan import Plan
 from faults.progress import Progress
 from faults.results import Promised, Result
-from faults.specimen import Specimen, place
+from faults.sample_conversation import Sample, place
+from nplt_storage.entries import DebugEntry
 from nplt_storage.errors import ConversationDamaged, StorageError
-from nplt_storage.facts.entries import DebugEntry
-from nplt_storage.file_operations import SystemFiles
-from nplt_storage.files.appender import Appender
-from nplt_storage.files.file import JsonFile
+from nplt_storage.file_system import SystemFiles
+from nplt_storage.files.append import Appender
+from nplt_storage.files.conversation_file import JsonFile
 
 _SHARE = 500
 _PARSED_STRIDE = 101
@@ -36,13 +37,13 @@ _NEXT = DebugEntry(
 )
 
 
-def every_byte(plan: Plan, specimen: Specimen, directory: Path) -> Result:
-    cuts = range(len(specimen.data) + 1)
+def every_byte(plan: Plan, sample: Sample, directory: Path) -> Result:
+    cuts = range(len(sample.data) + 1)
     shares = [cuts[start : start + _SHARE] for start in range(0, len(cuts), _SHARE)]
     progress = Progress("P6 every byte", len(cuts))
     complaints: list[str] = []
     with ProcessPoolExecutor() as processes:
-        try_share = partial(_try_share, specimen, directory, plan.sabotage)
+        try_share = partial(_try_share, sample, directory, plan.sabotage)
         for share, said in zip(shares, processes.map(try_share, shares), strict=True):
             complaints += said
             for _ in share:
@@ -52,33 +53,31 @@ def every_byte(plan: Plan, specimen: Specimen, directory: Path) -> Result:
     return promised.judged(complaints, f"{len(cuts):,} cuts")
 
 
-def _try_share(
-    specimen: Specimen, directory: Path, sabotage: bool, cuts: Sequence[int]
-) -> list[str]:
+def _try_share(sample: Sample, directory: Path, sabotage: bool, cuts: Sequence[int]) -> list[str]:
     logging.disable(logging.WARNING)  # each cut is set aside, and said to be
     data_dir = directory / f"bytes-{os.getpid()}"
     (data_dir / "history").mkdir(parents=True, exist_ok=True)
-    path = place(data_dir, specimen.session_id, specimen.data)
+    path = place(data_dir, sample.session_id, sample.data)
     complaints: list[str] = []
     for cut in cuts:
-        data = specimen.data[:cut]
-        whole = specimen.whole_lines(cut)
+        data = sample.data[:cut]
+        whole = sample.whole_lines(cut)
         if sabotage and whole > 0:
-            data = data[: specimen.ends[whole - 1]] + data[specimen.ends[whole] :]
+            data = data[: sample.ends[whole - 1]] + data[sample.ends[whole] :]
         path.write_bytes(data)
-        complaints += [f"cut at byte {cut}: {said}" for said in _try_one(path, specimen, cut)]
+        complaints += [f"cut at byte {cut}: {said}" for said in _try_one(path, sample, cut)]
     return complaints
 
 
-def _try_one(path: Path, specimen: Specimen, cut: int) -> Iterator[str]:
-    whole = specimen.whole_lines(cut)
-    file = JsonFile(path, specimen.session_id, files=SystemFiles(), new_id=lambda: "new")
+def _try_one(path: Path, sample: Sample, cut: int) -> Iterator[str]:
+    whole = sample.whole_lines(cut)
+    file = JsonFile(path, sample.session_id, files=SystemFiles(), new_id=lambda: "new")
     try:
         appender = Appender(file, file.open_for_appending())
     except ConversationDamaged as damage:
         if whole >= 0:
             yield f"it is called damaged: {damage}"
-        elif path.read_bytes() != specimen.data[:cut]:
+        elif path.read_bytes() != sample.data[:cut]:
             yield "a damaged file was changed"
         return
     entry = replace(_NEXT, seq=whole + 1)
@@ -89,7 +88,7 @@ def _try_one(path: Path, specimen: Specimen, cut: int) -> Iterator[str]:
         return
     finally:
         appender.close()
-    kept = specimen.data[: specimen.ends[whole]]
+    kept = sample.data[: sample.ends[whole]]
     now = path.read_bytes()
     if not now.startswith(kept):
         yield "a line before the cut was changed"
@@ -98,13 +97,13 @@ def _try_one(path: Path, specimen: Specimen, cut: int) -> Iterator[str]:
             yield "what was appended can't be read back"
     if cut % _PARSED_STRIDE == 0 and len(json.loads(now)["messages"]) != whole + 1:
         yield "the document holds something else"
-    yield from _kept_aside(path, specimen.data[specimen.ends[whole] : cut], cut, specimen)
+    yield from _kept_aside(path, sample.data[sample.ends[whole] : cut], cut, sample)
 
 
-def _kept_aside(path: Path, torn: bytes, cut: int, specimen: Specimen) -> Iterator[str]:
+def _kept_aside(path: Path, torn: bytes, cut: int, sample: Sample) -> Iterator[str]:
     aside = sorted(path.parent.glob(f"{path.name}.broken-*"))
     found = [broken.read_bytes() for broken in aside]
-    if cut < len(specimen.data) and found != ([torn] if torn else []):
+    if cut < len(sample.data) and found != ([torn] if torn else []):
         yield f"{len(torn)} torn bytes are not kept aside as they were"
     for broken in aside:
         broken.unlink()

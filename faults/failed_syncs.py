@@ -9,14 +9,14 @@ strace lets go, and the conversation must go on by itself.
 
 from __future__ import annotations
 
-from faults.ledger import Ledger
+from faults.clients import Finished, Refused, Talker
 from faults.plan import Plan
 from faults.progress import Progress
-from faults.reading import conversation_files, judge
+from faults.promises import Promises
 from faults.results import Promised, Result
 from faults.sabotage import take_out_a_line
 from faults.serving import ServerProgram
-from faults.talking import Finished, Refused, Talker
+from faults.stored import conversation_files, judge
 from faults.tracing import Attached, Injection, check_strace, injected
 
 _SYNCS = ("fdatasync", "fsync")
@@ -31,10 +31,10 @@ def failed_syncs(plan: Plan) -> list[Result]:
     promises = failures = 0
     progress = Progress("P5 failed syncs", len(places))
     for k in places:
-        ledger = Ledger()
-        said, failed = _fail_from(plan, k, ledger)
+        given = Promises()
+        said, failed = _fail_from(plan, k, given)
         complaints += [f"from sync {k} on: {one}" for one in said]
-        promises += len(ledger)
+        promises += len(given)
         failures += failed
         progress.step()
     progress.end()
@@ -42,13 +42,13 @@ def failed_syncs(plan: Plan) -> list[Result]:
     return [_PROMISED.judged(complaints, today)]
 
 
-def _fail_from(plan: Plan, k: int, ledger: Ledger) -> tuple[list[str], int]:
+def _fail_from(plan: Plan, k: int, promises: Promises) -> tuple[list[str], int]:
     data_dir = plan.new_path("syncs") / "data"
     trace = data_dir.with_name("trace")
     complaints: list[str] = []
     with ServerProgram(data_dir) as server:
         server.start()
-        with Talker(server.port, ledger) as unlucky, Talker(server.port, ledger) as lucky:
+        with Talker(server.port, promises) as unlucky, Talker(server.port, promises) as lucky:
             room = unlucky.create()
             (path,) = conversation_files(data_dir)
             lucky.create()
@@ -63,10 +63,10 @@ def _fail_from(plan: Plan, k: int, ledger: Ledger) -> tuple[list[str], int]:
     if not failed:
         complaints.append("no sync failed: nothing was tried")
     if plan.sabotage:
-        take_out_a_line(data_dir, ledger.acked())
+        take_out_a_line(data_dir, promises.acked())
     with ServerProgram(data_dir) as server:
         server.start()
-        complaints += judge(server.port, data_dir, ledger.acked())
+        complaints += judge(server.port, data_dir, promises.acked())
     return complaints, failed
 
 

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from faults.ledger import Ledger
+from faults.clients import Finished, Refused, Talker
 from faults.plan import Plan
 from faults.progress import Progress
-from faults.reading import judge
+from faults.promises import Promises
 from faults.results import CannotBeDone, Promised, Result
 from faults.sabotage import take_out_a_line
 from faults.serving import ServerProgram
-from faults.talking import Finished, Refused, Talker
+from faults.stored import judge
 from faults.tracing import Injection, injected, through_strace
 
 _DISK_BYTES = 256 * 1024 * 1024
@@ -48,26 +48,26 @@ def full_disk(plan: Plan) -> list[Result]:
 def _filled(plan: Plan) -> Result:
     rounds = 2 if plan.quick else 10
     complaints: list[str] = []
-    ledger, refusals = Ledger(), 0
+    promises, refusals = Promises(), 0
     progress = Progress("P4 full disks", rounds)
     with _small_disk(plan.new_path("full") / "disk") as disk:
         with ServerProgram(disk / "data") as server:
             server.start()
-            with Talker(server.port, ledger) as talker:
+            with Talker(server.port, promises) as talker:
                 room = talker.create()
                 for _ in range(rounds):
                     with _ballast(disk):
                         refusals += _talk_until_full(talker, complaints)
-                        complaints += _reads(talker, room, ledger)
+                        complaints += _reads(talker, room, promises)
                     complaints += _resumes(talker)
                     progress.step()
         if plan.sabotage:
-            take_out_a_line(disk / "data", ledger.acked())
+            take_out_a_line(disk / "data", promises.acked())
         with ServerProgram(disk / "data") as server:
             server.start()
-            complaints += judge(server.port, disk / "data", ledger.acked())
+            complaints += judge(server.port, disk / "data", promises.acked())
     progress.end()
-    today = f"{rounds} times full, {len(ledger)} promises, {refusals} prompts refused"
+    today = f"{rounds} times full, {len(promises)} promises, {refusals} prompts refused"
     return _TMPFS.judged(complaints, today)
 
 
@@ -89,9 +89,9 @@ def _talk_until_full(talker: Talker, complaints: list[str]) -> int:
     return refusals
 
 
-def _reads(talker: Talker, room: str, ledger: Ledger) -> list[str]:
+def _reads(talker: Talker, room: str, promises: Promises) -> list[str]:
     """The newest page, while nothing can be written."""
-    newest = max(p.seq for p in ledger.acked().promises if p.session_id == room)
+    newest = max(p.seq for p in promises.acked().promises if p.session_id == room)
     page = talker.page(room, view="entries", limit=5)
     if page["messages"] and page["messages"][-1]["seq"] >= newest:
         return []
@@ -115,12 +115,12 @@ def _refused_writes(plan: Plan) -> Result:
     strides = (2, 5) if plan.quick else (2, 3, 4, 5, 7, 11)
     progress = Progress("P4 refused writes", len(strides))
     for stride in strides:
-        data_dir, ledger = plan.new_path("refused") / "data", Ledger()
+        data_dir, given = plan.new_path("refused") / "data", Promises()
         trace = data_dir.with_name("trace")
         full = Injection(calls=("pwrite64",), effect="error=ENOSPC", when=f"{stride + 3}+{stride}")
         with ServerProgram(data_dir, through=through_strace(full, trace)) as server:
             server.start()
-            with Talker(server.port, ledger) as talker:
+            with Talker(server.port, given) as talker:
                 talker.create()
                 told = [talker.ask() for _ in range(prompts)]
         refusals += sum(isinstance(one, Refused) for one in told)
@@ -130,12 +130,12 @@ def _refused_writes(plan: Plan) -> Result:
             if isinstance(one, Refused) and one.code not in _CLEAR_CODES
         ]
         if plan.sabotage:
-            take_out_a_line(data_dir, ledger.acked())
+            take_out_a_line(data_dir, given.acked())
         with ServerProgram(data_dir) as server:
             server.start()
-            complaints += judge(server.port, data_dir, ledger.acked())
+            complaints += judge(server.port, data_dir, given.acked())
         failures += injected(trace)
-        promises += len(ledger)
+        promises += len(given)
         progress.step()
     progress.end()
     if not failures or not refusals:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from faults.ledger import Ledger
-from faults.lives import LIVES_PER_GENERATION, Deaths, Tally, live_and_die
-from faults.nursery import ForkedServer, Nursery
+from faults.fork_server import ForkedServer, ForkServer
 from faults.plan import Plan
 from faults.progress import Progress
+from faults.promises import Promises
+from faults.restarts import LIVES_PER_GENERATION, Deaths, Tally, live_and_die
 from faults.results import Promised, Result
 from faults.serving import Server
 
@@ -38,9 +38,9 @@ def killed(plan: Plan, count: int, progress: Progress) -> Tally:
 
 def _lane(plan: Plan, count: int, progress: Progress, lane: int) -> Tally:
     tally, chance = Tally(), plan.chance("kills", lane)
-    with Nursery() as nursery:
+    with ForkServer() as fork_server:
         while tally.deaths < count:
-            server = ForkedServer(nursery, plan.new_path("kills") / "data")
+            server = ForkedServer(fork_server, plan.new_path("kills") / "data")
             deaths = Deaths(
                 count=min(LIVES_PER_GENERATION, count - tally.deaths),
                 strike=partial(_kill, server),
@@ -50,7 +50,7 @@ def _lane(plan: Plan, count: int, progress: Progress, lane: int) -> Tally:
     return tally
 
 
-def _kill(server: Server, ledger: Ledger) -> None:
+def _kill(server: Server, promises: Promises) -> None:
     server.kill()
 
 

@@ -11,17 +11,17 @@ import asyncio
 import random
 from dataclasses import dataclass, field
 
-from tests.support.rough_road import RoughRoad
+from tests.support.faulty_network import FaultyNetwork
 
-from faults.nursery import ForkedServer, Nursery
+from faults.fork_server import ForkedServer, ForkServer
 from faults.plan import Plan
 from faults.progress import Progress
-from faults.reading import conversation_files, records_in_the_files, records_on_the_wire
 from faults.resending import IMPATIENT, Restartable, kill_and_start
 from faults.results import Promised, Result
 from faults.sabotage import cut_before
+from faults.stored import conversation_files, records_in_the_files, records_on_the_wire
 from nplt_client import Client, TextDelta, connect
-from nplt_client.turn_record import TurnRecord
+from nplt_client.received_turn import ReceivedTurn
 
 _CLIENTS = 4
 _WORDS = 40
@@ -45,7 +45,10 @@ class Streams:
 
 
 def mid_stream(plan: Plan) -> list[Result]:
-    with Nursery() as nursery, ForkedServer(nursery, plan.new_path("streams") / "data") as server:
+    with (
+        ForkServer() as fork_server,
+        ForkedServer(fork_server, plan.new_path("streams") / "data") as server,
+    ):
         streams = kill_in_mid_stream(plan, server, kills=25 if plan.quick else 500)
     if not streams.states.get("interrupted"):
         streams.complaints.append("no answer was ever cut: nothing was tried")
@@ -70,7 +73,7 @@ async def _stream_and_kill(
     plan: Plan, server: Restartable, streams: Streams, *, kills: int
 ) -> None:
     progress, chance = Progress("RESUME kills", kills), plan.chance("streams")
-    async with RoughRoad(chance, target=server.port) as road:
+    async with FaultyNetwork(chance, target=server.port) as road:
         road.smooth = True
         over = asyncio.Event()
         listeners = [
@@ -102,7 +105,7 @@ async def _listen(url: str, number: int, streams: Streams, over: asyncio.Event) 
 
 
 async def _print(client: Client, prompt: str, streams: Streams) -> None:
-    printer, printed, held = TurnRecord(), "", 0
+    printer, printed, held = ReceivedTurn(), "", 0
     async with client.ask(prompt) as turn:
         async for event in turn:
             if isinstance(event, TextDelta):

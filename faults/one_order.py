@@ -11,14 +11,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.rough_road import RoughRoad
+from tests.support.faulty_network import FaultyNetwork
 
-from faults.nursery import ForkedServer, Nursery
+from faults.fork_server import ForkedServer, ForkServer
 from faults.plan import Plan
 from faults.progress import Progress
-from faults.reading import records_in_the_files
 from faults.resending import IMPATIENT, Restartable
 from faults.results import Promised, Result
+from faults.stored import records_in_the_files
 from nplt_client import Client, EntryAdded, EventFeed, LimitExceeded, connect
 
 _BUSY_SECONDS = 0.02
@@ -44,7 +44,10 @@ class Crowd:
 
 
 def one_order(plan: Plan) -> list[Result]:
-    with Nursery() as nursery, ForkedServer(nursery, plan.new_path("crowd") / "data") as server:
+    with (
+        ForkServer() as fork_server,
+        ForkedServer(fork_server, plan.new_path("crowd") / "data") as server,
+    ):
         crowd = talk_all_at_once(plan, server, clients=50, prompts_each=4 if plan.quick else 20)
     if not crowd.cuts:
         crowd.complaints.append("no connection was ever cut: nothing was tried")
@@ -70,7 +73,7 @@ async def _talk(
 ) -> None:
     progress = Progress("P8 prompts", clients * prompts_each)
     is_over = asyncio.Event()
-    road = RoughRoad(
+    road = FaultyNetwork(
         plan.chance("road"),
         target=server.port,
         up_bytes=(400, 100_000),

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from faults.ledger import Ledger
-from faults.lives import LIVES_PER_GENERATION, Deaths, Tally, live_and_die
+from faults.fork_server import ForkedServer, ForkServer
 from faults.loop_disk import LoopDisk, check_loop_disks
-from faults.nursery import ForkedServer, Nursery
 from faults.plan import Plan
 from faults.progress import Progress
+from faults.promises import Promises
+from faults.restarts import LIVES_PER_GENERATION, Deaths, Tally, live_and_die
 from faults.results import Promised, Result
 from faults.serving import ServerProgram
 from faults.tracing import Injection, check_strace, through_strace
@@ -36,10 +36,10 @@ def power_cuts(plan: Plan) -> list[Result]:
 def _with_true_syncs(plan: Plan) -> Result:
     count = 15 if plan.quick else 200
     tally, progress = Tally(), Progress("P2 cuts", count)
-    with Nursery() as nursery:
+    with ForkServer() as fork_server:
         while tally.deaths < count:
             cuts = min(LIVES_PER_GENERATION, count - tally.deaths)
-            tally.add(_cut(plan, lambda path: ForkedServer(nursery, path), cuts, progress))
+            tally.add(_cut(plan, lambda path: ForkedServer(fork_server, path), cuts, progress))
     progress.end()
     return _PROMISED.judged(tally.complaints, f"{tally.deaths} cuts, {tally}")
 
@@ -65,11 +65,11 @@ def _cut(plan: Plan, server_at: Servers, count: int, progress: Progress) -> Tall
         data_dir = disk.path / "data"
         with server_at(data_dir) as server:
 
-            def strike(ledger: Ledger) -> None:
+            def strike(promises: Promises) -> None:
                 # The server has power while the disk has none. A sync that is under
                 # way meanwhile may be told by the kernel that it worked, and the
                 # server believes it; after a real cut nobody would hear of it.
-                ledger.close()
+                promises.close()
                 disk.cut()
                 server.kill()
                 disk.unmount()

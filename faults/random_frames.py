@@ -13,12 +13,12 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
-from faults.ledger import Ledger
+from faults.clients import Finished, Talker
 from faults.plan import Plan
 from faults.progress import Progress
+from faults.promises import Promises
 from faults.results import Promised, Result
 from faults.serving import ServerProgram, newest_log
-from faults.talking import Finished, Talker
 from nplt_protocol.codes import MessageType
 
 _FRAMES_PER_CONNECTION: Final = 2_000
@@ -41,7 +41,7 @@ def random_frames(plan: Plan) -> list[Result]:
     complaints: list[str] = []
     with ServerProgram(plan.new_path("frames") / "data") as server:
         server.start()
-        with Talker(server.port, Ledger()) as bystander:
+        with Talker(server.port, Promises()) as bystander:
             bystander.create()
             progress = Progress("P9 frames", count)
             send_random_frames(
@@ -54,7 +54,7 @@ def random_frames(plan: Plan) -> list[Result]:
                 complaints.append("who was there before is no longer answered")
         if "Traceback" in newest_log(server.data_dir):
             complaints.append(f"the server was surprised: {newest_log(server.data_dir)}")
-        with Talker(server.port, Ledger()) as newcomer:
+        with Talker(server.port, Promises()) as newcomer:
             newcomer.create()
             if not isinstance(newcomer.ask(), Finished):
                 complaints.append("a newcomer is not answered")

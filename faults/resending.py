@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from tests.support.rough_road import RoughRoad
+from tests.support.faulty_network import FaultyNetwork
 
-from faults.nursery import ForkedServer, Nursery
+from faults.fork_server import ForkedServer, ForkServer
 from faults.plan import Plan
 from faults.progress import Progress
-from faults.reading import Records, records_in_the_files, records_on_the_wire
 from faults.results import Promised, Result
+from faults.stored import Records, records_in_the_files, records_on_the_wire
 from nplt_client import Client, Patience, TurnInterrupted, connect
 
 IMPATIENT = Patience(first_seconds=0.002, most_seconds=0.05, from_the_start=True)
@@ -65,8 +65,11 @@ class Resent:
 
 def resending(plan: Plan) -> list[Result]:
     prompts = 600 if plan.quick else 10_000
-    with Nursery() as nursery, ForkedServer(nursery, plan.new_path("resending") / "data") as server:
-        resent = ask_over_rough_roads(
+    with (
+        ForkServer() as fork_server,
+        ForkedServer(fork_server, plan.new_path("resending") / "data") as server,
+    ):
+        resent = ask_over_faulty_network(
             plan, server, prompts=prompts, kills=prompts // _PROMPTS_PER_KILL
         )
     if not resent.cuts or not resent.recognized:
@@ -75,7 +78,7 @@ def resending(plan: Plan) -> list[Result]:
     return [promised.judged(resent.complaints, str(resent))]
 
 
-def ask_over_rough_roads(plan: Plan, server: Restartable, *, prompts: int, kills: int) -> Resent:
+def ask_over_faulty_network(plan: Plan, server: Restartable, *, prompts: int, kills: int) -> Resent:
     resent = Resent()
     server.start()
     asyncio.run(_ask_all(plan, server, resent, prompts=prompts, kills=kills))
@@ -91,7 +94,7 @@ async def _ask_all(
     plan: Plan, server: Restartable, resent: Resent, *, prompts: int, kills: int
 ) -> None:
     progress = Progress("P7 prompts", prompts)
-    async with RoughRoad(plan.chance("road"), target=server.port) as road:
+    async with FaultyNetwork(plan.chance("road"), target=server.port) as road:
         road.smooth = True
         async with connect(road.url) as client:
             rooms = [(await client.new()).session_id for _ in range(_ROOMS)]
@@ -128,7 +131,7 @@ async def _ask(client: Client, room: str, text: str, resent: Resent) -> None:
 
 
 async def _kill_often(
-    server: Restartable, road: RoughRoad, resent: Resent, kills: int, prompts: int
+    server: Restartable, road: FaultyNetwork, resent: Resent, kills: int, prompts: int
 ) -> None:
     for number in range(1, kills + 1):
         while len(resent.answers) < number * prompts // (kills + 1):
@@ -137,7 +140,7 @@ async def _kill_often(
         resent.kills += 1
 
 
-async def kill_and_start(server: Restartable, road: RoughRoad) -> None:
+async def kill_and_start(server: Restartable, road: FaultyNetwork) -> None:
     await asyncio.to_thread(server.kill)
     await asyncio.to_thread(server.start)
     road.target = server.port

@@ -11,7 +11,7 @@ import json
 import zlib
 from pathlib import Path
 
-from faults.verdict import Acked
+from faults.comparison import Acked
 
 
 def take_out_a_line(data_dir: Path, acked: Acked) -> None:

@@ -24,15 +24,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from faults.plan import Plan
-from faults.reading import records_in_the_files
 from faults.results import Promised, Result
 from faults.serving import PATIENCE_SECONDS, ServerProgram, clean_environment
+from faults.stored import records_in_the_files
 from nplt_client import Client, EntryAdded, EventFeed, SessionEvent, connect
 
 _MEMORY_BYTES_MAX = 16 * 1024 * 1024
 _WARM_UP_SECONDS = 3.0
 _TEXT = "word " * 20_000
-_WORD_BY_WORD = (sys.executable, "-m", "faults.word_by_word")
+_WORD_BY_WORD = (sys.executable, "-m", "faults.event_per_word")
 _GOOD_MORNING = "good morning"
 
 
@@ -168,7 +168,7 @@ class Held:
 
     async def read_on(self, client: Client) -> None:
         while True:
-            page = await client.history(200, after=self._seq)
+            page = await client.history(200, after=self._seq, order="log")
             for message in page.messages:
                 self.take(message)
             if not page.page.has_more_after:

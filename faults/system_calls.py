@@ -17,18 +17,18 @@ from pathlib import Path
 
 from tests.support.raw_client import Closed
 
-from faults.ledger import Ledger
-from faults.lives import Tally
-from faults.nursery import ForkedServer, Nursery
+from faults.clients import NotGranted, Refused, Talker
+from faults.comparison import Acked
+from faults.fork_server import ForkedServer, ForkServer
 from faults.plan import Plan
 from faults.progress import Progress
-from faults.reading import conversation_files, judge
+from faults.promises import Promises
+from faults.restarts import Tally
 from faults.results import Promised, Result
 from faults.sabotage import take_out_a_line
 from faults.serving import DidNotStart, ServerProgram
-from faults.talking import NotGranted, Refused, Talker
+from faults.stored import conversation_files, judge
 from faults.tracing import Attached, Injection, check_strace, most_calls, through_strace
-from faults.verdict import Acked
 
 CALLS = (
     ("openat",),
@@ -68,12 +68,12 @@ def system_calls(plan: Plan) -> list[Result]:
     check_strace()
     deaths = _Deaths()
     progress = Progress("P3 deaths")
-    with Nursery() as nursery:
-        beginning = begin(plan, nursery)
+    with ForkServer() as fork_server:
+        beginning = begin(plan, fork_server)
         for calls in CALLS:
             for k in count(1, _QUICK_STRIDE if plan.quick else 1):
                 injection = Injection(calls=calls, effect="signal=SIGKILL", when=str(k))
-                if not _die_at(plan, nursery, beginning, injection, deaths.tally):
+                if not _die_at(plan, fork_server, beginning, injection, deaths.tally):
                     break
                 deaths.by_call[calls[0]] = deaths.by_call.get(calls[0], 0) + 1
                 progress.step(f"at {calls[0]} {k}, {deaths.tally}")
@@ -84,47 +84,49 @@ def system_calls(plan: Plan) -> list[Result]:
     return [promised.judged([*deaths.tally.complaints, *never], f"{deaths.tally}; {counts}")]
 
 
-def begin(plan: Plan, nursery: Nursery) -> Beginning:
+def begin(plan: Plan, fork_server: ForkServer) -> Beginning:
     data_dir = plan.new_path("beginning") / "data"
-    ledger = Ledger()
-    with ForkedServer(nursery, data_dir) as server:
+    promises = Promises()
+    with ForkedServer(fork_server, data_dir) as server:
         server.start()
-        with Talker(server.port, ledger) as talker:
+        with Talker(server.port, promises) as talker:
             session_id = talker.create()
             for _ in range(3):
                 talker.ask()
     (path,) = conversation_files(data_dir)
     with path.open("ab") as file:
         file.write(b',{"seq":torn')
-    return Beginning(data_dir=data_dir, acked=ledger.acked(), session_id=session_id)
+    return Beginning(data_dir=data_dir, acked=promises.acked(), session_id=session_id)
 
 
 def _die_at(
-    plan: Plan, nursery: Nursery, beginning: Beginning, injection: Injection, tally: Tally
+    plan: Plan, fork_server: ForkServer, beginning: Beginning, injection: Injection, tally: Tally
 ) -> bool:
     """Whether it died there; if not, the story came to its end."""
     data_dir = plan.new_path("death") / "data"
     shutil.copytree(beginning.data_dir, data_dir)
-    ledger = Ledger(beginning.acked)
-    has_died = _tell_until_dead(data_dir, injection, ledger, beginning.session_id)
+    promises = Promises(beginning.acked)
+    has_died = _tell_until_dead(data_dir, injection, promises, beginning.session_id)
     if plan.sabotage:
-        take_out_a_line(data_dir, ledger.acked())
+        take_out_a_line(data_dir, promises.acked())
     at = f"at {injection.calls[0]} {injection.when}: "
-    with ForkedServer(nursery, data_dir) as server:
+    with ForkedServer(fork_server, data_dir) as server:
         server.start()
-        tally.complain(at + said for said in judge(server.port, data_dir, ledger.acked()))
-        with Talker(server.port, ledger) as talker:
+        tally.complain(at + said for said in judge(server.port, data_dir, promises.acked()))
+        with Talker(server.port, promises) as talker:
             talker.attach(beginning.session_id)
             if isinstance(talker.ask(), Refused):
                 tally.complain([f"{at}the conversation does not go on"])
-        tally.complain(at + said for said in judge(server.port, data_dir, ledger.acked()))
+        tally.complain(at + said for said in judge(server.port, data_dir, promises.acked()))
     tally.deaths += 1
-    tally.promises += len(ledger)
+    tally.promises += len(promises)
     shutil.rmtree(data_dir.parent)
     return has_died
 
 
-def _tell_until_dead(data_dir: Path, injection: Injection, ledger: Ledger, session_id: str) -> bool:
+def _tell_until_dead(
+    data_dir: Path, injection: Injection, promises: Promises, session_id: str
+) -> bool:
     trace = data_dir.with_name("trace")
     late = "openat" in injection.calls
     through = () if late else through_strace(injection, trace)
@@ -137,7 +139,7 @@ def _tell_until_dead(data_dir: Path, injection: Injection, ledger: Ledger, sessi
             raise
         try:
             with Attached(server.pid, injection, trace) if late else nullcontext():
-                _story(server.port, ledger, session_id)
+                _story(server.port, promises, session_id)
         except (Closed, OSError):
             if server.was_killed():
                 return True
@@ -147,8 +149,8 @@ def _tell_until_dead(data_dir: Path, injection: Injection, ledger: Ledger, sessi
     return False
 
 
-def _story(port: int, ledger: Ledger, session_id: str) -> None:
-    with Talker(port, ledger) as talker:
+def _story(port: int, promises: Promises, session_id: str) -> None:
+    with Talker(port, promises) as talker:
         talker.attach(session_id)
         talker.ask(700)
         talker.create()

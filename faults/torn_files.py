@@ -18,16 +18,16 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from faults.clients import Finished, NotGranted, Talker
 from faults.every_byte import every_byte
 from faults.flipped_bits import flipped_bits
-from faults.ledger import Ledger
-from faults.nursery import ForkedServer, Nursery
+from faults.fork_server import ForkedServer, ForkServer
 from faults.plan import Plan, memory_directory
 from faults.progress import Progress
-from faults.reading import settled_bytes
+from faults.promises import Promises
 from faults.results import Promised, Result
-from faults.specimen import Specimen, empty_data_dir, make_specimen, place
-from faults.talking import Finished, NotGranted, Talker
+from faults.sample_conversation import Sample, empty_data_dir, make_sample, place
+from faults.stored import settled_bytes
 
 _BATCH = 100
 _LANES = 2
@@ -36,34 +36,34 @@ _PROMPT_STRIDE = 61
 
 
 def torn_files(plan: Plan) -> list[Result]:
-    with memory_directory(plan) as directory, Nursery() as nursery:
-        specimen = make_specimen(nursery, directory)
+    with memory_directory(plan) as directory, ForkServer() as fork_server:
+        sample = make_sample(fork_server, directory)
         results = [
-            _cut_files(plan, specimen, directory),
-            flipped_bits(plan, specimen, directory, nursery),
+            _cut_files(plan, sample, directory),
+            flipped_bits(plan, sample, directory, fork_server),
         ]
-        return results if plan.quick else [*results, every_byte(plan, specimen, directory)]
+        return results if plan.quick else [*results, every_byte(plan, sample, directory)]
 
 
-def _cut_files(plan: Plan, specimen: Specimen, directory: Path) -> Result:
-    cuts = _cuts(plan, specimen)
+def _cut_files(plan: Plan, sample: Sample, directory: Path) -> Result:
+    cuts = _cuts(plan, sample)
     batches = list(_in_batches(cuts))
     progress = Progress("P6 cut files", len(cuts))
     with ThreadPoolExecutor(_LANES) as lanes:
-        try_one = partial(_lane, plan, specimen, directory, progress)
+        try_one = partial(_lane, plan, sample, directory, progress)
         said = lanes.map(try_one, (batches[lane::_LANES] for lane in range(_LANES)))
         complaints = [one for lane in said for one in lane]
     progress.end()
     promised = Promised(number="P6", what="a file cut anywhere")
-    return promised.judged(complaints, f"{len(cuts):,} cuts of {len(specimen.data):,} bytes")
+    return promised.judged(complaints, f"{len(cuts):,} cuts of {len(sample.data):,} bytes")
 
 
-def _cuts(plan: Plan, specimen: Specimen) -> Sequence[int]:
+def _cuts(plan: Plan, sample: Sample) -> Sequence[int]:
     """A file without its closing line is counted again from its lines, so each cut
     costs the reading of a whole file."""
-    size = len(specimen.data)
-    tail = specimen.ends[-2 if plan.quick else -8]
-    ends = specimen.ends[:: 50 if plan.quick else 4]
+    size = len(sample.data)
+    tail = sample.ends[-2 if plan.quick else -8]
+    ends = sample.ends[:: 50 if plan.quick else 4]
     near_ends = {end + by for end in ends for by in (-1, 0, 1)}
     stride = 1_009 if plan.quick else 307
     return sorted(near_ends | {*range(0, size, stride), *range(tail, size + 1)})
@@ -77,40 +77,44 @@ def _in_batches(cuts: Iterable[int]) -> Iterable[list[int]]:
 
 def _lane(
     plan: Plan,
-    specimen: Specimen,
+    sample: Sample,
     directory: Path,
     progress: Progress,
     batches: Sequence[Sequence[int]],
 ) -> list[str]:
     complaints: list[str] = []
-    with Nursery() as nursery:
+    with ForkServer() as fork_server:
         for batch in batches:
             data_dir = empty_data_dir(directory / f"cuts-{batch[0]}")
             for cut in batch:
-                session_id, data = specimen.copy(cut)
-                place(data_dir, session_id, _torn(specimen, data, cut, sabotage=plan.sabotage))
-            with ForkedServer(nursery, data_dir) as server:
+                session_id, data = sample.copy(cut)
+                place(data_dir, session_id, _torn(sample, data, cut, sabotage=plan.sabotage))
+            with ForkedServer(fork_server, data_dir) as server:
                 server.start()
-                with Talker(server.port, Ledger()) as talker:
-                    complaints += _try_all(talker, specimen, data_dir, batch, progress)
+                with Talker(server.port, Promises()) as talker:
+                    complaints += _try_all(talker, sample, data_dir, batch, progress)
             shutil.rmtree(data_dir)
     return complaints
 
 
-def _torn(specimen: Specimen, data: bytes, cut: int, *, sabotage: bool) -> bytes:
-    whole = specimen.whole_lines(cut)
+def _torn(sample: Sample, data: bytes, cut: int, *, sabotage: bool) -> bytes:
+    whole = sample.whole_lines(cut)
     if sabotage and whole > 0:
-        return data[: specimen.ends[whole - 1]] + data[specimen.ends[whole] : cut]
+        return data[: sample.ends[whole - 1]] + data[sample.ends[whole] : cut]
     return data[:cut]
 
 
 def _try_all(
-    talker: Talker, specimen: Specimen, data_dir: Path, batch: Sequence[int], progress: Progress
+    talker: Talker,
+    sample: Sample,
+    data_dir: Path,
+    batch: Sequence[int],
+    progress: Progress,
 ) -> list[str]:
     complaints = talker.rows_missing(len(batch))
     for cut in batch:
         try:
-            said = _try_one(talker, specimen, data_dir, cut)
+            said = _try_one(talker, sample, data_dir, cut)
         except NotGranted as refusal:
             said = [f"can't be used: {refusal}"]
         complaints += [f"cut at byte {cut}: {one}" for one in said]
@@ -118,16 +122,16 @@ def _try_all(
     return complaints + talker.rows_missing(len(batch))
 
 
-def _try_one(talker: Talker, specimen: Specimen, data_dir: Path, cut: int) -> list[str]:
-    session_id, data = specimen.copy(cut)
+def _try_one(talker: Talker, sample: Sample, data_dir: Path, cut: int) -> list[str]:
+    session_id, data = sample.copy(cut)
     path = data_dir / "history" / f"session_20260101_{session_id}.json"
-    whole = specimen.whole_lines(cut)
+    whole = sample.whole_lines(cut)
     if whole < 0:
         return _is_set_apart(talker, session_id, path, data[:cut])
     page = talker.page(session_id, view="entries", limit=1, before=whole + 1)
     if page["head_seq"] < whole or [one["seq"] for one in page["messages"]] != [whole][:whole]:
         return [f"{whole} lines were whole, {page['head_seq']} are left"]
-    kept, torn = data[: specimen.ends[whole]], data[specimen.ends[whole] : cut]
+    kept, torn = data[: sample.ends[whole]], data[sample.ends[whole] : cut]
     complaints = _is_made_whole(path, kept)
     aside = [broken.read_bytes() for broken in path.parent.glob(f"{path.name}.broken-*")]
     if cut < len(data) and aside != ([torn] if torn else []):

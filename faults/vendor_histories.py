@@ -16,8 +16,8 @@ from multiprocessing import get_context
 from unittest.mock import patch
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from tests.support.vendor_life_plans import life_plans
-from tests.support.vendor_lives import Life, TurnPlan
+from tests.support.vendor_conversation_plans import life_plans
+from tests.support.vendor_conversations import Life, TurnPlan
 
 from faults.plan import Plan
 from faults.progress import Progress
@@ -87,6 +87,6 @@ def _live_some(chosen: int) -> _Lived:
 
 def _sabotaged(chosen: int) -> _Lived:
     """With a repair left out: names that no vendor takes are sent as they are."""
-    place = "nplt_server.providers.compiling.answers.fitting_tool_name"
+    place = "nplt_server.providers.compiler.fitting_tool_name"
     with patch(place, lambda name, rules: name):
         return _live_some(chosen)

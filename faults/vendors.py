@@ -21,12 +21,12 @@ from tests.support.failing_vendors import (
     providers_of,
     try_all,
 )
+from tests.vendors import Answer, Call, Rejection, emulator_in_thread
 
 from faults.plan import Plan
 from faults.results import Promised, Result
 from faults.serving import ServerProgram
 from faults.vendor_histories import random_histories
-from nplt_server.testing.vendors import Answer, Call, Rejection, emulator_in_thread
 
 _LIMITS = {"first_token_seconds_max": 5, "gap_seconds_max": 3, "turns_per_user_max": 64}
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, TypeAlias
 
-from faults.reading import ends_turn
+from faults.stored import ends_turn
 
 _Entries: TypeAlias = Sequence[Mapping[str, Any]]
 _SAID = ("model_input", "model_output", "tool_results", "fault")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +26,9 @@ settings.register_profile(
 )
 settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=1_000)
 settings.load_profile("house")
+
+# Servers say there where they listen: not to the `nplt` of whoever runs the tests.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="nplt-tests-")
 
 
 class Connect(Protocol):

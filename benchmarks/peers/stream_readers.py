@@ -29,7 +29,7 @@ async def serve(read: Read) -> None:
 
 async def read_through_nplt(port: int) -> None:
     import nplt_client
-    from nplt_protocol.events import TextDelta
+    from nplt_protocol.messages import TextDelta
 
     async with nplt_client.connect(f"nplt://127.0.0.1:{port}") as client:
 

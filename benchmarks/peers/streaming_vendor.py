@@ -3,19 +3,22 @@
 Every chunk is an event of its own, in an HTTP chunk of its own. The model `burst` says
 all of them as fast as they are taken, `paced` waits after each until it has surely been
 read, as a model that thinks does.
+
+    python -m benchmarks.peers.streaming_vendor CHUNKS
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
+from functools import partial
 
-CHUNKS = 2_000
 PAUSE_SECONDS = 0.001
 WORD = "word "
 
 
-def events() -> list[bytes]:
+def events(count: int) -> list[bytes]:
     """As they go over the wire, the last one too."""
     told = {
         "id": "chatcmpl-0123456789abcdefghijklmnop",
@@ -31,13 +34,13 @@ def events() -> list[bytes]:
 
     usage = {
         "prompt_tokens": 10,
-        "completion_tokens": CHUNKS,
-        "total_tokens": CHUNKS + 10,
+        "completion_tokens": count,
+        "total_tokens": count + 10,
         "prompt_tokens_details": {"cached_tokens": 0},
     }
     chunks: list[dict[str, object]] = [
         {**told, "choices": [choice({"role": "assistant", "content": "", "refusal": None})]},
-        *[{**told, "choices": [choice({"content": WORD})], "usage": None}] * CHUNKS,
+        *[{**told, "choices": [choice({"content": WORD})], "usage": None}] * count,
         {**told, "choices": [choice({}, "stop")], "usage": None},
         {**told, "choices": [], "usage": usage},
     ]
@@ -45,8 +48,9 @@ def events() -> list[bytes]:
     return [f"data: {text}\n\n".encode() for text in (*texts, "[DONE]")]
 
 
-async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    said = events()
+async def answer(
+    said: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     try:
         while head := await reader.readuntil(b"\r\n\r\n"):
             length = head.lower().split(b"content-length:")[1].split(b"\r\n")[0]
@@ -65,11 +69,11 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         writer.close()
 
 
-async def main() -> None:
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+async def main(chunks: int) -> None:
+    server = await asyncio.start_server(partial(answer, events(chunks)), "127.0.0.1", 0)
     print(f"listening on 127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(int(sys.argv[1])))

@@ -3,9 +3,8 @@
     async with nplt_client.connect("nplt://127.0.0.1:9999") as client:
         print(await client.ask_text("hello"))
 
-`nplt_client.sync` is the same for code without async. Names are loaded when
-they are first used: importing the package costs next to nothing, and the short
-commands never load an event loop.
+`nplt_client.sync` is the same for code without async. Names are loaded when they are
+first used, so that importing the package is quick and short commands load no event loop.
 """
 
 from __future__ import annotations
@@ -14,9 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nplt_client.client import Client
-    from nplt_client.connecting import connect
-    from nplt_client.connection_states import ConnectionState, Offline, Online, Reconnecting
+    from nplt_client.client import Client, connect
     from nplt_client.errors import (
         AuthenticationFailed,
         CannotConnect,
@@ -31,26 +28,24 @@ if TYPE_CHECKING:
         TimedOut,
         TurnInterrupted,
     )
-    from nplt_client.mailbox import EventFeed
-    from nplt_client.patience import Patience
     from nplt_client.turn import PromptFields, Turn
-    from nplt_protocol.events import (
+    from nplt_client.wire.reconnect_policy import (
+        ConnectionState,
+        Offline,
+        Online,
+        Patience,
+        Reconnecting,
+    )
+    from nplt_client.wire.transport import EventFeed
+    from nplt_protocol.messages import (
         AgentThought,
         ApprovalRequest,
-        EntryAdded,
-        ErrorReport,
-        Event,
-        SessionEvent,
-        TextDelta,
-        ToolFinished,
-        ToolStarted,
-        TurnFinished,
-        TurnStarted,
-    )
-    from nplt_protocol.replies import (
         Attached,
         ContextAccount,
+        EntryAdded,
         EpochBegun,
+        ErrorReport,
+        Event,
         FileStored,
         HistoryPage,
         ModelChoice,
@@ -58,25 +53,28 @@ if TYPE_CHECKING:
         RolledBack,
         SessionCreated,
         SessionDeleted,
+        SessionEvent,
         SessionRow,
         Status,
+        TextDelta,
+        ToolFinished,
         ToolList,
+        ToolStarted,
+        TurnFinished,
+        TurnStarted,
         UsageAccount,
         Welcome,
     )
 
 _HOMES = (
     "nplt_client.errors",
-    "nplt_protocol.events",
-    "nplt_protocol.replies",
-    "nplt_client.mailbox",
-    "nplt_client.connection_states",
-    "nplt_client.patience",
+    "nplt_protocol.messages",
+    "nplt_client.wire.transport",
+    "nplt_client.wire.reconnect_policy",
     "nplt_client.turn",
     "nplt_client.client",
-    "nplt_client.connecting",
 )
-"""Where the names below live; each needs those before it anyway."""
+"""The modules of the names below; each imports those before it anyway."""
 
 __all__ = [
     "AgentThought",

@@ -1,10 +1,9 @@
-"""The server that `nplt` starts by itself, as tmux does.
+"""Starts and stops the server that `nplt` runs in the background.
 
-Only for the default address, and only when nothing listens there. It outlives
-the command that started it: a session of its own, its output in a log file, a
-pid file beside it. Two commands started at once agree through a lock: one
-starts the server, the other finds it. Stopping asks first whether the process
-with that pid is a server of ours at all.
+It is started only when no address was given and no server of this user runs
+(`settings.find_server`). It reads its own settings. It outlives the command that started
+it: a process session of its own, its output in a log file. A lock lets one of several
+commands start it; the others find it.
 """
 
 from __future__ import annotations
@@ -17,14 +16,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from nplt_client.errors import CannotConnect
-from nplt_client.settings import Address
-from nplt_client.terminal import say
+from nplt_client.render.terminal import print_remark
+from nplt_client.settings import Address, RunningServer, find_server, state_dir
+from nplt_protocol.peer_user import can_look_up, find_user
 from nplt_protocol.version import __version__
 
 START_SECONDS_MAX = 15.0
@@ -32,27 +32,52 @@ STOP_SECONDS_MAX = 20.0
 _LOOK_AGAIN_SECONDS = 0.05
 _LOG_LINES_SHOWN = 8
 _LOG_BYTES_MAX = 4 * 1024 * 1024
+_GREETING_SECONDS_MAX = 2.0
+_GREETING_BYTES = 64
 
 
-def state_dir() -> Path:
-    from platformdirs import user_state_dir
+def ensure_running(
+    address: Address, *, is_ending: bool = False, tell: Callable[[str], None] = print_remark
+) -> Address:
+    """The address of a server that serves this user; starts one where there is none.
 
-    return Path(user_state_dir("nplt", appauthor=False))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackgroundServer:
-    pid: int
-    url: str
-
-
-def ensure_running(address: Address) -> None:
-    """Returns when something listens at the address; whoever came first has started it."""
-    folder = state_dir()
+    `address` is where the settings say that it listens. If something else is there, such
+    as the server of another user, ours takes another port. `is_ending`: the server that
+    runs accepts no connections any more, so its end is waited for. `tell` is given a line
+    about what was done.
+    """
+    running = find_server()
+    if running is not None and not (is_ending and wait_until_gone(running)):
+        return running.address
+    folder = Path(state_dir())
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with _lock(folder / "server.lock"):
-        if not _listens(address):
-            _start(address, folder)
+        if (running := find_server()) is not None:
+            return running.address
+        if (who := _who_listens(address)) == "nplt":
+            return address
+        started = _start(tell)
+    if who == "other":
+        tell(
+            f"port {address.port} is taken by another program or another user's server, "
+            f"so yours listens at {started}"
+        )
+    return started
+
+
+def _who_listens(address: Address) -> Literal["nobody", "nplt", "other"]:
+    """A server greets at once. One of another user is none for us: neither prompts nor
+    tokens are sent to it."""
+    try:
+        with socket.create_connection((address.host, address.port), timeout=1.0) as probe:
+            probe.settimeout(_GREETING_SECONDS_MAX)
+            greeting = probe.recv(_GREETING_BYTES)
+            is_ours = not can_look_up() or find_user(probe) in (None, 0, os.geteuid())
+    except ConnectionRefusedError:
+        return "nobody"
+    except OSError:
+        return "other"
+    return "nplt" if is_ours and greeting[5:].startswith(b"nplt ") else "other"
 
 
 @contextmanager
@@ -62,12 +87,11 @@ def _lock(path: Path) -> Iterator[None]:
         yield
 
 
-def _start(address: Address, folder: Path) -> None:
-    log = folder / "server.log"
+def _start(tell: Callable[[str], None]) -> Address:
+    log = log_path()
     _keep_small(log)
-    # -P: a folder the user stands in must not lend its modules to the server.
-    command = [sys.executable, "-P", "-m", "nplt_server"]
-    command += ["--host", address.host, "--port", str(address.port)]
+    # -P: modules in the user's current folder must not be imported.
+    command = [sys.executable, "-P", "-m", "nplt_server", "--any-port"]
     with log.open("ab") as output:
         child = subprocess.Popen(
             command,
@@ -76,23 +100,23 @@ def _start(address: Address, folder: Path) -> None:
             stderr=output,
             start_new_session=True,
         )
-    # Reaped when it ends, or a chat that lasts longer would keep a zombie of it.
+    # Reaped when it ends, or a longer chat would leave a zombie.
     threading.Thread(target=child.wait, name="nplt-server-reaper", daemon=True).start()
-    _wait_until_ready(child, address, log)
-    if child.poll() is None:
-        _write_atomically(folder / "server.pid", f"{child.pid}\n{address}\n")
-        say(
+    server = _wait_until_ready(child, log)
+    if server.pid == child.pid:
+        tell(
             f"started nplt-server in the background (pid {child.pid}); "
             "stop it with: nplt server stop"
         )
+    return server.address
 
 
-def _wait_until_ready(child: subprocess.Popen[bytes], address: Address, log: Path) -> None:
+def _wait_until_ready(child: subprocess.Popen[bytes], log: Path) -> RunningServer:
     give_up = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < give_up:
         died = child.poll() is not None
-        if _listens(address):
-            return
+        if (server := find_server()) is not None:
+            return server
         if died:
             raise CannotConnect(_with_log(f"nplt-server ended with code {child.returncode}", log))
         time.sleep(_LOOK_AGAIN_SECONDS)
@@ -105,31 +129,17 @@ def _wait_until_ready(child: subprocess.Popen[bytes], address: Address, log: Pat
 def _with_log(sentence: str, log: Path) -> str:
     lines = last_lines(log, _LOG_LINES_SHOWN)
     if not lines:
-        return f"{sentence}; it left no word in {log}"
+        return f"{sentence}; its log is empty ({log})"
     return f"{sentence}; the end of {log}:\n" + "\n".join(f"    {line}" for line in lines)
 
 
-def _listens(address: Address) -> bool:
-    try:
-        socket.create_connection((address.host, address.port), timeout=1.0).close()
-    except OSError:
-        return False
-    return True
+def log_path() -> Path:
+    return Path(state_dir()) / "server.log"
 
 
 def _keep_small(log: Path) -> None:
     if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
         log.replace(log.with_suffix(".log.1"))
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def last_lines(path: Path, count: int) -> list[str]:
@@ -143,49 +153,26 @@ def last_lines(path: Path, count: int) -> list[str]:
     return text.splitlines()[-count:]
 
 
-def find_server() -> BackgroundServer | None:
-    """The one we started, if it is still alive."""
-    try:
-        pid_line, url, *_ = (state_dir() / "server.pid").read_text().splitlines()
-        found = BackgroundServer(pid=int(pid_line), url=url)
-    except (OSError, ValueError):
-        return None
-    return found if _is_our_server(found.pid) else None
-
-
-def _is_our_server(pid: int) -> bool:
-    """Pids are used again; only a live process that runs our module is ours."""
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-        if not command:  # a zombie has none
-            return False
-    except FileNotFoundError:
-        if Path("/proc/self/cmdline").exists():
-            return False
-        shown = subprocess.run(
-            ["ps", "-p", str(pid), "-o", "command="], capture_output=True, check=False
-        )
-        command = shown.stdout
-    return b"nplt_server" in command or b"nplt-server" in command
-
-
-def stop_server(server: BackgroundServer) -> bool:
-    """True when it is gone; it is given time to finish what it promised."""
+def stop_server(server: RunningServer) -> bool:
+    """True when it has ended; it is given time to write what it acknowledged."""
     os.kill(server.pid, signal.SIGTERM)
+    return wait_until_gone(server)
+
+
+def wait_until_gone(server: RunningServer) -> bool:
     give_up = time.monotonic() + STOP_SECONDS_MAX
-    while _is_our_server(server.pid):
+    while find_server() == server:
         if time.monotonic() > give_up:
             return False
         time.sleep(_LOOK_AGAIN_SECONDS)
-    (state_dir() / "server.pid").unlink(missing_ok=True)
     return True
 
 
 def compare_versions(server: str) -> None:
-    """Says so when the server in the background is of another version than this client."""
+    """Prints a remark when the background server has another version than this client."""
     ours, theirs = __version__, server.removeprefix("nplt/")
     if theirs != ours:
-        say(
+        print_remark(
             f"the server in the background is nplt {theirs}, this is nplt {ours}; "
-            "to renew it: nplt server stop, and the next command starts a new one"
+            "to renew it: nplt server restart"
         )

@@ -1,124 +1,131 @@
-"""The client: one method per thing that can be asked of a server.
+"""The asynchronous client: one method for each request a server understands.
 
-Made by `connect`, usable until that context is left. Methods may be called
-from many tasks at once; each raises an `NpltError` that says who acts next.
-Events come for one conversation at a time, the one this client is attached to
-(`session_id`); `switch`, `new` and `attach` move it, and so does asking in
-another conversation.
-
-A lost connection is found again by itself, unless `connect` was told not to.
-Turns and feeds go on where they were, without a gap and without a word said
-twice. What was asked and not answered is asked again if that can't do anything
-twice; what might raises `ConnectionLost`.
+`connect` opens a connection, reconnects when it is lost, and closes it at the end of
+its `async with`. Lists that come in pages are read to their end. Requests that got no
+reply are repeated only if that cannot do anything twice (`wire.wire_session` decides).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Literal, TypeVar, Unpack
+from types import TracebackType
+from typing import Literal, TypedDict, TypeVar, Unpack
 from uuid import uuid4
 
-from nplt_client.asking import ask, ask_for_turn
-from nplt_client.connection_states import ConnectionState
-from nplt_client.errors import ProtocolViolation
-from nplt_client.mailbox import EventFeed, Mailbox
-from nplt_client.page_walks import all_hits, all_sessions, whole_file
-from nplt_client.resuming import read_again
-from nplt_client.switchboard import Switchboard
-from nplt_client.turn import PromptFields, Turn
-from nplt_client.uploads import upload
-from nplt_protocol.events import Event
-from nplt_protocol.json_values import JsonObject
-from nplt_protocol.replies import (
-    ApprovalDecided,
-    Attached,
-    Cancelled,
-    Cleared,
-    ContextAccount,
-    Detached,
-    EpochBegun,
-    FileStored,
-    HistoryPage,
-    Imported,
-    ModelChoice,
-    Pong,
-    Receipt,
-    Redacted,
-    Reply,
-    RolledBack,
-    SearchHit,
-    SessionCreated,
-    SessionDeleted,
-    SessionRow,
-    Status,
-    ToolList,
-    UsageAccount,
-    Welcome,
-)
-from nplt_protocol.requests import (
-    Approval,
-    Attach,
-    Cancel,
-    ClearRequest,
-    Compact,
-    ContextRequest,
-    Detach,
-    HistoryRequest,
-    Import,
-    ModelSwitch,
-    Ping,
-    Prompt,
-    Redact,
-    Request,
-    Rollback,
-    SessionDelete,
-    SessionFork,
-    SessionNew,
-    SessionSwitch,
-    SessionUpdate,
-    StatusRequest,
-    Tools,
-    Usage,
-)
+import anyio
+from anyio.abc import TaskGroup
 
-R = TypeVar("R", bound=Reply)
+from nplt_client.errors import ProtocolViolation
+from nplt_client.settings import (
+    DEFAULT_CLIENT_NAME,
+    DEFAULT_TIMEOUT_SECONDS,
+    DEFAULT_URL,
+    Address,
+    find_token,
+    parse_url,
+)
+from nplt_client.turn import PromptFields, Turn
+from nplt_client.wire.cursor import PageGuard
+from nplt_client.wire.reconnect_policy import ConnectionState, Patience
+from nplt_client.wire.transport import EventFeed, SessionRunner
+from nplt_client.wire.wire_session import WireSession
+from nplt_protocol import messages
+from nplt_protocol.json_text import JsonObject
+
+R = TypeVar("R", bound=messages.Reply)
+
+_ROWS_PER_PAGE = 100
+
+
+class HistoryFields(TypedDict, total=False):
+    """What a page of the history may be asked for with."""
+
+    before: int | None
+    """Messages with a seq below this one; or `after` it, or `around` it. None of them: the
+    newest."""
+    after: int | None
+    around: int | None
+    session_id: str | None
+    """Another conversation than the attached one, by its id or name."""
+    roles: Sequence[str] | None
+    """`("user", "assistant")` if not given."""
+    view: Literal["messages", "entries"]
+    """`"entries"`: every stored entry, with its kind."""
+    detail: Literal["live", "summary", "gist"]
+    """How much of each message, as models are shown older ones."""
+    order: Literal["turns", "log"]
+    """`"turns"` if not given."""
+
+
+class ConnectionFields(TypedDict, total=False):
+    """How to connect, beside where to."""
+
+    client_name: str
+    """As the server shows it to others."""
+    history: str | None
+    """The history of the server's settings that a new conversation is kept in: the fresh one
+    that every connection gets, or the one that `create` makes."""
+    timeout: float
+    """Bounds connecting and every single reply, not the length of an answer."""
+    reconnect: bool | Patience
+    """False: a connection that is lost later is not opened again. A `Patience` says how soon
+    it is, how long, and whether that also holds for the first one."""
+    on_connection: Callable[[ConnectionState], object] | None
+    """Called with each change of `Client.connection`, in the event loop."""
 
 
 class Client:
-    def __init__(self, switchboard: Switchboard, *, timeout: float) -> None:
-        self._switchboard = switchboard
-        self._timeout = timeout
+    """Made by `connect`, usable until that context is left.
+
+    Methods may be called from many tasks at once; each raises an `NpltError`. Events come
+    for one conversation at a time, the attached one (`session_id`); `switch`, `new` and
+    `attach` change it, and so does asking in another conversation.
+    """
+
+    def __init__(self, runner: SessionRunner) -> None:
+        self._runner = runner
+        self._session = runner.session
 
     @property
-    def welcome(self) -> Welcome:
-        """What the server said of itself when we came, last."""
-        return self._switchboard.welcome
+    def welcome(self) -> messages.Welcome:
+        """The WELCOME of the newest connection: the server's version, models and limits."""
+        return self._session.welcome
 
     @property
     def connection(self) -> ConnectionState:
         """`Online`, `Reconnecting` or `Offline`."""
-        return self._switchboard.connection
+        return self._session.state
 
-    def reconnect_now(self) -> None:
-        """While `Reconnecting`: the next attempt comes now, not when patience says."""
-        self._switchboard.hurry.set()
+    def reconnect_now(self, address: Address | None = None) -> None:
+        """While `Reconnecting`: makes the next attempt now, at another address if given."""
+        if address is not None:
+            self._runner.move_to(address)
+        self._runner.retry_now()
 
     @property
     def session_id(self) -> str:
-        """The conversation this client stands in."""
-        return self._switchboard.session_id
+        """The attached conversation."""
+        return self._session.session_id
+
+    @property
+    def model(self) -> str:
+        """The model that answers next in the attached conversation."""
+        return self._session.model
 
     # Asking a model
 
     def ask(self, prompt: str, **fields: Unpack[PromptFields]) -> Turn:
         return Turn(
-            self,
-            Prompt(
+            self._runner,
+            messages.Prompt(
                 text=prompt,
                 message_id=fields.get("message_id") or uuid4().hex,
                 session_id=fields.get("session_id"),
+                create=fields.get("create") or None,
+                history=fields.get("history"),
                 model=fields.get("model"),
+                role=fields.get("role"),
                 metadata=fields.get("metadata") or {},
                 attachments=tuple(fields.get("attachments", ())),
                 options=fields.get("options") or {},
@@ -127,7 +134,7 @@ class Client:
         )
 
     async def ask_text(self, prompt: str, **fields: Unpack[PromptFields]) -> str:
-        """The whole answer. One that failed or was cut short raises instead."""
+        """The whole answer. Raises if it failed or was interrupted."""
         async with self.ask(prompt, **fields) as turn:
             async for _ in turn:
                 pass
@@ -136,7 +143,7 @@ class Client:
 
     async def cancel(self, turn_id: str | None = None) -> bool:
         """Without `turn_id`: the turn this connection started."""
-        return (await self._call(Cancel(turn_id=turn_id), Cancelled)).cancelled
+        return (await self._call(messages.Cancel(turn_id=turn_id), messages.Cancelled)).cancelled
 
     def events(self) -> EventFeed:
         """Everything pushed for the attached conversation from now on.
@@ -144,58 +151,90 @@ class Client:
         A reader that falls far behind finds a `SessionEvent` "lagged" where
         events are missing; the history has them.
         """
-        return self._switchboard.listeners.feed()
+        return EventFeed(self._runner)
 
     def started_here(self, turn_id: str | None) -> bool:
-        """Whether a prompt of this very client started that turn."""
-        return self._switchboard.listeners.started_here(turn_id)
+        """Whether a prompt of this client started that turn."""
+        return self._session.started_here(turn_id)
 
     # Conversations
 
     async def history(
-        self,
-        limit: int = 20,
-        *,
-        before: int | None = None,
-        after: int | None = None,
-        around: int | None = None,
-        session_id: str | None = None,
-        roles: Sequence[str] | None = None,
-    ) -> HistoryPage:
-        request = HistoryRequest(
-            session_id=session_id,
-            before=before,
-            after=after,
-            around=around,
+        self, limit: int = 20, **fields: Unpack[HistoryFields]
+    ) -> messages.HistoryPage:
+        """Each prompt with its answer, or with `order="log"` as they were stored."""
+        roles = fields.get("roles")
+        request = messages.HistoryRequest(
+            session_id=fields.get("session_id"),
+            before=fields.get("before"),
+            after=fields.get("after"),
+            around=fields.get("around"),
             limit=limit,
             roles=tuple(roles) if roles is not None else None,
+            view=fields.get("view", "messages"),
+            detail=fields.get("detail", "live"),
+            order=fields.get("order", "turns"),
         )
-        return await self._call(request, HistoryPage)
+        return await self._call(request, messages.HistoryPage)
 
-    def sessions(self, query: str | None = None) -> AsyncIterator[SessionRow]:
-        return all_sessions(self._call, query)
+    async def message_text(
+        self, seq: int, *, offset: int = 0, session_id: str | None = None
+    ) -> messages.MessageRange:
+        """A part of a message that was too long for a page."""
+        request = messages.HistoryRequest(session_id=session_id, seq=seq, offset=offset)
+        return await self._call(request, messages.MessageRange)
 
-    async def switch(self, id_or_name: str) -> Attached:
-        """An exact id, else an exact name, else a prefix that only one id has."""
-        return await self._call(SessionSwitch(session_id=id_or_name), Attached)
+    async def sessions(
+        self, query: str | None = None, *, trash: bool = False
+    ) -> AsyncIterator[messages.SessionRow]:
+        """`trash`: the deleted ones, which `undelete` brings back."""
+        pages, cursor = PageGuard(), None
+        while True:
+            request = messages.SessionList(
+                query=query, cursor=cursor, limit=_ROWS_PER_PAGE, trash=trash
+            )
+            page = await self._call(request, messages.SessionRows)
+            for row in page.sessions:
+                yield row
+            cursor = pages.next_page(page.next_cursor)
+            if cursor is None:
+                return
+
+    async def switch(
+        self, id_or_name: str, *, create: bool = False, history: str | None = None
+    ) -> messages.Attached:
+        """An exact id, else an exact name, else a prefix that only one id has; `@last`. With
+        `create`, an exact id or name: one that is not there is made, in that `history` of the
+        server's."""
+        request = messages.SessionSwitch(session_id=id_or_name, create=create, history=history)
+        return await self._call(request, messages.Attached)
 
     async def new(
-        self, name: str | None = None, *, system: str | None = None, model: str | None = None
-    ) -> SessionCreated:
-        return await self._call(SessionNew(name=name, system=system, model=model), SessionCreated)
+        self,
+        name: str | None = None,
+        *,
+        system: str | None = None,
+        model: str | None = None,
+        history: str | None = None,
+    ) -> messages.SessionCreated:
+        """`history`: the one of the server's settings that it is kept in."""
+        request = messages.SessionNew(name=name, system=system, model=model, history=history)
+        return await self._call(request, messages.SessionCreated)
 
     async def attach(
         self, session_id: str, *, after_seq: int | None = None, observer: bool = False
-    ) -> Attached:
+    ) -> messages.Attached:
         """With `after_seq`, the entries since then arrive as events first."""
-        request = Attach(session_id=session_id, after_seq=after_seq, observer=observer)
-        return await self._call(request, Attached)
+        request = messages.Attach(session_id=session_id, after_seq=after_seq, observer=observer)
+        return await self._call(request, messages.Attached)
 
     async def detach(self) -> None:
-        await self._call(Detach(), Detached)
+        await self._call(messages.Detach(), messages.Detached)
 
-    async def rename(self, name: str, session_id: str | None = None) -> SessionRow:
-        return await self._call(SessionUpdate(name=name, session_id=session_id), SessionRow)
+    async def rename(self, name: str, session_id: str | None = None) -> messages.SessionRow:
+        return await self._call(
+            messages.SessionUpdate(name=name, session_id=session_id), messages.SessionRow
+        )
 
     async def update(
         self,
@@ -204,99 +243,131 @@ class Client:
         system: str | None = None,
         archived: bool | None = None,
         pinned: bool | None = None,
-    ) -> SessionRow:
-        request = SessionUpdate(
+    ) -> messages.SessionRow:
+        request = messages.SessionUpdate(
             session_id=session_id, system=system, archived=archived, pinned=pinned
         )
-        return await self._call(request, SessionRow)
+        return await self._call(request, messages.SessionRow)
 
-    async def undelete(self, session_id: str) -> SessionRow:
-        """An exact id: what is in the trash has no name any more."""
-        return await self._call(SessionUpdate(session_id=session_id, deleted=False), SessionRow)
+    async def undelete(self, session_id: str) -> messages.SessionRow:
+        """By exact id: conversations in the trash have no name."""
+        return await self._call(
+            messages.SessionUpdate(session_id=session_id, deleted=False), messages.SessionRow
+        )
 
     async def fork(
         self, session_id: str | None = None, *, at_seq: int | None = None, name: str | None = None
-    ) -> SessionCreated:
-        """Another conversation that begins like this one, up to that entry; we stay here."""
-        request = SessionFork(session_id=session_id, at_seq=at_seq, name=name)
-        return await self._call(request, SessionCreated)
+    ) -> messages.SessionCreated:
+        """Copies the conversation, up to that entry, into a new one; does not move there."""
+        request = messages.SessionFork(session_id=session_id, at_seq=at_seq, name=name)
+        return await self._call(request, messages.SessionCreated)
 
-    def search(self, query: str) -> AsyncIterator[SearchHit]:
+    async def search(self, query: str) -> AsyncIterator[messages.SearchHit]:
         """Conversations by their names first, then messages, newest first."""
-        return all_hits(self._call, query)
+        pages, cursor = PageGuard(), None
+        while True:
+            page = await self._call(
+                messages.Search(query=query, cursor=cursor), messages.SearchHits
+            )
+            for hit in page.hits:
+                yield hit
+            cursor = pages.next_page(page.next_cursor)
+            if cursor is None:
+                return
 
     async def redact(self, seq: int, session_id: str | None = None) -> int:
-        """Erases what that entry says, for good. Waits for the running turn."""
-        request = Redact(seq=seq, session_id=session_id)
-        return (await self._call(request, Redacted, waits=True)).seq
+        """Erases the content of that entry for good. Waits for the running turn."""
+        request = messages.Redact(seq=seq, session_id=session_id)
+        return (await self._call(request, messages.Redacted, waits=True)).seq
 
-    async def import_document(self, source: str | Path | bytes | JsonObject) -> Imported:
+    async def import_document(self, source: str | Path | bytes | JsonObject) -> messages.Imported:
         """`source`: a path, the bytes of a file, or a small document itself."""
         if isinstance(source, dict):
-            return await self._call(Import(document=source), Imported, waits=True)
-        line = await self._switchboard.line(timeout=self._timeout)
-        stored = self._checked(
-            await upload(line, source, filename=None, content_type=None, purpose="import"),
-            FileStored,
+            return await self._call(messages.Import(document=source), messages.Imported, waits=True)
+        stored = _checked(await self._runner.upload(source, purpose="import"), messages.FileStored)
+        return await self._call(
+            messages.Import(file_id=stored.file_id), messages.Imported, waits=True
         )
-        return await self._call(Import(file_id=stored.file_id), Imported, waits=True)
 
     async def file_get(self, file_id: str, session_id: str | None = None) -> bytes:
         """All of a file that was uploaded."""
-        return await whole_file(self._call, file_id, session_id)
+        pieces: list[bytes] = []
+        offset = 0
+        while True:
+            request = messages.FileGet(file_id=file_id, session_id=session_id, offset=offset)
+            piece = (await self._call(request, messages.FilePiece)).data
+            if not piece:
+                return b"".join(pieces)
+            pieces.append(piece)
+            offset += len(piece)
 
-    async def delete(self, session_id: str) -> SessionDeleted:
-        return await self._call(SessionDelete(session_id=session_id), SessionDeleted)
+    async def delete(self, session_id: str) -> messages.SessionDeleted:
+        return await self._call(
+            messages.SessionDelete(session_id=session_id), messages.SessionDeleted
+        )
 
-    async def clear(self) -> Cleared:
-        """From here on the model is shown nothing older. Waits for the running turn."""
-        return await self._call(ClearRequest(), Cleared, waits=True)
+    async def clear(self) -> messages.Cleared:
+        """Models are shown nothing older from here on. Waits for the running turn."""
+        return await self._call(messages.ClearRequest(), messages.Cleared, waits=True)
 
     # What a model is shown of it, and what that costs
 
     async def context(
         self, *, text: str | None = None, model: str | None = None, session_id: str | None = None
-    ) -> ContextAccount:
-        """What the next call would be sent, as if `text` were prompted now."""
-        request = ContextRequest(session_id=session_id, model=model, text=text)
-        return await self._call(request, ContextAccount)
+    ) -> messages.ContextAccount:
+        """What the next call would send, as if `text` were prompted now."""
+        request = messages.ContextRequest(session_id=session_id, model=model, text=text)
+        return await self._call(request, messages.ContextAccount)
 
-    async def usage(self, session_id: str | None = None) -> UsageAccount:
-        return await self._call(Usage(session_id=session_id), UsageAccount)
+    async def usage(self, session_id: str | None = None) -> messages.UsageAccount:
+        return await self._call(messages.Usage(session_id=session_id), messages.UsageAccount)
 
-    async def tools(self, session_id: str | None = None) -> ToolList:
-        return await self._call(Tools(session_id=session_id), ToolList)
+    async def tools(self, session_id: str | None = None) -> messages.ToolList:
+        return await self._call(messages.Tools(session_id=session_id), messages.ToolList)
 
-    async def compact(self, session_id: str | None = None) -> EpochBegun:
+    async def compact(self, session_id: str | None = None) -> messages.EpochBegun:
         """Older turns are shown in less detail from here on. Waits for the running turn."""
-        return await self._call(Compact(session_id=session_id), EpochBegun, waits=True)
+        return await self._call(
+            messages.Compact(session_id=session_id), messages.EpochBegun, waits=True
+        )
 
-    async def roll_back(self, to_seq: int) -> RolledBack:
-        """What came after that entry stands no longer; a fact is added, nothing erased."""
-        return await self._call(Rollback(to_seq=to_seq), RolledBack)
+    async def roll_back(
+        self, to_seq: int | None = None, *, turns: Sequence[str] = ()
+    ) -> messages.RolledBack:
+        """Takes back exactly those turns, or else what came after that entry. A fact is
+        appended, nothing is erased."""
+        request = messages.Rollback(to_seq=to_seq, turns=tuple(turns))
+        return await self._call(request, messages.RolledBack)
+
+    async def redo(self) -> messages.RolledBack:
+        """Brings back what was taken back last, if nothing was said since."""
+        return await self._call(messages.Rollback(redo=True), messages.RolledBack)
 
     async def approve(
         self, approval_id: str, *, allow: bool = True, remember: bool = False
-    ) -> ApprovalDecided:
-        """Answers an `ApprovalRequest`. What it gives is what holds: who was first
-        decided it. With `remember`, for all calls of that tool in the conversation."""
+    ) -> messages.ApprovalDecided:
+        """Answers an `ApprovalRequest`. The first answer counts; the reply says which it was.
+        With `remember`, it holds for all calls of that tool in the conversation."""
         decision: Literal["allow", "deny"] = "allow" if allow else "deny"
-        request = Approval(approval_id=approval_id, decision=decision, remember=remember)
-        return await self._call(request, ApprovalDecided)
+        request = messages.Approval(approval_id=approval_id, decision=decision, remember=remember)
+        return await self._call(request, messages.ApprovalDecided)
 
     # The server
 
-    async def models(self) -> ModelChoice:
-        return await self._call(ModelSwitch(), ModelChoice)
+    async def models(self) -> messages.ModelChoice:
+        return await self._call(messages.ModelSwitch(), messages.ModelChoice)
 
-    async def switch_model(self, model: str) -> ModelChoice:
-        return await self._call(ModelSwitch(model=model), ModelChoice)
+    async def switch_model(
+        self, model: str | None = None, *, role: str | None = None
+    ) -> messages.ModelChoice:
+        """The one of that name, or of that role, answers in this conversation from now on."""
+        return await self._call(messages.ModelSwitch(model=model, role=role), messages.ModelChoice)
 
-    async def status(self) -> Status:
-        return await self._call(StatusRequest(), Status)
+    async def status(self) -> messages.Status:
+        return await self._call(messages.StatusRequest(), messages.Status)
 
     async def ping(self) -> None:
-        await self._call(Ping(data=b"nplt"), Pong)
+        await self._call(messages.Ping(data=b"nplt"), messages.Pong)
 
     async def upload(
         self,
@@ -304,32 +375,108 @@ class Client:
         *,
         filename: str | None = None,
         content_type: str | None = None,
-    ) -> FileStored:
+    ) -> messages.FileStored:
         """`source`: a path, or the bytes themselves together with a `filename`."""
-        line = await self._switchboard.line(timeout=self._timeout)
-        return self._checked(
-            await upload(line, source, filename=filename, content_type=content_type), FileStored
+        reply = await self._runner.upload(source, filename=filename, content_type=content_type)
+        return _checked(reply, messages.FileStored)
+
+    async def _call(
+        self, request: messages.Request, expected: type[R], *, waits: bool = False
+    ) -> R:
+        timeout = None if waits else self._session.timeout
+        return _checked(await self._runner.request(request, timeout=timeout), expected)
+
+
+def _checked(reply: object, expected: type[R]) -> R:
+    if not isinstance(reply, expected):
+        raise ProtocolViolation(
+            f"the server answered with {type(reply).__name__} instead of {expected.__name__}"
         )
+    return reply
 
-    # What a turn asks of its client
 
-    async def send_prompt(self, prompt: Prompt, mailbox: Mailbox) -> Receipt:
-        return await ask_for_turn(self._switchboard, prompt, mailbox, timeout=self._timeout)
+def connect(
+    url: str = DEFAULT_URL,
+    *,
+    token: str | None = None,
+    session: str | None = None,
+    create: bool = False,
+    **fields: Unpack[ConnectionFields],
+) -> ClientContext:
+    """Without `token`, `NPLT_TOKEN` and `NPLT_TOKEN_FILE` are read.
 
-    async def read_again(self, receipt: Receipt) -> list[Event]:
-        line = await self._switchboard.line(timeout=self._timeout)
-        return await read_again(line, receipt, is_over=True, timeout=self._timeout)
+    `session`, or what stands in the url (`nplt://host:9999/my-notes`), is the conversation
+    to begin in, by its id or name; with `create` it is made if it is not there. Without, it
+    is a fresh one. A connection that is lost later is opened again.
+    """
+    address = parse_url(url)
+    reconnect = fields.get("reconnect", True)
+    patience = (Patience() if reconnect else None) if isinstance(reconnect, bool) else reconnect
+    client_name = fields.get("client_name", DEFAULT_CLIENT_NAME)
+    history = fields.get("history")
+    token = find_token(token, address=address)
+    wire_session = WireSession(
+        address,
+        messages.Hello(client=client_name, token=token, history=history),
+        patience=patience,
+        timeout=fields.get("timeout", DEFAULT_TIMEOUT_SECONDS),
+    )
+    return ClientContext(
+        address,
+        wire_session,
+        begin_in=session or address.session,
+        create=create,
+        on_connection=fields.get("on_connection"),
+    )
 
-    def unfollow(self, turn_id: str) -> None:
-        self._switchboard.listeners.unfollow(turn_id)
 
-    async def _call(self, request: Request, expected: type[R], *, waits: bool = False) -> R:
-        timeout = None if waits else self._timeout
-        return self._checked(await ask(self._switchboard, request, timeout=timeout), expected)
+class ClientContext:
+    """What `connect` gives: a task group with the connection's one task, and the client."""
 
-    def _checked(self, reply: object, expected: type[R]) -> R:
-        if not isinstance(reply, expected):
-            raise ProtocolViolation(
-                f"the server answered with {type(reply).__name__} instead of {expected.__name__}"
-            )
-        return reply
+    def __init__(
+        self,
+        address: Address,
+        session: WireSession,
+        *,
+        begin_in: str | None = None,
+        create: bool = False,
+        on_connection: Callable[[ConnectionState], object] | None = None,
+    ) -> None:
+        self._address = address
+        self._session = session
+        self._begin_in = begin_in
+        self._create = create
+        self._on_connection = on_connection
+        self._runner: SessionRunner | None = None
+        self._task_group: TaskGroup | None = None
+
+    async def __aenter__(self) -> Client:
+        runner = self._runner = SessionRunner(
+            self._session, self._address, on_connection=self._on_connection
+        )
+        self._task_group = await anyio.create_task_group().__aenter__()
+        try:
+            await runner.open(self._task_group)
+            client = Client(runner)
+            if self._begin_in is not None:
+                history = self._session.history
+                await client.switch(self._begin_in, create=self._create, history=history)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return client
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        assert self._runner is not None
+        assert self._task_group is not None
+        self._runner.close()
+        if isinstance(error, anyio.get_cancelled_exc_class()):
+            return await self._task_group.__aexit__(kind, error, trace)
+        # The task raises nothing, so other errors need not be put into a group.
+        await self._task_group.__aexit__(None, None, None)
+        return None

@@ -1,20 +1,19 @@
-"""What can go wrong for someone who uses nplt, as one tree.
+"""The errors of the client, as one tree.
 
     NpltError                   exit code
         ConfigurationError          3   an address, token or setting that can't be right
         AuthenticationFailed        4   the token is missing, wrong, or not enough
-        CannotConnect               5   nothing listens there, or it would not have us
-        ConnectionLost              5   it was there, and went away
+        CannotConnect               5   nothing listens there, or we were refused
+        ConnectionLost              5   the connection ended
         ProviderFailed              6   the model's provider refused or failed
         TimedOut                    7   no answer in the time that was allowed
-        ProtocolViolation           8   the other side does not speak the protocol
+        ProtocolViolation           8   the server does not follow the protocol
         LimitExceeded               9   too large, too many, too fast
         RequestRefused              2   understood, and refused: `code` says why
         MovedElsewhere              1   this client left the conversation of a running turn
         TurnInterrupted           130   the answer was cut short; `text` is what came
 
-Every class says who acts next. `WIRE_ERRORS` is the one map from the words of
-the wire to these classes; it is applied nowhere else.
+`WIRE_ERRORS` is the one map from error codes on the wire to these classes.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from nplt_protocol.events import ErrorReport
-    from nplt_protocol.json_values import JsonObject, JsonValue
+    from nplt_protocol.json_text import JsonObject, JsonValue
+    from nplt_protocol.messages import ErrorReport
 
 
 class NpltError(Exception):
-    """`code` and `field` are the server's own words, where it was the server that said no."""
+    """`code` and `field` come from the server, where the server refused."""
 
     exit_code: int = 1
 
@@ -60,7 +59,7 @@ class AuthenticationFailed(NpltError):
 class CannotConnect(NpltError):
     exit_code = 5
     nobody_listens = False
-    """Nothing is there at all (as opposed to something that would not have us)."""
+    """Nothing listens there (as opposed to something that refused us)."""
 
 
 class ConnectionLost(NpltError):
@@ -84,10 +83,10 @@ class LimitExceeded(NpltError):
 
 
 class RequestRefused(NpltError):
-    """What was asked can't be: no such conversation, two of that name, a name too long.
+    """The request can't be done: no such conversation, two of that name, a name too long.
 
-    That is the asker's to change, hence the exit code of a wrong usage; trouble
-    inside the server keeps the code of an internal error.
+    The caller has to change it, hence the exit code of a wrong usage; trouble inside the
+    server has the code of an internal error.
     """
 
     _SERVER_TROUBLE: ClassVar[frozenset[str]] = frozenset({"internal", "unavailable", "read_only"})
@@ -98,7 +97,7 @@ class RequestRefused(NpltError):
 
 
 class MovedElsewhere(NpltError):
-    """Events come for one conversation at a time: a turn left behind can't be followed."""
+    """Events come for one conversation at a time, so the turn can't be followed any more."""
 
 
 class TurnInterrupted(NpltError):
@@ -127,13 +126,13 @@ WIRE_ERRORS: dict[str, type[NpltError]] = {
     "read_only": RequestRefused,
     "internal": RequestRefused,
 }
-"""A word that is not here (a later server's) is a plain refusal."""
+"""Other codes, of a later server, are a plain refusal."""
 
 
 def error_from_report(report: ErrorReport) -> NpltError:
     kind = WIRE_ERRORS.get(report.code, RequestRefused)
     if type(report.code) is not str:
-        # Not read from the wire: our own end made this report of bytes it could not read.
+        # Not from the wire: made here, of bytes that could not be read.
         kind = ProtocolViolation
     return kind(
         report.message,
@@ -145,10 +144,10 @@ def error_from_report(report: ErrorReport) -> NpltError:
 
 
 def error_from_turn(error: JsonObject | None) -> NpltError:
-    """The `error` of a turn that failed. One that says nothing is the provider's failure."""
-    said = error or {}
-    code = said.get("code")
-    message = said.get("message")
+    """The `error` of a turn that failed; without a code it is the provider's failure."""
+    details = error or {}
+    code = details.get("code")
+    message = details.get("message")
     kind = WIRE_ERRORS.get(code, ProviderFailed) if isinstance(code, str) else ProviderFailed
     return kind(
         message if isinstance(message, str) and message else "the turn failed",

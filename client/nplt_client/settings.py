@@ -1,28 +1,31 @@
-"""Where the server is, and who we are to it.
+"""Finds the server's address and the token.
 
-An address comes from the command line, else from `NPLT_SERVER`, else from the
-person's own settings (`config_file`), else it is the default one on this
-machine, which is the only one for which a server may be started in the
-background (`Address.is_default`). A token comes from the caller, else
-`NPLT_TOKEN`, else the file that `NPLT_TOKEN_FILE` names, else, for the server
-of the person's own settings, the file named there.
-
-How long a lost server is looked for is in `NPLT_RECONNECT_SECONDS`.
-
-Pure but for reading those files: the environment is handed in.
+Order: the command line, then the environment (`NPLT_SERVER`, `NPLT_TOKEN`,
+`NPLT_TOKEN_FILE`), then `~/.config/nplt/client.toml`, then the server of this user that
+runs on this machine (`server.json`), then where its settings say that it would listen.
+The file's token belongs to the file's server and is never sent to another one. Without an
+address a server may be started (`Address.is_default`). How long a lost server is looked for
+is in `NPLT_RECONNECT_SECONDS`. Only reads; nothing here opens a connection. The short
+commands load this module, so `tomllib` and `pathlib` are imported only when there is a file
+to read.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from msgspec import MsgspecError, Struct, json
+from msgspec.structs import replace
 
 from nplt_client.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from nplt_client.config_file import ClientConfig
+    from pathlib import Path
+
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9999
@@ -30,13 +33,12 @@ DEFAULT_URL = f"nplt://{DEFAULT_HOST}:{DEFAULT_PORT}"
 DEFAULT_TIMEOUT_SECONDS = 30.0
 DEFAULT_CLIENT_NAME = "nplt-client/1"
 RECONNECT_SECONDS_MAX = 60.0
-"""For commands that nobody sits in front of."""
+"""For commands such as `nplt ask`."""
 SILENCE_SECONDS_MAX = 30.0
-"""A server that says nothing for so long is asked for a sign of life; twice that, it is gone."""
+"""A server that is silent for so long is sent a PING; after twice that it counts as gone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class Address(Struct, frozen=True, kw_only=True):
     host: str
     port: int
     tls: bool = False
@@ -83,10 +85,10 @@ def _is_name(session: str) -> bool:
     return not any(c in "/?#" for c in session)
 
 
-def _port(said: str, what: str) -> int:
-    if not (said.isascii() and said.isdecimal() and 1 <= int(said[:6]) <= 65_535):
-        raise ConfigurationError(f"{what} is a number from 1 to 65535, not {said!r}")
-    return int(said)
+def _port(text: str, what: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= 65_535):
+        raise ConfigurationError(f"{what} is a number from 1 to 65535, not {text!r}")
+    return int(text)
 
 
 def _unquoted(text: str) -> str:
@@ -105,38 +107,106 @@ def find_address(argument: str | None, environ: Mapping[str, str] = os.environ) 
             raise ConfigurationError(f"NPLT_SERVER: {error.message}") from None
     if (own := _own_settings(environ)) is not None and own.server:
         return parse_url(own.server)
+    if (running := find_server(environ)) is not None:
+        return running.address
+    return default_address(environ)
+
+
+def default_address(environ: Mapping[str, str] = os.environ) -> Address:
+    """Where a server of this user listens unless something else is there."""
     return replace(parse_url(DEFAULT_URL), port=_default_port(environ), is_default=True)
 
 
+def state_dir(environ: Mapping[str, str] = os.environ) -> str:
+    """Where the server says that it listens; logs and prompts are there too."""
+    if sys.platform != "linux":
+        from platformdirs import user_state_dir  # slow to load
+
+        return user_state_dir("nplt", appauthor=False)
+    folder = environ.get("XDG_STATE_HOME") or f"{environ.get('HOME') or '~'}/.local/state"
+    return f"{folder}/nplt"
+
+
+class RunningServer(Struct, frozen=True, kw_only=True):
+    """A server of this user, as it describes itself."""
+
+    pid: int
+    url: str
+    version: str = ""
+
+    @property
+    def address(self) -> Address:
+        return replace(parse_url(self.url), is_default=True)
+
+
+def find_server(environ: Mapping[str, str] = os.environ) -> RunningServer | None:
+    """A server holds a lock on its file as long as it lives."""
+    try:
+        descriptor = os.open(f"{state_dir(environ)}/server.json", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        try:
+            return json.decode(os.read(descriptor, 4_096), type=RunningServer)
+        except MsgspecError:
+            return None  # it is being written
+    finally:
+        os.close(descriptor)
+    return None  # left behind by a server that was killed
+
+
 def own_settings_path(environ: Mapping[str, str]) -> str:
+    return f"{_config_dir(environ)}/client.toml"
+
+
+def _config_dir(environ: Mapping[str, str]) -> str:
     folder = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME') or '~'}/.config"
-    return f"{folder}/nplt/client.toml"
+    return f"{folder}/nplt"
 
 
 def _own_settings(environ: Mapping[str, str]) -> ClientConfig | None:
     """Most people have no such file; then nothing is loaded to read it."""
     if not os.access(own_settings_path(environ), os.F_OK):
         return None
-    from nplt_client.config_file import sound_config
-
-    return sound_config(environ)
+    config = read_config(environ)
+    if config.mistakes:
+        raise ConfigurationError(config.mistakes[0])
+    return config
 
 
 def _default_port(environ: Mapping[str, str]) -> int:
-    """The server's own setting, so that both halves agree about an unnamed server."""
-    return _port(environ.get("NPLT_LISTEN__PORT") or str(DEFAULT_PORT), "NPLT_LISTEN__PORT")
+    """The server's own setting, so that client and server agree on the default address."""
+    if text := environ.get("NPLT_LISTEN__PORT"):
+        return _port(text, "NPLT_LISTEN__PORT")
+    path = f"{_config_dir(environ)}/server.yaml"
+    return _port_in(path) if os.access(path, os.R_OK) else DEFAULT_PORT
+
+
+def _port_in(path: str) -> int:
+    """The server itself says what is wrong with its settings."""
+    from pathlib import Path  # slow to load, as the next one
+
+    import yaml
+
+    try:
+        port = yaml.safe_load(Path(path).read_text(encoding="utf-8"))["listen"]["port"]
+    except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
+        return DEFAULT_PORT
+    return port if isinstance(port, int) and 1 <= port <= 65_535 else DEFAULT_PORT
 
 
 def find_reconnect_seconds(
     usual: float | None, environ: Mapping[str, str] = os.environ
 ) -> float | None:
     """How long a lost server is looked for. 0: not at all; None: for ever."""
-    said = environ.get("NPLT_RECONNECT_SECONDS")
-    if not said:
+    text = environ.get("NPLT_RECONNECT_SECONDS")
+    if not text:
         return usual
-    if not (said.isascii() and said.isdecimal()):
-        raise ConfigurationError(f"NPLT_RECONNECT_SECONDS is a whole number, not {said!r}")
-    return float(said)
+    if not (text.isascii() and text.isdecimal()):
+        raise ConfigurationError(f"NPLT_RECONNECT_SECONDS is a whole number, not {text!r}")
+    return float(text)
 
 
 def find_token(
@@ -149,10 +219,18 @@ def find_token(
         return token.strip()
     if path := environ.get("NPLT_TOKEN_FILE"):
         return _token_in(path, "NPLT_TOKEN_FILE")
-    own = None if address is None or address.is_default else _own_settings(environ)
+    if address is not None and address.is_default:
+        return _local_token(environ)
+    own = None if address is None else _own_settings(environ)
     if own and own.token_file and own.server and str(parse_url(own.server)) == str(address):
         return _token_in(own.token_file, f"{own.path}: token_file")
     return None
+
+
+def _local_token(environ: Mapping[str, str]) -> str | None:
+    """Made by the server on systems that can't tell whose a connection is."""
+    path = f"{state_dir(environ)}/token"
+    return _token_in(path, "the server's token") if os.access(path, os.F_OK) else None
 
 
 def _token_in(path: str, named_by: str) -> str:
@@ -165,3 +243,60 @@ def _token_in(path: str, named_by: str) -> str:
     if not token:
         raise ConfigurationError(f"{named_by}: {path} is empty")
     return token
+
+
+KNOWN = ("server", "token_file", "notify")
+NotifyBy: TypeAlias = Literal["bell", "osc9", "off"]
+NOTIFY_BY: tuple[NotifyBy, ...] = ("bell", "osc9", "off")
+"""How the full-screen chat says that an answer is done while another window has the focus."""
+
+
+def find_notify_by(environ: Mapping[str, str] = os.environ) -> NotifyBy:
+    own = _own_settings(environ)
+    return own.notify if own is not None else "bell"
+
+
+class ClientConfig(Struct, frozen=True, kw_only=True):
+    path: Path
+    exists: bool = False
+    server: str | None = None
+    token_file: str | None = None
+    notify: NotifyBy = "bell"
+    mistakes: tuple[str, ...] = ()
+
+
+def config_path(environ: Mapping[str, str] = os.environ) -> Path:
+    from pathlib import Path  # slow to load
+
+    return Path(own_settings_path(environ))
+
+
+def read_config(environ: Mapping[str, str] = os.environ) -> ClientConfig:
+    """The settings and every mistake in the file; raises nothing."""
+    path = config_path(environ)
+    if not path.exists():
+        return ClientConfig(path=path)
+    try:
+        import tomllib  # only where there is such a file
+
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        return ClientConfig(path=path, exists=True, mistakes=(f"{path}: {why}",))
+    texts = {name: values[name] for name in KNOWN if isinstance(values.get(name), str)}
+    if texts.get("notify", "bell") not in NOTIFY_BY:
+        del texts["notify"]
+    mistakes = tuple(_mistake(path, name) for name in values if name not in texts)
+    return ClientConfig(path=path, exists=True, mistakes=mistakes, **texts)
+
+
+def _mistake(path: Path, name: str) -> str:
+    if name == "notify":
+        return f"{path}: notify is one of {', '.join(map(repr, NOTIFY_BY))}"
+    if name in KNOWN:
+        return f"{path}: {name} is a text in quotation marks"
+    import difflib
+
+    near = difflib.get_close_matches(name, KNOWN, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; it knows {' and '.join(KNOWN)}"
+    return f"{path}: there is no setting {name!r}{hint}"

@@ -4,9 +4,8 @@
         print(client.ask_text("hello"))
         for event in client.ask("and then?"): ...
 
-The connection lives in an event loop in a thread of its own; each call here is
-handed over to it and waited for. A turn whose wait was interrupted by Ctrl+C
-can be cancelled, or iterated on from where it stood.
+The connection lives in an event loop in a thread of its own; each call is handed to it and
+waited for. A turn whose wait was interrupted by Ctrl+C can be cancelled, or read on.
 """
 
 from __future__ import annotations
@@ -14,44 +13,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from pathlib import Path
-from types import TracebackType
-from typing import TypeVar, Unpack
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from nplt_client import client as asynchronous
-from nplt_client.connecting import connect as connect_asynchronously
-from nplt_client.connection_states import ConnectionState
-from nplt_client.mailbox import EventFeed as AsyncEventFeed
-from nplt_client.patience import Patience
-from nplt_client.settings import DEFAULT_CLIENT_NAME, DEFAULT_TIMEOUT_SECONDS, DEFAULT_URL
+from nplt_client.client import Client as AsyncClient
+from nplt_client.client import ConnectionFields
+from nplt_client.client import connect as connect_asynchronously
+from nplt_client.settings import DEFAULT_URL
 from nplt_client.turn import PromptFields
 from nplt_client.turn import Turn as AsyncTurn
-from nplt_protocol.events import Event, TurnFinished
-from nplt_protocol.json_values import JsonObject
-from nplt_protocol.replies import (
-    ApprovalDecided,
-    Attached,
-    Cleared,
-    ContextAccount,
-    EpochBegun,
-    FileStored,
-    HistoryPage,
-    Imported,
-    ModelChoice,
-    Receipt,
-    RolledBack,
-    SearchHit,
-    SessionCreated,
-    SessionDeleted,
-    SessionRow,
-    Status,
-    ToolList,
-    UsageAccount,
-    Welcome,
-)
+from nplt_client.wire.reconnect_policy import ConnectionState
+from nplt_client.wire.transport import EventFeed as AsyncEventFeed
+from nplt_protocol import messages
+from nplt_protocol.json_text import JsonObject
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -60,21 +38,13 @@ def connect(
     url: str = DEFAULT_URL,
     *,
     token: str | None = None,
-    client_name: str = DEFAULT_CLIENT_NAME,
-    timeout: float = DEFAULT_TIMEOUT_SECONDS,
-    reconnect: bool | Patience = True,
-    on_connection: Callable[[ConnectionState], object] | None = None,
+    session: str | None = None,
+    create: bool = False,
+    **fields: Unpack[ConnectionFields],
 ) -> Iterator[Client]:
     """`on_connection` is called in the thread of the connection: it must not ask
     anything of the client, nor take long."""
-    opening = connect_asynchronously(
-        url,
-        token=token,
-        client_name=client_name,
-        timeout=timeout,
-        reconnect=reconnect,
-        on_connection=on_connection,
-    )
+    opening = connect_asynchronously(url, token=token, session=session, create=create, **fields)
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(opening) as client,
@@ -97,9 +67,9 @@ class _Pull:
     def __init__(self, portal: BlockingPortal, source: AsyncTurn | AsyncEventFeed) -> None:
         self._portal = portal
         self._source = source
-        self._asked: Future[Event | None] | None = None
+        self._asked: Future[messages.Event | None] | None = None
 
-    def next(self) -> Event:
+    def next(self) -> messages.Event:
         if self._asked is None:
             self._asked = self._portal.start_task_soon(self._one)
         event = self._asked.result()  # KeyboardInterrupt leaves it asked
@@ -108,7 +78,7 @@ class _Pull:
             raise StopIteration
         return event
 
-    async def _one(self) -> Event | None:
+    async def _one(self) -> messages.Event | None:
         # StopAsyncIteration can't travel through a future.
         return await anext(self._source, None)
 
@@ -129,18 +99,13 @@ class Turn:
         self._entering.result()  # KeyboardInterrupt leaves it under way: it is sent once
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __iter__(self) -> Turn:
         return self
 
-    def __next__(self) -> Event:
+    def __next__(self) -> messages.Event:
         return self.__enter__()._pull.next()
 
     def close(self) -> None:
@@ -153,11 +118,11 @@ class Turn:
         return self._turn.text
 
     @property
-    def receipt(self) -> Receipt:
+    def receipt(self) -> messages.Receipt:
         return self._turn.receipt
 
     @property
-    def finished(self) -> TurnFinished | None:
+    def finished(self) -> messages.TurnFinished | None:
         return self._turn.finished
 
     @property
@@ -184,25 +149,41 @@ class EventFeed:
     def __iter__(self) -> EventFeed:
         return self
 
-    def __next__(self) -> Event:
+    def __next__(self) -> messages.Event:
         return self._pull.next()
 
     def close(self) -> None:
         _call(self._portal, self._feed.aclose)
 
 
+def _blocking(
+    method: Callable[Concatenate[AsyncClient, P], Awaitable[T]],
+) -> Callable[Concatenate[Client, P], T]:
+    """The same method of `Client`: it waits for the result."""
+
+    @wraps(method)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return _call(self._portal, lambda: method(self._client, *args, **kwargs))
+
+    return call
+
+
 class Client:
-    def __init__(self, portal: BlockingPortal, client: asynchronous.Client) -> None:
+    def __init__(self, portal: BlockingPortal, client: AsyncClient) -> None:
         self._portal = portal
         self._client = client
 
     @property
-    def welcome(self) -> Welcome:
+    def welcome(self) -> messages.Welcome:
         return self._client.welcome
 
     @property
     def session_id(self) -> str:
         return self._client.session_id
+
+    @property
+    def model(self) -> str:
+        return self._client.model
 
     @property
     def connection(self) -> ConnectionState:
@@ -214,160 +195,57 @@ class Client:
     def ask(self, prompt: str, **fields: Unpack[PromptFields]) -> Turn:
         return Turn(self._portal, self._portal.call(lambda: self._client.ask(prompt, **fields)))
 
-    def ask_text(self, prompt: str, **fields: Unpack[PromptFields]) -> str:
-        return self._do(lambda: self._client.ask_text(prompt, **fields))
-
-    def cancel(self, turn_id: str | None = None) -> bool:
-        return self._do(lambda: self._client.cancel(turn_id))
-
-    def cancel_soon(self) -> None:
-        """The same without waiting for the answer: a signal's handler may call it."""
-        self._portal.start_task_soon(self._client.cancel)
-
     def events(self) -> EventFeed:
         return EventFeed(self._portal, self._portal.call(self._client.events))
 
     def started_here(self, turn_id: str | None) -> bool:
         return self._client.started_here(turn_id)
 
-    def history(
-        self,
-        limit: int = 20,
-        *,
-        before: int | None = None,
-        after: int | None = None,
-        around: int | None = None,
-        session_id: str | None = None,
-        roles: tuple[str, ...] | None = None,
-    ) -> HistoryPage:
-        return self._do(
-            lambda: self._client.history(
-                limit,
-                before=before,
-                after=after,
-                around=around,
-                session_id=session_id,
-                roles=roles,
-            )
-        )
+    def sessions(
+        self, query: str | None = None, *, trash: bool = False
+    ) -> list[messages.SessionRow]:
+        async def gather() -> list[messages.SessionRow]:
+            return [row async for row in self._client.sessions(query, trash=trash)]
 
-    def sessions(self, query: str | None = None) -> list[SessionRow]:
-        async def gather() -> list[SessionRow]:
-            return [row async for row in self._client.sessions(query)]
+        return _call(self._portal, gather)
 
-        return self._do(gather)
-
-    def switch(self, id_or_name: str) -> Attached:
-        return self._do(lambda: self._client.switch(id_or_name))
-
-    def new(
-        self, name: str | None = None, *, system: str | None = None, model: str | None = None
-    ) -> SessionCreated:
-        return self._do(lambda: self._client.new(name, system=system, model=model))
-
-    def attach(
-        self, session_id: str, *, after_seq: int | None = None, observer: bool = False
-    ) -> Attached:
-        return self._do(
-            lambda: self._client.attach(session_id, after_seq=after_seq, observer=observer)
-        )
-
-    def detach(self) -> None:
-        self._do(self._client.detach)
-
-    def rename(self, name: str, session_id: str | None = None) -> SessionRow:
-        return self._do(lambda: self._client.rename(name, session_id))
-
-    def update(
-        self,
-        session_id: str | None = None,
-        *,
-        system: str | None = None,
-        archived: bool | None = None,
-        pinned: bool | None = None,
-    ) -> SessionRow:
-        return self._do(
-            lambda: self._client.update(session_id, system=system, archived=archived, pinned=pinned)
-        )
-
-    def undelete(self, session_id: str) -> SessionRow:
-        return self._do(lambda: self._client.undelete(session_id))
-
-    def fork(
-        self, session_id: str | None = None, *, at_seq: int | None = None, name: str | None = None
-    ) -> SessionCreated:
-        return self._do(lambda: self._client.fork(session_id, at_seq=at_seq, name=name))
-
-    def search(self, query: str, limit: int = 20) -> list[SearchHit]:
-        async def gather() -> list[SearchHit]:
-            hits: list[SearchHit] = []
+    def search(self, query: str, limit: int = 20) -> list[messages.SearchHit]:
+        async def gather() -> list[messages.SearchHit]:
+            hits: list[messages.SearchHit] = []
             async for hit in self._client.search(query):
                 hits.append(hit)
                 if len(hits) >= limit:
                     break
             return hits
 
-        return self._do(gather)
+        return _call(self._portal, gather)
 
-    def redact(self, seq: int, session_id: str | None = None) -> int:
-        return self._do(lambda: self._client.redact(seq, session_id))
-
-    def import_document(self, source: str | Path | bytes | JsonObject) -> Imported:
-        return self._do(lambda: self._client.import_document(source))
-
-    def file_get(self, file_id: str, session_id: str | None = None) -> bytes:
-        return self._do(lambda: self._client.file_get(file_id, session_id))
-
-    def delete(self, session_id: str) -> SessionDeleted:
-        return self._do(lambda: self._client.delete(session_id))
-
-    def clear(self) -> Cleared:
-        return self._do(self._client.clear)
-
-    def context(
-        self, *, text: str | None = None, model: str | None = None, session_id: str | None = None
-    ) -> ContextAccount:
-        return self._do(lambda: self._client.context(text=text, model=model, session_id=session_id))
-
-    def usage(self, session_id: str | None = None) -> UsageAccount:
-        return self._do(lambda: self._client.usage(session_id))
-
-    def tools(self, session_id: str | None = None) -> ToolList:
-        return self._do(lambda: self._client.tools(session_id))
-
-    def compact(self, session_id: str | None = None) -> EpochBegun:
-        return self._do(lambda: self._client.compact(session_id))
-
-    def roll_back(self, to_seq: int) -> RolledBack:
-        return self._do(lambda: self._client.roll_back(to_seq))
-
-    def approve(
-        self, approval_id: str, *, allow: bool = True, remember: bool = False
-    ) -> ApprovalDecided:
-        return self._do(lambda: self._client.approve(approval_id, allow=allow, remember=remember))
-
-    def models(self) -> ModelChoice:
-        return self._do(self._client.models)
-
-    def switch_model(self, model: str) -> ModelChoice:
-        return self._do(lambda: self._client.switch_model(model))
-
-    def status(self) -> Status:
-        return self._do(self._client.status)
-
-    def ping(self) -> None:
-        self._do(self._client.ping)
-
-    def upload(
-        self,
-        source: str | Path | bytes,
-        *,
-        filename: str | None = None,
-        content_type: str | None = None,
-    ) -> FileStored:
-        return self._do(
-            lambda: self._client.upload(source, filename=filename, content_type=content_type)
-        )
-
-    def _do(self, work: Callable[[], Awaitable[T]]) -> T:
-        return _call(self._portal, work)
+    ask_text = _blocking(AsyncClient.ask_text)
+    cancel = _blocking(AsyncClient.cancel)
+    history = _blocking(AsyncClient.history)
+    message_text = _blocking(AsyncClient.message_text)
+    switch = _blocking(AsyncClient.switch)
+    new = _blocking(AsyncClient.new)
+    attach = _blocking(AsyncClient.attach)
+    detach = _blocking(AsyncClient.detach)
+    rename = _blocking(AsyncClient.rename)
+    update = _blocking(AsyncClient.update)
+    undelete = _blocking(AsyncClient.undelete)
+    fork = _blocking(AsyncClient.fork)
+    redact = _blocking(AsyncClient.redact)
+    import_document = _blocking(AsyncClient.import_document)
+    file_get = _blocking(AsyncClient.file_get)
+    delete = _blocking(AsyncClient.delete)
+    clear = _blocking(AsyncClient.clear)
+    context = _blocking(AsyncClient.context)
+    usage = _blocking(AsyncClient.usage)
+    tools = _blocking(AsyncClient.tools)
+    compact = _blocking(AsyncClient.compact)
+    roll_back = _blocking(AsyncClient.roll_back)
+    redo = _blocking(AsyncClient.redo)
+    approve = _blocking(AsyncClient.approve)
+    models = _blocking(AsyncClient.models)
+    switch_model = _blocking(AsyncClient.switch_model)
+    status = _blocking(AsyncClient.status)
+    ping = _blocking(AsyncClient.ping)
+    upload = _blocking(AsyncClient.upload)

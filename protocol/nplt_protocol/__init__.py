@@ -1,24 +1,29 @@
-"""NPLT on the wire: what may be said between a client and a server.
+"""NPLT: the protocol between clients and servers, without I/O.
 
-Values for requests, replies and events; bytes to frames, frames to messages,
-messages to values, and back; two connections without I/O. The one door to
-I/O, `nplt_protocol.stream`, is imported by those who need it: an event loop
-takes longer to load than all the rest. The normative text is
-`protocol/SPEC.md`. Nothing here knows providers, storage, users or what a
-conversation is.
+Import from here, from `messages` (the requests, replies and events) and from
+`stream` (a connection on asyncio). `stream` is not imported here: an event
+loop takes longer to load than everything else. The other modules may move.
+The normative text is `protocol/SPEC.md`. Providers, storage and users are not
+known in this package.
 """
 
+from nplt_protocol import messages
 from nplt_protocol.client_connection import ClientConnection
 from nplt_protocol.codec import (
+    HEARTBEAT,
+    REPLY_CODES,
     REPLY_TYPES,
-    ReplyForm,
     decode_event,
+    decode_plain_request,
     decode_reply,
     decode_request,
     encode_error,
     encode_event,
+    encode_plain_request,
     encode_reply,
     encode_request,
+    from_object,
+    to_object,
 )
 from nplt_protocol.codes import (
     MORE,
@@ -48,17 +53,22 @@ from nplt_protocol.errors import (
     RemoteProtocolError,
     RequestError,
 )
-from nplt_protocol.fragments import FragmentJoiner, encode_message
-from nplt_protocol.frames import HEADER, Frame, FrameDecoder, encode_frame
-from nplt_protocol.json_text import dump_json, load_json
-from nplt_protocol.json_values import JsonObject, JsonValue
+from nplt_protocol.frames import (
+    HEADER,
+    BrokenMessage,
+    FragmentJoiner,
+    Frame,
+    FrameDecoder,
+    Joined,
+    encode_frame,
+    encode_message,
+)
+from nplt_protocol.json_text import JsonObject, JsonValue, dump_json, load_json
 from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX, WireLimits
-from nplt_protocol.plain import HEARTBEAT, decode_plain_request, encode_plain_request
 from nplt_protocol.server_connection import ServerConnection
-from nplt_protocol.shapes import read, write
 
 PROTOCOL_VERSION = 3
-SPEC_VERSION = "3.0"
+SPEC_VERSION = "3.1"
 
 __all__ = [
     "FRAME_PAYLOAD_BYTES_MAX",
@@ -68,9 +78,11 @@ __all__ = [
     "PLAIN_ANSWERS",
     "PLAIN_REQUESTS",
     "PROTOCOL_VERSION",
+    "REPLY_CODES",
     "REPLY_TYPES",
     "RETRYABLE",
     "SPEC_VERSION",
+    "BrokenMessage",
     "ClientConnection",
     "ConnectionRefused",
     "Dialect",
@@ -81,6 +93,7 @@ __all__ = [
     "Frame",
     "FrameDecoder",
     "Heard",
+    "Joined",
     "JsonObject",
     "JsonValue",
     "LocalProtocolError",
@@ -88,7 +101,6 @@ __all__ = [
     "ProtocolError",
     "Received",
     "RemoteProtocolError",
-    "ReplyForm",
     "ReplyReceived",
     "RequestError",
     "RequestReceived",
@@ -110,7 +122,8 @@ __all__ = [
     "encode_plain_request",
     "encode_reply",
     "encode_request",
+    "from_object",
     "load_json",
-    "read",
-    "write",
+    "messages",
+    "to_object",
 ]

@@ -1,113 +1,134 @@
-"""Messages: the payload of a whole message to a value, and a value to bytes.
+"""Messages to bytes, and the payload of a whole message back to a value.
 
-Requests of the structured dialect, replies, events and errors; the plain
-dialect's requests are in `plain`. Reading is strict for requests (the sender
-is told which field is wrong) and lenient for what a server sends, which may
-be newer than this code. Writing too long a message is this side's mistake and
-is refused: cutting it is for those who know what may be cut.
+Requests are read strictly: what is wrong is said in a sentence that names the
+field. What a server sends may be newer than this code: unknown fields, events
+and words are taken. Encoding a message that is longer than the limit is a bug
+of this side (LocalProtocolError); cutting it is for callers who know what may
+be cut. Which request a reply answers, and in which order messages come, is
+not known here; the connections know.
+
+An ErrorReport and a SessionEvent keep in `details` all the keys that they do
+not name. On the wire these stand beside their fields.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar, get_args
 
-from nplt_protocol import replies as say
-from nplt_protocol.codes import ErrorCode, MessageType
+import msgspec
+
+from nplt_protocol import messages
+from nplt_protocol.codes import PLAIN_REQUESTS, ErrorCode, MessageType
 from nplt_protocol.errors import LocalProtocolError, RequestError
-from nplt_protocol.events import EVENT_TYPES, ErrorReport, Event
-from nplt_protocol.fragments import encode_message
-from nplt_protocol.json_text import decode_text, dump_json, load_json
-from nplt_protocol.json_values import JsonObject
+from nplt_protocol.frames import encode_frame, encode_message
+from nplt_protocol.json_text import JsonObject, decode_text, dump_json, load_json
 from nplt_protocol.limits import WireLimits
-from nplt_protocol.replies import Reply
-from nplt_protocol.requests import REQUEST_TYPES, FileData, Hello, Ping, Prompt, Request
-from nplt_protocol.rules import check_rules
-from nplt_protocol.shapes import read, write
+from nplt_protocol.messages import (
+    EVENT_TYPES,
+    NOT_BLANK,
+    REQUEST_TYPES,
+    ClientNote,
+    ErrorReport,
+    Event,
+    FileData,
+    HistoryRequest,
+    Import,
+    Message,
+    ModelSwitch,
+    Ping,
+    Prompt,
+    Reply,
+    Request,
+    SessionEvent,
+    SessionUpdate,
+)
+
+M = TypeVar("M", bound=Message)
 
 MESSAGE_BYTES_MAX = WireLimits().message_bytes_max
+METADATA_BYTES_MAX = 2_048
 
 FROM_SERVER = WireLimits(json_depth_max=128, json_keys_max=1_000_000)
 """For reading replies and events: a long page has more keys than any request."""
 
+_DIGITS_MAX = 9
 
-class ReplyForm(NamedTuple):
-    code: MessageType
-    shape: type[Reply] | None
-    """None: a JSON object whose fields are not fixed here."""
+HEARTBEAT = b"HEARTBEAT"
+"""The plain dialect's sign of life, a text that is never answered."""
 
 
-REPLY_TYPES: dict[MessageType, ReplyForm] = {
-    MessageType.CHAT_TEXT: ReplyForm(MessageType.PROMPT, say.Receipt),
-    MessageType.HELLO: ReplyForm(MessageType.HELLO, say.Welcome),
-    MessageType.PING: ReplyForm(MessageType.PONG, say.Pong),
-    MessageType.CANCEL: ReplyForm(MessageType.CANCEL, say.Cancelled),
-    MessageType.PROMPT: ReplyForm(MessageType.PROMPT, say.Receipt),
-    MessageType.ATTACH: ReplyForm(MessageType.ATTACH, say.Attached),
-    MessageType.DETACH: ReplyForm(MessageType.DETACH, say.Detached),
-    MessageType.FILE_METADATA: ReplyForm(MessageType.FILE_METADATA, say.FileStored),
-    MessageType.MODEL_SWITCH: ReplyForm(MessageType.MODEL_SWITCH, say.ModelChoice),
+REPLY_TYPES: dict[MessageType, type[Reply]] = {
+    MessageType.CHAT_TEXT: messages.Receipt,
+    MessageType.HELLO: messages.Welcome,
+    MessageType.PING: messages.Pong,
+    MessageType.CANCEL: messages.Cancelled,
+    MessageType.PROMPT: messages.Receipt,
+    MessageType.ATTACH: messages.Attached,
+    MessageType.DETACH: messages.Detached,
+    MessageType.FILE_METADATA: messages.FileStored,
+    MessageType.MODEL_SWITCH: messages.ModelChoice,
     # A request with `seq` is answered by a MessageRange instead.
-    MessageType.HISTORY_REQUEST: ReplyForm(MessageType.HISTORY_REQUEST, say.HistoryPage),
-    MessageType.CLEAR_REQUEST: ReplyForm(MessageType.CLEAR_REQUEST, say.Cleared),
-    MessageType.SESSION_LIST: ReplyForm(MessageType.SESSION_LIST, say.SessionRows),
-    MessageType.SESSION_SWITCH: ReplyForm(MessageType.SESSION_SWITCH, say.Attached),
-    MessageType.SESSION_NEW: ReplyForm(MessageType.SESSION_NEW, say.SessionCreated),
-    MessageType.SESSION_DELETE: ReplyForm(MessageType.SESSION_DELETE, say.SessionDeleted),
-    MessageType.SESSION_UPDATE: ReplyForm(MessageType.SESSION_UPDATE, say.SessionRow),
-    MessageType.SESSION_FORK: ReplyForm(MessageType.SESSION_FORK, say.SessionCreated),
-    MessageType.SEARCH: ReplyForm(MessageType.SEARCH, say.SearchHits),
-    MessageType.CONTEXT_REQUEST: ReplyForm(MessageType.CONTEXT_REQUEST, say.ContextAccount),
-    MessageType.APPROVAL: ReplyForm(MessageType.APPROVAL, say.ApprovalDecided),
-    MessageType.STATUS: ReplyForm(MessageType.STATUS, say.Status),
-    MessageType.COMPACT: ReplyForm(MessageType.COMPACT, say.EpochBegun),
-    MessageType.TOOLS: ReplyForm(MessageType.TOOLS, say.ToolList),
-    MessageType.USAGE: ReplyForm(MessageType.USAGE, say.UsageAccount),
-    MessageType.FILE_GET: ReplyForm(MessageType.FILE_GET, say.FilePiece),
-    MessageType.IMPORT: ReplyForm(MessageType.IMPORT, say.Imported),
-    MessageType.ROLLBACK: ReplyForm(MessageType.ROLLBACK, say.RolledBack),
-    MessageType.REDACT: ReplyForm(MessageType.REDACT, say.Redacted),
+    MessageType.HISTORY_REQUEST: messages.HistoryPage,
+    MessageType.CLEAR_REQUEST: messages.Cleared,
+    MessageType.SESSION_LIST: messages.SessionRows,
+    MessageType.SESSION_SWITCH: messages.Attached,
+    MessageType.SESSION_NEW: messages.SessionCreated,
+    MessageType.SESSION_DELETE: messages.SessionDeleted,
+    MessageType.SESSION_UPDATE: messages.SessionRow,
+    MessageType.SESSION_FORK: messages.SessionCreated,
+    MessageType.SEARCH: messages.SearchHits,
+    MessageType.CONTEXT_REQUEST: messages.ContextAccount,
+    MessageType.APPROVAL: messages.ApprovalDecided,
+    MessageType.STATUS: messages.Status,
+    MessageType.COMPACT: messages.EpochBegun,
+    MessageType.TOOLS: messages.ToolList,
+    MessageType.USAGE: messages.UsageAccount,
+    MessageType.FILE_GET: messages.FilePiece,
+    MessageType.IMPORT: messages.Imported,
+    MessageType.ROLLBACK: messages.RolledBack,
+    MessageType.REDACT: messages.Redacted,
 }
 
-MESSAGE_TYPES: dict[int, MessageType] = {int(code): code for code in MessageType}
-"""An enum call costs a microsecond; a dict doesn't."""
+REPLY_CODES = {
+    MessageType.CHAT_TEXT: MessageType.PROMPT,
+    MessageType.PING: MessageType.PONG,
+}
+"""A reply has the type of its request, except for these."""
 
+MESSAGE_TYPES: dict[int, MessageType] = {int(code): code for code in MessageType}
+"""A look-up costs a tenth of a call of the enum."""
+
+_JSON_REQUESTS: dict[int, type[Request]] = {
+    int(code): shape
+    for code, shape in REQUEST_TYPES.items()
+    if shape not in (Ping, FileData, ClientNote)
+}
+_EVENTS: dict[int, type[Event]] = {int(code): shape for code, shape in EVENT_TYPES.items()}
 _CODES_OF_REQUESTS = {shape: code for code, shape in REQUEST_TYPES.items()}
 _CODES_OF_EVENTS = {shape: code for code, shape in EVENT_TYPES.items()}
 
 
-def decode_request(type: int, payload: bytes, limits: WireLimits) -> Request:  # noqa: A002
-    """A request of the structured dialect."""
-    if type == MessageType.FILE_DATA:
-        return FileData(data=payload)
-    if len(payload) > limits.message_bytes_max:
-        raise too_large(limits)
-    match type:
-        case MessageType.PING:
-            return Ping(data=payload)
-        case MessageType.CHAT_TEXT:
-            return checked(Prompt(text=decode_text(payload)))
-        case MessageType.CLIENT_NOTE:
-            raise unsupported(type)
-    shape = REQUEST_TYPES.get(cast(MessageType, type))
-    if shape is None:
-        raise unsupported(type)
-    return checked(read(shape, load_json(payload, limits)))
+# Encoding.
 
 
 def encode_request(
     request: Request, seq: int, *, message_bytes_max: int = MESSAGE_BYTES_MAX
 ) -> bytes:
+    return _encode(_CODES_OF_REQUESTS[type(request)], seq, _request(request), message_bytes_max)
+
+
+def encode_plain_request(request: Request, seq: int) -> bytes:
+    if isinstance(request, Prompt):
+        text = request.text.encode()
+        if text == HEARTBEAT or not text.strip():
+            raise LocalProtocolError("this text has another meaning in the plain dialect")
+        return encode_frame(MessageType.CHAT_TEXT, seq, text)
     code = _CODES_OF_REQUESTS[type(request)]
-    if isinstance(request, Ping | FileData):
-        payload = request.data
-    else:
-        # A field that says what its absence says is left out; but a client says
-        # what it speaks, for one day there will be more.
-        said = write(request, leave_out_defaults=True)
-        if isinstance(request, Hello):
-            said = {"versions": list(request.versions), **said}
-        payload = dump_json(said) if said else b""
-    return _encode(code, seq, payload, message_bytes_max)
+    if code not in PLAIN_REQUESTS:
+        raise LocalProtocolError(f"the plain dialect has no {type(request).__name__}")
+    return encode_frame(code, seq, _request(request))
 
 
 def encode_reply(
@@ -117,17 +138,12 @@ def encode_reply(
     *,
     message_bytes_max: int = MESSAGE_BYTES_MAX,
 ) -> bytes:
-    """`type` is the request's; the reply's own follows from `REPLY_TYPES`."""
-    form = REPLY_TYPES.get(type)
-    if isinstance(reply, say.Pong | say.FilePiece):
-        payload = reply.data
-    else:
-        payload = dump_json(reply if isinstance(reply, dict) else write(reply))
-    return _encode(form.code if form else type, seq, payload, message_bytes_max)
+    """`type` is the request's; the reply's own follows from `REPLY_CODES`."""
+    return _encode(REPLY_CODES.get(type, type), seq, _payload(reply), message_bytes_max)
 
 
 def encode_event(event: Event, *, message_bytes_max: int = MESSAGE_BYTES_MAX) -> bytes:
-    return _encode(_CODES_OF_EVENTS[type(event)], 0, dump_json(write(event)), message_bytes_max)
+    return _encode(_CODES_OF_EVENTS[type(event)], 0, _payload(event), message_bytes_max)
 
 
 def encode_error(seq: int, error: RequestError, session_id: str | None = None) -> bytes:
@@ -140,57 +156,7 @@ def encode_error(seq: int, error: RequestError, session_id: str | None = None) -
         session_id=session_id,
         details=dict(error.details) or None,
     )
-    return _encode(MessageType.ERROR, seq, dump_json(write(report)), MESSAGE_BYTES_MAX)
-
-
-def decode_reply(
-    request_type: MessageType,
-    type: int,  # noqa: A002
-    payload: bytes,
-) -> Reply | JsonObject | ErrorReport:
-    form = REPLY_TYPES[request_type]
-    if type == MessageType.ERROR:
-        return read(ErrorReport, load_json(payload, FROM_SERVER), lenient=True)
-    if type != form.code:
-        raise RequestError(
-            ErrorCode.MALFORMED,
-            f"A reply of type 0x{type:02X} can't answer {request_type.name}.",
-        )
-    if form.shape is say.Pong:
-        return say.Pong(data=payload)
-    if form.shape is say.FilePiece:
-        return say.FilePiece(data=payload)
-    data = load_json(payload, FROM_SERVER)
-    if form.shape is None:
-        return data
-    if form.shape is say.HistoryPage and "page" not in data:
-        return read(say.MessageRange, data, lenient=True)
-    return read(form.shape, data, lenient=True)
-
-
-def decode_event(type: int, payload: bytes) -> Event | None:  # noqa: A002
-    """None for an event this code doesn't know: a newer server may send some."""
-    shape = EVENT_TYPES.get(cast(MessageType, type))
-    if shape is None:
-        return None
-    return read(shape, load_json(payload, FROM_SERVER), lenient=True)
-
-
-def checked(request: Request) -> Request:
-    check_rules(request)
-    return request
-
-
-def unsupported(type: int) -> RequestError:  # noqa: A002
-    code = MESSAGE_TYPES.get(type)
-    name = f"0x{type:02X}" + (f" ({code.name})" if code is not None else "")
-    return RequestError(ErrorCode.UNSUPPORTED, f"Message type {name} is not a request here.")
-
-
-def too_large(limits: WireLimits) -> RequestError:
-    return RequestError(
-        ErrorCode.TOO_LARGE, f"A message holds at most {limits.message_bytes_max:,} bytes."
-    )
+    return _encode(MessageType.ERROR, seq, _payload(report), MESSAGE_BYTES_MAX)
 
 
 def _encode(code: MessageType, seq: int, payload: bytes, message_bytes_max: int) -> bytes:
@@ -199,3 +165,240 @@ def _encode(code: MessageType, seq: int, payload: bytes, message_bytes_max: int)
             f"{code.name} of {len(payload):,} bytes: a message holds at most {message_bytes_max:,}"
         )
     return encode_message(code, seq, payload)
+
+
+def _request(request: Request) -> bytes:
+    """A request without fields has no payload."""
+    payload = _payload(request)
+    return b"" if payload == b"{}" else payload
+
+
+def _payload(message: Message | JsonObject) -> bytes:
+    return _ENCODERS.get(type(message), dump_json)(message)
+
+
+def _raw(message: Ping | FileData | messages.Pong | messages.FilePiece) -> bytes:
+    return message.data
+
+
+def _details_beside(message: ErrorReport | SessionEvent) -> bytes:
+    fields: JsonObject = msgspec.to_builtins(message)
+    fields.pop("details", None)
+    for name, value in (message.details or {}).items():
+        fields.setdefault(name, value)  # a detail never takes the place of a field
+    return dump_json(fields)
+
+
+_ENCODERS: dict[type, Callable[[Any], bytes]] = {
+    Ping: _raw,
+    FileData: _raw,
+    messages.Pong: _raw,
+    messages.FilePiece: _raw,
+    ErrorReport: _details_beside,
+    SessionEvent: _details_beside,
+}
+"""The messages that are not just their fields as JSON."""
+
+
+# Decoding.
+
+
+def decode_request(type: int, payload: bytes, limits: WireLimits) -> Request:  # noqa: A002
+    """A request of the structured dialect."""
+    if type == MessageType.FILE_DATA:
+        return FileData(data=payload)
+    _check_size(payload, limits)
+    shape = _JSON_REQUESTS.get(type)
+    if shape is not None:
+        return _read_request(shape, load_json(payload, limits))
+    match type:
+        case MessageType.CHAT_TEXT:
+            return from_object(Prompt, {"text": decode_text(payload)})
+        case MessageType.PING:
+            return Ping(data=payload)
+        case _:
+            raise _unsupported(type)
+
+
+def decode_plain_request(type: int, payload: bytes, limits: WireLimits) -> Request:  # noqa: A002
+    """A request of version 2, as the same value as a structured one. `/model NAME` as a
+    prompt, or CLIENT_NOTE with a model, is a model switch; a HISTORY_REQUEST that is just a
+    number says how many messages."""
+    if type not in PLAIN_REQUESTS:
+        raise _unsupported(type)
+    if type == MessageType.FILE_DATA:
+        return FileData(data=payload)
+    _check_size(payload, limits)
+    if type == MessageType.CHAT_TEXT:
+        text = decode_text(payload)
+        command = re.fullmatch(r"\s*/model\s+(\S+)\s*", text)
+        if command:
+            return from_object(ModelSwitch, {"model": command[1]})
+        return from_object(Prompt, {"text": text})
+    if type == MessageType.HISTORY_REQUEST and (count := _bare_number(payload)) is not None:
+        return _read_request(HistoryRequest, {"limit": count})
+    data = load_json(payload, limits)
+    if type == MessageType.CLIENT_NOTE:
+        shape = ClientNote if data.get("model") is None else ModelSwitch
+        return _read_request(shape, data)
+    return _read_request(_JSON_REQUESTS[type], data)
+
+
+def _bare_number(payload: bytes) -> int | None:
+    digits = payload.strip()
+    return int(digits) if digits.isdigit() and len(digits) <= _DIGITS_MAX else None
+
+
+def decode_reply(
+    request_type: MessageType,
+    type: int,  # noqa: A002
+    payload: bytes,
+) -> Reply | ErrorReport:
+    shape = REPLY_TYPES[request_type]
+    if type == MessageType.ERROR:
+        return from_object(ErrorReport, load_json(payload, FROM_SERVER))
+    if type != REPLY_CODES.get(request_type, request_type):
+        raise RequestError(
+            ErrorCode.MALFORMED,
+            f"A reply of type 0x{type:02X} can't answer {request_type.name}.",
+        )
+    if shape is messages.Pong:
+        return messages.Pong(data=payload)
+    if shape is messages.FilePiece:
+        return messages.FilePiece(data=payload)
+    data = load_json(payload, FROM_SERVER)
+    if shape is messages.HistoryPage and "page" not in data:
+        return from_object(messages.MessageRange, data)
+    return from_object(shape, data)
+
+
+def decode_event(type: int, payload: bytes) -> Event | None:  # noqa: A002
+    """None for an event this code doesn't know: a newer server may send some."""
+    shape = _EVENTS.get(type)
+    if shape is None:
+        return None
+    return from_object(shape, load_json(payload, FROM_SERVER))
+
+
+def _unsupported(type: int) -> RequestError:  # noqa: A002
+    code = MESSAGE_TYPES.get(type)
+    name = f"0x{type:02X}" + (f" ({code.name})" if code is not None else "")
+    return RequestError(ErrorCode.UNSUPPORTED, f"Message type {name} is not a request here.")
+
+
+def _check_size(payload: bytes, limits: WireLimits) -> None:
+    if len(payload) > limits.message_bytes_max:
+        raise RequestError(
+            ErrorCode.TOO_LARGE, f"A message holds at most {limits.message_bytes_max:,} bytes."
+        )
+
+
+# Messages from and to JSON objects.
+
+
+def from_object(cls: type[M], data: JsonObject) -> M:
+    """Raises RequestError (`malformed`), which names the field."""
+    if cls is SessionEvent or cls is ErrorReport:
+        data = _details_apart(cls, data)
+    if None in data.values():
+        data = {name: value for name, value in data.items() if value is not None}
+    try:
+        return msgspec.convert(data, cls)
+    except msgspec.ValidationError as error:
+        raise _refusal(cls, str(error)) from None
+
+
+def to_object(message: Message) -> JsonObject:
+    """What the message's JSON holds."""
+    value: JsonObject = msgspec.json.decode(_payload(message))
+    return value
+
+
+def _details_apart(cls: type[Message], data: JsonObject) -> JsonObject:
+    known = cls.__struct_fields__
+    fields = {name: value for name, value in data.items() if name in known and name != "details"}
+    if len(fields) < len(data):
+        fields["details"] = {name: data[name] for name in data if name not in fields}
+    return fields
+
+
+def _read_request(cls: type[Request], data: JsonObject) -> Request:
+    request = from_object(cls, data)
+    check = _CHECKS.get(cls)
+    if check is not None:
+        check(request)
+    return request
+
+
+def _check_prompt(prompt: Prompt) -> None:
+    if prompt.metadata and len(dump_json(prompt.metadata)) > METADATA_BYTES_MAX:
+        raise _misfit("metadata", f"is larger than {METADATA_BYTES_MAX:,} bytes as JSON")
+
+
+def _check_update(update: SessionUpdate) -> None:
+    if update.deleted:
+        raise _misfit("deleted", "can only be taken back (false); SESSION_DELETE deletes")
+
+
+def _one_at_most(*names: str) -> Callable[[Request], None]:
+    def check(request: Request) -> None:
+        given = [name for name in names if getattr(request, name) is not None]
+        if len(given) > 1:
+            raise _misfit(given[1], f"can't be combined with `{given[0]}`")
+
+    return check
+
+
+_CHECKS: dict[type[Request], Callable[[Any], None]] = {
+    Prompt: _check_prompt,
+    HistoryRequest: _one_at_most("before", "after", "around"),
+    Import: _one_at_most("file_id", "document"),
+    SessionUpdate: _check_update,
+}
+"""The limits that the types of a request's fields can't express."""
+
+
+# msgspec's complaints in the words of this protocol: which field, and what it must be.
+# Patterns are compiled when something is refused, not when a command starts.
+
+_WHERE = r"(?P<what>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?"
+_MISSING = r"Object missing required field `(\w+)`"
+_WRONG_TYPE = r"Expected `(.+?)(?: \| null)?`, got `(\w+)`"
+_TOO_SMALL = r"Expected `(?:int|float)` >= (\d+).*"
+_TOO_LONG = r"Expected `str` of length <= (\d+)"
+_TYPES = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number with a fraction",
+    "int | float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
+_COMPLAINTS = {
+    f"Expected `int` <= {messages.INT64_MAX}": "is too large a number",
+    f"Expected `str` matching regex {NOT_BLANK!r}": "must not be blank",
+}
+
+
+def _refusal(cls: type[Message], complaint: str) -> RequestError:
+    found = re.fullmatch(_WHERE, complaint, re.DOTALL)
+    what, path = (found["what"], found["path"] or "") if found else (complaint, "")
+    path = re.sub(r"\[[^]]*\]", "", path)
+    if missing := re.fullmatch(_MISSING, what):
+        return _misfit(f"{path}.{missing[1]}".lstrip("."), "is needed")
+    if wrong := re.fullmatch(_WRONG_TYPE, what):
+        wanted, got = (_TYPES.get(word, word) for word in wrong.groups())
+        return _misfit(path, f"must be {wanted}, not {got}")
+    if small := re.fullmatch(_TOO_SMALL, what):
+        return _misfit(path, f"must be at least {small[1]}")
+    if long := re.fullmatch(_TOO_LONG, what):
+        return _misfit(path, f"has more than {int(long[1]):,} characters")
+    if what.startswith("Invalid enum value"):
+        words = next(get_args(f.type) for f in msgspec.structs.fields(cls) if f.name == path)
+        return _misfit(path, "must be " + " or ".join(f'"{word}"' for word in words))
+    return _misfit(path, _COMPLAINTS.get(what, f"is refused: {what}"))
+
+
+def _misfit(path: str, complaint: str) -> RequestError:
+    return RequestError(ErrorCode.MALFORMED, f"`{path}` {complaint}.", field=path)

@@ -1,7 +1,7 @@
-"""The one-byte message types and the words errors are named by.
+"""The one-byte message types and the words of error codes.
 
-Codes are forever: other people's programs are written against them. A code is
-never given a second meaning; what is retired stays here with its name.
+Other people's programs are written against these codes. A code never gets a
+second meaning; a retired one stays here with its name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import IntEnum, StrEnum
 
 
 class MessageType(IntEnum):
-    # Asked by clients, answered by the server.
+    # Requests and their replies.
     CHAT_TEXT = 0x01
     HELLO = 0x02
     ERROR = 0x03
@@ -39,7 +39,7 @@ class MessageType(IntEnum):
     APPROVAL = 0x1D
     STATUS = 0x1E
 
-    # Pushed by the server.
+    # Events.
     TURN_STARTED = 0x20
     TEXT_DELTA = 0x21
     TOOL_STARTED = 0x23
@@ -49,7 +49,7 @@ class MessageType(IntEnum):
     APPROVAL_REQUEST = 0x27
     ENTRY = 0x28
 
-    # Asked by clients, answered by the server.
+    # Requests and their replies.
     COMPACT = 0x30
     TOOLS = 0x31
     USAGE = 0x32
@@ -77,7 +77,7 @@ PLAIN_REQUESTS = frozenset(
         MessageType.CLIENT_NOTE,
     }
 )
-"""All that a version 2 client ever sends."""
+"""All that a version 2 client sends."""
 
 PLAIN_ANSWERS = frozenset(
     {MessageType.CHAT_TEXT, MessageType.AGENT_THOUGHT, MessageType.DOWNLOAD_OFFER}

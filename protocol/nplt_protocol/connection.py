@@ -1,64 +1,55 @@
-"""Connections without I/O: states, transitions, and what is heard.
-
-Theory of operation
-===================
+"""Connections without I/O: the states, the transitions, and what is received.
 
 A connection is two state machines that never touch a socket. Bytes go in at
-`receive_data`, which gives back values that say what was heard; `send_…`
-gives back bytes that say it; `data_to_send` gives the answers nobody needs to
-think about (a PONG). Whoever owns the connection moves the bytes, and owns the
-clock. So every rule of the wire can be tested by joining a client to a server
-in memory, byte by byte.
+`receive_data`, which returns values that say what was received. `send_…`
+returns bytes. `data_to_send` returns the answers that need no decision (a
+PONG). The owner of a connection moves the bytes and has the clock, so that
+every rule of the wire can be tested by joining a client to a server in memory,
+byte by byte.
 
-The server begins UNDECIDED: one port, two dialects, and only the client's
-first frame tells which. The server may greet with a text before that, for a
-text is what both dialects understand. The first byte is enough to turn away
-strangers: it is HELLO, or a code that plain clients send, or it is somebody
-else's protocol (`GET /`, `POST /`), whose "frame" might never be complete. A
-TLS hello happens to look like a plain SESSION_NEW, so that one frame is looked
-at more closely.
+The server begins UNDECIDED: one port has two dialects, and the client's first
+frame tells which. Before that the server may greet with a text, which both
+dialects understand. The first byte is enough to refuse other protocols: it is
+HELLO, or a code that plain clients send, or something like `GET /`, whose
+"frame" might never be complete. A TLS hello looks like a plain SESSION_NEW, so
+that one frame is looked at more closely.
 
-After HELLO the server is AWAITING_WELCOME: requests may follow without
-waiting, they are heard and kept in order, but nothing but an error or a late
-greeting can be said until WELCOME, since a client drops what comes before it.
-A HELLO that was answered by an error may be followed by another. WELCOME makes
-the connection STRUCTURED. A first plain frame makes it PLAIN at once. Neither
-dialect ever turns into the other.
+After HELLO the server is AWAITING_WELCOME. Requests may follow without
+waiting; they are received in order. Until WELCOME only an error or a greeting
+can be sent, since a client drops everything else. A HELLO that was answered by
+an error may be followed by another. WELCOME makes the connection STRUCTURED. A
+first plain frame makes it PLAIN at once. Neither dialect turns into the other.
 
-Three things can be wrong with what is heard. One message is bad: it is
-RequestRefused, the owner says so, the connection lives. The bytes can't be
-framed, or come from a stranger: ConnectionRefused, and the connection is deaf
-from then on; the owner may still say last words and closes. And the owner may
-ask for something that can't be said now: LocalProtocolError, and no bytes.
+Three things can go wrong. One message is bad: RequestRefused; the owner sends
+an error, and the connection lives on. The bytes can't be framed, or belong to
+another protocol: ConnectionRefused; nothing is received any more, the owner
+may still send the reason, and closes. The owner sends something that can't be
+sent in this state: LocalProtocolError, and no bytes.
 
-A request in the structured dialect carries a number of the client's choice.
-The connection remembers the numbers still unanswered, so that none is used
-twice at a time and none is answered twice. A PING stands outside: it is
-answered here, at once, and its number is not looked at. So does FILE_DATA,
-which carries the number of the upload it belongs to. Events carry no number;
-they are encoded once for everyone, outside the connection.
+A request of the structured dialect carries a number of the client's choice.
+The connection keeps the numbers of unanswered requests, so that none is used
+twice at a time and none is answered twice. A PING is answered here, at once,
+whatever its number. FILE_DATA carries the number of its upload. Events carry
+no number; they are encoded once for all clients, outside the connection.
 
-The client begins NEW (or PLAIN, if it was told so). HELLO makes it
-AWAITING_WELCOME: texts are kept as the greeting, errors are heard, all else is
-dropped. WELCOME makes it STRUCTURED.
+The client begins NEW (or PLAIN, if it was made so). HELLO makes it
+AWAITING_WELCOME: texts are kept as the greeting, errors are received, all else
+is dropped. WELCOME makes it STRUCTURED.
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
+
+from msgspec import Struct
 
 from nplt_protocol.codes import MessageType
 from nplt_protocol.errors import RequestError
-from nplt_protocol.events import ErrorReport, Event
-from nplt_protocol.json_values import JsonObject
-from nplt_protocol.replies import Reply
-from nplt_protocol.requests import Request
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from nplt_protocol.values import dataclass
+from nplt_protocol.frames import FragmentJoiner, FrameDecoder
+from nplt_protocol.json_text import JsonObject
+from nplt_protocol.limits import WireLimits
+from nplt_protocol.messages import ErrorReport, Event, Reply, Request
 
 
 class Dialect(Enum):
@@ -75,7 +66,7 @@ class State(Enum):
     CLOSED = auto()
 
 
-class Cue(Enum):
+class Trigger(Enum):
     """What makes a connection change its state."""
 
     HELLO = auto()
@@ -84,83 +75,109 @@ class Cue(Enum):
     CLOSE = auto()
 
 
-SERVER_TRANSITIONS: dict[State, dict[Cue, State]] = {
+TRANSITIONS: dict[State, dict[Trigger, State]] = {
+    State.NEW: {Trigger.HELLO: State.AWAITING_WELCOME, Trigger.CLOSE: State.CLOSED},
     State.UNDECIDED: {
-        Cue.HELLO: State.AWAITING_WELCOME,
-        Cue.PLAIN_FRAME: State.PLAIN,
-        Cue.CLOSE: State.CLOSED,
+        Trigger.HELLO: State.AWAITING_WELCOME,
+        Trigger.PLAIN_FRAME: State.PLAIN,
+        Trigger.CLOSE: State.CLOSED,
     },
-    State.AWAITING_WELCOME: {Cue.WELCOME: State.STRUCTURED, Cue.CLOSE: State.CLOSED},
-    State.PLAIN: {Cue.CLOSE: State.CLOSED},
-    State.STRUCTURED: {Cue.CLOSE: State.CLOSED},
-    State.CLOSED: {Cue.CLOSE: State.CLOSED},
+    State.AWAITING_WELCOME: {Trigger.WELCOME: State.STRUCTURED, Trigger.CLOSE: State.CLOSED},
+    State.PLAIN: {Trigger.CLOSE: State.CLOSED},
+    State.STRUCTURED: {Trigger.CLOSE: State.CLOSED},
+    State.CLOSED: {Trigger.CLOSE: State.CLOSED},
 }
-
-CLIENT_TRANSITIONS: dict[State, dict[Cue, State]] = {
-    State.NEW: {Cue.HELLO: State.AWAITING_WELCOME, Cue.CLOSE: State.CLOSED},
-    State.AWAITING_WELCOME: {Cue.WELCOME: State.STRUCTURED, Cue.CLOSE: State.CLOSED},
-    State.PLAIN: {Cue.CLOSE: State.CLOSED},
-    State.STRUCTURED: {Cue.CLOSE: State.CLOSED},
-    State.CLOSED: {Cue.CLOSE: State.CLOSED},
-}
+"""A client begins NEW or PLAIN, a server UNDECIDED."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestReceived:
+class Connection:
+    """What the two ends have in common."""
+
+    __slots__ = ("_answers", "_decoder", "_input_ended", "_joiner", "_limits", "state")
+
+    def __init__(self, state: State, limits: WireLimits) -> None:
+        self.state = state
+        self._limits = limits
+        self._decoder = FrameDecoder(limits.frame_bytes_max)
+        self._joiner = FragmentJoiner(limits.message_bytes_max)
+        self._answers: list[bytes] = []
+        self._input_ended = False
+
+    @property
+    def has_partial(self) -> bool:
+        """A message was begun and not finished."""
+        return self._decoder.has_partial or self._joiner.is_open
+
+    def data_to_send(self) -> bytes:
+        """The answers that need no decision of the owner: PONGs."""
+        if not self._answers:
+            return b""
+        answers = b"".join(self._answers)
+        self._answers.clear()
+        return answers
+
+    def close(self) -> None:
+        self._end_input()
+        self._answers.clear()
+        self._change(Trigger.CLOSE)
+
+    def _end_input(self) -> None:
+        self._input_ended = True
+        self._joiner.reset()
+        self._decoder = FrameDecoder()
+
+    def _change(self, trigger: Trigger) -> None:
+        self.state = TRANSITIONS[self.state][trigger]
+
+
+class RequestReceived(Struct, frozen=True, kw_only=True):
     type: MessageType
     seq: int
     request: Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestRefused:
-    """One bad message; say so (`send_error` with this seq) and go on."""
+class RequestRefused(Struct, frozen=True, kw_only=True):
+    """One bad message. Answer it (`send_error` with this seq) and go on."""
 
     type: int
     seq: int
     error: RequestError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionRefused:
-    """Nothing more will be heard; say the reason and close."""
+class ConnectionRefused(Struct, frozen=True, kw_only=True):
+    """Nothing more will be received. Send the reason and close."""
 
     reason: str
 
 
 Received: TypeAlias = RequestReceived | RequestRefused | ConnectionRefused
-"""What a server hears."""
+"""What a server receives."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplyReceived:
+class ReplyReceived(Struct, frozen=True, kw_only=True):
     seq: int
     request_type: MessageType
     reply: Reply | JsonObject
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorReceived:
-    """The answer to the request with this seq is no."""
+class ErrorReceived(Struct, frozen=True, kw_only=True):
+    """The request with this seq was refused or has failed."""
 
     seq: int
     report: ErrorReport
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventReceived:
+class EventReceived(Struct, frozen=True, kw_only=True):
     event: Event
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextReceived:
+class TextReceived(Struct, frozen=True, kw_only=True):
     """Plain, or a greeting before WELCOME. In plain an empty one ends a chat."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThoughtReceived:
+class ThoughtReceived(Struct, frozen=True, kw_only=True):
     payload: JsonObject
 
 
@@ -172,4 +189,4 @@ Heard: TypeAlias = (
     | ThoughtReceived
     | ConnectionRefused
 )
-"""What a client hears."""
+"""What a client receives."""

@@ -1,21 +1,24 @@
-"""What can go wrong on the wire.
+"""The errors of the wire.
 
     ProtocolError
         LocalProtocolError      we broke the rules: a bug on this side, nothing was sent
         RemoteProtocolError     the bytes of the other side can't be framed any more: close
         RequestError            one message is refused; the connection lives on
 
-`RequestError` is also how a server says no to a request it understood: the
-code says who acts next, the message is a sentence for a person, `field` names
-the culprit in the payload.
+A server also raises `RequestError` for a request that it understood and
+refuses: the code says who acts next, the message is a sentence for a person,
+`field` names the field of the payload.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from nplt_protocol.codes import RETRYABLE, ErrorCode
-from nplt_protocol.json_values import JsonValue
+
+if TYPE_CHECKING:
+    from nplt_protocol.json_text import JsonValue
 
 
 class ProtocolError(Exception):
@@ -48,7 +51,7 @@ class RequestError(ProtocolError):
         self.details = details or {}
 
     def forget_origin(self) -> None:
-        """A refusal may wait its turn; the frames and payloads it came from need not."""
+        """Drops the traceback, whose frames would keep the payload in memory."""
         self.__traceback__ = None
         self.__context__ = None
 

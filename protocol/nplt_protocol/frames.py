@@ -1,20 +1,24 @@
-"""Frames: the five-byte header, and bytes back into frames.
+"""Frames and fragments: bytes to frames, frames to whole messages, and back.
 
-A frame is the unit of the wire: a type, a number, and up to 65,535 bytes of
-payload. The decoder walks its input by offset and copies each payload once;
-an unfinished frame waits in a growing buffer, so that bytes that trickle in
-one by one cost the same as bytes that come at once. It never holds more than
-one unfinished frame. What a payload means is not known here.
+A frame has a five-byte header (type, seq, length) and up to 65,535 bytes of
+payload. A longer message travels as consecutive frames of one type and one
+seq, all but the last full and with the MORE bit. Nothing may come between
+them. The decoder copies each payload once and holds at most one unfinished
+frame; the joiner holds at most one unfinished message. What a payload means
+is not known here.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from nplt_protocol.errors import LocalProtocolError, RemoteProtocolError
+import msgspec
+from msgspec import Struct
+
+from nplt_protocol.codes import MORE, ErrorCode, MessageType
+from nplt_protocol.errors import LocalProtocolError, RemoteProtocolError, RequestError
 from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX
-from nplt_protocol.transcript import describe_frame
 
 HEADER = struct.Struct(">BHH")
 """type, seq, length of the payload; big-endian."""
@@ -42,11 +46,11 @@ def encode_frame(type: int, seq: int, payload: bytes = b"") -> bytes:  # noqa: A
 
 
 class FrameDecoder:
-    """Bytes in, frames out.
+    """Bytes to frames.
 
-    A header that announces more than `frame_bytes_max` sets `error`: the
-    frames before it are still returned, everything after it is dropped, for
-    nobody can tell where the next frame begins.
+    A header that announces more than `frame_bytes_max` sets `error`: the frames
+    before it are still returned, and everything after it is dropped, since the
+    beginning of the next frame is unknown.
     """
 
     __slots__ = ("_buffer", "_needed", "error", "frame_bytes_max", "has_partial")
@@ -75,8 +79,8 @@ class FrameDecoder:
         return self._walk(data)
 
     def _walk(self, data: bytes) -> list[Frame]:
-        # The hot loop of the whole server: locals only, and `tuple.__new__`
-        # because calling `Frame` costs half as much again.
+        # The hot loop of the server: locals only, and `tuple.__new__`, since a call of
+        # `Frame` costs half as much again.
         frames: list[Frame] = []
         append, unpack, new = frames.append, HEADER.unpack_from, tuple.__new__
         offset, end, limit = 0, len(data), self.frame_bytes_max
@@ -98,3 +102,160 @@ class FrameDecoder:
             self._buffer += data[offset:]
             self._needed, self.has_partial = needed, True
         return frames
+
+
+def encode_message(type: int, seq: int, payload: bytes) -> bytes:  # noqa: A002
+    size = len(payload)
+    if size <= FRAME_PAYLOAD_BYTES_MAX:
+        return HEADER.pack(type, seq, size) + payload
+    parts: list[bytes] = []
+    last = (size - 1) // FRAME_PAYLOAD_BYTES_MAX * FRAME_PAYLOAD_BYTES_MAX
+    for offset in range(0, last, FRAME_PAYLOAD_BYTES_MAX):
+        parts.append(HEADER.pack(type | MORE, seq, FRAME_PAYLOAD_BYTES_MAX))
+        parts.append(payload[offset : offset + FRAME_PAYLOAD_BYTES_MAX])
+    parts.append(encode_frame(type, seq, payload[last:]))
+    return b"".join(parts)
+
+
+class BrokenMessage(Struct, frozen=True, kw_only=True):
+    """A message that will never be whole, and why."""
+
+    type: int
+    seq: int
+    error: RequestError
+
+
+Joined: TypeAlias = Frame | BrokenMessage
+"""A whole message is a frame without the MORE bit, of any length."""
+
+
+class FragmentJoiner:
+    """Frames to whole messages. A frame between the fragments of another message breaks
+    that one, which is reported, and is handled as usual. A message that is refused is
+    reported once; the rest of its frames is dropped."""
+
+    __slots__ = ("_key", "_parts", "_size", "is_open", "message_bytes_max")
+
+    def __init__(self, message_bytes_max: int) -> None:
+        self.message_bytes_max = message_bytes_max
+        self.is_open = False
+        """Between the first and the last frame of a message. Asked per frame: no property."""
+        self._key: tuple[int, int] | None = None
+        self._parts: list[bytes] | None = None
+        self._size = 0
+
+    def receive_frame(self, frame: Frame) -> list[Joined]:
+        joined: list[Joined] = []
+        code, seq, more = frame.type & ~MORE, frame.seq, bool(frame.type & MORE)
+        if self._key is not None and self._key != (code, seq):
+            joined.extend(self._interrupted())
+        if code == MessageType.FILE_DATA:
+            # Each piece of a file is a message of its own; the MORE bit is ignored.
+            joined.append(Frame(code, seq, frame.payload))
+        elif more:
+            joined.extend(self._add_part(code, seq, frame.payload))
+        elif self._key is None:
+            joined.append(frame)
+        else:
+            joined.extend(self._finish(code, seq, frame.payload))
+        return joined
+
+    def _add_part(self, code: int, seq: int, payload: bytes) -> list[Joined]:
+        if self._key is None:
+            self._key, self._parts, self._size, self.is_open = (code, seq), [], 0, True
+        if self._parts is None:
+            return []
+        if code == MessageType.HELLO:
+            return self._refuse(ErrorCode.MALFORMED, "HELLO is never fragmented.")
+        if len(payload) != FRAME_PAYLOAD_BYTES_MAX:
+            return self._refuse(
+                ErrorCode.MALFORMED,
+                f"A frame that is not the last of its message holds {FRAME_PAYLOAD_BYTES_MAX:,} "
+                f"bytes, not {len(payload):,}.",
+            )
+        return self._keep(payload)
+
+    def _keep(self, payload: bytes) -> list[Joined]:
+        assert self._parts is not None
+        self._size += len(payload)
+        if self._size > self.message_bytes_max:
+            return self._refuse(
+                ErrorCode.TOO_LARGE, f"A message holds at most {self.message_bytes_max:,} bytes."
+            )
+        self._parts.append(payload)
+        return []
+
+    def _finish(self, code: int, seq: int, payload: bytes) -> list[Joined]:
+        refused = [] if self._parts is None else self._keep(payload)
+        parts = self._parts
+        self.reset()
+        if parts is None or refused:
+            return refused
+        return [Frame(code, seq, b"".join(parts))]
+
+    def _refuse(self, code: ErrorCode, sentence: str) -> list[Joined]:
+        """From here on the message's frames are dropped, up to its last."""
+        assert self._key is not None
+        self._parts = None
+        type_, seq = self._key
+        return [BrokenMessage(type=type_, seq=seq, error=RequestError(code, sentence))]
+
+    def _interrupted(self) -> list[Joined]:
+        already_refused = self._parts is None
+        broken = self._refuse(
+            ErrorCode.MALFORMED, "Another frame came between the fragments of this message."
+        )
+        self.reset()
+        return [] if already_refused else broken
+
+    def reset(self) -> None:
+        self._key, self._parts, self._size, self.is_open = None, None, 0, False
+
+
+# A frame as one line of text. It is safe to print: control and escape characters are
+# escaped, and the token of a HELLO is left out.
+
+PREVIEW_CHARS_MAX = 80
+_NAMES = {int(code): code.name for code in MessageType}
+_HEX_BYTES_MAX = 24
+
+
+def describe_frame(type_code: int, seq: int, payload: bytes) -> str:
+    """`PROMPT #7 {"text":"hello"} [16 bytes]`; `+` after the name: more follows."""
+    code = type_code & ~MORE
+    name = _NAMES.get(code, f"0x{code:02X}") + ("+" if type_code & MORE else "")
+    preview = _without_token(payload) if code == MessageType.HELLO else _preview(payload)
+    size = f"[{len(payload)} byte{'' if len(payload) == 1 else 's'}]"
+    return " ".join(part for part in (name, f"#{seq}", preview, size) if part)
+
+
+def _without_token(payload: bytes) -> str:
+    try:
+        greeting = msgspec.json.decode(payload or b"{}")
+    except (ValueError, RecursionError):
+        return "(not JSON)" if payload else ""
+    if not isinstance(greeting, dict):
+        return "(not an object)"
+    if "token" in greeting:
+        greeting["token"] = "…"
+    return _preview(msgspec.json.encode(greeting)) if payload else ""
+
+
+def _preview(payload: bytes) -> str:
+    # A character takes at most four bytes: no need to decode a whole upload.
+    head = payload[: 4 * (PREVIEW_CHARS_MAX + 1)]
+    try:
+        text = head.decode()
+    except UnicodeDecodeError as error:
+        cut_by_us = len(head) < len(payload) and error.start > len(head) - 4
+        if not cut_by_us:
+            return payload[:_HEX_BYTES_MAX].hex(" ") + (
+                " …" if len(payload) > _HEX_BYTES_MAX else ""
+            )
+        text = head[: error.start].decode()
+    shown = "".join(map(_printable, text[:PREVIEW_CHARS_MAX]))
+    return shown + ("…" if len(text) > PREVIEW_CHARS_MAX else "")
+
+
+def _printable(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape").decode()

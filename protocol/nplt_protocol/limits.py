@@ -1,21 +1,14 @@
-"""What a connection will put up with. Units and bounds stand last in each name."""
+"""The limits of a connection. Units and bounds stand last in each name."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from dataclasses import dataclass
-else:
-    from nplt_protocol.values import dataclass
-
+from msgspec import Struct
 
 FRAME_PAYLOAD_BYTES_MAX = 65_535
-"""The length field has 16 bits. Not configurable: it is the protocol."""
+"""The length field has 16 bits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WireLimits:
+class WireLimits(Struct, frozen=True, kw_only=True):
     frame_bytes_max: int = FRAME_PAYLOAD_BYTES_MAX
     message_bytes_max: int = 1024 * 1024
     json_depth_max: int = 32

@@ -1,40 +1,45 @@
-"""The server's end of a connection: bytes to requests, answers to bytes.
+"""The server's end of a connection: bytes to requests, replies to bytes.
 
-The rules are told in `connection`. Nothing here waits, knows the time or
-touches a socket. Runs of PINGs are the hot path: in the structured dialect
-they are answered without a value per frame.
+`connection` describes the states and the rules. Nothing here waits, reads a
+clock or a socket. PINGs of the structured dialect are answered here, a run of
+them without a value per frame.
 """
 
 from __future__ import annotations
 
-from collections.abc import Set
-
 from nplt_protocol.codec import (
+    HEARTBEAT,
     MESSAGE_TYPES,
+    decode_plain_request,
     decode_request,
     encode_error,
     encode_reply,
 )
 from nplt_protocol.codes import MORE, PLAIN_REQUESTS, ErrorCode, MessageType
 from nplt_protocol.connection import (
-    SERVER_TRANSITIONS,
+    Connection,
     ConnectionRefused,
-    Cue,
     Dialect,
     Received,
     RequestReceived,
     RequestRefused,
     State,
+    Trigger,
 )
 from nplt_protocol.errors import LocalProtocolError, RequestError
-from nplt_protocol.fragments import BrokenMessage, FragmentJoiner, encode_message
-from nplt_protocol.frames import HEADER, Frame, FrameDecoder, encode_frame
-from nplt_protocol.json_text import dump_json
-from nplt_protocol.json_values import JsonObject
+from nplt_protocol.frames import (
+    HEADER,
+    HEADER_BYTES,
+    BrokenMessage,
+    Frame,
+    encode_frame,
+    encode_message,
+)
+from nplt_protocol.json_text import JsonObject, dump_json
 from nplt_protocol.limits import WireLimits
-from nplt_protocol.pings import PING, PONG, pongs_for
-from nplt_protocol.plain import HEARTBEAT, decode_plain_request
-from nplt_protocol.replies import Reply, Welcome
+from nplt_protocol.messages import Reply, Welcome
+
+HELLO, PING, PONG = int(MessageType.HELLO), int(MessageType.PING), int(MessageType.PONG)
 
 _FIRST_BYTES = frozenset({MessageType.HELLO, *PLAIN_REQUESTS})
 _DIALECTS = {
@@ -43,42 +48,28 @@ _DIALECTS = {
     State.PLAIN: Dialect.PLAIN,
 }
 _OUTSIDE_NUMBERING = frozenset({MessageType.PING, MessageType.FILE_DATA})
-_MAY_SAY_TEXT = frozenset({State.UNDECIDED, State.AWAITING_WELCOME, State.PLAIN})
+# Tuples: members of an enum are compared faster than hashed.
+_MAY_SEND_TEXT = (State.UNDECIDED, State.AWAITING_WELCOME, State.PLAIN)
+_MAY_SEND_ERROR = (State.STRUCTURED, State.AWAITING_WELCOME)
 
 NOT_OUR_PROTOCOL = "This port speaks NPLT, and what came is something else."
 NOT_TLS = "This port speaks NPLT without TLS, and what came is a TLS hello."
 HELLO_IN_PIECES = "HELLO is never fragmented."
 
 
-class ServerConnection:
-    __slots__ = (
-        "_answers",
-        "_deaf",
-        "_decoder",
-        "_hello_seq",
-        "_joiner",
-        "_limits",
-        "_text_seq",
-        "_unanswered",
-        "dialect",
-        "state",
-    )
+class ServerConnection(Connection):
+    __slots__ = ("_hello_seq", "_text_seq", "_unanswered", "dialect")
 
     def __init__(self, limits: WireLimits = WireLimits()) -> None:  # noqa: B008 (frozen)
-        self.state = State.UNDECIDED
+        super().__init__(State.UNDECIDED, limits)
         self.dialect: Dialect | None = None
-        self._limits = limits
-        self._decoder = FrameDecoder(limits.frame_bytes_max)
-        self._joiner = FragmentJoiner(limits.message_bytes_max)
-        self._answers: list[bytes] = []
         self._unanswered: set[int] = set()
         self._hello_seq: int | None = None
         self._text_seq = 0
-        self._deaf = False
 
     @property
     def frame_bytes_max(self) -> int:
-        """May be raised once the client has shown its token."""
+        """May be raised when the client has shown its token."""
         return self._decoder.frame_bytes_max
 
     @frame_bytes_max.setter
@@ -86,28 +77,23 @@ class ServerConnection:
         self._decoder.frame_bytes_max = value
 
     @property
-    def has_partial(self) -> bool:
-        """A message was begun and not finished."""
-        return self._decoder.has_partial or self._joiner.is_open
-
-    @property
     def unanswered(self) -> int:
         return len(self._unanswered)
 
-    # -- hearing ---------------------------------------------------------------
+    # Receiving.
 
     def receive_data(self, data: bytes) -> list[Received]:
-        if self._deaf or not data:
+        if self._input_ended or not data:
             return []
         if self.state is State.STRUCTURED:
             if data[0] == PING and not self.has_partial:
-                pongs = pongs_for(data, self.frame_bytes_max)
+                pongs = _pongs_for(data, self.frame_bytes_max)
                 self._answers.append(pongs)
                 if len(pongs) == len(data):
                     return []
                 data = data[len(pongs) :]
         elif self.state is State.UNDECIDED:
-            refusal = self._turn_away(data)
+            refusal = self._check_first_byte(data)
             if refusal is not None:
                 return [self._refuse_connection(refusal)]
         frames = self._decoder.receive_data(data)
@@ -116,42 +102,34 @@ class ServerConnection:
             if refusal is not None:
                 return [self._refuse_connection(refusal)]
         if self.state is State.PLAIN:
-            received = self._hear_plain(frames)
+            received = self._receive_plain(frames)
         else:
-            received = self._hear_structured(frames)
+            received = self._receive_structured(frames)
         if self._decoder.error is not None:
             received.append(
                 self._refuse_connection(f"The bytes can't be framed: {self._decoder.error}.")
             )
         return received
 
-    def data_to_send(self) -> bytes:
-        """Answers nobody needs to think about."""
-        if not self._answers:
-            return b""
-        answers = b"".join(self._answers)
-        self._answers.clear()
-        return answers
-
-    def _turn_away(self, data: bytes) -> str | None:
-        # The very first byte decides: a stranger's "frame" may never be complete.
+    def _check_first_byte(self, data: bytes) -> str | None:
+        # The first byte decides: a frame of another protocol may never be complete.
         if self._decoder.pending_bytes or data[0] in _FIRST_BYTES:
             return None
         return HELLO_IN_PIECES if data[0] == MessageType.HELLO | MORE else NOT_OUR_PROTOCOL
 
     def _decide(self, first: Frame) -> str | None:
         if first.type == MessageType.HELLO:
-            self._change(Cue.HELLO)
+            self._change(Trigger.HELLO)
             return None
         # A TLS record has our layout by accident: type 0x16, version 3.x where
         # the seq is, the same length field, and a payload that begins with 1.
         is_tls = first.type == 0x16 and first.seq >> 8 == 3 and first.payload[:1] == b"\x01"
         if is_tls:
             return NOT_TLS
-        self._change(Cue.PLAIN_FRAME)
+        self._change(Trigger.PLAIN_FRAME)
         return None
 
-    def _hear_plain(self, frames: list[Frame]) -> list[Received]:
+    def _receive_plain(self, frames: list[Frame]) -> list[Received]:
         received: list[Received] = []
         for type_, seq, payload in frames:
             if type_ == MessageType.CHAT_TEXT and payload == HEARTBEAT:
@@ -167,41 +145,36 @@ class ServerConnection:
                 )
         return received
 
-    def _hear_structured(self, frames: list[Frame]) -> list[Received]:
+    def _receive_structured(self, frames: list[Frame]) -> list[Received]:
         received: list[Received] = []
         answers_pings = self.state is State.STRUCTURED
         for frame in frames:
             type_, seq, payload = frame
             if type_ & MORE or self._joiner.is_open:
-                self._hear_fragment(frame, received)
+                self._receive_fragment(frame, received)
             elif type_ == PING and answers_pings:
                 self._answers.append(HEADER.pack(PONG, seq, len(payload)) + payload)
             else:
-                self._hear_message(frame, received)
+                self._receive_message(frame, received)
         return received
 
-    def _hear_fragment(self, frame: Frame, received: list[Received]) -> None:
+    def _receive_fragment(self, frame: Frame, received: list[Received]) -> None:
         for joined in self._joiner.receive_frame(frame):
             match joined:
                 case Frame():
-                    self._hear_message(joined, received)
+                    self._receive_message(joined, received)
                 case BrokenMessage(type=type_, seq=seq, error=error):
                     answer_to = seq if self._claim(seq) else 0
                     received.append(RequestRefused(type=type_, seq=answer_to, error=error))
 
-    def _hear_message(self, message: Frame, received: list[Received]) -> None:
+    def _receive_message(self, message: Frame, received: list[Received]) -> None:
         type_, seq, payload = message
         if type_ == PONG:
             return
         if type_ == PING and self.state is State.STRUCTURED:
             self._answers.append(encode_message(PONG, seq, payload))
             return
-        if type_ == MessageType.HELLO:
-            refused = self._claim_hello(seq)
-        elif type_ in _OUTSIDE_NUMBERING or self._claim(seq):
-            refused = None
-        else:
-            refused = RequestRefused(type=type_, seq=0, error=_bad_number(seq))
+        refused = self._claim_hello(seq) if type_ == HELLO else self._claim_request(type_, seq)
         if refused is not None:
             received.append(refused)
             return
@@ -214,17 +187,22 @@ class ServerConnection:
             received.append(RequestReceived(type=MESSAGE_TYPES[type_], seq=seq, request=request))
 
     def _claim(self, seq: int) -> bool:
-        """From now on the number is unanswered; False if it can't be used now."""
+        """Marks the number as unanswered; False if it can't be used now."""
         if seq == 0 or seq in self._unanswered:
             return False
         self._unanswered.add(seq)
         return True
 
+    def _claim_request(self, type_: int, seq: int) -> RequestRefused | None:
+        if type_ in _OUTSIDE_NUMBERING or self._claim(seq):
+            return None
+        return RequestRefused(type=type_, seq=0, error=_bad_number(seq))
+
     def _claim_hello(self, seq: int) -> RequestRefused | None:
-        # Any number will do for the first words; 0 just can't be claimed.
+        # HELLO may carry 0, which can't be claimed.
         usable = self._claim(seq) or seq == 0
         if self.state is State.STRUCTURED or self._hello_seq is not None:
-            error = RequestError(ErrorCode.CONFLICT, "HELLO was said before.")
+            error = RequestError(ErrorCode.CONFLICT, "HELLO was sent before.")
             return RequestRefused(type=MessageType.HELLO, seq=seq if usable else 0, error=error)
         if not usable:
             return RequestRefused(type=MessageType.HELLO, seq=0, error=_bad_number(seq))
@@ -232,34 +210,32 @@ class ServerConnection:
         return None
 
     def _refuse_connection(self, reason: str) -> ConnectionRefused:
-        self._deaf = True
-        self._joiner.reset()
-        self._decoder = FrameDecoder()
+        self._end_input()
         return ConnectionRefused(reason=reason)
 
-    # -- saying ----------------------------------------------------------------
+    # Sending.
 
     def send_text(self, text: str) -> bytes:
-        """A greeting, last words to a stranger, or anything in the plain dialect."""
-        self._need(_MAY_SAY_TEXT, "a text")
+        """A greeting, the reason of a refusal, or anything in the plain dialect."""
+        self._need(_MAY_SEND_TEXT, "a text")
         return self._numbered(MessageType.CHAT_TEXT, text.encode())
 
     def send_thought(self, payload: JsonObject) -> bytes:
-        self._need({State.PLAIN}, "a thought")
+        self._need((State.PLAIN,), "a thought")
         return self._numbered(MessageType.AGENT_THOUGHT, dump_json(payload))
 
     def send_welcome(self, seq: int, welcome: Welcome) -> bytes:
-        self._need({State.AWAITING_WELCOME}, "WELCOME")
+        self._need((State.AWAITING_WELCOME,), "WELCOME")
         if seq != self._hello_seq:
             raise LocalProtocolError(f"no HELLO #{seq} waits for its WELCOME")
         data = self._encode_reply(MessageType.HELLO, seq, welcome)
         self._answered(seq)
-        self._change(Cue.WELCOME)
+        self._change(Trigger.WELCOME)
         return data
 
     def send_reply(self, type: MessageType, seq: int, reply: Reply | JsonObject) -> bytes:  # noqa: A002
         """`type` is the request's; the reply's own follows from it."""
-        self._need({State.STRUCTURED}, "a reply")
+        self._need((State.STRUCTURED,), "a reply")
         if type != MessageType.PING and seq not in self._unanswered:
             raise LocalProtocolError(f"no request #{seq} waits for a reply")
         data = self._encode_reply(type, seq, reply)
@@ -268,16 +244,14 @@ class ServerConnection:
 
     def send_error(self, seq: int, error: RequestError, session_id: str | None = None) -> bytes:
         """Answers the request with that seq; seq 0 answers none in particular."""
-        self._need({State.AWAITING_WELCOME, State.STRUCTURED}, "an error")
+        self._need(_MAY_SEND_ERROR, "an error")
         data = encode_error(seq, error, session_id)
         self._answered(seq)
         return data
 
     def close(self) -> None:
-        self._refuse_connection("")
-        self._answers.clear()
         self._unanswered.clear()
-        self._change(Cue.CLOSE)
+        super().close()
 
     def _encode_reply(self, type_: MessageType, seq: int, reply: Reply | JsonObject) -> bytes:
         return encode_reply(type_, seq, reply, message_bytes_max=self._limits.message_bytes_max)
@@ -292,12 +266,12 @@ class ServerConnection:
         self._text_seq = (self._text_seq + 1) % 0x10000
         return data
 
-    def _need(self, states: Set[State], what: str) -> None:
+    def _need(self, states: tuple[State, ...], what: str) -> None:
         if self.state not in states:
-            raise LocalProtocolError(f"{what} can't be said while {self.state.name}")
+            raise LocalProtocolError(f"{what} can't be sent while {self.state.name}")
 
-    def _change(self, cue: Cue) -> None:
-        self.state = SERVER_TRANSITIONS[self.state][cue]
+    def _change(self, trigger: Trigger) -> None:
+        super()._change(trigger)
         self.dialect = _DIALECTS.get(self.state, self.dialect)
 
 
@@ -308,3 +282,18 @@ def _bad_number(seq: int) -> RequestError:
         else f"Seq {seq} belongs to a request that is still unanswered."
     )
     return RequestError(ErrorCode.MALFORMED, sentence, field="seq")
+
+
+def _pongs_for(data: bytes, frame_bytes_max: int) -> bytes:
+    """Answers the whole PINGs that `data` begins with. A PONG is its PING with another
+    type, so the run is copied once and one byte of each frame is changed."""
+    pongs, offset, end = bytearray(data), 0, len(data)
+    unpack = HEADER.unpack_from
+    while end - offset >= HEADER_BYTES:
+        type_, _, length = unpack(data, offset)
+        stop = offset + HEADER_BYTES + length
+        if type_ != PING or stop > end or length > frame_bytes_max:
+            break
+        pongs[offset] = PONG
+        offset = stop
+    return bytes(pongs[:offset])

@@ -1,11 +1,20 @@
-"""The one door to I/O: a connection on an asyncio transport.
+"""A connection on an asyncio transport: reads and writes the frames of this package.
 
-Bytes are decoded as they come and handed over in batches. What the owner
-hasn't taken yet is bounded, and so are the replies a peer doesn't read: beyond
-that, reading pauses. A peer that stops in the middle of a message meets a
-deadline, which runs only while we read. Timers exist only while needed; an
-idle stream is small. The writing half is in `sending`. Which requests and
-replies there are is not known here.
+`FrameStream` owns a connection without I/O (the server's or the client's) and
+moves its bytes.
+
+Reading: bytes are decoded as they come and handed to the owner in batches.
+What the owner has not taken is bounded, and so are the replies that the peer
+does not read; beyond that, reading pauses. A message that was begun must be
+finished by a deadline, which runs only while we read.
+
+Writing: what is sent in one tick of the loop leaves in one write. Replies are
+never dropped. Events are refused when too many bytes of them wait for a slow
+reader; its owner then tells the client that it lags. A peer that takes nothing
+until the write deadline is disconnected.
+
+Timers exist only while they are needed. Which requests and replies there are
+is not known here.
 """
 
 from __future__ import annotations
@@ -18,18 +27,20 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar, cast
 
 from nplt_protocol.connection import ConnectionRefused
-from nplt_protocol.deadline import Deadline
-from nplt_protocol.frame_log import FrameLog
-from nplt_protocol.inbox import Inbox
+from nplt_protocol.frames import FrameDecoder
 from nplt_protocol.limits import WireLimits
-from nplt_protocol.sending import SendingSide
 
 READ_BYTES = 64 * 1024
 SLICE_BYTES = 4096
 """Decoded at a time: one read may hold fifty thousand tiny requests, and each
 becomes a value a hundred times its size."""
+INBOX_ITEMS_MAX = 256
+INBOX_BYTES_MAX = 1024 * 1024
+TRANSPORT_BYTES_MAX = 64 * 1024
+UNSENT_REPLY_BYTES_MAX = 256 * 1024
 LINGER_SECONDS_MAX = 1.0
 KEEPALIVE_IDLE_SECONDS = 60
+_CHECKS_PER_DEADLINE = 4
 
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
@@ -44,23 +55,57 @@ class FrameConnection(Protocol[Item_co]):
     def data_to_send(self) -> bytes: ...
 
 
+async def open_stream(
+    host: str,
+    port: int,
+    connection: FrameConnection[Item],
+    *,
+    limits: WireLimits,
+    ssl: tls.SSLContext | None = None,
+    timeout: float = 10.0,
+) -> FrameStream[Item]:
+    """Connects; OSError (of which TimeoutError is one) when that fails."""
+    loop = asyncio.get_running_loop()
+    stream = FrameStream(connection, limits=limits)
+    stream.lingers = False
+    # A name may have several addresses: try the next one soon. Not for an address itself:
+    # asyncio's race of attempts forgets a connected socket when it is cancelled.
+    delay = None if _is_address(host) else 0.25
+    async with asyncio.timeout(timeout):
+        await loop.create_connection(
+            lambda: stream, host, port, ssl=ssl, happy_eyeballs_delay=delay
+        )
+    return stream
+
+
+def _is_address(host: str) -> bool:
+    try:
+        socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+    except OSError:
+        return False
+    return True
+
+
 class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
+    """For its owner: `receive`, `send`, `send_event`, `drain`, `close`. The other public
+    methods are called by asyncio."""
+
     __slots__ = (
         "__weakref__",
         "_backlog",
         "_buffer",
+        "_changed",
         "_close_watch",
         "_closing",
         "_deadline",
-        "_deaf",
         "_inbox",
+        "_input_ended",
         "_limits",
         "_log",
         "_loop",
-        "_news",
         "_read_paused",
-        "_sending",
         "_transport",
+        "_writer",
         "closed",
         "connection",
         "eof",
@@ -82,21 +127,21 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         self.lost_because: str | None = None
         self.last_received = loop.time()
         self.lingers = True
-        """Who was called hears the caller out; who called may just hang up."""
+        """Closing reads on for a moment, so that the peer gets the last bytes."""
         self._loop = loop
         self._buffer = _read_buffer()
         self._limits = limits
         self._log = FrameLog(log) if log is not None else None
         self._transport: asyncio.Transport | None = None
-        self._sending = SendingSide(loop, limits, self._stalled)
-        self._news = News(loop)
+        self._writer = Writer(loop, limits, self._stalled)
+        self._changed = Notifier(loop)
         self._inbox: Inbox[Item | ConnectionRefused] = Inbox()
         self._backlog = b""
-        self._deaf = self._closing = self._read_paused = False
+        self._input_ended = self._closing = self._read_paused = False
         self._deadline = Deadline(loop, limits.message_seconds_max, self._message_is_late)
         self._close_watch: asyncio.TimerHandle | None = None
 
-    # -- for the owner ---------------------------------------------------------
+    # For the owner.
 
     @property
     def peer(self) -> tuple[str, int] | None:
@@ -105,48 +150,48 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
 
     @property
     def last_sent(self) -> float:
-        return self._sending.last_sent
+        return self._writer.last_sent
 
     @property
     def unsent_bytes(self) -> int:
-        return self._sending.unsent_bytes
+        return self._writer.unsent_bytes
 
     @property
     def replies_pile_up(self) -> bool:
-        """The peer asks faster than it reads: better wait with the next answer."""
-        return self._sending.replies_pile_up
+        """The peer does not read its replies: wait before the next one."""
+        return self._writer.replies_pile_up
 
     async def receive(self) -> list[Item | ConnectionRefused]:
-        """The next batch; empty once the peer has said its last word or is gone."""
+        """The next batch; empty when no more will come."""
         while not self._inbox:
-            if self._deaf or ((self.eof or self.closed) and not self._backlog):
+            if self._input_ended or ((self.eof or self.closed) and not self._backlog):
                 return []
-            await self._news.comes()
+            await self._changed.wait()
         batch = self._inbox.take()
         self._decode_backlog()
         return batch
 
     def send(self, data: bytes) -> None:
-        """A reply: never dropped, unless the connection is gone."""
+        """A reply: never dropped, unless the connection is lost."""
         if self._log is not None:
-            self._log.went(data)
-        self._sending.add_reply(data)
+            self._log.sent(data)
+        self._writer.add_reply(data)
 
     def send_event(self, data: bytes) -> bool:
-        """False, and not sent, when too much already waits for a slow reader."""
-        sent = self._sending.add_event(data)
+        """False, and not sent, when too many bytes of events already wait."""
+        sent = self._writer.add_event(data)
         if sent and self._log is not None:
-            self._log.went(data)
+            self._log.sent(data)
         return sent
 
     async def drain(self) -> None:
-        """Until what was sent is on its way, but for a small rest."""
-        self._sending.flush()
-        while self._sending.is_blocked and not self.closed:
-            await self._news.comes()
+        """Waits until the transport takes more."""
+        self._writer.flush()
+        while self._writer.is_blocked and not self.closed:
+            await self._changed.wait()
 
     def close_soon(self) -> None:
-        """Says what is still queued, then closes; by force at the write deadline."""
+        """Sends what is queued, then closes; by force at the write deadline."""
         if self._transport is None:
             self.connection_lost(None)
         elif not (self._closing or self.closed):
@@ -158,7 +203,7 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
 
     async def wait_closed(self) -> None:
         while not self.closed:
-            await self._news.comes()
+            await self._changed.wait()
 
     def abort(self, because: str | None = None) -> None:
         self.lost_because = self.lost_because or because
@@ -168,7 +213,7 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         self._backlog = b""
         self.connection_lost(None)
 
-    # -- reading ---------------------------------------------------------------
+    # Reading.
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer
@@ -179,54 +224,54 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
     def data_received(self, data: bytes) -> None:
         self.last_received = self._loop.time()
         if self._log is not None:
-            self._log.came(data)
-        if not self._deaf:
+            self._log.received(data)
+        if not self._input_ended:
             self._backlog = self._backlog + data if self._backlog else data
             self._decode_backlog()
 
     def eof_received(self) -> bool:
         self.eof = True
         self._deadline.pause()
-        self._news.tell()
+        self._changed.notify()
         # Half-closed, as `nc -N` does it: answers can still go out. TLS can't.
         is_tls = self._transport and self._transport.get_extra_info("sslcontext")
         return not (self._closing or is_tls)
 
     def _decode_backlog(self) -> None:
-        """As far as the owner takes, and the peer reads."""
+        """Decodes until the inbox is full or the peer's unread replies are too many."""
         data, done, progress = self._backlog, 0, False
-        # While we read there is room: reading pauses when there is none.
+        # Reading pauses when there is no room, so while we read there is some.
         full = self._is_full() if self._read_paused or self.eof else False
         while done < len(data) and not full:
             piece = data[done : done + SLICE_BYTES] if len(data) > SLICE_BYTES else data
             done += len(piece)
             batch = self.connection.receive_data(piece)
-            answers = self.connection.data_to_send()
+            automatic = self.connection.data_to_send()
             self._inbox.read(len(piece))
-            if answers:
-                self._answer(answers)
+            if automatic:
+                self._send_automatic(automatic)
             if batch:
                 self._inbox.add(batch)
-                self._deaf = isinstance(batch[-1], ConnectionRefused)
-            progress = progress or bool(batch or answers)
+                self._input_ended = isinstance(batch[-1], ConnectionRefused)
+            progress = progress or bool(batch or automatic)
             full = self._is_full()
-        self._backlog = b"" if self._deaf else data[done:]
+        self._backlog = b"" if self._input_ended else data[done:]
         if done:
-            self._sending.flush()
+            self._writer.flush()
         if self._inbox:
-            self._news.tell()
+            self._changed.notify()
         if self._read_paused != (full or bool(self._backlog)):
             self._regulate_reading(not self._read_paused)
         self._watch_partial(progress)
 
-    def _answer(self, data: bytes) -> None:
-        self._inbox.answered()
-        self._sending.add_answer(data)
+    def _send_automatic(self, data: bytes) -> None:
+        self._inbox.consumed_by_connection()
+        self._writer.add_automatic_reply(data)
         if self._log is not None:
-            self._log.went(data)
+            self._log.sent(data)
 
     def _is_full(self) -> bool:
-        return self._deaf or self._inbox.is_full or self._sending.replies_pile_up
+        return self._input_ended or self._inbox.is_full or self._writer.replies_pile_up
 
     def _regulate_reading(self, pause: bool) -> None:
         if self._closing or self.closed or self.eof or self._transport is None:
@@ -238,26 +283,26 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
             self._transport.resume_reading()
 
     def _watch_partial(self, progress: bool) -> None:
-        # While we don't read, an unfinished message is not the peer's fault.
+        # While we don't read, the peer can't finish its message.
         if self._read_paused or self.eof or self.closed or not self.connection.has_partial:
             self._deadline.pause()
         elif progress or not self._deadline.is_running:
             self._deadline.restart()
 
     def _message_is_late(self) -> None:
-        self._deaf = True
+        self._input_ended = True
         within = f"within {self._limits.message_seconds_max:g} s"
         reason = f"A message was begun and not finished {within}."
         self._inbox.add([ConnectionRefused(reason=reason)])
         self._regulate_reading(True)
-        self._news.tell()
+        self._changed.notify()
 
-    # -- the transport's side ----------------------------------------------------
+    # Connecting, writing and closing, as asyncio reports them.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not asserted: uvloop's transports are no subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
-        self._sending.start(self._transport)
+        self._writer.start(self._transport)
         endpoint = transport.get_extra_info("socket")
         if endpoint is not None and endpoint.family in (socket.AF_INET, socket.AF_INET6):
             _tune(endpoint)
@@ -266,38 +311,42 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         if exc is not None:
             self.lost_because = self.lost_because or str(exc) or type(exc).__name__
         self.closed = True
-        self._sending.stop()
+        self._writer.stop()
         self._deadline.cancel()
         if self._close_watch is not None:
             self._close_watch.cancel()
             self._close_watch = None
         self._decode_backlog()
-        self._news.tell()
+        self._changed.notify()
 
     def pause_writing(self) -> None:
-        self._sending.block()
+        self._writer.block()
 
     def resume_writing(self) -> None:
-        self._sending.unblock()
+        self._writer.unblock()
         self._decode_backlog()
-        self._news.tell()
+        self._changed.notify()
 
     def _stalled(self) -> None:
         self.abort(f"the peer took nothing for {self._limits.write_seconds_max:g} s")
 
     def _begin_closing(self, transport: asyncio.Transport) -> None:
         silent_for = self._loop.time() - self.last_received
-        peer_is_talking = self._read_paused or silent_for < LINGER_SECONDS_MAX
-        self._closing = self._deaf = True
+        peer_is_sending = self._read_paused or silent_for < LINGER_SECONDS_MAX
+        self._closing = self._input_ended = True
         self._backlog = b""
         self._deadline.cancel()
-        self._sending.finish()
-        if self.eof or not (self.lingers and peer_is_talking and transport.can_write_eof()):
+        self._writer.finish()
+        if self.eof or not (self.lingers and peer_is_sending and transport.can_write_eof()):
             self._end_closing()
             return
-        # Closing while bytes come in would reset the connection, and our last words
-        # might be lost with it: stop talking, and hear the peer out for a moment.
-        transport.write_eof()
+        # Closing while bytes come in resets the connection, and the last frames may be
+        # lost with it: end our side, and read on for a moment.
+        try:
+            transport.write_eof()
+        except OSError:  # the peer is gone, and asyncio has not noticed
+            self._end_closing()
+            return
         if self._read_paused:
             transport.resume_reading()
         self._close_watch = self._loop.call_later(LINGER_SECONDS_MAX, self._end_closing)
@@ -309,21 +358,309 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
             self._close_watch = self._loop.call_later(seconds, self.abort, "closing took too long")
 
 
-_of_this_thread = threading.local()
+# The parts of a stream.
 
 
-def _read_buffer() -> memoryview:
-    """One for all streams of a thread: what is read is copied out at once. Left
-    to itself, asyncio asks the system for 256 KiB for every read, and gives
-    them back, which costs more than reading small messages does."""
-    buffer: memoryview | None = getattr(_of_this_thread, "buffer", None)
-    if buffer is None:
-        buffer = _of_this_thread.buffer = memoryview(bytearray(READ_BYTES))
-    return buffer
+class Writer:
+    """The writing half. Bytes wait in the outbox until the end of the tick, and as long as
+    the transport is full, so that replies and events can be told apart. The deadline runs
+    only while the transport holds something; each byte the kernel takes is progress."""
+
+    __slots__ = (
+        "_flush_due",
+        "_limits",
+        "_loop",
+        "_on_stalled",
+        "_outbox",
+        "_progress",
+        "_takes_more",
+        "_transport",
+        "_watch",
+        "is_blocked",
+        "last_sent",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: WireLimits,
+        on_stalled: Callable[[], None],
+    ) -> None:
+        self.is_blocked = False
+        """The transport is full; the outbox keeps what comes."""
+        self.last_sent = loop.time()
+        self._loop = loop
+        self._limits = limits
+        self._on_stalled = on_stalled
+        self._outbox = Outbox()
+        self._transport: asyncio.Transport | None = None
+        self._flush_due = False
+        self._takes_more = True
+        self._watch: asyncio.TimerHandle | None = None
+        self._progress = (0, 0.0)
+
+    def start(self, transport: asyncio.Transport) -> None:
+        high = min(TRANSPORT_BYTES_MAX, self._limits.event_bytes_max)
+        transport.set_write_buffer_limits(high=high, low=high // 4)
+        self._transport = transport
+        self._flush_soon()
+
+    def finish(self) -> None:
+        """Hands over what is kept, even to a full transport; takes no more."""
+        self.flush(even_if_blocked=True)
+        self._takes_more = False
+
+    def stop(self) -> None:
+        """The connection is lost: drops what waits."""
+        self._transport = None
+        self._takes_more = self.is_blocked = False
+        self._outbox.clear()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._outbox.unsent_bytes(self._transport_bytes)
+
+    @property
+    def replies_pile_up(self) -> bool:
+        if not self.is_blocked:
+            return False
+        return self._outbox.unsent_reply_bytes(self._transport_bytes) > UNSENT_REPLY_BYTES_MAX
+
+    def add_reply(self, data: bytes) -> None:
+        if self._takes_more:
+            self._outbox.add_reply(data)
+            self._flush_soon()
+
+    def add_automatic_reply(self, data: bytes) -> None:
+        """A reply that the connection makes itself, such as a PONG. The caller flushes in the
+        same tick."""
+        if self._takes_more:
+            self._outbox.add_reply(data)
+
+    def add_event(self, data: bytes) -> bool:
+        if not self._takes_more or self._reader_is_slow():
+            return False
+        self._outbox.add_event(data)
+        self._flush_soon()
+        return True
+
+    def flush(self, *, even_if_blocked: bool = False) -> None:
+        self._flush_due = False
+        transport = self._transport
+        if transport is None or not self._outbox or (self.is_blocked and not even_if_blocked):
+            return
+        transport.write(self._outbox.take(transport.get_write_buffer_size()))
+        self.last_sent = self._loop.time()
+        if self._watch is None and transport.get_write_buffer_size():
+            self._progress = (self._sent_bytes, self.last_sent)
+            self._watch_again()
+
+    def block(self) -> None:
+        self.is_blocked = True
+
+    def unblock(self) -> None:
+        self.is_blocked = False
+        self.flush()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_due and not self.is_blocked and self._transport is not None:
+            self._flush_due = True
+            self._loop.call_soon(self.flush)
+
+    def _reader_is_slow(self) -> bool:
+        limit = self._limits.event_bytes_max
+        if not self.is_blocked:
+            # Most of the time: nothing to ask the transport about.
+            if self._outbox.kept_bytes <= limit:
+                return False
+            self.flush()
+        return self._outbox.unsent_event_bytes(self._transport_bytes) > limit
+
+    @property
+    def _transport_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def _sent_bytes(self) -> int:
+        return self._outbox.sent_bytes(self._transport_bytes)
+
+    def _watch_again(self) -> None:
+        pause = self._limits.write_seconds_max / _CHECKS_PER_DEADLINE
+        self._watch = self._loop.call_later(pause, self._check_progress)
+
+    def _check_progress(self) -> None:
+        self._watch = None
+        if self._transport_bytes == 0:
+            return
+        sent, since = self._progress
+        now = self._loop.time()
+        if self._sent_bytes != sent:
+            self._progress = (self._sent_bytes, now)
+        elif now - since >= self._limits.write_seconds_max:
+            self._on_stalled()
+            return
+        self._watch_again()
 
 
-class News:
-    """Something about the stream has changed: look again."""
+class Outbox:
+    """What waits to be sent, in order, and how many bytes of it are events. Bytes count as
+    unsent until the kernel has them: here, or in the transport."""
+
+    __slots__ = ("_event_bytes", "_handed_bytes", "_handed_event_bytes", "_kept", "kept_bytes")
+
+    def __init__(self) -> None:
+        self._kept: list[bytes] = []
+        self.kept_bytes = 0
+        self._event_bytes = 0
+        self._handed_bytes = 0
+        self._handed_event_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._kept)
+
+    def add_reply(self, data: bytes) -> None:
+        self._kept.append(data)
+        self.kept_bytes += len(data)
+
+    def add_event(self, data: bytes) -> None:
+        self.add_reply(data)
+        self._event_bytes += len(data)
+
+    def take(self, transport_bytes: int) -> bytes:
+        """All that is kept; from now on it counts as the transport's."""
+        if transport_bytes == 0:
+            self._handed_event_bytes = 0
+        self._handed_event_bytes += self._event_bytes
+        self._handed_bytes += self.kept_bytes
+        data = self._kept[0] if len(self._kept) == 1 else b"".join(self._kept)
+        self._kept.clear()
+        self.kept_bytes = self._event_bytes = 0
+        return data
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self.kept_bytes = self._event_bytes = 0
+
+    def sent_bytes(self, transport_bytes: int) -> int:
+        """What the kernel has taken so far; progress means that it grows."""
+        return self._handed_bytes - transport_bytes
+
+    def unsent_bytes(self, transport_bytes: int) -> int:
+        return self.kept_bytes + transport_bytes
+
+    def unsent_event_bytes(self, transport_bytes: int) -> int:
+        return self._event_bytes + min(self._handed_event_bytes, transport_bytes)
+
+    def unsent_reply_bytes(self, transport_bytes: int) -> int:
+        return self.unsent_bytes(transport_bytes) - self.unsent_event_bytes(transport_bytes)
+
+
+class Inbox(Generic[Item]):
+    """What was received and not yet taken by the owner. It is full by items, since a tiny
+    request becomes a value a hundred times its size, or by bytes."""
+
+    __slots__ = ("_bytes", "_items", "_unclaimed_bytes")
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+        self._bytes = 0
+        self._unclaimed_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._items)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._items) > INBOX_ITEMS_MAX or self._bytes > INBOX_BYTES_MAX
+
+    def read(self, count: int) -> None:
+        """Bytes that belong to items not yet complete."""
+        self._unclaimed_bytes += count
+
+    def consumed_by_connection(self) -> None:
+        """The connection replied to the bytes itself (a PONG); they give no item."""
+        self._unclaimed_bytes = 0
+
+    def add(self, items: Sequence[Item]) -> None:
+        self._items.extend(items)
+        self._bytes += self._unclaimed_bytes
+        self._unclaimed_bytes = 0
+
+    def take(self) -> list[Item]:
+        items, self._items, self._bytes = self._items, [], 0
+        return items
+
+
+class Deadline:
+    """A deadline that is moved far more often than missed. Restarting is one assignment: a
+    timer, once set, looks at the clock again when it fires. An idle stream has none."""
+
+    __slots__ = ("_loop", "_on_missed", "_seconds", "_since", "_timer")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, seconds: float, on_missed: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._seconds = seconds
+        self._on_missed = on_missed
+        self._since: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._since is not None
+
+    def restart(self) -> None:
+        self._since = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._seconds, self._look)
+
+    def pause(self) -> None:
+        """Cheap; a timer already set will find nothing to do."""
+        self._since = None
+
+    def cancel(self) -> None:
+        self._since = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._since is None:
+            return
+        left = self._since + self._seconds - self._loop.time()
+        if left > 0:
+            self._timer = self._loop.call_later(left, self._look)
+        else:
+            self._since = None
+            self._on_missed()
+
+
+class FrameLog:
+    """Writes one line per frame: `<` for what was received, `>` for what was sent."""
+
+    __slots__ = ("_decoder", "_write_line")
+
+    def __init__(self, write_line: Callable[[str], None]) -> None:
+        self._write_line = write_line
+        self._decoder = FrameDecoder()
+
+    def received(self, data: bytes) -> None:
+        for frame in self._decoder.receive_data(data):
+            self._write_line(f"< {frame}")
+
+    def sent(self, data: bytes) -> None:
+        # What is sent is always made of whole frames.
+        for frame in FrameDecoder().receive_data(data):
+            self._write_line(f"> {frame}")
+
+
+class Notifier:
+    """Wakes all who wait; each looks again whether its condition holds."""
 
     __slots__ = ("_loop", "_waiters")
 
@@ -331,7 +668,7 @@ class News:
         self._loop = loop
         self._waiters: list[asyncio.Future[None]] = []
 
-    async def comes(self) -> None:
+    async def wait(self) -> None:
         waiter = self._loop.create_future()
         self._waiters.append(waiter)
         try:
@@ -340,11 +677,23 @@ class News:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+_of_this_thread = threading.local()
+
+
+def _read_buffer() -> memoryview:
+    """One for all streams of a thread: what is read is copied at once. asyncio's own way is
+    to allocate 256 KiB for each read, which costs more than reading small messages."""
+    buffer: memoryview | None = getattr(_of_this_thread, "buffer", None)
+    if buffer is None:
+        buffer = _of_this_thread.buffer = memoryview(bytearray(READ_BYTES))
+    return buffer
 
 
 def _tune(endpoint: socket.socket) -> None:
@@ -352,22 +701,3 @@ def _tune(endpoint: socket.socket) -> None:
     endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
         endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_SECONDS)
-
-
-async def open_stream(
-    host: str,
-    port: int,
-    connection: FrameConnection[Item],
-    *,
-    limits: WireLimits,
-    ssl: tls.SSLContext | None = None,
-    timeout: float = 10.0,
-) -> FrameStream[Item]:
-    """Connects; OSError (or TimeoutError, which is one) when nobody answers."""
-    loop = asyncio.get_running_loop()
-    stream = FrameStream(connection, limits=limits)
-    stream.lingers = False
-    async with asyncio.timeout(timeout):
-        # A name may stand for several addresses; don't wait long for a dead one.
-        await loop.create_connection(lambda: stream, host, port, ssl=ssl, happy_eyeballs_delay=0.25)
-    return stream

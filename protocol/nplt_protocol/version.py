@@ -1,3 +1,3 @@
-"""The one place that knows which version this is; the build reads it too."""
+"""The version of the project. The build reads it too."""
 
 __version__ = "0.1.0"

@@ -1,7 +1,8 @@
-"""nplt-server: holds conversations, runs their turns, speaks to every client.
+"""nplt-server: keeps conversations with language models and serves them to clients.
 
-Reading order: connections (session), answers, presenters; conversations
-(registry, conversation, turn); providers and tools; app puts it together.
+Reading order: `listener`, `connections.session`, `requests`, `dialects`; then
+`conversations` (registry, conversation, turn_queue, turn, model_call); then `context`,
+`providers` and `tools`. `app` builds the server from its settings.
 """
 
 from nplt_protocol.version import __version__

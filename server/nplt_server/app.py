@@ -1,67 +1,172 @@
-"""The composition root: builds the server from settings, runs it, takes it down.
+"""Builds the server from its settings, runs it, and shuts it down.
 
-Everything is put together here and nowhere else. Order of life: settings,
-data directory (locked), conversations, sockets, ready; then, on a signal, no
-new connections, running turns finish or are interrupted, everyone is told,
-everything is on disk, exit.
+`start` opens the histories and the sockets, and then calls `serve` here.
+
+Builds the services, the tools, the MCP servers and what is known of models, and binds the
+sockets. Nothing else creates these objects. Vendor
+SDKs are not imported here; a provider imports its own at its first call.
+
+When it stops: no new connections, running turns finish or are interrupted, clients are
+told, everything is on disk.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import resource
-import signal
 import socket
 import ssl
-import threading
-import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from time import monotonic
 
 import anyio
 import anyio.abc
 
-from nplt_protocol.codes import ErrorCode
-from nplt_protocol.events import SessionEvent
-from nplt_server import house_rules
-from nplt_server.connections.front_desk import FrontDesk
-from nplt_server.connections.listener import Listener, bind, server_tls
-from nplt_server.connections.premises import Premises
-from nplt_server.connections.users import LOCAL_USER, Users
-from nplt_server.conversations.activity import Spawn
+from nplt_protocol import FRAME_PAYLOAD_BYTES_MAX, ErrorCode, WireLimits
+from nplt_protocol.messages import SessionEvent
+from nplt_protocol.peer_user import can_look_up
+from nplt_server.connections.admission import LOCAL_USER, Admission, Users, token_digest
+from nplt_server.connections.session import ServerState
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.household import Household, TurnPlaces
-from nplt_server.conversations.library import Library
 from nplt_server.conversations.registry import Registry
-from nplt_server.equipment import Equipment, equip
-from nplt_server.errors import CannotServe, ConfigurationError
-from nplt_server.first_words import greeting
-from nplt_server.histories import open_library
-from nplt_server.providers.building import build_router
+from nplt_server.conversations.services import (
+    ContextServices,
+    Services,
+    Spawn,
+    TokenCounting,
+    TurnSlots,
+    begin_epoch_and_summarize,
+    spawn_into,
+)
+from nplt_server.errors import ConfigurationError
+from nplt_server.extensions import check_tool_names, load_extensions
+from nplt_server.histories import Histories, utc_now
+from nplt_server.listener import ConnectionHandler, Listener, banner
+from nplt_server.local_users import LocalUsers
+from nplt_server.providers.build import build_router
+from nplt_server.providers.models import facts_of_models
 from nplt_server.providers.router import ProviderRouter
-from nplt_server.reception import Reception
-from nplt_server.settings import Settings
+from nplt_server.runtime_file import local_token, state_dir
+from nplt_server.settings import Limits, Settings
+from nplt_server.tools import Tool, ToolPolicy, unknown_tools
+from nplt_server.tools.builtin import builtin_tools
+from nplt_server.tools.mcp import McpServers
+from nplt_server.tools.mcp.connection import McpServerConfig
+from nplt_server.tools.runner import AllTools, ToolRunner
+from nplt_server.widgets import widget_tools
+from nplt_server.widgets.builtin import default_widgets
 from nplt_storage.attachments import AttachmentFiles
-from nplt_storage.conversation.row_lists import RowQuery
 from nplt_storage.errors import ConversationReadOnly
 from nplt_storage.ids import new_entry_id, new_session_id
+from nplt_storage.rows import RowQuery
 
 log = logging.getLogger(__name__)
 
+_ALLOWED: dict[str, ToolPolicy] = {"notebook": "allow", "todo": "allow"}
+"""They change nothing but their own conversation."""
 _INTERRUPT_SECONDS_MAX = 3.0
 _PROVIDERS_SECONDS_MAX = 2.0
-_LAST_RESORT_SECONDS = 6.5
-"""After the time turns are given to end: what still holds the process up (a function
-that blocks, a child that won't go) holds nothing that was promised."""
 _RESUME_ATTEMPTS = 5
 _RESUME_SECONDS = 5.0
 
 
-def utc_now() -> datetime:
-    return datetime.now(UTC)
+def make_wire_limits(limits: Limits, *, need_tokens: bool) -> WireLimits:
+    first = limits.frame_bytes_before_token_max if need_tokens else FRAME_PAYLOAD_BYTES_MAX
+    return WireLimits(
+        frame_bytes_max=first,
+        message_bytes_max=limits.message_bytes_max,
+        json_depth_max=limits.json_depth_max,
+        json_keys_max=limits.json_keys_max,
+        message_seconds_max=limits.message_seconds_max,
+        event_bytes_max=limits.event_bytes_max,
+        write_seconds_max=limits.write_seconds_max,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedParts:
+    context: ContextServices
+    runner: ToolRunner
+    mcp_servers: McpServers
+
+    async def make_tools(self) -> None:
+        """Before the first prompt needs them, and after the server listens."""
+        log.debug("%d tools are offered", len(self.runner.offer.descriptions))
+
+
+def build_shared_parts(
+    settings: Settings, router: ProviderRouter, clock: Callable[[], datetime]
+) -> SharedParts:
+    own = load_extensions(settings.extensions)
+    context = ContextServices(
+        counting=TokenCounting(own.token_counter),
+        make_widgets=cache(lambda: (*default_widgets(), *own.widgets)),
+        on_compression=own.on_compression or begin_epoch_and_summarize,
+        models=facts_of_models(settings),
+        rules=settings.context,
+        summarizer=settings.roles.summarizer,
+        namer=settings.roles.summarizer,
+    )
+    for name in settings.models:
+        if name not in router.models:
+            log.warning("models: %s is not among the models there are", name)
+    servers = McpServers(_configs(settings))
+
+    def make_own() -> tuple[Tool, ...]:
+        builtin = builtin_tools(clock, settings.tool_roots, never=[settings.data_dir])
+        return (*builtin, *widget_tools(context.widgets), *own.tools)
+
+    tools = AllTools(make_own, servers if settings.mcp_servers else None)
+    _check_names(settings, tools)
+    if own.tools or own.widgets:
+        check_tool_names(tools.own)
+    policies: dict[str, ToolPolicy] = _ALLOWED | settings.tools
+    for name, server in settings.mcp_servers.items():
+        policies[f"{name}__"] = server.policy
+    runner = ToolRunner(
+        tools,
+        clock=clock,
+        policies=policies,
+        seconds_max=settings.limits.tool_seconds_max,
+        at_once_max=settings.limits.tools_at_once_max,
+        calls_max=settings.limits.tool_calls_per_step_max,
+    )
+    return SharedParts(context=context, runner=runner, mcp_servers=servers)
+
+
+def _configs(settings: Settings) -> list[McpServerConfig]:
+    mistakes: list[str] = []
+    configs: list[McpServerConfig] = []
+    for name, server in settings.mcp_servers.items():
+        try:
+            configs.append(
+                McpServerConfig(
+                    name=name,
+                    command=server.command,
+                    url=server.url,
+                    env=server.env,
+                    headers=server.headers,
+                    cwd=str(server.cwd) if server.cwd is not None else None,
+                )
+            )
+        except ValueError as error:
+            mistakes.append(f"mcp_servers.{name}: {error}")
+    if mistakes:
+        raise ConfigurationError(mistakes)
+    return configs
+
+
+def _check_names(settings: Settings, tools: AllTools) -> None:
+    """Tools of MCP servers are known only once those have been met."""
+    named = [name for name in settings.tools if name.partition("__")[0] not in settings.mcp_servers]
+    if not named:
+        return
+    known = [tool.description.name for tool in tools.own] + ["read_file", "list_files"]
+    if mistakes := unknown_tools({name: settings.tools[name] for name in named}, known):
+        raise ConfigurationError(mistakes)
 
 
 class Server:
@@ -70,7 +175,7 @@ class Server:
     def __init__(
         self,
         settings: Settings,
-        premises: Premises,
+        state: ServerState,
         listener: Listener,
         *,
         turns_are_over: Callable[[], None],
@@ -78,7 +183,7 @@ class Server:
         self.address = listener.address
         self._turns_are_over = turns_are_over
         self._settings = settings
-        self._premises = premises
+        self._state = state
         self._listener = listener
         self._stopping = anyio.Event()
         self._patience = anyio.CancelScope()
@@ -92,15 +197,16 @@ class Server:
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._listener.serve)
-            tasks.start_soon(self._look_after)
+            tasks.start_soon(self._sweep)
             await self._stopping.wait()
             self._listener.stop()
             await self._drain()
             tasks.cancel_scope.cancel()
 
     async def resume(self) -> None:
-        """Prompts accepted in an earlier life are answered, whoever is there. Where
-        another server may be at it, or died with it open, that takes a few attempts."""
+        """Runs the prompts that were accepted before a restart, without waiting for a client.
+        Tries a few times, because another server may still hold a conversation."""
+
         names = {user.name for user in self._settings.users} | {LOCAL_USER}
         for attempt in range(_RESUME_ATTEMPTS):
             if attempt:
@@ -111,91 +217,99 @@ class Server:
     async def _resume_all(self, user: str) -> bool:
         query = RowQuery(unfinished=True)
         all_taken_up = True
-        for row in await self._premises.household.library.all_rows(user, query):
+        for row in await self._state.services.histories.all_rows(user, query):
             try:
                 if not row.damaged:
-                    await self._premises.registry.get(row.session_id, user)
+                    await self._state.registry.get(row.session_id, user)
             except ConversationReadOnly:
                 all_taken_up = False
             except Exception as error:
                 log.warning("%s can't be taken up again: %s", row.session_id, error)
         return all_taken_up
 
-    async def _look_after(self) -> None:
+    async def _sweep(self) -> None:
         while True:
             await anyio.sleep(1.0)
             try:
-                self._premises.front_desk.sweep(asyncio.get_running_loop().time())
-                await self._premises.registry.close_unused()
+                self._state.admission.sweep(asyncio.get_running_loop().time())
+                await self._state.registry.close_unused()
             except Exception:
-                log.exception("looking after connections and conversations failed; going on")
+                log.exception("sweeping connections and conversations failed; going on")
 
     async def _drain(self) -> None:
-        self._premises.household.draining = True
-        activity = self._premises.household.activity
-        conversations = list(self._premises.registry)
+        self._state.services.draining = True
+        activity = self._state.services.activity
+        conversations = list(self._state.registry)
         busy = sum(conversation.is_busy for conversation in conversations)
         log.info("shutting down: %d conversations are busy", busy)
         for conversation in conversations:
-            conversation.audience.emit(
+            conversation.broadcast.emit(
                 SessionEvent(session_id=conversation.session_id, event="shutdown")
             )
-            conversation.set_aside("the server is shutting down")
+            conversation.queue.suspend("the server is shutting down")
         with anyio.move_on_after(self._settings.limits.drain_seconds_max) as self._patience:
             # Quiet: no turn runs and every line is written. Prompts that only
             # wait are on disk and can be left for the next start.
             await activity.quiet()
-        for conversation in self._premises.registry:
+        for conversation in self._state.registry:
             conversation.interrupt("the server is shutting down")
         with anyio.move_on_after(_INTERRUPT_SECONDS_MAX):
             await activity.quiet()
         self._turns_are_over()
         async with anyio.create_task_group() as tasks:
-            for conversation in self._premises.registry:
-                tasks.start_soon(_last_word, conversation)
-        for session in self._premises.front_desk:
+            for conversation in self._state.registry:
+                tasks.start_soon(_note_shutdown, conversation)
+        for session in self._state.admission:
             session.send_away("The server is shutting down.", ErrorCode.SHUTTING_DOWN)
         with anyio.move_on_after(1.0):
-            await self._premises.front_desk.empty()
+            await self._state.admission.empty()
 
 
-async def _last_word(conversation: Conversation) -> None:
+async def _note_shutdown(conversation: Conversation) -> None:
     try:
-        await conversation.leave_word()
+        await conversation.note_shutdown()
     except Exception:
-        log.exception("%s: its last word could not be written", conversation.session_id)
+        log.exception("%s: what waits could not be noted", conversation.session_id)
 
 
-async def serve(settings: Settings, ready: Callable[[Server], None]) -> None:
-    """The whole life of a server; `ready` is told when it is listening."""
-    raise_descriptor_limit()
-    tls = _load_tls(settings)
+async def serve(
+    settings: Settings,
+    histories: Histories,
+    sockets: list[socket.socket],
+    tls: ssl.SSLContext | None,
+    ready: Callable[[Server], None],
+) -> None:
+    """Serves until it is stopped; `ready` is told when connections are accepted. The
+    histories and the sockets are open, and are closed by whoever opened them."""
     router = build_router(settings)
-    equipment = equip(settings, router, utc_now)
-    library = await open_library(settings, utc_now)
+    parts = build_shared_parts(settings, router, utc_now)
     try:
-        # Outside the task group, so that a failure comes out as it is.
-        sockets = await _bind(settings)
         async with anyio.create_task_group() as tasks:
-            spawn = _spawn_into(tasks)
-            premises = _furnish(settings, library, router, equipment, spawn)
-            reception = _open_reception(settings, premises, tls, spawn)
+            spawn = spawn_into(tasks)
+            state = _build_state(settings, histories, router, parts, spawn)
+            handler = ConnectionHandler(
+                server=state,
+                wire_limits=make_wire_limits(
+                    settings.limits, need_tokens=state.admission.users.need_tokens
+                ),
+                tls=tls,
+                spawn=spawn,
+            )
             tools = anyio.CancelScope()
             server = Server(
                 settings,
-                premises,
-                Listener(sockets, reception.welcome),
+                state,
+                Listener(sockets, handler.on_accept),
                 turns_are_over=tools.cancel,
             )
             ready(server)
             spawn(server.resume)
-            spawn(lambda: _within(tools, equipment.mcp_servers.run))
+            spawn(parts.make_tools)
+            spawn(lambda: _within(tools, parts.mcp_servers.run))
             await server.run()
-            await premises.registry.close_all()
+            await state.registry.close_all()
             tasks.cancel_scope.cancel()
     finally:
-        with anyio.CancelScope(shield=True):
-            await library.close()
         # What was promised is kept by now: who does not let go is left behind.
         with anyio.move_on_after(_PROVIDERS_SECONDS_MAX, shield=True):
             await router.aclose()
@@ -206,130 +320,43 @@ async def _within(scope: anyio.CancelScope, work: Callable[[], Awaitable[None]])
         await work()
 
 
-def _furnish(
+def _build_state(
     settings: Settings,
-    library: Library,
+    histories: Histories,
     router: ProviderRouter,
-    equipment: Equipment,
+    parts: SharedParts,
     spawn: Spawn,
-) -> Premises:
+) -> ServerState:
     limits = settings.limits
-    conversation_limits = house_rules.conversation_limits(limits)
-    household = Household(
-        library=library,
+    services = Services(
+        histories=histories,
         files=AttachmentFiles(settings.data_dir / "files"),
         router=router,
-        tools=equipment.runner,
-        limits=conversation_limits,
-        turn_limits=house_rules.turn_limits(limits),
-        thinking=equipment.thinking,
+        tools=parts.runner,
+        limits=limits,
+        context=parts.context,
         clock=utc_now,
         new_session_id=new_session_id,
         new_entry_id=new_entry_id,
         spawn=spawn,
-        places=TurnPlaces(conversation_limits),
-        approvals=house_rules.approval_rules(settings),
+        slots=TurnSlots(limits),
+        approvals=settings.approvals,
+        sessions=settings.sessions,
     )
-    return Premises(
-        household=household,
-        registry=Registry(household),
-        front_desk=FrontDesk(
-            users=Users({user.name: user.token_sha256 for user in settings.users}),
-            limits=house_rules.connection_limits(limits),
-            greeting=greeting(router.default_model, settings.providers),
+    return ServerState(
+        services=services,
+        registry=Registry(services),
+        admission=Admission(
+            users=Users(_token_sums(settings)),
+            local_users=LocalUsers(settings.local_users),
+            limits=limits,
+            greeting=banner(router.default_model, settings.providers),
         ),
-        limits_as_json=house_rules.told_to_clients(limits),
-        started_at=anyio.current_time(),
+        started_at=monotonic(),
     )
 
 
-def _open_reception(
-    settings: Settings, premises: Premises, tls: ssl.SSLContext | None, spawn: Spawn
-) -> Reception:
-    return Reception(
-        premises=premises,
-        wire_limits=house_rules.wire_limits(
-            settings.limits, need_tokens=premises.front_desk.users.need_tokens
-        ),
-        upload_limits=house_rules.upload_limits(settings.limits),
-        tls=tls,
-        handshake_seconds_max=settings.limits.hello_seconds_max,
-        spawn=spawn,
-    )
-
-
-def _spawn_into(tasks: anyio.abc.TaskGroup) -> Spawn:
-    async def guarded(work: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await work()
-        except Exception:
-            # One task's bug must not take down its neighbours.
-            log.exception("a task failed")
-
-    def spawn(work: Callable[[], Awaitable[None]]) -> None:
-        tasks.start_soon(guarded, work)
-
-    return spawn
-
-
-async def _bind(settings: Settings) -> list[socket.socket]:
-    host, port = settings.listen.host, settings.listen.port
-    try:
-        return await bind(host, port)
-    except OSError as error:
-        raise CannotServe(f"can't listen on {host}:{port}: {error.strerror}") from None
-
-
-def _load_tls(settings: Settings) -> ssl.SSLContext | None:
-    tls = settings.listen.tls
-    if tls is None:
-        return None
-    try:
-        return server_tls(str(tls.cert), str(tls.key))
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError([f"listen.tls: can't load the certificate: {error}"]) from None
-
-
-def raise_descriptor_limit() -> None:
-    """A thousand connections need more than the usual soft limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _end_for_certain(seconds: float) -> None:
-    def wait_and_end() -> None:
-        time.sleep(seconds)
-        log.critical("something would not end; what was acknowledged is on disk: leaving it")
-        os._exit(1)
-
-    threading.Thread(target=wait_and_end, name="last resort", daemon=True).start()
-
-
-async def run_until_signalled(settings: Settings, announce: Callable[[Server], None]) -> None:
-    """SIGTERM or SIGINT drains; a second one hurries."""
-    loop = asyncio.get_running_loop()
-    running: list[Server] = []
-    early: list[bool] = []
-
-    def obey(*_: object) -> None:
-        # Here and not on the loop, which may be what does not go on.
-        if not early:
-            _end_for_certain(settings.limits.drain_seconds_max + _LAST_RESORT_SECONDS)
-        early.append(True)
-        loop.call_soon_threadsafe(stop)
-
-    def stop() -> None:
-        for server in running:
-            server.stop()
-
-    def ready(server: Server) -> None:
-        running.append(server)
-        if early:
-            server.stop()
-        announce(server)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, obey)
-    await serve(settings, ready)
+def _token_sums(settings: Settings) -> dict[str, str]:
+    if settings.users or settings.local_users == "any" or can_look_up():
+        return {user.name: user.token_sha256 for user in settings.users}
+    return {LOCAL_USER: token_digest(local_token(state_dir()))}

@@ -1,36 +1,600 @@
-"""`nplt-server`: flags, exit codes, and one line when it is ready.
+"""`nplt-server`: flags, exit codes, and the operator's commands on the files.
 
-Exit codes: 0 drained and gone · 1 port or data directory taken · 78 the
-settings have mistakes, one sentence each.
+Exit codes of the server: 0 drained and gone, 1 port or data directory taken, 78 the settings
+have mistakes, one sentence each. Of the commands (doctor, repair, export, import, migrate):
+0 all is well, 1 something is wrong or was left undone, 2 misused, 78, 141 the reader of
+stdout has gone. Results go to stdout, one line each, errors to stderr. What a command needs
+is imported when it runs, so that `nplt-server --help` stays quick.
 """
 
 from __future__ import annotations
 
 import gc
+import json
+import os
 import re
 import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import (
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import click
 
 from nplt_server import __version__
-from nplt_server.commands.doctor import doctor
-from nplt_server.commands.export import export
-from nplt_server.commands.import_files import import_files
-from nplt_server.commands.migrate import migrate
-from nplt_server.commands.repair import repair
 from nplt_server.errors import CannotServe, ConfigurationError
 
+if TYPE_CHECKING:
+    from nplt_storage.maintenance.doctor import Report
+    from nplt_storage.maintenance.examine import Finding
+    from nplt_storage.maintenance.migrate import Imported, Place
+    from nplt_storage.maintenance.repair import Repair
+    from nplt_storage.maintenance.sources import Missing
+    from nplt_storage.store import ConversationStore
+
+
 EXIT_CONFIGURATION = 78
+EXIT_PIPE_CLOSED = 141
+
+_EXIT_CODES = (
+    "Exit codes: 0 success, also after SIGTERM, 1 it could not serve or something is wrong, "
+    "2 wrong usage, 78 mistakes in the settings, 141 output closed."
+)
 
 
-@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+def _notes(*examples: str) -> str:
+    """What stands at the end of every `--help`."""
+    shown = "".join(f"  {example}\n" for example in examples)
+    return f"\b\nExamples:\n{shown}\n{_EXIT_CODES}"
+
+
+class FileCommand(click.Command):
+    """A command whose output may have nowhere to go: a full disk is a sentence, and
+    a reader who has seen enough is nothing to speak of."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            forget_stdout()
+            sys.exit(EXIT_PIPE_CLOSED)
+        except OSError as error:
+            forget_stdout()
+            fail(f"{error.filename or 'stdout'}: {error.strerror}")
+
+
+def forget_stdout() -> None:
+    """What is still buffered can't be delivered; Python would complain about it at exit."""
+    with suppress(OSError, ValueError):  # not a file at all
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+def data_dir_of(context: click.Context, given: Path | None) -> Path:
+    """The one that was given, or the one a server with these settings would use."""
+    if given is not None:
+        return given
+    from nplt_server.settings_loader import load_settings
+
+    program = context.find_root().params
+    flags = {"data_dir": program["data_dir"]} if program.get("data_dir") else {}
+    try:
+        return load_settings(flags, config_file=program.get("config")).data_dir
+    except ConfigurationError as error:
+        for mistake in error.mistakes:
+            click.echo(f"nplt-server: {mistake}", err=True)
+        sys.exit(EXIT_CONFIGURATION)
+
+
+def fail(sentence: object) -> NoReturn:
+    click.echo(f"nplt-server: {sentence}", err=True)
+    sys.exit(1)
+
+
+@contextmanager
+def reporting_storage_errors() -> Iterator[None]:
+    from nplt_storage.errors import DataDirectoryInUse, StorageError
+
+    try:
+        yield
+    except DataDirectoryInUse as error:
+        fail(f"{error.directory} is in use: stop that server first")
+    except StorageError as error:
+        fail(error)
+
+
+class ProgressLine:
+    """One line on stderr, written over and over; only for someone who is watching."""
+
+    def __init__(self) -> None:
+        self._is_shown = sys.stderr.isatty()
+        self._width = 0
+
+    def show(self, text: str) -> None:
+        if self._is_shown:
+            print(f"\r{text:<{self._width}}", end="", file=sys.stderr, flush=True)
+            self._width = len(text)
+
+    def clear(self) -> None:
+        if self._width:
+            print(f"\r{'':<{self._width}}\r", end="", file=sys.stderr, flush=True)
+            self._width = 0
+
+
+_SECONDS_BETWEEN = 0.2
+
+
+@click.command(
+    cls=FileCommand, epilog=_notes("nplt-server doctor", "nplt-server doctor /srv/nplt --json")
+)
+@click.argument(
+    "data_dir", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object, for scripts.")
+@click.pass_context
+def doctor(context: click.Context, /, data_dir: Path | None, as_json: bool) -> None:
+    """Look for damage; change nothing.
+
+    Reads every conversation of a data directory from end to end, also while a
+    server runs. Lines that begin with "wrong" are for someone to act on (exit code
+    1); notes are worth knowing, no more.
+    """
+    from nplt_storage.maintenance.doctor import NoDataDirectory, examine_directory
+
+    directory = data_dir_of(context, data_dir)
+    if data_dir is None and not directory.exists():
+        click.echo(f"{directory}: nothing there yet")
+        return
+    line, shown_at = ProgressLine(), time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal shown_at
+        now = time.monotonic()
+        if now - shown_at > _SECONDS_BETWEEN:
+            shown_at = now
+            line.show(f"read {done >> 20} of {total >> 20} MiB")
+
+    try:
+        report = examine_directory(directory, progress=progress)
+    except NoDataDirectory as error:
+        raise click.UsageError(str(error)) from None
+    finally:
+        line.clear()
+    if as_json:
+        said = {
+            "conversations": report.conversations,
+            "bytes": report.size,
+            "wrong": report.wrong,
+            "findings": [finding.as_json() for finding in report.findings],
+        }
+        click.echo(json.dumps(said, indent=2))
+    else:
+        for finding in report.findings:
+            click.echo(_line(finding))
+        click.echo(_summary(report))
+    sys.exit(1 if report.wrong else 0)
+
+
+def _line(finding: Finding) -> str:
+    level = "wrong" if finding.is_wrong else "note "
+    where = finding.file if finding.offset is None else f"{finding.file}, byte {finding.offset}"
+    # Names of files come from outside: no control character reaches a terminal.
+    return f"{level} {_printable(where)}: {_printable(finding.message)}"
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "�" for letter in text)
+
+
+def _summary(report: Report) -> str:
+    from nplt_storage.maintenance.examine import plural
+
+    notes = plural(len(report.findings) - report.wrong, "note")
+    verdict = f"{report.wrong} wrong" if report.wrong else "nothing wrong"
+    size = report.size / (1 << 20)
+    return f"{plural(report.conversations, 'conversation')}, {size:.1f} MiB: {verdict}, {notes}"
+
+
+@click.command(
+    cls=FileCommand,
+    epilog=_notes(
+        "nplt-server repair --dry-run 1f0c2a3b",
+        "nplt-server repair /srv/nplt/history/session_20250102_1f0c2a3b.json",
+    ),
+)
+@click.argument("wanted", metavar="FILE|ID")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Where conversations are kept.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+@click.pass_context
+def repair(context: click.Context, /, wanted: str, data_dir: Path | None, dry_run: bool) -> None:
+    """Cut a damaged file back to what is sound.
+
+    Makes a conversation usable again, by cutting and appending only: what stands
+    before the first bad byte is kept as it is. The original stays beside it as
+    FILE.before-repair-N, with all that was in it. ID may be the beginning of an id,
+    if only one begins so. Not while a server uses the directory.
+    """
+    from nplt_storage.files.format import session_id_of
+    from nplt_storage.maintenance.doctor import forget_row
+    from nplt_storage.maintenance.repair import apply_repair, nobody_else_uses
+
+    file = _file_of(context, wanted, data_dir)
+    path = file.absolute()
+    session_id = session_id_of(path.name)
+    if session_id is None:
+        fail(f"{file} is not named like a conversation's file (session_YYYYMMDD_<id>.json)")
+    data_dir = path.parent.parent
+    with reporting_storage_errors(), nobody_else_uses(data_dir):
+        _refuse_two_files(path, session_id)
+        plan = _plan(path, session_id)
+        if not plan.says:
+            click.echo("nothing to repair")
+        elif dry_run:
+            click.echo("\n".join(plan.says))
+            click.echo("nothing was done: this was a dry run")
+        else:
+            try:
+                aside = apply_repair(path, plan)
+                forget_row(data_dir, session_id)
+            except OSError as error:
+                fail(f"{file}: {error.strerror}")
+            click.echo("\n".join(plan.says))
+            click.echo(f"the original is kept as {aside.name}")
+
+
+def _file_of(context: click.Context, wanted: str, data_dir: Path | None) -> Path:
+    """The file of that name, else the one of the conversation with that id."""
+    from nplt_storage.files.format import session_id_of
+
+    given = Path(wanted)
+    if given.is_file():
+        return given
+    if given.exists():
+        raise click.UsageError(
+            f"{wanted} is a directory; give the file of a conversation, or its id"
+        )
+    history = data_dir_of(context, data_dir) / "history"
+    names = [path.name for path in history.iterdir()] if history.is_dir() else []
+    by_id = {id_: name for name in names if (id_ := session_id_of(name)) is not None}
+    with reporting_storage_errors():
+        name = by_id.get(_meant(wanted, list(by_id)))
+    if name is None:
+        raise click.UsageError(
+            f"there is no file {wanted}, and no conversation {wanted} in {history}"
+        )
+    return history / name
+
+
+def _refuse_two_files(path: Path, session_id: str) -> None:
+    """Whichever is repaired, the conversation would stay unusable."""
+    from nplt_storage.files.format import session_id_of
+
+    try:
+        names = sorted(other.name for other in path.parent.iterdir())
+    except OSError as error:
+        fail(f"{path.parent}: {error.strerror}")
+    others = [name for name in names if session_id_of(name) == session_id and name != path.name]
+    if others:
+        fail(
+            f"there is more than one file for conversation {session_id}: {path.name} and "
+            f"{', '.join(others)}; move away all but the one that counts"
+        )
+
+
+def _plan(path: Path, session_id: str) -> Repair:
+    from nplt_storage.file_system import SystemFiles, read_all
+    from nplt_storage.ids import new_entry_id
+    from nplt_storage.maintenance.repair import CannotRepair, plan_repair
+
+    files = SystemFiles()
+    try:
+        descriptor = files.open(path, os.O_RDONLY)
+        try:
+            return plan_repair(
+                lambda offset, length: read_all(files, descriptor, length, offset),
+                files.size(descriptor),
+                session_id=session_id,
+                clock=lambda: datetime.now(UTC),
+                new_id=new_entry_id,
+            )
+        finally:
+            files.close(descriptor)
+    except CannotRepair as reason:
+        fail(f"{path.name}: {reason}")
+    except OSError as error:
+        fail(f"{path.name}: {error.strerror}")
+
+
+@click.command(
+    cls=FileCommand,
+    epilog=_notes(
+        "nplt-server export 1f0c2a3b -o talk.json",
+        "nplt-server export --data-dir /srv/nplt 1f0c2a3b",
+    ),
+)
+@click.argument("session_id", metavar="ID")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Where conversations are kept.")
+@click.pass_context
+def export(
+    context: click.Context, /, session_id: str, output: Path | None, data_dir: Path | None
+) -> None:
+    """Write a conversation as one JSON document.
+
+    ID may be the beginning of an id, if only one begins so. Long results and
+    attachments included; `nplt-server import` takes it in again.
+    Only reads, so a server may be running: what it writes meanwhile is left out.
+    """
+    directory = data_dir_of(context, data_dir)
+    with reporting_storage_errors():
+        try:
+            missing = _export_to(directory, session_id, output)
+        except BrokenPipeError:
+            raise  # whoever reads stdout has seen enough
+        except OSError as error:
+            where = "stdout" if output is None else click.format_filename(output)
+            forget_stdout()
+            fail(f"{where} can't be written: {error.strerror}")
+    if missing.ids:
+        fail(f"it lacks what is not there any more: {', '.join(missing.ids)}")
+
+
+def _export_to(directory: Path, session_id: str, output: Path | None) -> Missing:
+    import anyio
+
+    if output is None:
+        missing = anyio.run(_write, directory, session_id, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return missing
+    beside = output.with_name(f".{output.name}.new")
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(os.open(beside, flags, 0o600), "wb") as file:
+            missing = anyio.run(_write, directory, session_id, file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(output)
+    finally:
+        beside.unlink(missing_ok=True)
+    return missing
+
+
+def _meant(wanted: str, ids: list[str]) -> str:
+    """Itself, or the only id that begins with it."""
+    from nplt_storage.errors import StorageError
+
+    found = [id_ for id_ in ids if id_.startswith(wanted)] if wanted else []
+    if wanted in ids or not found:
+        return wanted
+    if len(found) > 1:
+        raise StorageError(f"{len(found)} conversations have ids that begin with {wanted!r}")
+    return found[0]
+
+
+async def _write(directory: Path, session_id: str, out: BinaryIO) -> Missing:
+    from nplt_storage.maintenance.migrate import DirectoryPlace
+    from nplt_storage.maintenance.sources import Missing, export_document
+
+    missing, place = Missing(), DirectoryPlace(directory)
+    session_id = _meant(session_id, place.ids())
+    with place.open(session_id) as (source, read):
+        document = export_document(source, session_id, read_attachment=read, missing=missing)
+        async for piece in document:
+            out.write(piece)
+    return missing
+
+
+@click.command(
+    name="import",
+    cls=FileCommand,
+    epilog=_notes("nplt-server import talk.json", "nplt-server import --user ada *.json"),
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE…")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Where conversations are kept.")
+@click.option("--user", help="Whose they are to be, whoever the files say.")
+@click.pass_context
+def import_files(
+    context: click.Context, /, files: tuple[Path, ...], data_dir: Path | None, user: str | None
+) -> None:
+    """Take in conversations from files.
+
+    Our own files, exported documents, and plain JSON documents with a list of
+    messages. Each file is taken in whole or not at all; one that can't be is said, and the
+    rest goes on (exit code 1). What is there already is left as it is. Not while a
+    server uses the directory.
+    """
+    import anyio
+
+    directory = data_dir_of(context, data_dir)
+    with reporting_storage_errors():
+        failed = anyio.run(_import_all, directory, files, user)
+    sys.exit(1 if failed else 0)
+
+
+async def _import_all(directory: Path, files: tuple[Path, ...], user: str | None) -> int:
+    from nplt_storage.errors import StorageError
+    from nplt_storage.files.store import JsonFileStore
+    from nplt_storage.maintenance.migrate import import_file
+
+    progress, failed = ProgressLine(), 0
+    store = await JsonFileStore.open_directory(directory, clock=lambda: datetime.now(UTC))
+    try:
+        for number, path in enumerate(files, 1):
+            progress.show(f"{number} of {len(files)}")
+            try:
+                imported = await import_file(store, path, files=store.directory.files, user=user)
+            except StorageError as error:
+                progress.clear()
+                click.echo(f"{click.format_filename(path)}: {error}", err=True)
+                failed += 1
+            else:
+                progress.clear()
+                click.echo(f"{click.format_filename(path)}: {_describe(imported)}")
+    finally:
+        progress.clear()
+        await store.close()
+    return failed
+
+
+def _describe(imported: Imported) -> str:
+    if imported.was_there:
+        return f"there already as {imported.session_id}, nothing was done"
+    says = f"imported as {imported.session_id}, {imported.entries} entries"
+    if imported.taken_id is not None:
+        says += f" (there is a conversation {imported.taken_id} already)"
+    if imported.missing:
+        says += f"; missing beside the file: {', '.join(imported.missing)}"
+    return says
+
+
+@click.command(
+    cls=FileCommand,
+    epilog=_notes(
+        "nplt-server migrate ~/.local/share/nplt /srv/nplt",
+        "nplt-server migrate /srv/nplt redis://127.0.0.1:6379/0",
+    ),
+)
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+def migrate(source: str, target: str) -> None:
+    """Copy all conversations to another place.
+
+    A place is a data directory or redis://HOST:PORT/DB[?key_prefix=PREFIX]. Those
+    of every user are copied; FROM is only read. What is there already is passed
+    over, so an interrupted run can be repeated; each copy is compared with its
+    original. Exit code 1 if anything was left.
+    """
+    import anyio
+
+    from nplt_storage.maintenance.migrate import is_redis_url
+    from nplt_storage.maintenance.repair import nobody_else_uses
+
+    _refuse_confusion(source, target)
+    # Nobody writes on in what is being left.
+    alone = nullcontext() if is_redis_url(source) else nobody_else_uses(Path(source))
+    with reporting_storage_errors(), alone:
+        counted = anyio.run(_migrate, source, target)
+    copied, there, left = (counted[outcome] for outcome in ("copied", "there", "left"))
+    click.echo(f"{copied} copied, {there} there already, {left} left")
+    sys.exit(1 if left else 0)
+
+
+def _refuse_confusion(source: str, target: str) -> None:
+    from nplt_storage.maintenance.migrate import SCHEMES, is_redis_url, parse_redis_url
+
+    for place in (source, target):
+        scheme, separator, _ = place.partition("://")
+        if separator and not is_redis_url(place):
+            raise click.UsageError(
+                f"{place}: there are directories and {', '.join(f'{s}://' for s in SCHEMES)}, "
+                f"but no {scheme}://"
+            )
+    if is_redis_url(source) != is_redis_url(target):
+        return
+    if is_redis_url(source):
+        is_same, is_inside = parse_redis_url(source) == parse_redis_url(target), False
+    else:
+        before, after = Path(source).resolve(), Path(target).resolve()
+        is_same, is_inside = before == after, before in after.parents
+    if is_same:
+        raise click.UsageError("FROM and TO are the same place")
+    if is_inside:
+        raise click.UsageError("TO is inside FROM, which is only read")
+
+
+async def _migrate(source: str, target: str) -> Counter[str]:
+    from nplt_storage.maintenance.migrate import migrate
+
+    progress, counted = ProgressLine(), Counter[str]()
+    async with _place(source) as place, _store(target) as (store, files):
+        total = len(place.ids())
+        try:
+            async for moved in migrate(place, store, files=files):
+                counted[moved.outcome] += 1
+                if moved.outcome == "left":
+                    progress.clear()
+                    click.echo(f"{moved.session_id}: left: {moved.says}", err=True)
+                elif "missing" in moved.says:
+                    progress.clear()
+                    click.echo(f"{moved.session_id}: {moved.says}", err=True)
+                progress.show(f"{counted.total()} of {total}")
+        finally:
+            progress.clear()
+    return counted
+
+
+@asynccontextmanager
+async def _place(text: str) -> AsyncIterator[Place]:
+    import anyio.to_thread
+
+    from nplt_storage.maintenance.migrate import (
+        DirectoryPlace,
+        StorePlace,
+        ids_in_redis,
+        is_redis_url,
+        parse_redis_url,
+    )
+
+    if not is_redis_url(text):
+        yield DirectoryPlace(Path(text))
+        return
+    async with _store(text) as (store, _):
+        ids = await anyio.to_thread.run_sync(ids_in_redis, parse_redis_url(text))
+        yield StorePlace(store, ids)
+
+
+@asynccontextmanager
+async def _store(text: str) -> AsyncIterator[tuple[ConversationStore, Path | None]]:
+    """And where its attachments are, if they are its business."""
+    from nplt_storage.maintenance.migrate import is_redis_url, parse_redis_url
+
+    store: ConversationStore
+    files: Path | None = None
+    if is_redis_url(text):
+        from nplt_storage.opening import StoreConfig, open_store
+
+        address = parse_redis_url(text)
+        options = {"url": address.url, "key_prefix": address.key_prefix}
+        config = StoreConfig(type="redis", options=options)
+        store = await open_store(config, data_dir=Path(), clock=_now)
+    else:
+        from nplt_storage.files.store import JsonFileStore
+
+        opened = await JsonFileStore.open_directory(Path(text), clock=_now)
+        store, files = opened, opened.directory.files
+    try:
+        yield store, files
+    finally:
+        await store.close()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@click.group(
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_notes(
+        "nplt-server --port 0 --data-dir /srv/nplt", "nplt-server --config server.yaml --check"
+    ),
+)
 @click.option("--config", type=click.Path(path_type=Path), help="Settings file (YAML).")
 @click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=int, help="Port to listen on; 0 picks a free one.  [default: 9999]")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where conversations are kept.")
 @click.option("--default-model", metavar="PROVIDER/MODEL", help="Who answers new conversations.")
+@click.option("--any-port", is_flag=True, help="Another free port, if that one is taken.")
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine without tokens and TLS.")
 @click.option(
     "--log-level",
@@ -40,23 +604,25 @@ EXIT_CONFIGURATION = 78
 @click.option("--check", is_flag=True, help="Check the settings and exit.")
 @click.version_option(__version__, prog_name="nplt-server")
 @click.pass_context
-def main(context: click.Context, /, config: Path | None, check: bool, **flags: Any) -> None:
+def main(
+    context: click.Context, /, config: Path | None, check: bool, any_port: bool, **flags: Any
+) -> None:
     """Keep conversations with language models the way tmux keeps shells."""
     if context.invoked_subcommand is None:
-        sys.exit(_serve(config, _tree(flags), check=check))
+        sys.exit(_serve(config, _tree(flags), check=check, any_port=any_port))
 
 
-@main.command()
+@main.command(epilog=_notes("nplt-server token ada", "nplt-server token ada > ada.token"))
 @click.argument("name")
 def token(name: str) -> None:
     """Print a new token once, and the line to put in the settings file."""
-    from nplt_server.connections.users import new_token, token_sum
+    from nplt_server.connections.admission import new_token, token_digest
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
         raise click.BadParameter("a name has up to 64 letters, digits, _ . or -")
     fresh = new_token()
     click.echo(fresh)
-    click.echo(f"users:\n  - {{name: {name}, token_sha256: {token_sum(fresh)}}}", err=True)
+    click.echo(f"users:\n  - {{name: {name}, token_sha256: {token_digest(fresh)}}}", err=True)
     click.echo("The token is shown this once; give it to its user (NPLT_TOKEN).", err=True)
 
 
@@ -72,24 +638,21 @@ def _tree(flags: dict[str, Any]) -> dict[str, Any]:
     return {**given, **({"listen": listen} if listen else {})}
 
 
-def _serve(config: Path | None, flags: dict[str, Any], *, check: bool) -> int:
-    # While all that is loaded is there to stay, looking for what is not takes a seventh
-    # of the time to start.
+def _serve(config: Path | None, flags: dict[str, Any], *, check: bool, any_port: bool) -> int:
+    # All that is loaded is there to stay: the garbage collector would look through it in
+    # vain, for a seventh of the time to start. `run_until_signalled` enables it again.
     gc.disable()
+    # pydantic looks for plugins in every installed package, and the settings need none.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
+    from importlib.util import find_spec
+
     import anyio
 
-    from nplt_server.app import Server, run_until_signalled, utc_now
-    from nplt_server.commands.surroundings import forget_stdout
-    from nplt_server.equipment import equip
-    from nplt_server.histories import check_histories
     from nplt_server.logs import configure_logging
-    from nplt_server.providers.building import build_router
-    from nplt_server.settings_sources import load_settings
+    from nplt_server.settings_loader import load_settings
+    from nplt_server.start import check_settings, run_until_signalled
 
-    def announce(server: Server) -> None:
-        host, port = server.address
-        gc.freeze()
-        gc.enable()
+    def announce(host: str, port: int) -> None:
         try:
             print(f"listening on {host}:{port}", flush=True)
         except OSError as error:
@@ -100,14 +663,13 @@ def _serve(config: Path | None, flags: dict[str, Any], *, check: bool) -> int:
     try:
         settings = load_settings(flags, config_file=config)
         if check:
-            equip(settings, build_router(settings), utc_now)
-            check_histories(settings)
+            check_settings(settings)
             click.echo("the settings are fine")
             return 0
         configure_logging(settings.log_level, log_format=settings.log_format)
-        anyio.run(
-            run_until_signalled, settings, announce, backend_options={"use_uvloop": _has_uvloop()}
-        )
+        options = {"use_uvloop": find_spec("uvloop") is not None}
+        run = partial(run_until_signalled, settings, announce, any_port=any_port)
+        anyio.run(run, backend_options=options)
     except ConfigurationError as error:
         for mistake in error.mistakes:
             click.echo(f"nplt-server: {mistake}", err=True)
@@ -116,9 +678,3 @@ def _serve(config: Path | None, flags: dict[str, Any], *, check: bool) -> int:
         click.echo(f"nplt-server: {error}", err=True)
         return 1
     return 0
-
-
-def _has_uvloop() -> bool:
-    from importlib.util import find_spec
-
-    return find_spec("uvloop") is not None

@@ -1,31 +1,16 @@
-"""What can go wrong in the server, and the one map from it to the wire.
+"""The server's exceptions, and the one map from exceptions to wire codes.
 
-    ServerError
-        ConfigurationError      the operator must mend the settings: exit 78
-        CannotServe             port or data directory is taken: exit 1
-        ProviderError           a model could not answer; the turn ends `failed`
-            ProviderUnavailable     later may be better
-                ProviderPaused          it failed too often of late: it was not asked
-            ProviderUnauthorized    the operator must mend the key
-            ProviderRefused         the same prompt will be refused again
-                NoSuchModel             another one may be there
-                RequestTooLarge         less of the context may be taken
-            AnswerCut               the stream ended without saying so
-            AnswerTooLong           over the limit; what there is is kept
-            TooManySteps            the model went on calling tools
-            TurnTooLong             all its calls and tools took too long
-            WindowTooSmall          not even the instruction and the tools fit
-
-Requests that can't be granted are `nplt_protocol.RequestError`; error frames
-carry a code and a short sentence, never another library's text.
+Each class says who acts next. A request that can't be granted raises
+`nplt_protocol.RequestError`. Error frames carry a code and a short sentence, never the text
+of another library's exception.
 """
 
 from __future__ import annotations
 
 import logging
+import shlex
 
-from nplt_protocol.codes import ErrorCode
-from nplt_protocol.errors import RequestError
+from nplt_protocol import ErrorCode, RequestError
 from nplt_storage.errors import (
     BadEntry,
     ConversationDamaged,
@@ -44,20 +29,26 @@ class ServerError(Exception):
 
 
 class ConfigurationError(ServerError):
+    """The operator must correct the settings: exit 78."""
+
     def __init__(self, mistakes: list[str]) -> None:
         super().__init__("\n".join(mistakes))
         self.mistakes = mistakes
 
 
 class CannotServe(ServerError):
-    pass
+    """Another process uses the port or the data directory: exit 1."""
 
 
 class ProviderError(ServerError):
+    """A model call failed. `model_call` tries to recover; otherwise the turn ends `failed`."""
+
     code = ErrorCode.PROVIDER_UNAVAILABLE
 
 
 class ProviderUnavailable(ProviderError):
+    """Transient; may be retried."""
+
     def __init__(
         self,
         message: str,
@@ -69,27 +60,32 @@ class ProviderUnavailable(ProviderError):
     ) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        """Seconds the provider asks to be left alone."""
+        """Seconds to wait before the next request, if the provider names a time."""
         self.before_first_token = before_first_token
         self.timed_out = timed_out
-        """It had its time: asking the same again would take as long."""
+        """The call used up its time. A retry would take as long, so there is none."""
         self.is_busy = is_busy
-        """It is in good health, and asks for fewer requests."""
+        """The provider works, but limits the rate of requests."""
 
 
 class ProviderPaused(ProviderUnavailable):
+    """The circuit breaker is open; no request was sent."""
+
     def __init__(self, *, retry_after: float) -> None:
         super().__init__(
-            "the provider failed several times in a row and is left alone for a while",
+            f"the provider failed several times in a row and is not asked for {retry_after:.0f} s; "
+            "try again then, or choose another model",
             retry_after=retry_after,
         )
 
 
 class ProviderUnauthorized(ProviderError):
-    pass
+    """The key is invalid, or the account has no credit. The operator must act."""
 
 
 class ProviderRefused(ProviderError):
+    """The request was refused; the same request would be refused again."""
+
     code = ErrorCode.PROVIDER_REFUSED
 
     def __init__(
@@ -99,68 +95,87 @@ class ProviderRefused(ProviderError):
         message_index: int | None = None,
         block_index: int | None = None,
         entry_seqs: tuple[int, ...] = (),
-        is_of_request: bool = False,
-        is_of_thoughts: bool = False,
+        content_refused: bool = False,
+        reasoning_refused: bool = False,
     ) -> None:
         super().__init__(message)
         self.message_index = message_index
         """The message of the request that the provider named."""
         self.block_index = block_index
-        """And the block of that message, if it named one."""
+        """The content block of that message, if the provider named one."""
         self.entry_seqs = entry_seqs
-        """The entries that are shown there."""
-        self.is_of_request = is_of_request
-        """What was said is what it does not take, rather than where, how, or what came of it."""
-        self.is_of_thoughts = is_of_thoughts
-        """What the model had thought, which it sealed itself, is what it does not take."""
+        """The entries that are shown in that message."""
+        self.content_refused = content_refused
+        """The provider rejects the content of the request, not its address, options or outcome."""
+        self.reasoning_refused = reasoning_refused
+        """The provider rejects reasoning that the model sealed in an earlier answer."""
 
 
 class NoSuchModel(ProviderRefused):
-    pass
+    """404 for the model; a fallback may be tried."""
 
 
 class RequestTooLarge(ProviderRefused):
+    """The request exceeds the model's window; a shorter one may be accepted."""
+
     code = ErrorCode.TOO_LARGE
 
     def __init__(self, message: str, *, window_tokens: int | None = None) -> None:
         super().__init__(message)
         self.window_tokens = window_tokens
-        """What fits, question and answer together, if the provider said so."""
+        """The window (context and output together), if the provider named it."""
 
 
 class AnswerCut(ProviderError):
+    """The stream ended without a stop reason. The partial answer is kept."""
+
     def __init__(self) -> None:
-        super().__init__("the provider's stream ended in the middle of the answer")
+        super().__init__("the provider broke off in the middle of the answer; ask again")
 
 
 class AnswerTooLong(ProviderError):
+    """The answer exceeds a limit of this server."""
+
     code = ErrorCode.TOO_LARGE
 
     def __init__(self, answer_bytes_max: int) -> None:
-        super().__init__(f"the answer is longer than {answer_bytes_max} bytes")
+        super().__init__(
+            f"the answer is longer than {answer_bytes_max:,} bytes; ask for a shorter one"
+        )
 
 
 class TooManySteps(ProviderError):
+    """The turn exceeds this server's limit on model calls. Not a refusal by the provider, but
+    sent with the same code."""
+
     code = ErrorCode.PROVIDER_REFUSED
 
     def __init__(self, steps_max: int) -> None:
-        super().__init__(f"the model still wanted tools after {steps_max} steps")
+        super().__init__(
+            f"the model called tools in {steps_max} steps without an answer; ask it to go on"
+        )
 
 
 class TurnTooLong(ProviderError):
+    """The turn exceeds this server's time limit. Not a refusal by the provider, but sent with
+    the same code."""
+
     code = ErrorCode.PROVIDER_REFUSED
 
     def __init__(self, seconds_max: float) -> None:
-        super().__init__(f"the turn was not finished within {seconds_max:g} s")
+        super().__init__(
+            f"the answer was not complete within {seconds_max:g} s; ask for less at a time"
+        )
 
 
 class WindowTooSmall(ProviderError):
+    """The system instruction and the tools alone exceed the model's window."""
+
     code = ErrorCode.TOO_LARGE
 
 
 _CODES: dict[type[StorageError], ErrorCode] = {
     ConversationNotFound: ErrorCode.NOT_FOUND,
-    ConversationDamaged: ErrorCode.READ_ONLY,
     ConversationReadOnly: ErrorCode.READ_ONLY,
     StorageUnavailable: ErrorCode.UNAVAILABLE,
     WrittenElsewhere: ErrorCode.CONFLICT,
@@ -169,11 +184,15 @@ _CODES: dict[type[StorageError], ErrorCode] = {
 
 
 def as_request_error(error: Exception) -> RequestError | None:
-    """`None`: nobody foresaw this one; it is a bug and answers `internal`."""
+    """The error to send for an exception; `None` for an unexpected one, which is a bug and is
+    sent as `internal`."""
     if isinstance(error, RequestError):
         return error
     if isinstance(error, ProviderError):
         return RequestError(error.code, str(error))
+    if isinstance(error, ConversationDamaged):
+        log.warning("the storage says no: %s", error)
+        return _damaged(error)
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             if code in (ErrorCode.UNAVAILABLE, ErrorCode.READ_ONLY):
@@ -182,12 +201,37 @@ def as_request_error(error: Exception) -> RequestError | None:
     return None
 
 
+def _damaged(error: ConversationDamaged) -> RequestError:
+    sentence = f"conversation {error.session_id!r} is damaged ({error.reason})"
+    if error.data_dir is not None:
+        command = repair_command(str(error.data_dir), error.session_id)
+        sentence += f" and can't be used before it is repaired. Stop the server, then: {command}"
+    return RequestError(ErrorCode.READ_ONLY, sentence)
+
+
+def error_to_tell(error: Exception, log: logging.Logger, what: str) -> RequestError:
+    """The error to send for any exception. A bug is logged, and sent without details."""
+    known = as_request_error(error)
+    if known is None:
+        log.error("%s", what, exc_info=error)
+        known = internal_error()
+    return known
+
+
 def internal_error() -> RequestError:
-    return RequestError(ErrorCode.INTERNAL, "something went wrong here; the server's log says what")
+    return RequestError(
+        ErrorCode.INTERNAL,
+        "something went wrong in the server; its log says what (nplt server log)",
+    )
+
+
+def repair_command(data_dir: str, session_id: str) -> str:
+    return f"nplt-server repair --data-dir {shlex.quote(data_dir)} {session_id}"
 
 
 def no_such_conversation(session_id: str) -> RequestError:
-    # "Not yours" and "not there" are the same answer on purpose.
+    # The same error for a conversation of another user, so that ids can't be probed.
+
     return RequestError(
         ErrorCode.NOT_FOUND, f"there is no conversation {session_id!r}", field="session_id"
     )

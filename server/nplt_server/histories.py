@@ -1,20 +1,174 @@
-"""Opens the histories the settings name, and closes those already open if one fails."""
+"""Holds the configured histories (conversation stores) and finds conversations in them.
+
+One history is enough for most servers; an operator may configure several (files, Redis,
+memory). The first takes new conversations unless SESSION_NEW names another. Lists and
+searches merge all of them. If one fails to open, those already open are closed.
+"""
 
 from __future__ import annotations
 
+import builtins
 import logging
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Final, TypeVar
 
-from nplt_server.conversations.library import HistoryProfile, Library
+from msgspec.structs import replace
+
+from nplt_protocol.codes import ErrorCode
+from nplt_protocol.errors import RequestError
 from nplt_server.errors import CannotServe, ConfigurationError
 from nplt_server.settings import HistorySettings, Settings
-from nplt_storage.errors import DataDirectoryInUse, StorageError
+from nplt_storage.errors import ConversationNotFound, DataDirectoryInUse, StorageError
 from nplt_storage.opening import BadStoreConfig, StoreConfig, check_config, open_store
-from nplt_storage.store import ConversationStore
+from nplt_storage.rows import ConversationRow, RowPage, RowQuery, place_of, write_cursor
+from nplt_storage.search import SearchPage, SearchQuery, place_of_hit, write_search_cursor
+from nplt_storage.store import ConversationStore, DeletedConversation
 
 log = logging.getLogger(__name__)
+
+_ROWS_AT_ONCE = 200
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryProfile:
+    id: str
+    store: ConversationStore
+    system_message: str | None = None
+    """What a new conversation's models are told, unless it says otherwise."""
+    turns_max: int | None = None
+    """How many turns a model is shown at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundConversation:
+    profile: HistoryProfile
+    row: ConversationRow
+
+
+class Histories:
+    def __init__(self, profiles: Sequence[HistoryProfile]) -> None:
+        self._profiles = tuple(profiles)
+
+    def __iter__(self) -> Iterator[HistoryProfile]:
+        return iter(self._profiles)
+
+    @property
+    def default(self) -> HistoryProfile:
+        return self._profiles[0]
+
+    def profile(self, wanted: str | None) -> HistoryProfile:
+        if wanted is None:
+            return self.default
+        for profile in self._profiles:
+            if profile.id == wanted:
+                return profile
+        known = ", ".join(profile.id for profile in self._profiles)
+        raise RequestError(
+            ErrorCode.NOT_FOUND,
+            f"there is no history {wanted!r}; there are: {known}",
+            field="history",
+        )
+
+    async def find(self, session_id: str) -> FoundConversation | None:
+        trouble: StorageError | None = None
+        for profile in self._profiles:
+            try:
+                row = await profile.store.row(session_id)
+            except StorageError as error:
+                trouble = error  # it may be in another one
+                continue
+            if row is not None:
+                return FoundConversation(profile=profile, row=row)
+        if trouble is not None:
+            raise trouble
+        return None
+
+    async def list(self, user: str, query: RowQuery) -> RowPage:
+        pages = await self._ask_each(lambda store: store.list(user, query))
+        if len(pages) == 1:
+            return pages[0]
+        rows = sorted((row for page in pages for row in page.rows), key=place_of, reverse=True)
+        page = tuple(rows[: query.limit])
+        more = len(rows) > len(page) or any(page.next_cursor for page in pages)
+        return RowPage(rows=page, next_cursor=write_cursor(page[-1]) if more and page else None)
+
+    async def all_rows(self, user: str, query: RowQuery) -> builtins.list[ConversationRow]:
+        rows: builtins.list[ConversationRow] = []
+        query = replace(query, limit=_ROWS_AT_ONCE)
+        while True:
+            page = await self.list(user, query)
+            rows += page.rows
+            if page.next_cursor is None:
+                return rows
+            query = replace(query, cursor=page.next_cursor)
+
+    async def count(self, user: str) -> int:
+        return sum(await self._ask_each(lambda store: store.count(user)))
+
+    async def undelete(self, session_id: str, user: str) -> None:
+        """`ConversationExists` if another one has its id by now."""
+        for profile in self._profiles:
+            with suppress(ConversationNotFound):
+                await profile.store.undelete(session_id, user=user)
+                return
+        raise ConversationNotFound(session_id)
+
+    async def trash(self, user: str) -> builtins.list[DeletedConversation]:
+        """Of all histories that have one, the last deleted first."""
+
+        async def deleted(store: ConversationStore) -> Sequence[DeletedConversation]:
+            # A store of somebody's own may be older than this method.
+            return await store.trash(user) if hasattr(store, "trash") else ()
+
+        found = [each for some in await self._ask_each(deleted) for each in some]
+        return sorted(found, key=lambda each: (each.deleted_at, each.row.session_id), reverse=True)
+
+    async def is_trash_of_another(self, session_id: str, user: str) -> bool:
+        return any(await self._ask_each(lambda s: s.is_trash_of_another(session_id, user)))
+
+    async def search(self, user: str, query: SearchQuery) -> SearchPage:
+        """The newest hits first, wherever they are kept: a place is a place everywhere."""
+        pages = await self._ask_each(lambda store: store.search(user, query))
+        if len(pages) == 1:
+            return pages[0]
+        hits = sorted((hit for page in pages for hit in page.hits), key=place_of_hit, reverse=True)
+        shown = tuple(hits[: query.limit])
+        more = len(hits) > len(shown) or any(page.next_cursor for page in pages)
+        cursor = write_search_cursor(place_of_hit(shown[-1])) if more and shown else None
+        return SearchPage(hits=shown, next_cursor=cursor)
+
+    async def close(self) -> None:
+        for profile in self._profiles:
+            try:
+                await profile.store.close()
+            except StorageError as error:
+                log.warning("the history %s could not be closed: %s", profile.id, error)
+
+    async def _ask_each(
+        self, ask: Callable[[ConversationStore], Awaitable[_Answer]]
+    ) -> builtins.list[_Answer]:
+        """One that is out of order hides what it holds, not what the others do."""
+        answers: builtins.list[_Answer] = []
+        trouble: StorageError | None = None
+        for profile in self._profiles:
+            try:
+                answers.append(await ask(profile.store))
+            except StorageError as error:
+                trouble = error
+                log.warning("the history %s does not answer: %s", profile.id, error)
+        if trouble is not None and not answers:
+            raise trouble
+        return answers
+
+
+utc_now: Final[Callable[[], datetime]] = partial(datetime.now, UTC)
+"""The server's clock."""
 
 
 def _config_of(history: HistorySettings) -> StoreConfig:
@@ -33,7 +187,7 @@ def check_histories(settings: Settings) -> None:
         raise ConfigurationError(mistakes)
 
 
-async def open_library(settings: Settings, clock: Callable[[], datetime]) -> Library:
+async def open_histories(settings: Settings, clock: Callable[[], datetime]) -> Histories:
     older = settings.graph.history if settings.graph else None
     if older is not None and older.enabled:
         log.warning("graph.history is not looked at: histories is there, and wins")
@@ -51,9 +205,9 @@ async def open_library(settings: Settings, clock: Callable[[], datetime]) -> Lib
                 )
             )
     except BaseException:
-        await Library(profiles).close()
+        await Histories(profiles).close()
         raise
-    return Library(profiles)
+    return Histories(profiles)
 
 
 def _directories(settings: Settings) -> dict[str, Path]:
@@ -75,7 +229,9 @@ async def _open(
     except BadStoreConfig as error:
         raise ConfigurationError([f"history {history.id}: {error}"]) from None
     except DataDirectoryInUse:
-        raise CannotServe(f"{directory} is in use by another nplt-server") from None
+        raise CannotServe(
+            f"{directory} is in use by another nplt-server; stop it, or give another --data-dir"
+        ) from None
     except (StorageError, OSError) as error:
         where = directory if history.backend.type == "json" else f"the history {history.id}"
         raise CannotServe(f"can't use {where}: {error}") from None

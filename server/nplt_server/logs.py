@@ -1,11 +1,8 @@
-"""Log lines on stderr: one per event, to be read by people or, as JSON, by machines.
+"""Writes log lines to stderr, as text or JSON, and switches debug categories.
 
-    12:00:01 I listening on 127.0.0.1:9999
-    12:00:01 D history  appended seq=3 kind=model_input
-
-Any line may carry fields: `log.info("…", extra={"fields": {"seq": 3}})`. At level
-debug, or with NPLT_DEBUG=wire, the frames of every connection are shown as a
-transcript, `<` received and `>` sent.
+One line per event; any line may carry fields. `NPLT_DEBUG=history,provider` turns on
+single categories without the rest of the debug output. With `wire`, or at level debug,
+the frames of every connection are logged.
 """
 
 from __future__ import annotations
@@ -13,13 +10,75 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Literal
+from functools import partial
+from typing import Final, Literal
 
 import orjson
 
-from nplt_server.clean_text import clean_text
-from nplt_server.debug import CATEGORIES, LOGGERS, switch_categories
+# Debug categories: `NPLT_DEBUG=history,context`. A category is called like a function. Switched
+# off it costs a look at one attribute, but what it is given is computed first: where that takes
+# work, ask `category.on` before. Categories are for numbers, kinds, sizes and names, never for
+# what people or models said, and never for keys.
+
+log = logging.getLogger(__name__)
+
+ALL: Final = "all"
+LOGGERS: Final = "nplt."
+
+
+class Category:
+    __slots__ = ("_log", "name", "on")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.on = False
+        self._log = logging.getLogger(LOGGERS + name)
+
+    def __call__(self, message: str, /, **fields: object) -> None:
+        if self.on:
+            self._log.debug("%s", message, extra={"fields": fields})
+
+    def switch(self, on: bool) -> None:
+        self.on = on
+        self._log.setLevel(logging.DEBUG if on else logging.NOTSET)
+
+
+history = Category("history")
+provider = Category("provider")
+tools = Category("tools")
+context = Category("context")
+tokens = Category("tokens")
+wire = Category("wire")
+"""The transcripts of connections: switched here, written by `transcript_for`."""
+
+CATEGORIES: Final = {
+    category.name: category for category in (history, provider, tools, context, tokens, wire)
+}
+
+
+def switch_categories(wanted: str) -> None:
+    """On are the ones named, separated by commas; all others are off."""
+    names = {name.strip().lower() for name in wanted.split(",")} - {""}
+    for category in CATEGORIES.values():
+        category.switch(category.name in names or ALL in names)
+    unknown = sorted(names - CATEGORIES.keys() - {ALL})
+    if unknown:
+        log.warning(
+            "NPLT_DEBUG: no category %s; there are %s",
+            ", ".join(unknown),
+            ", ".join((*CATEGORIES, ALL)),
+        )
+
+
+# Log lines:
+#
+#     12:00:01 I listening on 127.0.0.1:9999
+#     12:00:01 D history  appended seq=3 kind=model_input
+#
+# Any line may carry fields: `log.info("…", extra={"fields": {"seq": 3}})`. Frames are shown as
+# a transcript, `<` received and `>` sent.
 
 wire_log = logging.getLogger("nplt.wire")
 
@@ -67,12 +126,12 @@ class JsonLines(logging.Formatter):
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": clean_text(record.getMessage()),
+            "message": _clean(record.getMessage()),
         }
         if fields := fields_of(record):
             line["fields"] = {key: _plain(value) for key, value in fields.items()}
         if record.exc_info:
-            line["exception"] = clean_text(self.formatException(record.exc_info))
+            line["exception"] = _clean(self.formatException(record.exc_info))
         return orjson.dumps(line).decode()
 
 
@@ -81,13 +140,19 @@ def fields_of(record: logging.LogRecord) -> dict[str, object]:
     return fields if isinstance(fields, dict) else {}
 
 
+def _clean(text: str) -> str:
+    from nplt_server.digest.text import clean_text  # a server starts without it
+
+    return clean_text(text)
+
+
 def _plain(value: object) -> object:
     """A number stays one, if JSON has it; all else is short text."""
     if value is None or isinstance(value, (bool, float)):
         return value
     if isinstance(value, int) and abs(value) < 2**63:
         return int(value)
-    return clean_text(str(value)[:VALUE_CHARACTERS_MAX])
+    return _clean(str(value)[:VALUE_CHARACTERS_MAX])
 
 
 def _shown(value: object) -> str:
@@ -96,15 +161,6 @@ def _shown(value: object) -> str:
     return text if text and text.isprintable() and not set(text) & set(' "=') else ascii(text)
 
 
-def transcript_for(peer: str) -> Transcript | None:
-    return Transcript(peer) if wire_log.isEnabledFor(logging.DEBUG) else None
-
-
-class Transcript:
-    """One line per frame of one connection."""
-
-    def __init__(self, peer: str) -> None:
-        self._peer = peer
-
-    def __call__(self, line: str) -> None:
-        wire_log.debug("%s %s", self._peer, line)
+def transcript_for(peer: str) -> Callable[[str], None] | None:
+    """Logs one line per frame of one connection; `None`: nobody wants them."""
+    return partial(wire_log.debug, "%s %s", peer) if wire_log.isEnabledFor(logging.DEBUG) else None

@@ -1,20 +1,203 @@
-"""What an operator can set. The sample in `config/server.yaml` shows it all.
+"""The settings of the server, as pydantic models.
 
-Values only; where they come from is `settings_sources`. Unknown keys are
-mistakes, not decoration.
+`config/server.yaml` shows every setting at its default. Unknown keys are mistakes.
+Reading files and environment variables is the job of `settings_loader`.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import re
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 import platformdirs
-from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
-from nplt_server.provider_settings import ProviderSettings
-from nplt_server.settings_parts import HomePath, Name, Part, PositiveFloat, PositiveInt
+from nplt_server.errors import ConfigurationError
+from nplt_server.local_users import unknown_users
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+HomePath = Annotated[Path, AfterValidator(Path.expanduser)]
+PythonName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+"""`package.module:name`."""
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+
+
+def load_named(name: str, setting: str) -> object:
+    """What `module:name` stands for. Whatever goes wrong when the module is imported is a
+    `ConfigurationError` that names the setting."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        return getattr(import_module(module_name), attribute)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ConfigurationError([f"{setting}: {name!r} can't be loaded: {why}"]) from None
+
+
+class Part(BaseModel):
+    # A mistake is told by its place and never by its value, which may be a secret. Parts
+    # are built with the whole they belong to: each for itself would be twice the time.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True
+    )
+
+
+# ------------------------------------------------------------------------------
+# Providers
+#
+# A key is never part of the settings: they name its variable or file, and `providers.build`
+# reads it.
+
+_KEY_WORDS = {"apikey", "auth", "authorization", "cookie", "key", "secret", "token"}
+"""In the name of a header, between its dashes."""
+_BEGINS_LIKE_A_KEY = re.compile(
+    r"(bearer|basic) .+|(sk|gsk|xai|hf|nvapi|aiza)[-_]?[a-z0-9_-]{12,}", re.IGNORECASE
+)
+_MIXED_LIKE_A_KEY = re.compile(r"(?=.{24})(?=.*[0-9])(?=.*[a-z])[A-Za-z0-9]+")
+"""As nobody calls a variable or a file."""
+_HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
+_WHERE_KEYS_BELONG = (
+    "a key is not written here: say api_key_env (a variable that holds it) "
+    "or api_key_file (a file that only you can read)"
+)
+
+
+def checked_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise ValueError("expected an address with a host, and a number for its port") from None
+    if parts.scheme not in ("http", "https") or not has_host:
+        raise ValueError("expected an address that begins with http:// or https://")
+    if parts.username or parts.password:
+        raise ValueError(_WHERE_KEYS_BELONG)
+    if "?" in url or "#" in url:
+        # Paths are put behind it; and what stands there is a key, more often than not.
+        raise ValueError(f"expected an address that ends with its path; {_WHERE_KEYS_BELONG}")
+    return url
+
+
+def _checked_headers(headers: dict[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if _KEY_WORDS & set(name.lower().split("-")) or _BEGINS_LIKE_A_KEY.fullmatch(value):
+            raise ValueError(_WHERE_KEYS_BELONG)
+        if not _HEADER_NAME.fullmatch(name) or not value.isascii() or not value.isprintable():
+            raise ValueError("expected names and values that a header can have")
+    return headers
+
+
+def _no_key(name: str) -> str:
+    """Of what is told where it is not found: by then it would be in a log."""
+    if _BEGINS_LIKE_A_KEY.fullmatch(name) or _MIXED_LIKE_A_KEY.fullmatch(name):
+        raise ValueError(f"that looks like the key itself: {_WHERE_KEYS_BELONG}")
+    return name
+
+
+def _no_key_for_a_path(path: Path) -> Path:
+    _no_key(str(path))
+    return path
+
+
+Headers = Annotated[dict[str, str], AfterValidator(_checked_headers)]
+BaseUrl = Annotated[str, AfterValidator(checked_url)]
+ModelName = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")]
+"""As the server knows it: `meta-llama/Llama-3.3-70B`, `llama3:8b`."""
+VariableName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$"), AfterValidator(_no_key)
+]
+
+
+TokensField: TypeAlias = Literal["max_completion_tokens", "max_tokens"]
+
+
+class OfflineSettings(Part):
+    id: Name = "offline"
+    type: Literal["offline"] = "offline"
+    words_per_second: Annotated[float, Field(ge=0)] = 30.0
+
+
+class PythonSettings(Part):
+    """A model that is a Python function: `function` names it, as package.module:name."""
+
+    id: Name
+    type: Literal["python"]
+    function: PythonName
+    models: Annotated[tuple[Name, ...], Field(min_length=1)] = ("model",)
+
+
+class LocalSettings(Part):
+    """A small model on this machine."""
+
+    id: Name = "local"
+    type: Literal["local"] = "local"
+
+
+class _VendorSettings(Part):
+    api_key_env: VariableName | None = None
+    api_key_file: Annotated[HomePath, AfterValidator(_no_key_for_a_path)] | None = None
+    base_url: BaseUrl | None = None
+    models: tuple[ModelName, ...] = ()
+    """None: those we know the vendor to have."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keeps_no_key(cls, given: Any) -> Any:
+        if isinstance(given, dict) and {"api_key", "key"} & given.keys():
+            raise ValueError(_WHERE_KEYS_BELONG)
+        return given
+
+    @model_validator(mode="after")
+    def _says_what_it_must(self) -> _VendorSettings:
+        if self.api_key_env is not None and self.api_key_file is not None:
+            raise ValueError("needs either api_key_env or api_key_file, not both")
+        if self.base_url is not None and not self.models:
+            raise ValueError("needs models: what a server of your own has is not known here")
+        return self
+
+
+class OpenAISettings(_VendorSettings):
+    """OpenAI, or any server that speaks as OpenAI does."""
+
+    id: Name = "openai"
+    type: Literal["openai"] = "openai"
+    api: Literal["chat", "responses"] | None = None
+    """None: responses at OpenAI itself, chat everywhere else."""
+    headers: Headers = Field(default_factory=dict)
+    tokens_field: TokensField = "max_completion_tokens"
+    """Chat: older servers overlook the one, OpenAI's reasoning models refuse the other."""
+    returns_reasoning: bool = False
+    """Chat: DeepSeek wants to see its reasoning again, OpenAI refuses the field."""
+    summarizes_reasoning: bool = False
+    """Responses: OpenAI refuses it to organisations that have not shown who they are."""
+
+
+class AnthropicSettings(_VendorSettings):
+    id: Name = "anthropic"
+    type: Literal["anthropic"] = "anthropic"
+
+
+VendorSettings: TypeAlias = OpenAISettings | AnthropicSettings
+AnyProviderSettings: TypeAlias = OfflineSettings | PythonSettings | LocalSettings | VendorSettings
+ProviderSettings = Annotated[AnyProviderSettings, Field(discriminator="type")]
+PROVIDER_KINDS: dict[str, type[Part]] = {
+    "offline": OfflineSettings,
+    "python": PythonSettings,
+    "local": LocalSettings,
+    "openai": OpenAISettings,
+    "anthropic": AnthropicSettings,
+}
 
 
 class Tls(Part):
@@ -26,6 +209,10 @@ class Listen(Part):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 9999
     tls: Tls | None = None
+    unix: HomePath | None = None
+    """A Unix socket to listen on as well."""
+    local_users: Literal["owner", "any"] | tuple[str, ...] | None = None
+    """Who of this machine may connect. Not set: the owner where there are no tokens."""
 
     @property
     def is_loopback(self) -> bool:
@@ -91,6 +278,15 @@ class McpServerSettings(Part):
         return self
 
 
+class ExtensionSettings(Part):
+    """The operator's own Python; `nplt_server.extensions` loads and checks it."""
+
+    tools: tuple[PythonName, ...] = ()
+    widgets: tuple[PythonName, ...] = ()
+    token_counter: PythonName | None = None
+    on_compression: PythonName | None = None
+
+
 class BackendSettings(Part):
     """Where a history is kept. What else stands here depends on the type, and is
     checked by whoever opens it: `nplt_storage.opening`."""
@@ -111,8 +307,19 @@ class BackendSettings(Part):
 
 class HistorySettings(Part):
     id: Name
-    backend: BackendSettings = BackendSettings()
+    backend: BackendSettings = BackendSettings.model_construct()
     system_message: str | None = None
+
+
+class SessionSettings(Part):
+    """How conversations are found and made for clients that do not say so themselves."""
+
+    create: bool = False
+    """Whether a conversation that is named and not there is made."""
+    default: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")] = (
+        "default"
+    )
+    """The conversation of those who name none, where conversations are made."""
 
 
 class GraphHistorySettings(Part):
@@ -174,23 +381,25 @@ class Limits(Part):
 
 
 class Settings(Part):
-    listen: Listen = Listen()
+    listen: Listen = Listen.model_construct()
     data_dir: HomePath = Field(default_factory=lambda: Path(platformdirs.user_data_dir("nplt")))
     default_model: str | None = None
     providers: tuple[ProviderSettings, ...] = ()
     """None: whoever the environment has a key for, the local model, offline/echo."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
-    roles: RoleSettings = RoleSettings()
+    roles: RoleSettings = RoleSettings.model_construct()
     fallback: tuple[str, ...] = ()
-    context: ContextSettings = ContextSettings()
+    context: ContextSettings = ContextSettings.model_construct()
     tools: dict[str, ToolPolicy] = Field(default_factory=dict)
-    approvals: ApprovalSettings = ApprovalSettings()
+    approvals: ApprovalSettings = ApprovalSettings.model_construct()
     tool_roots: tuple[HomePath, ...] = ()
     mcp_servers: dict[Name, McpServerSettings] = Field(default_factory=dict)
-    histories: tuple[HistorySettings, ...] = (HistorySettings(id="main"),)
+    extensions: ExtensionSettings = ExtensionSettings.model_construct()
+    histories: tuple[HistorySettings, ...] = (HistorySettings.model_construct(id="main"),)
     graph: GraphSettings | None = None
+    sessions: SessionSettings = SessionSettings.model_construct()
     users: tuple[UserSettings, ...] = ()
-    limits: Limits = Limits()
+    limits: Limits = Limits.model_construct()
     insecure: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["text", "json"] = "text"
@@ -207,19 +416,26 @@ class Settings(Part):
         only = HistorySettings(id="main", backend=backend, system_message=older.system_message)
         return self.model_copy(update={"histories": (only,), "graph": None})
 
+    @property
+    def local_users(self) -> Literal["owner", "any"] | tuple[str, ...]:
+        """Which users of this machine may connect, besides root. Tokens say who is who."""
+        return self.listen.local_users or ("any" if self.users else "owner")
+
+    @property
+    def is_private(self) -> bool:
+        """Only those who may can connect, and nobody can listen in."""
+        return self.listen.is_loopback or bool(self.users and self.listen.tls)
+
     def mistakes(self) -> list[str]:
         """What is wrong although every value by itself is fine."""
         found: list[str] = []
-        ids = [provider.id for provider in self.providers]
-        found += [
-            f"two providers are called {id_!r}" for id_ in sorted({*ids}) if ids.count(id_) > 1
-        ]
-        names = [user.name for user in self.users]
-        found += [f"two users are called {n!r}" for n in sorted({*names}) if names.count(n) > 1]
-        ids = [history.id for history in self.histories]
-        found += [
-            f"two histories are called {id_!r}" for id_ in sorted({*ids}) if ids.count(id_) > 1
-        ]
+        for kind, names in (
+            ("providers", [provider.id for provider in self.providers]),
+            ("users", [user.name for user in self.users]),
+            ("histories", [history.id for history in self.histories]),
+        ):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            found += [f"two {kind} are called {name!r}" for name in twice]
         data_dir = self.data_dir.resolve()
         for root in (root.resolve() for root in self.tool_roots):
             if not root.is_dir():
@@ -238,8 +454,11 @@ class Settings(Part):
             found.append("context.keep must be smaller than context.threshold")
         if not self.histories:
             found.append("histories is empty: nothing could be remembered")
-        is_private = self.listen.is_loopback or (self.users and self.listen.tls)
-        if not is_private and not self.insecure:
+        found += [
+            f"listen.local_users: there is no user {name!r} on this machine"
+            for name in unknown_users(self.local_users)
+        ]
+        if not self.is_private and not self.insecure:
             found.append(
                 f"listening on {self.listen.host} needs users with tokens and tls, "
                 "or --insecure if you really mean it"

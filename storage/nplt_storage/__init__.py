@@ -1,19 +1,141 @@
-"""What is remembered: conversations as append-only entries, and where they are kept.
+"""Keeps conversations as append-only entries, in files, in Redis or in memory.
 
-The room's map, from values to disk:
+    entries, codec          the types of entries, and how one is written as a line
+    history, turns          one conversation in memory
+    rows, messages, pages   what lists and readers are shown of it
+    search, redaction       finding and erasing what was said
+    store                   the interface every backend implements
+    files                   the default backend: one JSON file per conversation
+    index                   SQLite index beside the files, for lists and search
+    redis                   a backend with one stream per conversation
+    memory                  a backend that ends with the process
+    opening                 opens a backend from its configuration
+    copying, attachments    forks and moves; uploaded files
+    maintenance             doctor, repair, import, export, migrate
+    testing                 the conformance rules, also for your own backend
 
-    facts           entries, what they must be like, how they are written
-    conversation    one conversation without a disk: history, turns, pages, rows
-    store           the port: what is asked of whatever keeps conversations
-    catalogue       rows and full text in SQLite, a servant of the files
-    files           one JSON file each, the default
-    redis_streams   one stream each
-    memory          gone with the process
-    opening         from a few words of configuration to one of these
-    testing         the rules every store keeps, for your own as well
-    care            doctor, repair, import, export, migrate
-    copying         forks and moves, from any store to any other
+Import from here, and the types of entries from `nplt_storage.entries`; other modules
+may move. Names are loaded when they are first used.
 
-`storage/FORMAT.md` is the normative text of what is on disk. Nothing here knows
-about the wire, providers or clients.
+`storage/FORMAT.md` specifies what is on disk. This package knows nothing of the
+wire, of providers or of clients.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nplt_storage.codec import decode_line, encode_line, entry_as_json
+    from nplt_storage.copying import NewFork, fork
+    from nplt_storage.errors import (
+        BadEntry,
+        ConversationDamaged,
+        ConversationExists,
+        ConversationNotFound,
+        ConversationReadOnly,
+        DataDirectoryInUse,
+        StorageError,
+        StorageUnavailable,
+        WrittenElsewhere,
+    )
+    from nplt_storage.files.append import Durability
+    from nplt_storage.files.directory import FileSettings
+    from nplt_storage.files.store import JsonFileStore
+    from nplt_storage.history import ConversationHistory, HistorySnapshot, NotInReach, SentBefore
+    from nplt_storage.memory import MemoryStore
+    from nplt_storage.messages import ChatMessage, ToolCall
+    from nplt_storage.opening import BadStoreConfig, StoreConfig, StoreContext, open_store
+    from nplt_storage.pages import MessagePage, PageQuery
+    from nplt_storage.redis.store import RedisStore
+    from nplt_storage.rows import BadCursor, ConversationRow, RowPage, RowQuery
+    from nplt_storage.search import SearchHit, SearchPage, SearchQuery
+    from nplt_storage.store import (
+        Builder,
+        ConversationStore,
+        Opened,
+        Origin,
+        PartialAnswer,
+        Record,
+        StoreDescription,
+    )
+
+__all__ = [
+    "BadCursor",
+    "BadEntry",
+    "BadStoreConfig",
+    "Builder",
+    "ChatMessage",
+    "ConversationDamaged",
+    "ConversationExists",
+    "ConversationHistory",
+    "ConversationNotFound",
+    "ConversationReadOnly",
+    "ConversationRow",
+    "ConversationStore",
+    "DataDirectoryInUse",
+    "Durability",
+    "FileSettings",
+    "HistorySnapshot",
+    "JsonFileStore",
+    "MemoryStore",
+    "MessagePage",
+    "NewFork",
+    "NotInReach",
+    "Opened",
+    "Origin",
+    "PageQuery",
+    "PartialAnswer",
+    "Record",
+    "RedisStore",
+    "RowPage",
+    "RowQuery",
+    "SearchHit",
+    "SearchPage",
+    "SearchQuery",
+    "SentBefore",
+    "StorageError",
+    "StorageUnavailable",
+    "StoreConfig",
+    "StoreContext",
+    "StoreDescription",
+    "ToolCall",
+    "WrittenElsewhere",
+    "decode_line",
+    "encode_line",
+    "entry_as_json",
+    "fork",
+    "open_store",
+]
+
+_HOMES = (
+    "nplt_storage.errors",
+    "nplt_storage.codec",
+    "nplt_storage.rows",
+    "nplt_storage.messages",
+    "nplt_storage.history",
+    "nplt_storage.pages",
+    "nplt_storage.search",
+    "nplt_storage.store",
+    "nplt_storage.copying",
+    "nplt_storage.opening",
+    "nplt_storage.memory",
+    "nplt_storage.files.append",
+    "nplt_storage.files.directory",
+    "nplt_storage.files.store",
+    "nplt_storage.redis.store",
+)
+"""Where these names are; each module needs most of those before it. Redis is last,
+because it may not be installed."""
+
+
+def __getattr__(name: str) -> object:
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(home)
+            if name in vars(module):
+                value: object = vars(module)[name]
+                globals()[name] = value
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

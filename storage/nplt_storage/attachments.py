@@ -1,21 +1,19 @@
-"""Files that belong to a conversation, kept beside it byte by byte.
+"""Stores the files that are attached to a conversation, byte for byte.
 
     files/<session_id>/<file_id>
 
-Bytes arrive in a temporary file that belongs to no conversation, and get their
-name only when all are there and on disk, so a name never stands for half a file,
-and what becomes of the conversation meanwhile is nothing to it. The name is made here; what
-the sender calls the file is remembered in the conversation and never becomes a
-path. Whoever leaves without `finish` leaves nothing behind.
+Bytes are written to a temporary file first and get their name only when all of
+them are on disk, so a name never stands for half a file. The name is generated
+here; the sender's file name is kept in the conversation and never becomes part of
+a path. An upload that ends without `finish` leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,18 +21,32 @@ import aiofiles
 import anyio
 import anyio.to_thread
 from aiofiles.threadpool.binary import AsyncBufferedIOBase
+from msgspec import Struct
 
-from nplt_storage.data_directory import make_private_directory
+from nplt_storage.entries import AttachmentEntry
 from nplt_storage.errors import BadEntry, ConversationNotFound, StorageUnavailable
-from nplt_storage.file_operations import FileOperations, SystemFiles
+from nplt_storage.file_system import (
+    FileOperations,
+    SystemFiles,
+    give_second_name,
+    make_private_directory,
+    sync_directory,
+)
 from nplt_storage.ids import is_file_id, is_session_id, new_file_id
 
 NOBODYS: Final = ".imports"
 """No conversation can have that name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredFile:
+@contextmanager
+def _plain_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageUnavailable(f"{what}: {error.strerror}") from error
+
+
+class StoredFile(Struct, frozen=True, kw_only=True):
     file_id: str
     size: int
     sha256: str
@@ -74,31 +86,23 @@ class Upload:
     async def write(self, chunk: bytes) -> None:
         if len(chunk) > self.missing:
             raise BadEntry(f"more than the {self._size} bytes that were announced")
-        try:
+        with _plain_errors("the file can't be stored"):
             await self._file.write(chunk)
-        except OSError as error:
-            raise StorageUnavailable(f"the file can't be stored: {error.strerror}") from error
         self._sha256.update(chunk)
         self._received += len(chunk)
 
     async def finish(self) -> StoredFile:
-        if self.missing:
-            raise BadEntry(f"{self._received} of {self._size} bytes came")
-        try:
-            await self._file.flush()
+        await self.in_place()
+        with _plain_errors("the file can't be stored"):
             await anyio.to_thread.run_sync(self._give_name, self._file.fileno())
-        except OSError as error:
-            raise StorageUnavailable(f"the file can't be stored: {error.strerror}") from error
         return self.as_it_is
 
     async def in_place(self) -> Path:
         """Where its bytes are, all of them, without a name: to be read and dropped."""
         if self.missing:
             raise BadEntry(f"{self._received} of {self._size} bytes came")
-        try:
+        with _plain_errors("the file can't be stored"):
             await self._file.flush()
-        except OSError as error:
-            raise StorageUnavailable(f"the file can't be stored: {error.strerror}") from error
         return self._part
 
     def _give_name(self, descriptor: int) -> None:
@@ -116,13 +120,9 @@ class AttachmentFiles:
         new_id: Callable[[], str] = new_file_id,
         files: FileOperations | None = None,
     ) -> None:
-        self._directory = directory
+        self.directory = directory
         self._new_id = new_id
         self._files = files or SystemFiles()
-
-    @property
-    def directory(self) -> Path:
-        return self._directory
 
     def path_of(self, session_id: str, file_id: str) -> Path:
         """Where that file is, if it is there; ids that can't be ours are refused."""
@@ -130,7 +130,7 @@ class AttachmentFiles:
             raise ConversationNotFound(session_id)
         if not is_file_id(file_id):
             raise BadEntry(f"{file_id!r} is not the id of a file")
-        return self._directory / session_id / file_id
+        return self.directory / session_id / file_id
 
     async def has(self, session_id: str, file_id: str) -> bool:
         if not is_file_id(file_id):
@@ -140,19 +140,16 @@ class AttachmentFiles:
     async def read(self, session_id: str, file_id: str, *, offset: int, length: int) -> bytes:
         """`BadEntry` if it is not there."""
         path = self.path_of(session_id, file_id)
-        try:
-            return await anyio.to_thread.run_sync(_read_range, path, offset, length)
-        except FileNotFoundError:
-            raise BadEntry(f"there is no file {file_id!r}") from None
-        except OSError as error:
-            raise StorageUnavailable(f"the file can't be read: {error.strerror}") from error
+        with _plain_errors("the file can't be read"):
+            try:
+                return await anyio.to_thread.run_sync(_read_range, path, offset, length)
+            except FileNotFoundError:
+                raise BadEntry(f"there is no file {file_id!r}") from None
 
     async def remove(self, session_id: str, file_id: str) -> None:
         path = self.path_of(session_id, file_id)
-        try:
+        with _plain_errors("the file can't be removed"):
             await anyio.to_thread.run_sync(lambda: path.unlink(missing_ok=True))
-        except OSError as error:
-            raise StorageUnavailable(f"the file can't be removed: {error.strerror}") from error
 
     async def sessions_with(self, file_id: str) -> list[str]:
         """The conversations that have a file of that id: a fork has it too."""
@@ -160,7 +157,7 @@ class AttachmentFiles:
             return []
 
         def look() -> list[str]:
-            return [path.parent.name for path in self._directory.glob(f"*/{file_id}")]
+            return [path.parent.name for path in self.directory.glob(f"*/{file_id}")]
 
         return await anyio.to_thread.run_sync(look)
 
@@ -168,17 +165,15 @@ class AttachmentFiles:
     async def receive(self, session_id: str | None, *, size: int) -> AsyncIterator[Upload]:
         """`None`: it belongs to no conversation, and can only be read in place."""
         file_id = self._new_id()
-        part = (self._directory / NOBODYS / file_id).with_suffix(".part")
+        part = (self.directory / NOBODYS / file_id).with_suffix(".part")
         home = part.parent
         if session_id is not None:
             home = self.path_of(session_id, file_id).parent
         if size < 0:
             raise BadEntry("a file has no negative size")
-        try:
+        with _plain_errors("the file can't be stored"):
             await anyio.to_thread.run_sync(make_private_directory, part.parent)
             file = await aiofiles.open(part, "xb", opener=_open_private)
-        except OSError as error:
-            raise StorageUnavailable(f"the file can't be stored: {error.strerror}") from error
         try:
             yield Upload(file, part=part, home=home, size=size, files=self._files)
         finally:
@@ -203,3 +198,40 @@ async def _put_away(file: AsyncBufferedIOBase, part: Path) -> None:
     with suppress(OSError):
         await file.close()
     await anyio.to_thread.run_sync(lambda: part.unlink(missing_ok=True))
+
+
+# ------------------------------------------------------------------------------
+# Sharing attachments with a copied conversation
+#
+# An attachment never changes, so two conversations can share its bytes by a hard
+# link; either can be deleted without the other. Where the disk does not support
+# links, the bytes are copied.
+
+
+async def link_attachments(
+    files: Path, session_id: str, new_id: str, entries: Sequence[AttachmentEntry]
+) -> list[str]:
+    """Durable when it returns; gives the ids of those that are not there."""
+
+    def link(file_id: str) -> bool:
+        if not is_file_id(file_id):
+            return False
+        target = files / new_id / file_id
+        # What a crash leaves of the copy is removed at the next start.
+        with suppress(FileExistsError):  # named twice in the record
+            try:
+                give_second_name(files / session_id / file_id, target, target.with_suffix(".part"))
+            except FileNotFoundError:
+                return False
+        return True
+
+    def work() -> list[str]:
+        with _plain_errors("attachments can't be kept"):
+            make_private_directory(files / new_id)
+            missing = [entry.file_id for entry in entries if not link(entry.file_id)]
+            sync_directory(files / new_id)
+            if len(missing) == len(entries):
+                (files / new_id).rmdir()
+        return missing
+
+    return await anyio.to_thread.run_sync(work)

@@ -1,32 +1,83 @@
-"""A conversation copied from one place to another, whole or not at all.
+"""Copies a conversation from one store to another, whole or not at all.
 
-The same for every store, because it asks nothing but the port: entries come in
-batches, what is kept beside them comes along, and the copy is there in one step
-when all of it is. A fork is a copy of the beginning, and one more entry that
-says so: from then on the two know nothing of each other.
+Works for every store, because it only uses the `ConversationStore` interface:
+entries come in batches, blobs are copied along, and the copy appears in one step.
+A fork is a copy of the first entries and one more entry that says so; afterwards
+the two conversations are independent.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
-from nplt_storage.errors import BadEntry, ConversationNotFound
-from nplt_storage.facts.entries import (
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nplt_storage.attachments import link_attachments
+from nplt_storage.entries import (
+    ArchivedEntry,
     AttachmentEntry,
+    BlobReference,
+    CheckpointEntry,
+    DebugEntry,
     Entry,
     ForkedEntry,
+    ModelSwitchedEntry,
+    PinnedEntry,
     RenamedEntry,
+    ToolCallResult,
     ToolResultsEntry,
 )
-from nplt_storage.facts.tool_calls import BlobReference, ToolCallResult
-from nplt_storage.linking import link_attachments
+from nplt_storage.errors import BadEntry, ConversationNotFound
+from nplt_storage.rows import Checkpoint, read_checkpoint
 from nplt_storage.store import Builder, ConversationStore, Origin
-from nplt_storage.trimmed import stand_ins
+
+# ------------------------------------------------------------------------------
+# Replacing trimmed entries
+#
+# A store that trims keeps a checkpoint of the state before its first entry. Copied
+# to a store that does not trim, the checkpoint becomes entries again: the
+# instruction, the notebook and the widgets' states at their own numbers, because
+# rows refer to these, and a `debug` entry at every other number.
+
+
+def stand_ins(first: Entry) -> list[Entry]:
+    """From 1 up to the checkpoint `first`, which they replace."""
+    checkpoint = read_checkpoint(first) if isinstance(first, CheckpointEntry) else None
+    if checkpoint is None:
+        raise BadEntry(f"it begins with entry {first.seq}, and nothing says what was before")
+    at_place = {entry.seq: entry for entry in checkpoint.told}
+    anywhere = _anywhere(checkpoint)
+    entries: list[Entry] = []
+    for seq in range(1, first.seq + 1):
+        draft = at_place.get(seq) or next(anywhere, None) or _TRIMMED
+        entry_id = f"{first.id}-{seq}"  # the same every time, so that copies can be compared
+        entries.append(replace(draft, seq=seq, id=entry_id, timestamp=first.timestamp))
+    return entries
+
+
+def _anywhere(checkpoint: Checkpoint) -> Iterator[Entry]:
+    row = checkpoint.row
+    if row.named:
+        yield RenamedEntry(name=row.name)
+    if row.model is not None:
+        yield ModelSwitchedEntry(model=row.model)
+    if row.pinned:
+        yield PinnedEntry(pinned=True)
+    if row.archived:
+        yield ArchivedEntry(archived=True)
+    if row.billed:
+        yield CheckpointEntry(state={"billed": [list(model) for model in row.billed]})
+
+
+_TRIMMED: Final = DebugEntry(
+    category="trimmed", content="this entry was trimmed before it was moved here"
+)
+
 
 BringAttachments: TypeAlias = Callable[[Sequence[AttachmentEntry]], Awaitable[Sequence[str]]]
 """Brings the files of these entries to where the copy will look for them; gives
@@ -45,8 +96,7 @@ class Source(Protocol):
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Copied:
+class Copied(Struct, frozen=True, kw_only=True):
     head_seq: int
     missing: tuple[str, ...] = ()
     """Blobs and attachments the source names and does not have, or not as they
@@ -63,14 +113,10 @@ async def copy_conversation(
     bring_attachments: BringAttachments | None = None,
 ) -> Copied:
     async with target.build(new_id, origin or await source.origin(session_id)) as builder:
-        copy = _Copy(source, session_id, builder)
-        await copy.take()
-        await copy.bring(bring_attachments)
-    return copy.result()
+        return await _Copy(source, session_id, builder).run(bring_attachments)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewFork:
+class NewFork(Struct, frozen=True, kw_only=True):
     """What a fork is to be called, whose it is, and the stamp of the entry that begins it."""
 
     session_id: str
@@ -99,24 +145,23 @@ async def fork(
     async def bring(entries: Sequence[AttachmentEntry]) -> Sequence[str]:
         return await link_attachments(files, session_id, new.session_id, entries) if files else ()
 
-    forked = ForkedEntry(
-        seq=at_seq + 1,
-        id=new.entry_id,
-        timestamp=new.created_at,
-        from_session_id=session_id,
-        at_seq=at_seq,
-    )
+    added: list[Entry] = [
+        ForkedEntry(
+            seq=at_seq + 1,
+            id=new.entry_id,
+            timestamp=new.created_at,
+            from_session_id=session_id,
+            at_seq=at_seq,
+        )
+    ]
+    if new.name is not None:
+        added.append(replace(new.name, seq=at_seq + 2, timestamp=new.created_at))
     before = await store.origin(session_id)
     origin = replace(before, user=new.user, created_at=new.created_at)
     async with store.build(new.session_id, origin) as builder:
-        copy = _Copy(store, session_id, builder)
-        await copy.take(through=at_seq)
-        await copy.bring(bring)
-        begun: list[Entry] = [forked]
-        if new.name is not None:
-            begun.append(replace(new.name, seq=forked.seq + 1, timestamp=new.created_at))
-        await builder.add(begun)
-    return replace(copy.result(), head_seq=begun[-1].seq)
+        copied = await _Copy(store, session_id, builder).run(bring, through=at_seq)
+        await builder.add(added)
+    return replace(copied, head_seq=added[-1].seq)
 
 
 class _Copy:
@@ -131,10 +176,9 @@ class _Copy:
         self._missing: list[str] = []
         self._head_seq = 0
 
-    def result(self) -> Copied:
-        return Copied(head_seq=self._head_seq, missing=tuple(self._missing))
-
-    async def take(self, *, through: int | None = None) -> None:
+    async def run(
+        self, bring_attachments: BringAttachments | None, *, through: int | None = None
+    ) -> Copied:
         async for batch in self._source.entries(self._session_id, through=through):
             entries = [await self._with_blobs(entry) for entry in batch]
             if self._head_seq == 0 and entries and entries[0].seq > 1:
@@ -147,10 +191,9 @@ class _Copy:
                 for entry in entries
                 if isinstance(entry, AttachmentEntry) and entry.redacted_at is None
             ]
-
-    async def bring(self, bring_attachments: BringAttachments | None) -> None:
         if bring_attachments is not None and self._attachments:
             self._missing += await bring_attachments(self._attachments)
+        return Copied(head_seq=self._head_seq, missing=tuple(self._missing))
 
     async def _begin_late(self, entries: list[Entry]) -> None:
         """The source has trimmed. A store that trims takes it as it is; in others

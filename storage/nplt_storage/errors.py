@@ -1,18 +1,18 @@
-"""What can go wrong with the memory of the house, and who acts next.
+"""The errors of this package, and who has to act.
 
     StorageError
         ConversationNotFound    the caller: there is no such conversation
         ConversationExists      the caller: that id is taken
-        ConversationDamaged     the operator: the file is kept aside, untouched
+        ConversationDamaged     the operator: the file is left untouched
         ConversationReadOnly    wait: it can be read, writing works again later
         StorageUnavailable      the operator: disk full, input/output error
         DataDirectoryInUse      the operator: another server has it
         BadStoreConfig          the operator: there is no such store (in `opening`)
-        NotInReach              the caller: read the whole record (in `conversation.rollbacks`)
-        BadEntry                the caller: this can't be remembered as it is
+        NotInReach              the caller: read the whole record (in `history`)
+        BadEntry                the caller: this entry can't be stored as it is
             WrittenElsewhere    the caller: open it again, it has grown meanwhile
 
-`BadLine` (in `lines`) stays inside this room: it becomes one of the above.
+`BadLine` (in `codec`) does not leave the package: it becomes one of the above.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ class ConversationExists(StorageError):
 
 
 class ConversationDamaged(StorageError):
+    data_dir: Path | None = None
+    """Where its file is, if it is kept in one: `nplt-server repair` works there."""
+
     def __init__(self, session_id: str, reason: str) -> None:
         super().__init__(f"the record of conversation {session_id!r} is damaged: {reason}")
         self.session_id = session_id

@@ -1,9 +1,9 @@
-"""How things are named: conversations, entries, turns, files.
+"""Generates and checks ids of conversations, entries, turns and files.
 
-Conversations get uuid4, so that short prefixes tell them apart; entries and
-turns get uuid7, so that ids sort roughly by time. Nothing relies on that order
-(sequence numbers do the ordering). Makers of ids are handed in where they are
-used. An id from outside is checked here before it may become part of a path.
+Conversations get uuid4, so that short prefixes tell them apart; entries and turns get
+uuid7, so that ids sort roughly by time. Nothing relies on that order; sequence numbers
+do the ordering. Generators are passed in where they are used. An id from outside is
+checked here before it becomes part of a path.
 """
 
 from __future__ import annotations
@@ -22,10 +22,6 @@ def new_session_id() -> str:
 
 
 def new_entry_id() -> str:
-    return uuid_utils.uuid7().hex
-
-
-def new_turn_id() -> str:
     return uuid_utils.uuid7().hex
 
 

@@ -1,50 +1,55 @@
-"""Conversations that live and die with the process.
+"""Keeps conversations in memory, until the process ends.
 
-The same port and the same refusals as the others: an entry that could not be
-written to a file is refused here too, so that a program tried out on one store
-does not fail on the next. `max_turns` is a view: models are shown that many
-turns, everything is kept.
+An entry that could not be written to a file is refused here too, so that a program
+tried with this store does not fail on another. `max_turns` limits what models are
+shown; everything is kept.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Literal
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.paging import MessagePage, PageQuery, read_page
-from nplt_storage.conversation.row_lists import RowPage, RowQuery, page_of
-from nplt_storage.conversation.rows import ConversationRow, fold, fold_all, new_row
-from nplt_storage.conversation.searching import SearchPage, SearchQuery, search_entries
-from nplt_storage.conversation.sent_before import SentBefore, sent_before
-from nplt_storage.conversation.views import content_of
-from nplt_storage.erasing import blobs_named_by, without_words_of
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nplt_storage.codec import encode_line
+from nplt_storage.entries import BlobReference, Entry, ModelInputEntry
 from nplt_storage.errors import (
     BadEntry,
     ConversationExists,
     ConversationNotFound,
     ConversationReadOnly,
 )
-from nplt_storage.facts.entries import Entry, ModelInputEntry
-from nplt_storage.facts.json_values import check_text
-from nplt_storage.facts.lines import encode_line
-from nplt_storage.facts.redaction import redacted
-from nplt_storage.facts.tool_calls import BlobReference
+from nplt_storage.history import ConversationHistory, SentBefore, sent_before
 from nplt_storage.ids import is_session_id
-from nplt_storage.said import Piece, joined, not_yet_an_entry, outdates
-from nplt_storage.store import Builder, Opened, Origin, Record, StoreDescription
+from nplt_storage.json_values import check_text
+from nplt_storage.messages import content_of
+from nplt_storage.pages import MessagePage, PageQuery, read_page
+from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
+from nplt_storage.rows import ConversationRow, RowPage, RowQuery, fold, fold_all, new_row, page_of
+from nplt_storage.search import SearchPage, SearchQuery, search_entries
+from nplt_storage.store import (
+    Builder,
+    DeletedConversation,
+    DeltaKind,
+    Opened,
+    Origin,
+    Piece,
+    Record,
+    StoreDescription,
+    joined,
+    not_yet_an_entry,
+    outdates,
+)
 
 _BATCH_ENTRIES = 100
 _KEPT_FOR = timedelta(days=30)
 
 
-@dataclass(slots=True)
-class Kept:
-    """All there is of one conversation."""
+class StoredConversation(Struct):
+    """One conversation: its entries, blobs and the text of its running answer."""
 
     origin: Origin
     row: ConversationRow
@@ -53,31 +58,35 @@ class Kept:
     said: list[Piece] = field(default_factory=list)
     writer: MemoryRecord | None = None
 
-    def add(self, entry: Entry) -> None:
+    def check(self, entry: Entry) -> None:
         if entry.seq != len(self.entries) + 1:
             raise BadEntry(f"entry {entry.seq} can't follow entry {len(self.entries)}")
         encode_line(entry)
+
+    def add(self, entry: Entry) -> None:
+        self.check(entry)
         self.entries.append(entry)
         self.row = fold(self.row, entry)
 
     def keep_blob(self, data: bytes) -> BlobReference:
-        digest = hashlib.sha256(data).hexdigest()
-        self.blobs[digest] = bytes(data)
-        return BlobReference(blob_id=digest, size=len(data), sha256=digest)
+        blob = BlobReference.of(data)
+        self.blobs[blob.blob_id] = bytes(data)
+        return blob
 
 
 class MemoryRecord:
-    def __init__(self, session_id: str, kept: Kept) -> None:
+    def __init__(self, session_id: str, kept: StoredConversation) -> None:
         self.session_id = session_id
         self._kept = kept
 
-    async def append(self, entry: Entry) -> None:
+    async def append(self, entry: Entry) -> ConversationRow:
         kept = self._writable()
         kept.add(entry)
         if kept.said and outdates(entry, *kept.said[0][:2]):
             kept.said.clear()
+        return kept.row
 
-    def say(self, turn_id: str, call: int, kind: Literal["text", "reasoning"], text: str) -> None:
+    def journal_delta(self, turn_id: str, call: int, kind: DeltaKind, text: str) -> None:
         kept = self._kept
         if kept.writer is self:
             if kept.said and kept.said[0][:2] != (turn_id, call):
@@ -105,14 +114,14 @@ class MemoryRecord:
         if self._kept.writer is self:
             self._kept.writer = None
 
-    def _writable(self) -> Kept:
+    def _writable(self) -> StoredConversation:
         if self._kept.writer is not self:
             raise ConversationReadOnly(self.session_id, "this record was closed")
         return self._kept
 
 
 class MemoryBuilder:
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: StoredConversation) -> None:
         self._kept = kept
 
     async def add(self, entries: Sequence[Entry]) -> None:
@@ -147,9 +156,9 @@ class MemoryStore:
 
     def __init__(self, clock: Callable[[], datetime], *, max_turns: int | None = None) -> None:
         self._clock = clock
-        self._max_turns = max_turns
-        self._kept: dict[str, Kept] = {}
-        self._trash: dict[str, tuple[datetime, Kept]] = {}
+        self._turns_max = max_turns
+        self._kept: dict[str, StoredConversation] = {}
+        self._trash: dict[str, tuple[datetime, StoredConversation]] = {}
         """With the time of the deletion; the oldest first."""
 
     # One conversation
@@ -158,28 +167,29 @@ class MemoryStore:
         self._check_free(session_id)
         check_text(user, "the user's name")
         now = self._clock()
-        kept = Kept(
+        kept = StoredConversation(
             Origin(user=user, created_at=now), new_row(session_id, user=user, created_at=now)
         )
         self._kept[session_id] = kept
-        kept.writer = MemoryRecord(session_id, kept)
+        kept.writer = self._record(session_id, kept)
         return kept.writer
 
     async def open(self, session_id: str) -> Opened:
         kept = self._find(session_id)
         if kept.writer is not None:
             raise ConversationReadOnly(session_id, "it is open already")
-        kept.writer = MemoryRecord(session_id, kept)
+        kept.writer = self._record(session_id, kept)
         return Opened(
             record=kept.writer,
-            history=ConversationHistory(session_id, kept.entries, turns_max=self._max_turns),
+            history=ConversationHistory(session_id, kept.entries, turns_max=self._turns_max),
             row=kept.row,
-            said=not_yet_an_entry(joined(kept.said), kept.row, kept.entries),
+            partial_answer=not_yet_an_entry(joined(kept.said), kept.row, kept.entries),
         )
 
     async def page(self, session_id: str, query: PageQuery) -> MessagePage:
         kept = self._find(session_id)
-        return read_page(query, EntryList(kept.entries), hidden=kept.row.hidden)
+        row = kept.row
+        return read_page(query, EntryList(kept.entries), row.hidden, row.unfinished)
 
     async def text_of(self, session_id: str, seq: int) -> str | None:
         entries = self._find(session_id).entries
@@ -187,7 +197,7 @@ class MemoryStore:
             return None
         return content_of(entries[seq - 1])
 
-    async def prompt_with(self, session_id: str, message_id: str) -> SentBefore | None:
+    async def prompt_by_message_id(self, session_id: str, message_id: str) -> SentBefore | None:
         kept = self._find(session_id)
         for place, entry in enumerate(kept.entries):
             if isinstance(entry, ModelInputEntry) and entry.message_id == message_id:
@@ -218,7 +228,7 @@ class MemoryStore:
     async def build(self, session_id: str, origin: Origin) -> AsyncIterator[Builder]:
         self._check_free(session_id)
         row = new_row(session_id, user=origin.user, created_at=origin.created_at)
-        kept = Kept(origin, row)
+        kept = StoredConversation(origin, row)
         yield MemoryBuilder(kept)
         self._check_free(session_id)
         self._kept[session_id] = kept
@@ -242,6 +252,13 @@ class MemoryStore:
 
     async def is_trash_of_another(self, session_id: str, user: str) -> bool:
         return session_id in self._trash and self._trash[session_id][1].row.user != user
+
+    async def trash(self, user: str) -> Sequence[DeletedConversation]:
+        return [
+            DeletedConversation(row=kept.row, deleted_at=at)
+            for at, kept in reversed(self._trash.values())
+            if kept.row.user == user
+        ]
 
     # All of them
 
@@ -268,13 +285,16 @@ class MemoryStore:
         for kept in self._kept.values():
             kept.writer = None
 
-    def _find(self, session_id: str) -> Kept:
+    def _record(self, session_id: str, kept: StoredConversation) -> MemoryRecord:
+        return MemoryRecord(session_id, kept)
+
+    def _find(self, session_id: str) -> StoredConversation:
         kept = self._kept.get(session_id)
         if kept is None:
             raise ConversationNotFound(session_id)
         return kept
 
-    def _of(self, user: str) -> Sequence[Kept]:
+    def _of(self, user: str) -> Sequence[StoredConversation]:
         return [kept for kept in self._kept.values() if kept.row.user == user]
 
     def _check_free(self, session_id: str) -> None:

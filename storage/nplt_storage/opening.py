@@ -1,29 +1,30 @@
-"""From a few words of configuration to a store.
+"""Opens a store from its configuration.
 
     type: json                      files below the data directory (the default)
     type: memory                    nothing on disk
     type: redis                     needs `url`; redis://, rediss:// or unix://
     type: package.module:Class      your own
 
-A class of yours has `async def open(cls, options, context)`, a class method; it
-gets the options as they were written and is responsible for checking them.
-`nplt_storage.testing` tells whether it keeps the rules.
+Your class has the three methods of `message_backend`, and is made with its settings as one
+mapping. Or it is a whole store, with a class method `async def open(cls, options, context)`
+that gets the options as they were written; `nplt_storage.testing` has the conformance rules.
 
-Every other word is checked here, so that a typing error is an error, and says
-what was probably meant. A backend is imported when it is asked for.
+Every other option is checked here, so that a misspelled one is an error that names the
+probable one. A backend is imported when it is needed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
+
+from msgspec import Struct, field
 
 from nplt_storage.errors import StorageError
 from nplt_storage.store import ConversationStore
@@ -36,22 +37,16 @@ class BadStoreConfig(StorageError):
     """The operator: the configuration names what is not there, or can't be meant."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreConfig:
+class StoreConfig(Struct, frozen=True, kw_only=True):
     type: str = "json"
     options: Options = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreContext:
-    """What a store may need to know of the house it is opened in."""
+class StoreContext(Struct, frozen=True, kw_only=True):
+    """What a store gets from the program that opens it."""
 
     data_dir: Path
     clock: Callable[[], datetime]
-
-
-class StoreClass(Protocol):
-    async def open(self, options: Options, context: StoreContext) -> ConversationStore: ...
 
 
 async def open_store(
@@ -127,7 +122,7 @@ def _redis_url(value: object) -> str:
     return url
 
 
-# The backends of the house
+# The built-in backends
 
 
 async def _open_memory(options: Options, context: StoreContext) -> ConversationStore:
@@ -137,17 +132,16 @@ async def _open_memory(options: Options, context: StoreContext) -> ConversationS
 
 
 async def _open_files(options: Options, context: StoreContext) -> ConversationStore:
-    from nplt_storage.files.durability import Durability
-    from nplt_storage.files.free_space import FREE_BYTES_MIN
+    from nplt_storage.files.append import Durability
+    from nplt_storage.files.directory import FREE_BYTES_MIN, FileSettings
     from nplt_storage.files.store import JsonFileStore
-    from nplt_storage.files.workshop import FileSettings
 
     settings = FileSettings(
         durability=Durability(
             mode=options.get("durability", "always"),
             interval_seconds=options.get("interval_seconds", 1.0),
         ),
-        max_turns=options.get("max_turns"),
+        turns_max=options.get("max_turns"),
         free_bytes_min=options.get("free_bytes_min", FREE_BYTES_MIN),
     )
     return await JsonFileStore.open_directory(
@@ -157,7 +151,7 @@ async def _open_files(options: Options, context: StoreContext) -> ConversationSt
 
 async def _open_redis(options: Options, context: StoreContext) -> ConversationStore:
     try:
-        from nplt_storage.redis_streams.store import RedisStore
+        from nplt_storage.redis.store import RedisStore
     except ModuleNotFoundError as error:
         if error.name != "redis":
             raise
@@ -173,8 +167,7 @@ async def _open_redis(options: Options, context: StoreContext) -> ConversationSt
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Backend:
+class _Backend(Struct, frozen=True, kw_only=True):
     open: Callable[[Options, StoreContext], Awaitable[ConversationStore]]
     options: Mapping[str, Callable[[object], object]]
     needed: tuple[str, ...] = ()
@@ -239,7 +232,13 @@ def _meant(name: str, known: Mapping[str, object]) -> str:
 async def _open_own(config: StoreConfig, context: StoreContext) -> ConversationStore:
     found = _find_class(config.type)
     try:
-        return await found.open(config.options, context)
+        if not hasattr(found, "open"):
+            from nplt_storage.message_backend import MessageBackendStore, make_backend
+
+            backend = make_backend(found, {"type": config.type, **config.options})
+            return MessageBackendStore(backend, config.type, context.clock)
+        store: ConversationStore = await found.open(config.options, context)
+        return store
     except (StorageError, OSError):
         raise  # these say what is the matter
     except Exception as error:
@@ -248,7 +247,7 @@ async def _open_own(config: StoreConfig, context: StoreContext) -> ConversationS
         ) from error
 
 
-def _find_class(path: str) -> StoreClass:
+def _find_class(path: str) -> Any:
     module_name, _, class_name = path.partition(":")
     if not all(part.isidentifier() for part in (*module_name.split("."), class_name)):
         raise BadStoreConfig(f"{path!r} is not of the form package.module:Class")
@@ -257,11 +256,18 @@ def _find_class(path: str) -> StoreClass:
     except Exception as error:  # it is the operator's own code: anything can happen in it
         reason = str(error) if isinstance(error, ImportError | SyntaxError) else repr(error)
         raise BadStoreConfig(f"the store {path!r} can't be imported: {reason}") from error
-    found: StoreClass | None = getattr(module, class_name, None)
+    found = getattr(module, class_name, None)
     if found is None:
         raise BadStoreConfig(
             f"there is no {class_name!r} in {module_name}{_meant(class_name, vars(module))}"
         )
-    if not callable(getattr(found, "open", None)):
-        raise BadStoreConfig(f"{path!r} has no `open(options, context)`")
+    if callable(getattr(found, "open", None)):
+        return found
+    from nplt_storage.message_backend import METHODS, why_no_backend
+
+    if (wrong := why_no_backend(found)) is not None:
+        raise BadStoreConfig(
+            f"{path!r} {wrong}; a history backend has the methods {', '.join(METHODS)}, "
+            "or `open(options, context)` of a whole store"
+        )
     return found

@@ -1,46 +1,44 @@
-"""The port: what the house asks of whatever keeps its conversations.
+"""The interface every backend implements.
 
-A conversation has one writer, its `Record`; anyone may read beside it. `append`
-returns when the entry is as durable as the backend promises (its description
-says what that is), and an entry it raised for is not there. Questions about
-rows never open a conversation. `nplt_storage.testing` holds the rules every
-backend must keep, as tests.
+A conversation has one writer, its `Record`; anyone may read beside it. `append` returns
+when the entry is as durable as the backend promises (see its description); an entry it
+raised for is not stored. Questions about rows never open a conversation.
+`nplt_storage.testing` has the conformance rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.paging import MessagePage, PageQuery
-from nplt_storage.conversation.row_lists import RowPage, RowQuery
-from nplt_storage.conversation.rows import ConversationRow
-from nplt_storage.conversation.searching import SearchPage, SearchQuery
-from nplt_storage.conversation.sent_before import SentBefore
-from nplt_storage.facts.entries import Entry
-from nplt_storage.facts.json_values import JsonValue
-from nplt_storage.facts.tool_calls import BlobReference
+from msgspec import Struct, field
+
+from nplt_storage.entries import BlobReference, Entry, FaultEntry, ModelOutputEntry
+from nplt_storage.history import ConversationHistory, SentBefore
+from nplt_storage.json_values import JsonValue
+from nplt_storage.pages import MessagePage, PageQuery
+from nplt_storage.rows import ConversationRow, RowPage, RowQuery
+from nplt_storage.search import SearchPage, SearchQuery
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreDescription:
+class StoreDescription(Struct, frozen=True, kw_only=True):
     backend: str
     promise: str
     path: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaidSoFar:
-    """What a call had said when its server died: shown to people, not yet an entry."""
+class PartialAnswer(Struct, frozen=True, kw_only=True):
+    """The text of a call whose server died: it was shown to people and is no entry yet."""
 
     turn_id: str
     call: int
     text: str = ""
     reasoning: str = ""
+
+
+DeltaKind: TypeAlias = Literal["text", "reasoning"]
 
 
 class Record(Protocol):
@@ -49,12 +47,13 @@ class Record(Protocol):
     @property
     def session_id(self) -> str: ...
 
-    async def append(self, entry: Entry) -> None:
-        """`BadEntry` unless its number follows the last one's, also when the last
-        one was another process's; nothing has changed then."""
+    async def append(self, entry: Entry) -> ConversationRow:
+        """Gives the conversation's row after the entry. `BadEntry` unless its number
+        follows the last one's, also when the last one was another process's; nothing
+        has changed then."""
         ...
 
-    def say(self, turn_id: str, call: int, kind: Literal["text", "reasoning"], text: str) -> None:
+    def journal_delta(self, turn_id: str, call: int, kind: DeltaKind, text: str) -> None:
         """Notes a piece of a running answer before it is shown, so that it outlives
         this process. Quick, unsynced, and never an error: the entry that holds the
         whole call, or ends its turn, is what counts, and forgets it."""
@@ -81,8 +80,7 @@ class Builder(Protocol):
     async def keep_blob(self, data: bytes) -> BlobReference: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
+class Origin(Struct, frozen=True, kw_only=True):
     """What is said about a conversation as a whole, once."""
 
     user: str
@@ -91,12 +89,17 @@ class Origin:
     """What an older program said about it, kept as it was."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class Opened(Struct, frozen=True, kw_only=True):
     record: Record
     history: ConversationHistory
     row: ConversationRow
-    said: SaidSoFar | None = None
+    partial_answer: PartialAnswer | None = None
+
+
+class DeletedConversation(Struct, frozen=True, kw_only=True):
+    row: ConversationRow
+    """As it was when it was deleted."""
+    deleted_at: datetime
 
 
 class ConversationStore(Protocol):
@@ -123,10 +126,10 @@ class ConversationStore(Protocol):
         """The whole content of one entry; `None` if it is not there or has none."""
         ...
 
-    async def prompt_with(self, session_id: str, message_id: str) -> SentBefore | None:
-        """The prompt its sender called so, however long ago it came, standing or not;
-        `None`: none did. Quick in a long conversation too. Of one that was trimmed its
-        text is forgotten, not that it was there."""
+    async def prompt_by_message_id(self, session_id: str, message_id: str) -> SentBefore | None:
+        """The prompt with that message_id, however old it is, active or not; `None`: there
+        is none. Quick in a long conversation too. Of a trimmed prompt everything but its
+        text is known."""
         ...
 
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes: ...
@@ -134,26 +137,32 @@ class ConversationStore(Protocol):
     def entries(
         self, session_id: str, *, after: int = 0, through: int | None = None
     ) -> AsyncIterator[Sequence[Entry]]:
-        """All there is, batch by batch: to copy, export or examine."""
+        """All entries, batch by batch: to copy, export or examine."""
         ...
 
     async def origin(self, session_id: str) -> Origin: ...
 
     def build(self, session_id: str, origin: Origin) -> AbstractAsyncContextManager[Builder]:
-        """There, in one step, when the block ends well; nothing of it if not."""
+        """The conversation appears in one step when the block ends without an error; else
+        nothing of it stays."""
         ...
 
     async def delete(self, session_id: str) -> None:
-        """To the trash, where the backend has one."""
+        """Moves it to the trash, where the backend has one."""
         ...
 
     async def undelete(self, session_id: str, *, user: str | None = None) -> None:
-        """With `user`: if it is theirs; else it is not found, and stays where it is."""
+        """With `user`: only a conversation of that user; another one is not found and stays in
+        the trash."""
         ...
 
     async def is_trash_of_another(self, session_id: str, user: str) -> bool:
         """Whether someone else deleted one of that id and may bring it back: then the id
         is not free for what this user brings along."""
+        ...
+
+    async def trash(self, user: str) -> Sequence[DeletedConversation]:
+        """What that user can undelete, the last deleted first; each id once."""
         ...
 
     # All of them
@@ -169,3 +178,51 @@ class ConversationStore(Protocol):
     def touch(self, session_id: str, at: datetime) -> None: ...
 
     async def close(self) -> None: ...
+
+
+# ------------------------------------------------------------------------------
+# Joining the pieces of a running answer
+#
+# Pieces come in order and name their turn and call. Those of an earlier call are dropped
+# once a later one begins, because its entry is in the record by then.
+
+Piece: TypeAlias = tuple[str, int, DeltaKind, str]
+"""Turn, call, kind, text."""
+
+
+def joined(pieces: Iterable[Piece]) -> PartialAnswer | None:
+    said: tuple[str, int] | None = None
+    parts: dict[str, list[str]] = {}
+    for turn_id, call, kind, text in pieces:
+        if said != (turn_id, call):
+            said = (turn_id, call)
+            parts = {"text": [], "reasoning": []}
+        parts[kind].append(text)
+    if said is None:
+        return None
+    return PartialAnswer(
+        turn_id=said[0],
+        call=said[1],
+        text="".join(parts["text"]),
+        reasoning="".join(parts["reasoning"]),
+    )
+
+
+def outdates(entry: Entry, turn_id: str, call: int) -> bool:
+    """Whether this entry holds that call's whole answer, or ends its turn."""
+    if entry.turn_id != turn_id:
+        return False
+    if isinstance(entry, ModelOutputEntry):
+        return entry.call >= call or entry.ends_turn
+    return isinstance(entry, FaultEntry)
+
+
+def not_yet_an_entry(
+    said: PartialAnswer | None, row: ConversationRow, entries: Iterable[Entry]
+) -> PartialAnswer | None:
+    """`said`; `None` if that call has an entry, or its turn has ended."""
+    if said is None or said.turn_id not in dict(row.unfinished):
+        return None
+    if any(outdates(entry, said.turn_id, said.call) for entry in entries):
+        return None
+    return said

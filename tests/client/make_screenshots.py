@@ -1,4 +1,8 @@
-"""Makes the screenshots of the README: `python -m tests.client.make_screenshots`."""
+"""Makes the pictures of the documents anew: `make screenshots`.
+
+The full-screen chat runs without a terminal against a peer with fixed replies, so that the
+same source gives the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +13,20 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.client.screen_stage import chat_on_stage, until
+from tests.client.screen_stage import chat_on_stage, screen_text, until
 from tests.client.scripted_peer import SESSION, scripted_peer
 from tests.client.staged_server import Stage, said
+from textual.widgets import Input
 
-from nplt_client.fullscreen.changes import ApprovalWanted
-from nplt_client.fullscreen.composer import Composer
-from nplt_protocol.json_values import JsonObject
-from nplt_protocol.replies import SessionRow
+from nplt_client.chat.approvals import ApprovalWanted
+from nplt_client.tui.composer import Composer
+from nplt_protocol.json_text import JsonObject
+from nplt_protocol.messages import SessionRow
 
 FOLDER = Path(__file__).parents[2] / "docs" / "screenshots"
-SIZE = (92, 32)
+SIZE = (106, 32)
+SHOWN_ID = "4f1c9ad2b07e4c5d8a61f3e29b7d0c84"
+FONTS = '"Fira Code", "DejaVu Sans Mono", Menlo, Consolas, monospace'
 
 QUESTION = (
     "How do I count the words of a file in Python?\nShow me the shortest way you would stand by."
@@ -69,6 +76,9 @@ def sessions() -> list[SessionRow]:
         ("trip to Kyōto 京都", 42, "The train at 9:03 is the better one.", "running"),
         ("release notes 2.4", 18, "Shorter. Users read the first three lines.", "idle"),
         ("why is the sky blue", 4, "Because the short waves scatter more.", "idle"),
+        ("review of the parser", 27, "The second loop reads past the end.", "idle"),
+        ("Übung: Dativ oder Akkusativ", 33, "Nach „mit“ steht der Dativ.", "idle"),
+        ("garden plan", 11, "Beans beside the fence, they climb.", "idle"),
     )
     return [
         SessionRow(
@@ -114,19 +124,19 @@ async def make(folder: Path, themes: Sequence[str]) -> None:
                     continue
                 await pilot.press("/", "s", "e", "s", "s", "i", "o", "n", "s", "enter")
                 await until(pilot, lambda: len(app.screen_stack) == 2)
+                app.screen.query_one(Input).cursor_blink = False
                 await pilot.pause(0.5)
                 save(app.export_screenshot(title="nplt"), folder / "sessions.svg")
                 await pilot.press("escape")
-                app._approving.ask(
-                    ApprovalWanted(
-                        approval_id="1",
-                        tool_name="write_file",
-                        arguments='{\n  "path": "notes/today.md",\n  "text": "Buy milk."\n}',
-                        expires_at="",
-                    )
+                wanted = ApprovalWanted(
+                    approval_id="1",
+                    tool_name="write_file",
+                    arguments='{\n  "path": "notes/today.md",\n  "text": "Buy milk."\n}',
                 )
-                await until(pilot, lambda: len(app.screen_stack) == 2)
-                await pilot.pause(0.5)
+                app.session.change_queue.add([wanted])
+                await until(pilot, lambda: "or arrows" in screen_text(app))
+                await pilot.press("right")
+                await until(pilot, lambda: "Enter allows" in screen_text(app))
                 save(app.export_screenshot(title="nplt"), folder / "approval.svg")
                 await pilot.press("escape")
 
@@ -135,6 +145,7 @@ def save(svg: str, path: Path) -> None:
     """Without the web font: a page that shows it must not call a stranger's server."""
     path.parent.mkdir(parents=True, exist_ok=True)
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+    svg = svg.replace("Fira Code, monospace", FONTS).replace(SESSION, SHOWN_ID)
     svg = re.sub(r"terminal-\d+", "terminal-1", svg)
     svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
     path.write_text(svg, encoding="utf-8")

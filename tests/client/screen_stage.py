@@ -12,28 +12,28 @@ import nplt_client
 if TYPE_CHECKING:
     from textual.pilot import Pilot
 
-    from nplt_client.fullscreen.app import Anew, ChatApp
+    from nplt_client.tui.app import ChatApp
 
-TRIES_MAX = 2_000
+TRIES_MAX = 8_000
 
 
 @asynccontextmanager
 async def chat_on_stage(
     url: str, folder: Path, *, resume: str | None = None, size: tuple[int, int] = (90, 30)
-) -> AsyncIterator[tuple[ChatApp, Pilot[Anew | None]]]:
-    from nplt_client.fullscreen.app import ChatApp
-    from nplt_client.fullscreen.visit import Visit
+) -> AsyncIterator[tuple[ChatApp, Pilot[bool]]]:
+    from nplt_client.chat.chat_session import ChatSession
+    from nplt_client.tui.app import ChatApp
 
     async with nplt_client.connect(url) as client:
-        visit = Visit(client)
+        session = ChatSession(client)
         if resume is not None:
-            await visit.come_to(resume)
-        app = ChatApp(visit, folder)
+            await session.start_in(resume)
+        app = ChatApp(session, folder)
         async with app.run_test(size=size) as pilot:
             yield app, pilot
 
 
-async def until(pilot: Pilot[Anew | None], holds: Callable[[], bool]) -> None:
+async def until(pilot: Pilot[bool], holds: Callable[[], bool]) -> None:
     """As long as it takes, within reason."""
     for _ in range(TRIES_MAX):
         if holds():

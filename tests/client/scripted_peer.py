@@ -14,22 +14,36 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from nplt_protocol.codec import encode_event
 from nplt_protocol.codes import ErrorCode, MessageType
 from nplt_protocol.connection import RequestReceived
 from nplt_protocol.errors import RequestError
-from nplt_protocol.events import EntryAdded, Event, TextDelta, TurnFinished, TurnStarted
-from nplt_protocol.json_values import JsonObject
-from nplt_protocol.replies import Receipt, Reply, Welcome
-from nplt_protocol.requests import Hello, Prompt, Request
+from nplt_protocol.json_text import JsonObject
+from nplt_protocol.messages import (
+    ActiveTurn,
+    Attach,
+    Attached,
+    EntryAdded,
+    Event,
+    Hello,
+    Prompt,
+    Receipt,
+    Reply,
+    Request,
+    TextDelta,
+    TurnFinished,
+    TurnStarted,
+    Welcome,
+)
 from nplt_protocol.server_connection import ServerConnection
 
 SESSION = "a" * 32
 MODEL = "offline/echo"
-SECONDS_MAX = 20.0
+SECONDS_MAX = 40.0
 
 R = TypeVar("R", bound=Request)
 
@@ -135,8 +149,22 @@ def started(turn_id: str = "turn-1") -> TurnStarted:
     return TurnStarted(session_id=SESSION, turn_id=turn_id, seq=1, model=MODEL)
 
 
-def delta(text: str, offset: int, *, turn_id: str = "turn-1", call: int = 0) -> TextDelta:
-    return TextDelta(session_id=SESSION, turn_id=turn_id, call=call, offset=offset, text=text)
+def delta(
+    text: str,
+    offset: int,
+    *,
+    turn_id: str = "turn-1",
+    call: int = 0,
+    replay_from: int | None = None,
+) -> TextDelta:
+    return TextDelta(
+        session_id=SESSION,
+        turn_id=turn_id,
+        call=call,
+        offset=offset,
+        text=text,
+        replay_from=replay_from,
+    )
 
 
 def entry(
@@ -175,6 +203,35 @@ def whole_turn(*pieces: str, turn_id: str = "turn-1", seq: int = 2) -> tuple[Eve
         entry("".join(pieces), turn_id=turn_id, seq=seq),
         finished(turn_id),
     )
+
+
+def attaches(
+    talk: Talk,
+    *,
+    running: ActiveTurn | None = None,
+    head_seq: int = 0,
+    resync: bool | None = None,
+    replay: tuple[Event, ...] = (),
+) -> Attach:
+    """Answers ATTACH as a server does: the replay comes in the same bytes as the reply."""
+    seq, place = talk.expect(Attach)
+    here = Attached(
+        session_id=place.session_id,
+        name="n",
+        model=MODEL,
+        head_seq=head_seq,
+        active_turn=running,
+        queue=(),
+        resync=resync,
+    )
+    reply = talk.connection.send_reply(MessageType.ATTACH, seq, here)
+    talk.send(reply + b"".join(map(encode_event, replay)))
+    return place
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        return int(unused.getsockname()[1])
 
 
 Script = Callable[[Talk], None]

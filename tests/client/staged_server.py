@@ -13,33 +13,37 @@ from tests.client.scripted_peer import MODEL, SESSION, Script, Talk, receipt
 
 from nplt_protocol.codec import encode_event
 from nplt_protocol.codes import MessageType
-from nplt_protocol.events import Event
-from nplt_protocol.json_values import JsonObject
-from nplt_protocol.replies import (
-    Attached,
-    Cancelled,
-    HistoryPage,
-    ModelChoice,
-    PageEdges,
-    Pong,
-    Reply,
-    SessionRow,
-    SessionRows,
-    UsageAccount,
-)
-from nplt_protocol.requests import (
+from nplt_protocol.json_text import JsonObject
+from nplt_protocol.messages import (
     REQUEST_TYPES,
     Approval,
     Attach,
+    Attached,
     Cancel,
+    Cancelled,
+    Event,
+    HistoryPage,
     HistoryRequest,
+    ModelChoice,
     ModelSwitch,
+    PageEdges,
     Ping,
+    Pong,
     Prompt,
+    Reply,
     Request,
+    Search,
+    SearchHit,
+    SearchHits,
+    SessionDelete,
+    SessionDeleted,
     SessionList,
+    SessionRow,
+    SessionRows,
     SessionSwitch,
+    SessionUpdate,
     Usage,
+    UsageAccount,
 )
 
 _TYPE_OF = {kind: code for code, kind in REQUEST_TYPES.items() if code != MessageType.CHAT_TEXT}
@@ -51,6 +55,7 @@ class Stage:
     model: str = MODEL
     messages: Sequence[JsonObject] = ()
     sessions: Sequence[SessionRow] = ()
+    hits: Sequence[SearchHit] = ()
     answers: Callable[[Prompt], Sequence[Event]] = lambda prompt: ()
     clients: Sequence[JsonObject] = ()
     usage: JsonObject = field(default_factory=dict)
@@ -86,6 +91,12 @@ class Stage:
                 return self._page(request)
             case Usage():
                 return self._account()
+            case Search():
+                return SearchHits(hits=tuple(self.hits), next_cursor=None)
+            case SessionDelete():
+                return SessionDeleted(session_id=request.session_id, current_session_id=SESSION)
+            case SessionUpdate():
+                return next(row for row in self.sessions if row.session_id == request.session_id)
             case SessionList():
                 return SessionRows(sessions=tuple(self.sessions), next_cursor=None)
             case Attach() | SessionSwitch():
@@ -145,6 +156,15 @@ class Stage:
             queue=(),
             clients=tuple(self.clients),
         )
+
+
+def give_empty_history(talk: Talk) -> None:
+    """What a chat asks for when it enters a conversation, for a script without a `Stage`."""
+    edges = PageEdges(has_more_before=False, has_more_after=False, before=0, after=0)
+    page = HistoryPage(
+        session_id=SESSION, name="n", message_count=0, head_seq=0, messages=(), page=edges
+    )
+    talk.reply(MessageType.HISTORY_REQUEST, talk.expect(HistoryRequest)[0], page)
 
 
 def _turn_of(events: Sequence[Event]) -> str:

@@ -21,16 +21,20 @@ from tests.client.scripted_peer import (
 )
 
 from nplt_protocol.codes import ErrorCode, MessageType
-from nplt_protocol.events import SessionEvent
-from nplt_protocol.replies import (
+from nplt_protocol.messages import (
     ActiveTurn,
+    Attach,
     Attached,
+    Cancel,
     Cancelled,
+    Hello,
     HistoryPage,
+    HistoryRequest,
     MessageRange,
     PageEdges,
+    Prompt,
+    SessionEvent,
 )
-from nplt_protocol.requests import Attach, Cancel, Hello, HistoryRequest, Prompt
 
 
 def test_only_the_answer_goes_to_stdout(server: str, tmp_path: Path) -> None:

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import signal
 import socket
+import stat
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
-from tests.client.nplt_process import NPLT, SECONDS_MAX, private_environment, run_nplt
+from tests.client.nplt_process import (
+    NPLT,
+    SECONDS_MAX,
+    private_environment,
+    run_nplt,
+    running_server,
+)
+from tests.client.screen_user import ScreenPerson, at_screen
 from tests.client.scripted_peer import Talk, scripted_peer
 
 from nplt_client.background import last_lines
+from nplt_client.settings import RunningServer, find_server
 from nplt_protocol.version import __version__
 
 
@@ -28,6 +43,15 @@ class Household:
 
     def nplt(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return run_nplt(*arguments, home=self.home, stdin=stdin, environ=self.environ)
+
+    def at_screen(self, *arguments: str) -> AbstractContextManager[ScreenPerson]:
+        return at_screen(
+            "chat",
+            *arguments,
+            home=self.home,
+            NPLT_LISTEN__PORT=self.environ["NPLT_LISTEN__PORT"],
+            NPLT_DATA_DIR=self.environ["NPLT_DATA_DIR"],
+        )
 
 
 @pytest.fixture
@@ -46,7 +70,11 @@ def test_a_server_is_started_found_again_and_stopped(household: Household) -> No
     second = household.nplt("ask", "again")
     assert (second.stdout, second.stderr) == ("again\n", "")
 
-    pid = int((household.state / "server.pid").read_text().split()[0])
+    described = json.loads((household.state / "server.json").read_text())
+    assert stat.S_IMODE((household.state / "server.json").stat().st_mode) == 0o600
+    assert described["url"] == f"nplt://127.0.0.1:{household.port}"
+    assert described["version"] == __version__
+    pid = described["pid"]
     status = household.nplt("server", "status")
     assert str(pid) in status.stdout
     assert f"nplt://127.0.0.1:{household.port}" in status.stdout
@@ -59,12 +87,74 @@ def test_a_server_is_started_found_again_and_stopped(household: Household) -> No
     assert household.nplt("server", "stop").returncode == 0
 
 
+@pytest.mark.slow
+def test_it_is_started_and_restarted_when_asked(household: Household) -> None:
+    def pid() -> int:
+        return int(json.loads((household.state / "server.json").read_text())["pid"])
+
+    started = household.nplt("server", "start")
+    assert started.returncode == 0
+    assert f"it listens at nplt://127.0.0.1:{household.port}" in started.stderr
+    first = pid()
+    assert f"it runs already at nplt://127.0.0.1:{household.port} (pid {first})" in (
+        household.nplt("server", "start").stderr
+    )
+    assert household.nplt("server", "restart").returncode == 0
+    assert pid() != first
+    household.nplt("server", "stop")
+    assert household.nplt("server", "restart").returncode == 0
+    assert household.nplt("status").returncode == 0
+
+
+@pytest.mark.slow
 def test_chat_starts_a_server_too(household: Household) -> None:
     done = household.nplt(stdin="good morning\n")
     assert (done.stdout, done.returncode) == ("good morning\n", 0)
     assert "started nplt-server" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "display",
+    ["--plain", *(pytest.param(one, marks=pytest.mark.slow) for one in ("--no-alt-screen", ""))],
+)
+def test_a_chat_starts_the_server_again_that_was_killed_and_goes_on(
+    household: Household, display: str
+) -> None:
+    household.nplt("ask", "hello")
+    with household.at_screen(*([display] if display else [])) as person:
+        person.sees("you ▸" if display else "Ask something")
+        person.types("before\r")
+        person.sees("▸ before" if display == "--plain" else "● online · offline/echo · before")
+        first = json.loads((household.state / "server.json").read_text())["pid"]
+        os.kill(first, signal.SIGKILL)
+        person.sees("started nplt-server in the background")
+        person.types("after\r")
+        answers = {"--plain": "after\nyou ▸", "--no-alt-screen": "\nafter\n● online"}
+        person.sees(answers.get(display, "\n  after"))
+        assert json.loads((household.state / "server.json").read_text())["pid"] != first
+
+
+@pytest.mark.slow
+def test_a_chat_leaves_a_server_alone_that_was_stopped_until_it_is_asked_to(
+    household: Household,
+) -> None:
+    household.nplt("ask", "hello")
+    with household.at_screen("--no-alt-screen") as person:
+        person.sees("you ▸")
+        person.types("before\r")
+        person.sees("offline/echo · before")
+        household.nplt("server", "stop")
+        person.sees("attempt 3")
+        assert find_server_of(household) is None
+        person.types("/reconnect\r")
+        person.sees("started nplt-server in the background", "● online")
+
+
+def find_server_of(household: Household) -> RunningServer | None:
+    return find_server({"HOME": str(household.home)})
+
+
+@pytest.mark.slow
 def test_of_several_started_at_once_none_fails_and_one_starts_the_server(
     household: Household,
 ) -> None:
@@ -94,12 +184,97 @@ def test_a_server_that_dies_at_once_is_told_with_its_last_words(household: House
     assert str(household.state / "server.log") in done.stderr
 
 
-def test_a_pid_that_belongs_to_someone_else_is_left_alone(household: Household) -> None:
-    household.state.mkdir(parents=True)
-    (household.state / "server.pid").write_text(f"{os.getpid()}\nnplt://127.0.0.1:1\n")
-    done = household.nplt("server", "stop")
-    assert done.returncode == 0
-    assert "no server" in done.stderr
+@pytest.mark.slow
+def test_a_file_left_by_a_killed_server_is_no_server(household: Household) -> None:
+    household.nplt("ask", "hello")
+    first = json.loads((household.state / "server.json").read_text())["pid"]
+    os.kill(first, signal.SIGKILL)
+    while Path(f"/proc/{first}").exists():
+        time.sleep(0.01)
+    assert household.nplt("server", "stop").stderr.startswith("no server")
+    again = household.nplt("ask", "again")
+    assert (again.stdout, again.returncode) == ("again\n", 0)
+    assert "started nplt-server" in again.stderr
+
+
+@pytest.mark.slow
+def test_the_port_of_the_settings_holds_for_the_background_server(household: Household) -> None:
+    del household.environ["NPLT_LISTEN__PORT"]
+    settings = household.home / ".config" / "nplt" / "server.yaml"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(f"listen: {{port: {household.port}}}")
+    assert household.nplt("ask", "hello").stdout == "hello\n"
+    assert f"127.0.0.1:{household.port}" in household.nplt("server", "status").stdout
+
+
+@pytest.mark.slow
+def test_a_server_that_somebody_started_by_hand_is_found(household: Household) -> None:
+    with running_server(household.home) as url:
+        asked = household.nplt("ask", "hello")
+        assert (asked.stdout, asked.stderr) == ("hello\n", "")
+        assert url in household.nplt("server", "status").stdout
+
+
+@pytest.mark.parametrize("greets", [False, True])
+def test_a_stranger_on_the_port_is_left_alone(household: Household, greets: bool) -> None:
+    """It may be silent, or be the server of another user, who says whose it is."""
+
+    def greet() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = stranger.accept()
+                with connection:
+                    connection.sendall(b"\x01\0\0\0\x0bThis is not yours")
+
+    with socket.create_server(("127.0.0.1", household.port)) as stranger:
+        if greets:
+            threading.Thread(target=greet, daemon=True).start()
+        asked = household.nplt("ask", "hello")
+        assert (asked.stdout, asked.returncode) == ("hello\n", 0)
+        assert f"port {household.port} is taken by another program" in asked.stderr
+        status = household.nplt("server", "status").stdout
+        assert "nplt://127.0.0.1:" in status
+        assert f"127.0.0.1:{household.port}\n" not in status
+        stranger.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("ask", "hello"), ("chat",)])
+def test_a_silent_stranger_at_the_given_address_is_told_at_once(
+    household: Household, command: tuple[str, ...]
+) -> None:
+    environ = private_environment(household.home, NPLT_SERVER=f"nplt://127.0.0.1:{household.port}")
+    with (
+        socket.create_server(("127.0.0.1", household.port)),
+        subprocess.Popen(
+            [*NPLT, *command],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as waiting,
+    ):
+        assert waiting.stderr is not None
+        assert "is it an nplt server?" in waiting.stderr.readline()
+        waiting.kill()
+
+
+@pytest.mark.slow
+def test_while_the_server_ends_the_next_command_waits_and_starts_another(
+    household: Household,
+) -> None:
+    household.nplt("ask", "hello")
+    first = json.loads((household.state / "server.json").read_text())["pid"]
+    environ = private_environment(household.home, **household.environ)
+    with subprocess.Popen(
+        [*NPLT, "ask", "!slow 2 a b"], env=environ, stdout=subprocess.PIPE, text=True
+    ) as slow:
+        assert slow.stdout is not None
+        assert slow.stdout.read(1) == "a"
+        os.kill(first, signal.SIGTERM)
+        again = household.nplt("ask", "again")
+        assert (again.stdout, again.returncode) == ("again\n", 0)
+        assert slow.wait(SECONDS_MAX) == 0
 
 
 def test_another_version_in_the_background_is_mentioned(household: Household) -> None:
@@ -116,21 +291,20 @@ def test_another_version_in_the_background_is_mentioned(household: Household) ->
 
     household.state.mkdir(parents=True)
     with (
-        subprocess.Popen(["sh", "-c", "read wait", "nplt_server"], stdin=subprocess.PIPE) as old,
+        (household.state / "server.json").open("w") as described,
         scripted_peer(script, script, is_asked_how_it_is) as peer,
     ):
-        (household.state / "server.pid").write_text(f"{old.pid}\n{peer.url}\n")
-        household.environ["NPLT_LISTEN__PORT"] = str(peer.port)
+        fcntl.flock(described, fcntl.LOCK_EX)
+        described.write(json.dumps({"pid": 1, "url": peer.url, "version": "0.0.1"}))
+        described.flush()
         done = household.nplt("chat", stdin="hello\n")
         asked = household.nplt("ask", "hello")
         status = household.nplt("server", "status")
-        (household.state / "server.pid").unlink()
-        old.communicate()
     assert (done.stdout, asked.stdout) == ("hi\n", "hi\n")
     assert "version  0.0.1" in status.stdout
     for said in (done.stderr, asked.stderr, status.stderr):
         assert "the server in the background is nplt 0.0.1" in said
-        assert "nplt server stop" in said
+        assert "nplt server restart" in said
 
 
 def test_the_last_lines_of_a_log_are_found(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from tests.client.scripted_peer import (
     delta,
     entry,
     finished,
-    receipt,
     scripted_peer,
     started,
     whole_turn,
@@ -20,19 +19,24 @@ from tests.client.scripted_peer import (
 import nplt_client
 from nplt_client.errors import (
     ConnectionLost,
-    LimitExceeded,
     MovedElsewhere,
     ProviderFailed,
-    RequestRefused,
-    TimedOut,
     TurnInterrupted,
 )
-from nplt_protocol.codes import ErrorCode, MessageType
-from nplt_protocol.events import EntryAdded, TextDelta, ToolFinished, ToolStarted
+from nplt_protocol.codes import MessageType
 from nplt_protocol.frames import encode_frame
-from nplt_protocol.json_values import JsonObject
-from nplt_protocol.replies import Attached, Cancelled, HistoryPage, PageEdges, SessionRows
-from nplt_protocol.requests import Attach, Cancel, HistoryRequest, Prompt, SessionList
+from nplt_protocol.messages import (
+    Attach,
+    Attached,
+    Cancel,
+    Cancelled,
+    EntryAdded,
+    SessionList,
+    SessionRows,
+    TextDelta,
+    ToolFinished,
+    ToolStarted,
+)
 
 
 def attached(session_id: str) -> Attached:
@@ -238,44 +242,6 @@ async def test_a_failed_turn_is_the_providers_failure() -> None:
                 await client.ask_text("go")
 
 
-async def test_a_refused_prompt_says_why_and_which_field() -> None:
-    def script(talk: Talk) -> None:
-        talk.welcome()
-        seq, _ = talk.expect(Prompt)
-        talk.refuse(seq, ErrorCode.NOT_FOUND, "no such model", field="model")
-        talk.wait_until_gone()
-
-    with scripted_peer(script) as peer:
-        async with nplt_client.connect(peer.url) as client:
-            with pytest.raises(RequestRefused, match="no such model") as caught:
-                await client.ask_text("go", model="x/y")
-            assert (caught.value.code, caught.value.field) == ("not_found", "model")
-
-
-async def test_a_prompt_over_the_servers_limit_is_not_sent() -> None:
-    def script(talk: Talk) -> None:
-        talk.welcome(limits={"message_bytes_max": 100_000})
-        talk.answer("fine")
-        talk.wait_until_gone()
-
-    with scripted_peer(script) as peer:
-        async with nplt_client.connect(peer.url) as client:
-            with pytest.raises(LimitExceeded):
-                await client.ask_text("x" * 100_001)
-            assert await client.ask_text("x" * 90_000) == "fine"
-
-
-async def test_a_prompt_that_is_no_text_is_refused_before_it_is_sent() -> None:
-    def script(talk: Talk) -> None:
-        talk.welcome()
-        talk.wait_until_gone()
-
-    with scripted_peer(script) as peer:
-        async with nplt_client.connect(peer.url) as client:
-            with pytest.raises(RequestRefused):
-                await client.ask_text("lone \ud800 surrogate")
-
-
 async def test_asking_in_another_conversation_goes_there_first() -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
@@ -304,49 +270,6 @@ async def test_moving_away_ends_the_wait_for_a_turn_left_behind() -> None:
             await client.attach("other")
             with pytest.raises(MovedElsewhere):
                 await read_to_the_end(turn)
-
-
-async def test_a_prompt_that_ended_long_ago_is_told_again_from_the_record() -> None:
-    def script(talk: Talk) -> None:
-        talk.welcome()
-        seq, prompt = talk.expect(Prompt)
-        again = receipt(prompt, state="completed", duplicate=True, seq=7)
-        talk.reply(MessageType.PROMPT, seq, again)
-        seq, request = talk.expect(HistoryRequest)
-        assert request.after == 7
-        answer: JsonObject = {
-            "seq": 8,
-            "kind": "model_output",
-            "state": "completed",
-            "role": "assistant",
-            "content": "as before",
-            "turn_id": "turn-1",
-        }
-        page = HistoryPage(
-            session_id=SESSION,
-            name="n",
-            message_count=2,
-            head_seq=8,
-            messages=(answer,),
-            page=PageEdges(has_more_before=False, has_more_after=False, before=7, after=8),
-        )
-        talk.reply(MessageType.HISTORY_REQUEST, seq, page)
-        talk.wait_until_gone()
-
-    with scripted_peer(script) as peer:
-        async with nplt_client.connect(peer.url) as client:
-            assert await client.ask_text("hi", message_id="known") == "as before"
-
-
-async def test_a_reply_that_never_comes_is_a_time_out() -> None:
-    def script(talk: Talk) -> None:
-        talk.welcome()
-        talk.wait_until_gone()
-
-    with scripted_peer(script) as peer:
-        async with nplt_client.connect(peer.url, timeout=0.2) as client:
-            with pytest.raises(TimedOut):
-                await client.status()
 
 
 async def test_a_reader_of_a_turn_sees_the_connection_go() -> None:

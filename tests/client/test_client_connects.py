@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Callable
 
+import anyio
+import anyio.lowlevel
 import pytest
 from tests.client.scripted_peer import (
-    MODEL,
-    SESSION,
     Talk,
     delta,
     scripted_peer,
@@ -17,138 +15,35 @@ from tests.client.scripted_peer import (
 )
 
 import nplt_client
-from nplt_client.connecting import Connecting, Dialler
 from nplt_client.errors import (
-    AuthenticationFailed,
     CannotConnect,
     ConnectionLost,
-    NpltError,
     ProtocolViolation,
     RequestRefused,
-    TimedOut,
 )
-from nplt_client.mailbox import FEED_EVENTS_MAX
-from nplt_client.settings import parse_url
-from nplt_protocol.codec import encode_reply
+from nplt_client.wire.wire_session import FEED_EVENTS_MAX
 from nplt_protocol.codes import ErrorCode, MessageType
-from nplt_protocol.events import SessionEvent, TextDelta
-from nplt_protocol.frames import encode_frame
-from nplt_protocol.replies import Attached, FileStored, SessionRow, SessionRows, Welcome
-from nplt_protocol.requests import FileData, FileMetadata, Hello, SessionList, SessionSwitch
-
-WELCOME = encode_reply(
-    MessageType.HELLO,
-    1,
-    Welcome(
-        version=3,
-        server="nplt/0.1.0",
-        user="local",
-        session_id=SESSION,
-        model=MODEL,
-        models=(MODEL,),
-        limits={},
-    ),
+from nplt_protocol.messages import (
+    Attached,
+    Cancel,
+    Cancelled,
+    FileData,
+    FileMetadata,
+    FileStored,
+    Hello,
+    SessionEvent,
+    SessionList,
+    SessionRow,
+    SessionRows,
+    SessionSwitch,
+    TextDelta,
 )
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        return int(unused.getsockname()[1])
-
-
-async def connect_and_leave(url: str) -> None:
-    async with nplt_client.connect(url, timeout=5):
-        pass
-
-
-async def test_nobody_listening_is_cannot_connect() -> None:
-    with pytest.raises(CannotConnect) as caught:
-        await connect_and_leave(f"nplt://127.0.0.1:{free_port()}")
-    assert caught.value.nobody_listens
 
 
 async def test_a_host_that_is_no_host_is_cannot_connect() -> None:
     with pytest.raises(CannotConnect):
-        await connect_and_leave("nplt://" + "x" * 70 + ".invalid:1")
-
-
-def says_nothing(talk: Talk) -> None:
-    pass
-
-
-def speaks_another_version(talk: Talk) -> None:
-    talk.welcome(version=9)
-    talk.wait_until_gone()
-
-
-async def test_a_version_that_was_not_offered_is_a_protocol_violation() -> None:
-    with (
-        scripted_peer(speaks_another_version) as peer,
-        pytest.raises(ProtocolViolation, match="version 9"),
-    ):
-        await connect_and_leave(peer.url)
-
-
-def greets_and_goes(talk: Talk) -> None:
-    talk.greet("too many connections")
-
-
-def dies_inside_welcome(talk: Talk) -> None:
-    talk.greet()
-    talk.expect(Hello)
-    talk.send(WELCOME[: len(WELCOME) // 2])
-
-
-@pytest.mark.parametrize("script", [says_nothing, greets_and_goes, dies_inside_welcome])
-async def test_a_server_that_goes_before_welcome_is_cannot_connect(
-    script: Callable[[Talk], None],
-) -> None:
-    with scripted_peer(script) as peer, pytest.raises(CannotConnect):
-        await connect_and_leave(peer.url)
-
-
-async def test_the_last_text_before_the_close_is_the_reason() -> None:
-    with (
-        scripted_peer(greets_and_goes) as peer,
-        pytest.raises(CannotConnect, match="too many connections"),
-    ):
-        await connect_and_leave(peer.url)
-
-
-async def test_a_web_server_is_not_mistaken_for_ours() -> None:
-    def script(talk: Talk) -> None:
-        talk.send(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n" + b"." * 70_000)
-
-    with scripted_peer(script) as peer, pytest.raises((CannotConnect, ProtocolViolation)):
-        await connect_and_leave(peer.url)
-
-
-async def test_a_server_that_never_welcomes_is_a_time_out() -> None:
-    def script(talk: Talk) -> None:
-        talk.greet()
-        talk.wait_until_gone()
-
-    with scripted_peer(script) as peer, pytest.raises(TimedOut):
-        async with nplt_client.connect(peer.url, timeout=0.2):
+        async with nplt_client.connect("nplt://" + "x" * 70 + ".invalid:1", timeout=5):
             pass
-
-
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        (ErrorCode.UNAUTHORIZED, AuthenticationFailed),
-        (ErrorCode.UNSUPPORTED, ProtocolViolation),
-        (ErrorCode.UNAVAILABLE, CannotConnect),
-    ],
-)
-async def test_a_refused_hello_is_told_by_its_code(code: ErrorCode, error: type[NpltError]) -> None:
-    def script(talk: Talk) -> None:
-        talk.greet()
-        seq, _ = talk.expect(Hello)
-        talk.refuse(seq, code, "not you")
-
-    with scripted_peer(script) as peer, pytest.raises(error, match="not you"):
-        await connect_and_leave(peer.url)
 
 
 async def test_hello_carries_name_and_token() -> None:
@@ -198,42 +93,6 @@ async def test_everything_that_waits_fails_when_the_connection_is_reset() -> Non
                 await client.ping()
 
 
-async def test_bytes_that_cannot_be_read_are_a_protocol_violation() -> None:
-    def script(talk: Talk) -> None:
-        talk.welcome()
-        received = talk.next_request()
-        talk.send(encode_frame(MessageType.STATUS, received.seq, b"not json"))
-        received = talk.next_request()
-        talk.send(encode_frame(MessageType.CANCEL, received.seq, b"{}"))
-        talk.wait_until_gone()
-
-    with scripted_peer(script) as peer:
-        async with nplt_client.connect(peer.url) as client:
-            with pytest.raises(ProtocolViolation):
-                await client.status()
-            with pytest.raises(ProtocolViolation):
-                await client.models()
-
-
-async def test_a_servers_ping_is_answered() -> None:
-    def script(talk: Talk) -> None:
-        talk.welcome()
-        talk.send(encode_frame(MessageType.PING, 0, b"are you there?"))
-        pong = encode_frame(MessageType.PONG, 0, b"are you there?")
-        received = b""
-        while pong not in received:
-            piece = talk.wire.recv(65536)
-            assert piece, "the client left without an answer"
-            received += piece
-        talk.connection.receive_data(received)
-        talk.send(talk.connection.data_to_send())
-        talk.wait_until_gone()
-
-    with scripted_peer(script) as peer:
-        async with nplt_client.connect(peer.url) as client:
-            await client.ping()
-
-
 async def test_leaving_the_context_leaves_no_task_behind() -> None:
     def script(talk: Talk) -> None:
         talk.welcome()
@@ -247,6 +106,73 @@ async def test_leaving_the_context_leaves_no_task_behind() -> None:
     assert [event async for event in feed] == []
     with pytest.raises(ConnectionLost):
         await client.ping()
+
+
+def welcomes_and_waits(talk: Talk) -> None:
+    talk.welcome()
+    talk.wait_until_gone()
+
+
+async def test_an_error_in_the_context_is_raised_as_it_is() -> None:
+    with scripted_peer(welcomes_and_waits) as peer, pytest.raises(ValueError, match="mine"):
+        async with nplt_client.connect(peer.url):
+            raise ValueError("mine")
+
+
+async def test_a_scope_around_the_context_ends_it_when_it_is_cancelled() -> None:
+    with scripted_peer(welcomes_and_waits) as peer:
+        with anyio.CancelScope() as scope:
+            async with nplt_client.connect(peer.url) as client:
+                scope.cancel()
+                await client.ping()
+        assert scope.cancelled_caught
+
+
+async def test_a_task_that_is_cancelled_inside_the_context_ends_cancelled() -> None:
+    inside = asyncio.Event()
+
+    async def use(url: str) -> None:
+        async with nplt_client.connect(url):
+            inside.set()
+            await asyncio.Event().wait()
+
+    with scripted_peer(welcomes_and_waits) as peer:
+        task = asyncio.create_task(use(peer.url))
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_connecting_can_be_cancelled() -> None:
+    def never_welcomes(talk: Talk) -> None:
+        talk.greet()
+        talk.wait_until_gone()
+
+    with scripted_peer(never_welcomes) as peer:
+        with anyio.move_on_after(0.1) as scope:
+            async with nplt_client.connect(peer.url):
+                raise AssertionError
+        assert scope.cancelled_caught
+
+
+async def test_whoever_cleans_up_after_a_cancellation_can_still_talk_to_the_server() -> None:
+    def script(talk: Talk) -> None:
+        talk.welcome()
+        talk.take_prompt(events=(started(),))
+        seq, request = talk.expect(Cancel)
+        talk.reply(MessageType.CANCEL, seq, Cancelled(cancelled=request.turn_id == "turn-1"))
+        talk.wait_until_gone()
+
+    with scripted_peer(script) as peer, anyio.CancelScope() as scope:
+        async with nplt_client.connect(peer.url) as client, client.ask("go") as turn:
+            try:
+                scope.cancel()
+                async for _ in turn:
+                    await anyio.lowlevel.checkpoint()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    assert await turn.cancel()
 
 
 async def test_a_cancelled_request_does_not_disturb_the_next() -> None:
@@ -382,30 +308,3 @@ async def test_a_turn_that_is_read_late_still_has_every_word() -> None:
             seen = [event.text async for event in turn if isinstance(event, TextDelta)]
             assert "".join(seen) == "".join(words)
             assert len(seen) < len(words)
-
-
-async def test_a_server_that_answers_nothing_any_more_is_lost() -> None:
-    def script(talk: Talk) -> None:
-        talk.welcome()
-        talk.take_prompt(events=(started(),))
-        while talk.wire.recv(65536):  # reads, and says nothing
-            pass
-
-    with scripted_peer(script) as peer:
-        soon = Dialler(parse_url(peer.url), Hello(), timeout=10, silence_seconds=0.05)
-        async with Connecting(soon, patience=None) as client:
-            with pytest.raises(ConnectionLost, match="silent"):
-                await client.ask_text("hello?")
-
-
-async def test_a_silent_server_is_asked_for_a_sign_of_life() -> None:
-    def script(talk: Talk) -> None:
-        talk.welcome()
-        talk.take_prompt(events=(started(),))
-        assert talk.wire.recv(1) == bytes([MessageType.PING])
-
-    with scripted_peer(script) as peer:
-        soon = Dialler(parse_url(peer.url), Hello(), timeout=10, silence_seconds=0.05)
-        async with Connecting(soon, patience=None) as client:
-            with pytest.raises(ConnectionLost):
-                await client.ask_text("hello?")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from tests.client.nplt_process import run_nplt
 
-from nplt_client.code_blocks import CodeBlock, Extract, code_blocks, extract
+from nplt_client.cli.ask import CodeBlock, Extract, code_blocks, extract
 
 PARTS = [
     "```",

@@ -16,14 +16,13 @@ from tests.client.nplt_process import SECONDS_MAX, private_environment, run_nplt
 from tests.client.scripted_peer import Talk, scripted_peer
 
 import nplt_client
-from nplt_client import completing
-from nplt_client.cli import nplt
-from nplt_client.completing import offers
-from nplt_client.sanitize import sanitize_line
+from nplt_client.cli import completion, nplt
+from nplt_client.cli.completion import completions
+from nplt_client.render.text import sanitize_line
 
 
 def words(line: str, shell: str = "fish") -> list[str]:
-    return [offer.split("\t")[1] for offer in offers(nplt, line, shell=shell)]
+    return [offer.split("\t")[1] for offer in completions(nplt, line, shell=shell)]
 
 
 def test_commands_options_and_choices_are_offered() -> None:
@@ -31,17 +30,31 @@ def test_commands_options_and_choices_are_offered() -> None:
     assert words("nplt hist") == ["history"]
     assert "--jsonl" in words("nplt ask --json")
     assert words("nplt export x --format h") == ["html"]
-    assert words("nplt server st") == ["status", "stop"]
-    assert [offer.split("\t")[0] for offer in offers(nplt, "nplt import ", shell="bash")] == [
-        "file"
-    ]
+    assert words("nplt server st") == ["start", "status", "stop"]
+    assert {"--continue", "--attach", "--detach"} <= set(words("nplt ask --"))
+    for line in ("nplt import ", "nplt ask x -a "):
+        assert [offer.split("\t")[0] for offer in completions(nplt, line, shell="bash")] == ["file"]
+
+
+async def test_the_last_conversation_and_the_deleted_ones_are_offered(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NPLT_SERVER", server)
+    monkeypatch.setattr(completion, "SECONDS_MAX", 30.0)
+    assert words("nplt history @") == ["@last"]
+    async with nplt_client.connect(server) as client:
+        session_id = (await client.new("tossed out")).session_id
+        await client.ask_text("hello")
+        await client.delete(session_id)
+    assert words("nplt undelete tossed") == ["tossed out"]
+    assert words("nplt history tossed") == []
 
 
 async def test_conversations_are_offered_by_name_and_those_of_one_name_by_id(
     server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NPLT_SERVER", server)
-    monkeypatch.setattr(completing, "SECONDS_MAX", 30.0)
+    monkeypatch.setattr(completion, "SECONDS_MAX", 30.0)
     ids: list[str] = []
     for name in ("tab $(touch x) it's", "tab twins", "tab twins", "tab\u202e red"):
         async with nplt_client.connect(server) as client:
@@ -58,23 +71,23 @@ async def test_conversations_are_offered_by_name_and_those_of_one_name_by_id(
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20))
 def test_bash_reads_back_the_very_name_it_was_given(name: str) -> None:
     name = sanitize_line(name)
-    escaped = completing._for_bash(name, "", quoted=False)
+    escaped = completion._for_bash(name, "", quoted=False)
     assert escaped is not None
     assert split_arg_string(escaped) == ([name] if name else [])
 
 
 def test_what_comes_after_a_colon_is_all_that_bash_replaces() -> None:
-    assert completing._for_bash("box/llama3:8b", "box/llama3:", quoted=False) == "8b"
+    assert completion._for_bash("box/llama3:8b", "box/llama3:", quoted=False) == "8b"
 
 
 def test_a_server_that_says_nothing_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(completing, "SECONDS_MAX", 0.05)
+    monkeypatch.setattr(completion, "SECONDS_MAX", 0.05)
     with scripted_peer(Talk.wait_until_gone) as peer:
-        monkeypatch.setenv(completing.SHELL, "bash")
-        monkeypatch.setenv(completing.LINE, f"nplt ask --server {peer.url} -s ")
-        assert completing.complete(nplt) == 0
+        monkeypatch.setenv(completion.SHELL, "bash")
+        monkeypatch.setenv(completion.LINE, f"nplt ask --server {peer.url} -s ")
+        assert completion.complete(nplt) == 0
     assert capsys.readouterr() == ("", "")
 
 

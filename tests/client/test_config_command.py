@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from tests.client.nplt_process import run_nplt
 
-from nplt_client.config_file import config_path
-from nplt_client.configuring import check, print_settings
+from nplt_client.cli.commands import check_config, print_settings
 from nplt_client.errors import ConfigurationError
-from nplt_client.settings import find_address, find_token, parse_url
+from nplt_client.settings import config_path, find_address, find_token, parse_url
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def test_a_token_is_never_shown(
     write(environ, f'server = "nplt://mine:7"\ntoken_file = "{tmp_path}/token"')
     for more in ({}, {"NPLT_TOKEN": "s3cret"}, {"NPLT_TOKEN_FILE": str(tmp_path / "token")}):
         print_settings({**environ, **more})
-        assert check({**environ, **more}) == 0
+        assert check_config({**environ, **more}) == 0
         said = capsys.readouterr()
         assert "s3cret" not in said.out + said.err
         assert "nplt://mine:7" in said.out
@@ -72,7 +71,7 @@ def test_every_mistake_is_a_sentence(
     environ: dict[str, str], capsys: pytest.CaptureFixture[str], text: str, told: str
 ) -> None:
     write(environ, text)
-    assert check(environ) == ConfigurationError.exit_code
+    assert check_config(environ) == ConfigurationError.exit_code
     assert told in capsys.readouterr().err
 
 

@@ -39,7 +39,7 @@ async def test_an_export_can_be_taken_in_again(server: str, told: str, tmp_path:
     files = (str(broken), str(tmp_path / "missing.json"), str(file))
     taken = run_nplt("import", *files, home=tmp_path, server=server)
     assert taken.returncode != 0, "two of them could not be taken in"
-    assert "no conversation" in taken.stderr
+    assert "can't be imported" in taken.stderr
     assert "missing.json" in taken.stderr
     (new_id,) = taken.stdout.split()
     async with nplt_client.connect(server) as client:
@@ -100,3 +100,37 @@ async def test_the_library_can_do_all_of_it(server: str) -> None:
         assert [hit async for hit in client.search("nowhere-to-be-found")] == []
         with pytest.raises(RequestRefused):
             await client.file_get("0" * 32)
+
+
+@pytest.mark.slow
+async def test_an_export_of_queued_prompts_is_taken_in_as_it_was_shown(
+    server: str, tmp_path: Path
+) -> None:
+    async with nplt_client.connect(server) as client:
+        async with client.ask("!slow 1 first"), client.ask("second") as queued:
+            async for _ in queued:
+                pass
+        session_id = client.session_id
+        shown = [each["content"] for each in (await client.history()).messages]
+        assert shown == ["!slow 1 first", "first", "second", "second"]
+    file = tmp_path / "out.json"
+    arguments = ("export", session_id, "--format", "json", "-o", str(file))
+    assert run_nplt(*arguments, home=tmp_path, server=server).returncode == 0
+    taken = run_nplt("import", str(file), home=tmp_path, server=server)
+    async with nplt_client.connect(server) as client:
+        again = (await client.history(session_id=taken.stdout.strip())).messages
+        assert [each["content"] for each in again] == shown
+
+
+async def test_an_export_has_the_prompts_that_wait(server: str, tmp_path: Path) -> None:
+    async with (
+        nplt_client.connect(server) as client,
+        client.ask("!slow 60 first") as running,
+        client.ask("second") as queued,
+    ):
+        arguments = ("export", client.session_id, "--format", "jsonl")
+        done = run_nplt(*arguments, home=tmp_path, server=server)
+        lines = [orjson.loads(line)["content"] for line in done.stdout.splitlines()]
+        assert lines == ["!slow 60 first", "second"]
+        await client.cancel(queued.receipt.turn_id)
+        await client.cancel(running.receipt.turn_id)

@@ -13,17 +13,20 @@ from tests.client.scripted_peer import SESSION, Script, Talk, scripted_peer
 from tests.client.terminal_user import at_terminal
 
 from nplt_protocol.codes import MessageType
-from nplt_protocol.json_values import JsonObject
-from nplt_protocol.replies import (
+from nplt_protocol.json_text import JsonObject
+from nplt_protocol.messages import (
     Attached,
     HistoryPage,
+    HistoryRequest,
     PageEdges,
+    Search,
     SearchHit,
     SearchHits,
+    SessionList,
     SessionRow,
     SessionRows,
+    SessionSwitch,
 )
-from nplt_protocol.requests import HistoryRequest, Search, SessionList, SessionSwitch
 
 STRINGS = 3_400
 """For each of three commands; `nplt ask` has ten thousand of its own."""

@@ -31,7 +31,8 @@ def modules_after(statement: str) -> set[str]:
         "import nplt_client",
         "from nplt_client import *",
         "import nplt_client.sync",
-        "import nplt_client.chat, nplt_client.cli, nplt_client.ask, nplt_client.listings",
+        "import nplt_client.lines.plain_terminal, nplt_client.lines.app",
+        "import nplt_client.cli.ask, nplt_client.cli.commands",
     ],
 )
 def test_no_part_of_the_client_loads_the_server_or_anything_heavy(statement: str) -> None:
@@ -39,7 +40,7 @@ def test_no_part_of_the_client_loads_the_server_or_anything_heavy(statement: str
 
 
 def test_the_line_mode_needs_nothing_of_the_full_screen() -> None:
-    loaded = modules_after("import nplt_client.linemode.running")
+    loaded = modules_after("import nplt_client.lines.composer")
     assert loaded & set(HEAVY) == {"rich", "prompt_toolkit", "markdown_it"}
 
 
@@ -56,8 +57,16 @@ def test_asking_from_the_shell_loads_no_event_loop_and_nothing_heavy(
     done = run_nplt("ask", "hi", home=tmp_path, server=server, command=command)
     assert done.stdout == "hi\n"
     loaded = set(done.stderr.split())
-    assert {"nplt_client.ask", "nplt_protocol"} <= loaded
+    assert {"nplt_client.cli.ask", "nplt_protocol"} <= loaded
     assert not loaded & {*HEAVY, "asyncio", "anyio", "ssl", "tomllib", "platformdirs", "uuid_utils"}
+
+
+def test_a_chat_in_a_pipe_loads_no_toolkit(server: str, tmp_path: Path) -> None:
+    code = "import sys; from nplt_client.cli import main; main(); sys.exit(' '.join(sys.modules))"
+    command = (sys.executable, "-c", code)
+    done = run_nplt("chat", stdin="hi\n", home=tmp_path, server=server, command=command)
+    assert done.stdout == "hi\n"
+    assert not set(done.stderr.split()) & set(HEAVY)
 
 
 def test_every_name_the_package_promises_can_be_had() -> None:

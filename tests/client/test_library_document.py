@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import typing
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
 import nplt_client
-from nplt_protocol.events import Event
+from nplt_protocol.messages import EVENT_TYPES
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "library.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", DOCUMENT, re.S)
@@ -57,7 +56,7 @@ def test_every_error_is_listed_with_its_exit_code() -> None:
 
 def test_every_event_is_listed() -> None:
     listed = {name for row in rows("| event | says") for name in re.findall(r"`(\w+)`", row[0])}
-    assert listed == {kind.__name__ for kind in typing.get_args(Event)}
+    assert listed == {kind.__name__ for kind in EVENT_TYPES.values()}
 
 
 def test_every_name_it_calls_is_there() -> None:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from textual.events import Key, Paste
 from textual.message import Message
 
-from nplt_client.fullscreen.pasting import PasteParser
-from nplt_client.fullscreen.safe_text import safe
+from nplt_client.render.text import safe
+from nplt_client.tui.keyboard import PasteParser
 
 BEGIN, END = "\x1b[200~", "\x1b[201~"
 NASTY = st.text(alphabet="a\r\n\x1b[]201~\x03\x07\x9b\u202e", max_size=30)

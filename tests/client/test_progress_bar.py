@@ -6,7 +6,7 @@ from io import StringIO
 
 import pyte
 
-from nplt_client.progress import BEGIN_AFTER_SECONDS, BETWEEN_SECONDS, ProgressBar
+from nplt_client.cli.transfer import BEGIN_AFTER_SECONDS, BETWEEN_SECONDS, ProgressBar
 
 
 class Terminal(StringIO):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.client.hostile_bits import BITS, FORBIDDEN
 
-from nplt_client.sanitize import Sanitizer, sanitize, sanitize_line
+from nplt_client.render.text import Sanitizer, sanitize, sanitize_line
 
 hostile = st.lists(st.sampled_from(BITS) | st.characters(), max_size=30).map("".join)
 

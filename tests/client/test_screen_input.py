@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.client.hostile_bits import FORBIDDEN
 from tests.client.screen_stage import chat_on_stage, screen_text, until
 from tests.client.scripted_peer import SESSION, scripted_peer, started
@@ -18,11 +19,11 @@ from tests.client.test_screen_widgets import asked_in, decisions, row
 from textual.events import Key, Paste
 from textual.widgets import Input
 
-from nplt_client.fullscreen import approval_screen
-from nplt_client.fullscreen.app import ChatApp
-from nplt_client.fullscreen.composer import Composer
-from nplt_protocol.events import ApprovalRequest, Event
-from nplt_protocol.requests import Prompt
+from nplt_client.chat import approvals
+from nplt_client.tui.app import ChatApp
+from nplt_client.tui.composer import Composer
+from nplt_protocol.json_text import JsonObject
+from nplt_protocol.messages import ApprovalRequest, Event, Prompt
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +82,7 @@ async def test_the_picker_obeys_in_order_too(tmp_path: Path) -> None:
             assert not FORBIDDEN.search(field.value), "a name that is laid out to be changed"
             burst(app, "escape", *"mark", "down", "enter")
             await until(pilot, lambda: len(app.screen_stack) == 1)
-            await until(pilot, lambda: app.visit.client.session_id == "d" * 32)
+            await until(pilot, lambda: app.session.client.session_id == "d" * 32)
 
 
 async def test_what_is_laid_into_the_input_is_safe(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def keys_shown(app: ChatApp) -> str:
 async def test_nothing_is_allowed_by_keys_that_were_meant_for_the_input(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(approval_screen, "PAUSE_SECONDS", 3_600)
+    monkeypatch.setattr(approvals, "PAUSE_SECONDS", 3_600)
     stage = Stage(answers=asking)
     with scripted_peer(stage.script()) as peer:
         async with chat_on_stage(peer.url, tmp_path, size=(40, 12)) as (app, pilot):
@@ -129,7 +130,7 @@ async def test_nothing_is_allowed_by_keys_that_were_meant_for_the_input(
             burst(app, *"why not saa", "backspace", *"y yes already")
             app.post_message(Paste(" y"))
             await until(pilot, lambda: composer.text == "why not say yes already y")
-            assert "Pause to answer · Esc later (/allow, /deny)" in keys_shown(app)
+            assert "Pause typing to answer · Esc later (/allow, /deny)" in keys_shown(app)
             burst(app, "enter")
             await until(pilot, lambda: len(prompts(stage)) == 2)
             assert decisions(stage) == []
@@ -138,23 +139,68 @@ async def test_nothing_is_allowed_by_keys_that_were_meant_for_the_input(
 async def test_after_a_pause_a_letter_and_enter_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(approval_screen, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(approvals, "PAUSE_SECONDS", 0.01)
     stage = Stage(answers=asking)
     with scripted_peer(stage.script()) as peer:
         async with chat_on_stage(peer.url, tmp_path, size=(40, 12)) as (app, pilot):
             composer = app.query_one(Composer)
             await pilot.press(*"go", "enter")
-            await until(pilot, lambda: "y yes" in screen_text(app))
-            wanted = "a always for this tool, and Enter · Esc later (/allow, /deny)"
-            assert wanted in keys_shown(app)
+            keys = "y, n, a or arrows, then Enter · Esc later (/allow, /deny)"
+            await until(pilot, lambda: keys in keys_shown(app))
+            assert "waiting for you" in screen_text(app)
+            assert '"path": "/etc/passwd"' in screen_text(app)
             await pilot.press("y")
             await until(pilot, lambda: "Enter allows it" in screen_text(app))
             await pilot.press("e")
             await until(pilot, lambda: composer.text == "ye")
-            await until(pilot, lambda: "y yes" in screen_text(app))
+            await until(pilot, lambda: keys in keys_shown(app))
             await pilot.press("n", "enter")
             await until(pilot, lambda: decisions(stage) == [("one", "deny", False)])
             assert composer.text == "ye"
+            assert "write_file" not in screen_text(app)
+
+
+async def test_arrows_choose_an_answer_in_an_empty_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approvals, "PAUSE_SECONDS", 0.01)
+    stage = Stage(answers=asking)
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path, size=(80, 24)) as (app, pilot):
+            await pilot.press(*"go", "enter")
+            await until(pilot, lambda: "or arrows" in keys_shown(app))
+            await pilot.press("enter")
+            assert decisions(stage) == [], "nothing is marked yet"
+            await until(pilot, lambda: "or arrows" in keys_shown(app))
+            await pilot.press("right", "right", "left", "left")
+            await until(pilot, lambda: "Enter allows this tool from now on" in keys_shown(app))
+            await pilot.press("enter")
+            await until(pilot, lambda: decisions(stage) == [("one", "allow", True)])
+
+
+async def test_long_arguments_of_a_tool_that_asks_can_be_scrolled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(approvals, "PAUSE_SECONDS", 0.01)
+
+    def asking_at_length(prompt: Prompt) -> Sequence[Event]:
+        *before, request = asking(prompt)
+        assert isinstance(request, ApprovalRequest)
+        arguments: JsonObject = {f"argument {number}": number for number in range(1, 31)}
+        return [*before, replace(request, arguments=arguments)]
+
+    stage = Stage(answers=asking_at_length)
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path, size=(40, 12)) as (app, pilot):
+            await pilot.press(*"go", "enter")
+            await until(pilot, lambda: "PageDown: more" in keys_shown(app))
+            assert "argument 30" not in screen_text(app)
+            seen = ""
+            for _ in range(31):
+                await pilot.press("pagedown")
+                seen += screen_text(app)
+            assert all(f'"argument {number}": {number}' in seen for number in range(3, 31))
+            assert app.query_one(Composer).region.bottom <= 12
 
 
 async def test_a_prompt_that_was_turned_down_comes_back_and_does_not_stick(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from textual.pilot import Pilot
 from textual.widget import Widget
 from textual.widgets import Static
 
-from nplt_client.fullscreen.answer_view import MARKDOWN_LINES_MAX, AnswerView
-from nplt_client.fullscreen.markdown_view import FoldedBlock
+from nplt_client.tui.markdown import MARKDOWN_LINES_MAX, AnswerView, FoldedBlock
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +98,7 @@ async def test_an_answer_that_came_in_pieces_ends_as_if_it_had_come_at_once(step
     async with shown() as (view, pilot):
         for place in range(0, len(MIXED), step):
             await view.grow(MIXED[place : place + step])
-        await view.stand(MIXED)
+        await view.store(MIXED)
         await pilot.pause()
         assert texts(view) == wanted
 
@@ -108,7 +107,7 @@ async def test_a_list_that_grows_is_drawn_in_its_place() -> None:
     async with shown("- a\n") as (view, _):
         block = view.query_one(FoldedBlock)
         await view.grow("- b\n")
-        await view.stand("- a\n- b\n")
+        await view.store("- a\n- b\n")
         assert view.query_one(FoldedBlock) is block
         assert block.render().plain == "• a\n• b"
 

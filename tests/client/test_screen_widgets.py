@@ -6,38 +6,56 @@ opening one costs more than all that is done in it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.client.screen_stage import chat_on_stage, screen_text, until
-from tests.client.scripted_peer import SESSION, Talk, delta, finished, scripted_peer, started
+from tests.client.scripted_peer import (
+    SESSION,
+    Talk,
+    delta,
+    finished,
+    scripted_peer,
+    started,
+    whole_turn,
+)
 from tests.client.staged_server import Stage, said, talked
-from textual.events import Paste
+from textual.events import AppBlur, Paste
 from textual.widget import Widget
 from textual.widgets import Markdown, Static
 
-from nplt_client.fullscreen import approval_screen, transcript
-from nplt_client.fullscreen.app import Anew
-from nplt_client.fullscreen.changes import PromptShown
-from nplt_client.fullscreen.composer import ROWS_MAX, Composer
-from nplt_client.fullscreen.fold import Fold
-from nplt_client.fullscreen.sending import send_when_possible
+from nplt_client.chat import approvals, chat_session
+from nplt_client.chat.changes import Change, EventTranslator, PromptShown
+from nplt_client.settings import NotifyBy
+from nplt_client.tui import transcript
+from nplt_client.tui.composer import ROWS_MAX, Composer
+from nplt_client.tui.transcript import CollapsibleLine
 from nplt_protocol.codes import ErrorCode
-from nplt_protocol.events import (
+from nplt_protocol.json_text import JsonObject
+from nplt_protocol.messages import (
     AgentThought,
+    Approval,
     ApprovalRequest,
+    Cancel,
     EntryAdded,
     Event,
+    Hello,
+    HistoryRequest,
+    Prompt,
+    SearchHit,
+    SessionDelete,
     SessionEvent,
+    SessionRow,
+    SessionUpdate,
     TextDelta,
     ToolFinished,
     ToolStarted,
+    TurnFinished,
 )
-from nplt_protocol.json_values import JsonObject
-from nplt_protocol.replies import SessionRow
-from nplt_protocol.requests import Approval, Cancel, Hello, Prompt
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +76,10 @@ def asked_in(prompt: Prompt, *, seq: int = 1, turn_id: str = "turn-1") -> EntryA
 def answered(text: str, *, seq: int = 2, call: int = 0) -> EntryAdded:
     entry: JsonObject = {"seq": seq, "role": "assistant", "content": text}
     return EntryAdded(session_id=SESSION, turn_id="turn-1", call=call, entry=entry)
+
+
+def translated(event: Event) -> list[Change]:
+    return EventTranslator(lambda turn_id: True).changes_of(event)
 
 
 def long_answer() -> list[TextDelta]:
@@ -114,7 +136,7 @@ async def test_three_thousand_deltas_never_redraw_what_is_finished(
             await app.transcript.begin(PromptShown(turn_id="", text="go", message_id="m"))
             await until(pilot, lambda: "sending" in screen_text(app))
             monkeypatch.setattr(Static, "update", counted)
-            await send_when_possible(app.visit, "go", "m")
+            await app.session.send("go", "m")
             whole = "".join(one.text for one in deltas)
             await until(pilot, lambda: app.transcript.turns[-1].answer == whole)
             shown = app.transcript.turns[-1].query_one(Markdown)
@@ -152,7 +174,7 @@ async def test_an_answer_with_thoughts_and_tools_is_shown_in_order(tmp_path: Pat
             composer = app.query_one(Composer)
             await pilot.press(*"hi", "ctrl+j", *"you", "enter")
             await until(pilot, lambda: "there" in screen_text(app))
-            await until(pilot, lambda: app.visit.course.running is None)
+            await until(pilot, lambda: app.session.turn_status.running is None)
             assert [one.text for one in stage.asked if isinstance(one, Prompt)] == ["hi\nyou"]
             shown = [line.strip() for line in screen_text(app).splitlines() if line.strip()]
             assert shown[:5] == [
@@ -168,7 +190,7 @@ async def test_an_answer_with_thoughts_and_tools_is_shown_in_order(tmp_path: Pat
             await until(pilot, lambda: "deep [b]thoughts[/b]" in screen_text(app))
             assert "    noon" in screen_text(app)
             await pilot.press("ctrl+o")
-            assert not any(fold.is_open for fold in app.query(Fold))
+            assert not any(fold.is_open for fold in app.query(CollapsibleLine))
 
             await pilot.press(*"/raw", "enter")
             await until(pilot, lambda: "It is **noon**" in screen_text(app))
@@ -237,10 +259,63 @@ async def test_escape_cancels_what_runs_and_waiting_prompts_are_shown(tmp_path: 
             await until(pilot, lambda: Cancel(turn_id="a") in stage.asked)
 
 
+def queueing(*turn_ids: str) -> Stage:
+    """The first turn runs, the others wait until they are cancelled."""
+    left = iter(turn_ids)
+
+    def answers(prompt: Prompt) -> Sequence[Event]:
+        turn_id = next(left)
+        asked = asked_in(prompt, seq=turn_ids.index(turn_id) + 1, turn_id=turn_id)
+        is_first = turn_id == turn_ids[0]
+        return [asked, *([started(turn_id), delta("half of", 0, turn_id=turn_id)] * is_first)]
+
+    return Stage(answers=answers)
+
+
+def cancelled(stage: Stage) -> list[str | None]:
+    return [one.turn_id for one in stage.asked if isinstance(one, Cancel)]
+
+
+async def test_up_takes_back_the_last_prompt_that_waits(tmp_path: Path) -> None:
+    stage = queueing("a", "b", "c")
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
+            for prompt in ("one", "two", "three"):
+                await pilot.press(*prompt, "enter")
+            await until(pilot, lambda: "2 waiting" in screen_text(app))
+            await pilot.press("up")
+            assert app.draft == "three"
+            await until(pilot, lambda: cancelled(stage) == ["c"])
+            await pilot.press("up")
+            assert app.draft != "two", "with a text in the input Up goes through earlier prompts"
+            end = TurnFinished(session_id=SESSION, turn_id="c", state="interrupted", seq=9)
+            app.session.change_queue.add(translated(end))
+            await until(pilot, lambda: "taken back before it began" in screen_text(app))
+            assert "1 waiting" in screen_text(app)
+
+
+async def test_esc_twice_stops_the_answer_and_empties_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_session, "ESCAPE_SECONDS", 3_600)
+    said: list[str] = []
+    stage = queueing("a", "b", "c")
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
+            for prompt in ("one", "two", "three"):
+                await pilot.press(*prompt, "enter")
+            await until(pilot, lambda: "2 waiting" in screen_text(app))
+            monkeypatch.setattr(app, "remark", said.append)
+            await pilot.press("escape", "escape")
+            await until(pilot, lambda: {"a", "b", "c"} <= set(cancelled(stage)))
+            await until(pilot, lambda: bool(said))
+            assert said == ["2 prompts taken back; Up brings back what you typed"]
+
+
 async def test_a_tool_that_asks_is_answered_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(approval_screen, "PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(approvals, "PAUSE_SECONDS", 0.01)
 
     def wanting(prompt: Prompt) -> Sequence[Event]:
         def wanted(approval_id: str) -> ApprovalRequest:
@@ -262,11 +337,12 @@ async def test_a_tool_that_asks_is_answered_once(
         async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
             await pilot.press(*"go", "enter")
             await until(pilot, lambda: r"/etc/one\u001b[2J[/red]" in screen_text(app))
-            await until(pilot, lambda: "y yes" in screen_text(app))
+            await until(pilot, lambda: "or arrows" in screen_text(app))
             await pilot.press("y", "enter")
             await until(pilot, lambda: "/etc/three" in screen_text(app))
             await pilot.press("escape")
-            await until(pilot, lambda: len(app.screen_stack) == 1)
+            await until(pilot, lambda: "/etc/three" not in screen_text(app))
+            assert "waiting for you" in screen_text(app)
             await pilot.press(*"/deny always", "enter")
             await until(pilot, lambda: len(decisions(stage)) == 2)
             assert decisions(stage) == [("one", "allow", False), ("three", "deny", True)]
@@ -293,8 +369,8 @@ async def test_older_messages_are_read_when_the_top_is_reached(tmp_path: Path) -
             stood = app.transcript.turns[15]
             await until(pilot, lambda: app.transcript.scroll_y > 0)
             assert stood.prompt_text == "message number 51"
-            app.visit.gathering.add([*app.visit._story.changes_of(answered("news", seq=90))])
-            await until(pilot, lambda: "↓ 1 new" in screen_text(app))
+            app.session.change_queue.add(translated(answered("news", seq=90)))
+            await until(pilot, lambda: "new line" in screen_text(app))
             await pilot.press("ctrl+end")
             await until(pilot, lambda: "news" in screen_text(app))
             assert "↓" not in screen_text(app)
@@ -308,15 +384,15 @@ async def test_far_above_is_let_go_while_the_end_is_read(
     stage = Stage()
     with scripted_peer(stage.script()) as peer:
         async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
-            await until(pilot, lambda: app.visit.gathering is not None)
+            await until(pilot, lambda: app.session.change_queue is not None)
             for number in range(9):
                 prompt = Prompt(text=f"prompt {number}")
                 asked = asked_in(prompt, seq=number + 1, turn_id=str(number))
-                app.visit.gathering.add(app.visit._story.changes_of(asked))
+                app.session.change_queue.add(translated(asked))
             last = "prompt 8"
             await until(pilot, lambda: last in screen_text(app))
             await until(pilot, lambda: len(app.transcript.turns) == 4)
-            assert app.visit.has_older
+            assert app.session.has_older
 
 
 def row(session_id: str, name: str, preview: str = "") -> SessionRow:
@@ -346,21 +422,136 @@ async def test_a_conversation_is_picked_by_a_few_letters(tmp_path: Path) -> None
             await until(pilot, lambda: "京都" not in screen_text(app))
             await pilot.press("enter")
             await until(pilot, lambda: len(app.screen_stack) == 1)
-            await until(pilot, lambda: app.visit.client.session_id == "c" * 32)
+            await until(pilot, lambda: app.session.client.session_id == "c" * 32)
+
+
+async def test_a_deleted_conversation_is_brought_back_in_the_picker(tmp_path: Path) -> None:
+    idle = [replace(row(letter * 32, f"notes {letter}"), state="idle") for letter in "bc"]
+    stage = Stage(sessions=[*idle, row("d" * 32, "busy")])
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path, size=(40, 12)) as (app, pilot):
+            await pilot.press(*"/sessions", "enter")
+            await until(pilot, lambda: "notes b" in screen_text(app))
+            await pilot.press("ctrl+x")
+            await until(pilot, lambda: "deleted notes b; Ctrl+Z" in screen_text(app))
+            await until(pilot, lambda: screen_text(app).count("notes b") == 1)
+            await pilot.press("ctrl+z")
+            await until(pilot, lambda: "Ctrl+Z" not in screen_text(app))
+            assert "notes b" in screen_text(app)
+            changed = [one for one in stage.asked if isinstance(one, SessionDelete | SessionUpdate)]
+            assert changed == [
+                SessionDelete(session_id="b" * 32),
+                SessionUpdate(session_id="b" * 32, deleted=False),
+            ]
+            await pilot.press(*"busy", "ctrl+x")
+            await until(pilot, lambda: "Ctrl+X once more" in screen_text(app))
+
+
+async def test_an_empty_conversation_says_who_answers_until_the_first_prompt(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(answers=lambda prompt: [asked_in(prompt), started()])
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path, size=(80, 24)) as (app, pilot):
+            await until(pilot, lambda: "it only repeats what you type" in screen_text(app))
+            assert "OPENAI_API_KEY" in screen_text(app)
+            assert "/help" in screen_text(app)
+            await pilot.press(*"hello", "enter")
+            await until(pilot, lambda: "repeats" not in screen_text(app))
+
+
+async def test_lines_that_come_below_are_counted_while_one_reads_further_up(
+    tmp_path: Path,
+) -> None:
+    stage = Stage(messages=talked(14))  # nothing older is read
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path, resume=SESSION) as (app, pilot):
+            await until(pilot, lambda: app.transcript.max_scroll_y > 0)
+            app.transcript.look_at_top()
+            app.session.change_queue.add([*translated(started()), *translated(delta("a", 0))])
+            await until(pilot, lambda: "↓ 1 new line ·" in screen_text(app))
+            app.session.change_queue.add(translated(delta("\n\nb\n", 0)))
+            await until(pilot, lambda: "↓ 4 new lines · Ctrl+End" in screen_text(app))
+            await pilot.press("ctrl+end")
+            await until(pilot, lambda: "↓" not in screen_text(app))
+
+
+@pytest.mark.parametrize(("notify_by", "calls"), [("bell", 1), ("off", 0)])
+async def test_a_person_who_looks_elsewhere_is_called_when_the_answer_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notify_by: NotifyBy, calls: int
+) -> None:
+    rung: list[str] = []
+    stage = Stage(answers=lambda prompt: [asked_in(prompt), *whole_turn("done")])
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
+            monkeypatch.setattr(app, "bell", lambda: rung.append("bell"))
+            monkeypatch.setattr(app, "_notify_by", notify_by)
+            await pilot.press(*"here", "enter")
+            await until(pilot, lambda: app.session.turn_status.running is None)
+            await until(pilot, lambda: "  done" in screen_text(app))
+            assert rung == [], "they are here"
+            app.post_message(AppBlur())
+            await until(pilot, lambda: not app.app_focus)
+            app.session.change_queue.add(translated(started()))
+            app.session.change_queue.add(translated(finished()))
+            await until(pilot, lambda: not app.session.change_queue._changes)
+            await pilot.pause(0.1)
+            assert len(rung) == calls
+
+
+async def test_switch_completes_the_names_of_conversations(tmp_path: Path) -> None:
+    stage = Stage(sessions=(row("b" * 32, "trip to 京都"), row("c" * 32, "notes")))
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
+            await pilot.press(*"/switch ")
+            await until(pilot, lambda: "trip to 京都" in screen_text(app))
+            await pilot.press(*"no", "tab")
+            assert app.draft == "/switch notes"
+
+
+async def test_the_picker_shows_several_rows_on_a_small_screen(tmp_path: Path) -> None:
+    stage = Stage(sessions=[row(f"{number:032x}", f"row-{number}") for number in range(20)])
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path, size=(40, 12)) as (app, pilot):
+            await pilot.press(*"/sessions", "enter")
+            await until(pilot, lambda: screen_text(app).count("row-") >= 5)
+            assert "Esc" in screen_text(app)
+
+
+async def test_the_picker_shows_the_last_messages_and_opens_at_what_was_found(
+    tmp_path: Path,
+) -> None:
+    hit = SearchHit(
+        session_id="b" * 32, name="long", seq=10, role="assistant", snippet="s", timestamp=""
+    )
+    stage = Stage(sessions=[row("b" * 32, "long")], messages=talked(60), hits=[hit])
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path, size=(80, 24)) as (app, pilot):
+            await pilot.press(*"/sessions", "enter")
+            await until(pilot, lambda: "◂ message number 120" in screen_text(app))
+            await pilot.press(*"number")
+            await until(pilot, lambda: any(one.around == 10 for one in pages_asked(stage)))
+            await pilot.press("enter")
+            await until(pilot, lambda: bool(re.search(r"▌ message number 9\b", screen_text(app))))
+            assert "message number 120" not in screen_text(app)
+
+
+def pages_asked(stage: Stage) -> list[HistoryRequest]:
+    return [one for one in stage.asked if isinstance(one, HistoryRequest)]
 
 
 async def test_what_is_stored_replaces_what_was_streamed(tmp_path: Path) -> None:
     streamed = "- a\n- b\n\n<b>c</b>\n\n| x |\n|---|\n| y |\n"
-    stage = Stage()
+    stage, translator = Stage(), EventTranslator(lambda turn_id: True)
     with scripted_peer(stage.script()) as peer:
         async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
             for place in range(0, len(streamed), 4):
                 piece = delta(streamed[place : place + 4], place)
-                app.visit.gathering.add(app.visit._story.changes_of(piece))
+                app.session.change_queue.add(translator.changes_of(piece))
                 await pilot.pause()
             await until(pilot, lambda: "  ─\n  y\n" in screen_text(app))
             assert "<b>c</b>" in screen_text(app)
-            app.visit.gathering.add(app.visit._story.changes_of(answered("another text")))
+            app.session.change_queue.add(translator.changes_of(answered("another text")))
             await until(pilot, lambda: "another text" in screen_text(app))
             assert "<b>" not in screen_text(app)
 
@@ -385,7 +576,47 @@ async def test_a_chat_that_lost_its_server_for_good_can_begin_anew_with_its_draf
             await until(pilot, lambda: "◌ reconnecting" in screen_text(app))
             await until(pilot, lambda: "○ offline" in screen_text(app))
             assert "the token [/red] is not known any more" in screen_text(app)
+            await pilot.press(*"/reconnect", "enter")
             app.fill("a draft")
-            app.reconnect()
             await until(pilot, lambda: not app.is_running)
-            assert app.return_value == Anew(draft="a draft")
+            assert app.return_value is True
+            assert app.draft == "a draft"
+
+
+async def test_what_goes_wrong_is_seen_wherever_one_was_looking(tmp_path: Path) -> None:
+    stage = Stage(messages=talked(20))
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path, resume=SESSION) as (app, pilot):
+            await until(pilot, lambda: app.transcript.max_scroll_y > 0)
+            app.transcript.look_at_top()
+            await until(pilot, lambda: "message number 40" not in screen_text(app))
+            await pilot.press(*"/nonsense", "enter")
+            await until(pilot, lambda: "There is no /nonsense" in screen_text(app))
+
+
+async def test_an_answer_whose_server_is_gone_does_not_keep_anyone_from_leaving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    stage = Stage(answers=lambda prompt: [started(), delta("half an ans", 0)])
+
+    def goes_away_in_mid_answer(talk: Talk) -> None:
+        talk.welcome()
+        while not any(isinstance(request, Prompt) for request in stage.asked):
+            stage.serve(talk)
+
+    with scripted_peer(goes_away_in_mid_answer) as peer:
+        async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
+            await pilot.press(*"go", "enter")
+            await until(pilot, lambda: "half an ans" in screen_text(app))
+            await until(pilot, lambda: "◌ reconnecting" in screen_text(app))
+            assert app.session.turn_status.running is not None
+            assert "(Esc stops)" not in screen_text(app)
+            await pilot.press(*"/status", "enter")
+            await until(pilot, lambda: "Not connected: /status" in screen_text(app))
+            monkeypatch.setattr(app, "remark", said.append)
+            await pilot.press("ctrl+c")
+            await until(pilot, lambda: bool(said))
+            assert "while disconnected" in said[0]
+            await pilot.press("ctrl+c")
+            await until(pilot, lambda: not app.is_running)

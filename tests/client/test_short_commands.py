@@ -10,8 +10,7 @@ from tests.client.nplt_process import run_nplt
 from tests.client.scripted_peer import Talk, delta, finished, scripted_peer, started
 
 from nplt_protocol.codes import MessageType
-from nplt_protocol.replies import Attached
-from nplt_protocol.requests import SessionSwitch
+from nplt_protocol.messages import Attached, SessionSwitch
 
 
 def new_conversation(server: str, home: Path, text: str) -> str:

@@ -15,9 +15,7 @@ import nplt_client
 from nplt_client import sync
 from nplt_client.errors import CannotConnect, ConnectionLost
 from nplt_protocol.codes import MessageType
-from nplt_protocol.events import TextDelta
-from nplt_protocol.replies import Cancelled
-from nplt_protocol.requests import Cancel
+from nplt_protocol.messages import Cancel, Cancelled, TextDelta
 
 
 def test_the_package_gives_the_blocking_client_too() -> None:
@@ -77,11 +75,12 @@ def main_thread_waits() -> bool:
 
 @pytest.mark.usefixtures("ctrl_c_raises_once")
 def test_a_turn_whose_wait_was_interrupted_can_be_iterated_on() -> None:
-    interrupted = threading.Event()
+    expected, interrupted = threading.Event(), threading.Event()
 
     def script(talk: Talk) -> None:
         talk.welcome()
         talk.take_prompt(events=(started(),))
+        expected.wait()
         while not interrupted.wait(0.01):
             if main_thread_waits():
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
@@ -91,7 +90,8 @@ def test_a_turn_whose_wait_was_interrupted_can_be_iterated_on() -> None:
     with scripted_peer(script) as peer, sync.connect(peer.url) as client:
         turn = client.ask("go")
         assert next(turn) == started()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            expected.set()  # not before here: it could strike elsewhere
             next(turn)
         interrupted.set()
         assert list(turn) == [delta("all of it", 0), finished()]

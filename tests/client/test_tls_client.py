@@ -12,10 +12,9 @@ from tests.client.scripted_peer import Script, Talk, scripted_peer, whole_turn
 
 import nplt_client
 from nplt_client.errors import CannotConnect
-from nplt_client.link import Deadline, open_link
 from nplt_client.settings import parse_url
-from nplt_protocol.replies import Receipt
-from nplt_protocol.requests import Hello, Prompt
+from nplt_client.wire.blocking import Deadline, open_running
+from nplt_protocol.messages import Prompt
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +68,10 @@ def test_the_blocking_link_speaks_tls(certificate: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with scripted_peer(inside_tls(answers, certificate)) as peer:
         address = parse_url(peer.url.replace("nplt:", "nplts:"))
-        with open_link(address, Hello(), Deadline(20)) as link:
-            assert link.request(Prompt(text="hello"), Receipt).turn_id == "turn-1"
-            events = [link.next_event() for _ in whole_turn("in private")]
+        with open_running(address, Deadline(40)) as link:
+            turn = link.ask(Prompt(text="hello"))
+            assert link.result(turn).turn_id == "turn-1"
+            events = list(link.events(turn))
     assert events == list(whole_turn("in private"))
 
 
@@ -81,7 +81,7 @@ def test_a_certificate_nobody_vouches_for_is_refused(certificate: Path) -> None:
             inside_tls(expects_to_be_refused, certificate)(talk)
 
     with scripted_peer(script) as peer, pytest.raises(CannotConnect, match="certificate"):
-        open_link(parse_url(peer.url.replace("nplt:", "nplts:")), Hello(), Deadline(20))
+        open_running(parse_url(peer.url.replace("nplt:", "nplts:")), Deadline(40))
 
 
 async def test_the_asynchronous_client_refuses_such_a_certificate_too(certificate: Path) -> None:

@@ -18,10 +18,16 @@ from hypothesis import strategies as st
 from tests.client.nplt_process import SECONDS_MAX, private_environment, run_nplt
 
 from nplt_client import sync
-from nplt_client.web_page.safe_html import MARKDOWN_CHARACTERS_MAX, prose
-from nplt_client.web_page.token_chart import BARS_MAX, TurnTokens, chart, short
-from nplt_client.web_page.transcript import page
-from nplt_protocol.json_values import JsonObject, JsonValue
+from nplt_client.render.html_page import (
+    BARS_MAX,
+    MARKDOWN_CHARACTERS_MAX,
+    TurnTokens,
+    chart,
+    page,
+    prose,
+    short,
+)
+from nplt_protocol.json_text import JsonObject, JsonValue
 
 TAGS = {
     "html", "head", "meta", "title", "style", "body", "div", "header", "main", "section", "article",

@@ -90,6 +90,11 @@ def test_every_change_is_in_the_row_and_told_to_everyone(
     ]
 
 
+def test_an_empty_instruction_is_taken_before_anything_was_said(client: RawClient) -> None:
+    row = client.request(SESSION_UPDATE, {"system": ""}).json
+    assert (row["session_id"], row["message_count"]) == (here(client), 0)
+
+
 def test_an_archived_conversation_is_listed_among_the_archived_only(client: RawClient) -> None:
     client.ask("hello")
     client.request(SESSION_UPDATE, {"archived": True})

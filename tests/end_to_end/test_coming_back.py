@@ -9,7 +9,7 @@ import pytest
 from faults.mid_stream import kill_in_mid_stream
 from faults.one_order import talk_all_at_once
 from faults.plan import Plan
-from faults.resending import ask_over_rough_roads
+from faults.resending import ask_over_faulty_network
 from faults.switching import switch_to_and_fro
 from tests.support.server_process import ServerProcess
 
@@ -27,7 +27,7 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def test_prompts_over_a_road_that_cuts_run_once(unstarted: ServerProcess, plan: Plan) -> None:
-    resent = ask_over_rough_roads(plan, unstarted, prompts=60, kills=1)
+    resent = ask_over_faulty_network(plan, unstarted, prompts=60, kills=1)
     assert resent.complaints == []
     assert len(resent.asked) == 60
 

@@ -18,15 +18,11 @@ from click.testing import CliRunner, Result
 from tests.storage.care_samples import file_store, put, the_file
 from tests.storage.conversations import chat, ticking_clock
 
-from nplt_server.commands.doctor import doctor
-from nplt_server.commands.export import export
-from nplt_server.commands.import_files import import_files
-from nplt_server.commands.migrate import migrate
-from nplt_server.commands.repair import repair
-from nplt_server.histories import open_library
+from nplt_server.cli import doctor, export, import_files, migrate, repair
+from nplt_server.histories import open_histories
 from nplt_server.settings import Settings
-from nplt_storage.care.migrating import DirectoryPlace
-from nplt_storage.care.migrating import migrate as migrate_all
+from nplt_storage.maintenance.migrate import DirectoryPlace
+from nplt_storage.maintenance.migrate import migrate as migrate_all
 from nplt_storage.memory import MemoryStore
 from nplt_storage.store import Builder, Origin
 
@@ -214,5 +210,5 @@ async def test_it_is_said_that_histories_win_over_the_older_form(
     for given, warnings in ((both, 1), ({**both, "graph": {"history": {"enabled": False}}}, 0)):
         caplog.clear()
         settings = Settings.model_validate({**given, "data_dir": str(tmp_path)})
-        await (await open_library(settings, ticking_clock())).close()
+        await (await open_histories(settings, ticking_clock())).close()
         assert caplog.text.count("histories is there, and wins") == warnings

@@ -98,3 +98,19 @@ def test_on_a_shared_redis_a_conversation_belongs_to_one_server_at_a_time(start:
         assert second.event(TURN_FINISHED).json["state"] == "completed"
         page = second.request(HISTORY_REQUEST, {"session_id": session_id}).json
         assert [each["seq"] for each in page["messages"]] == [2, 3, 4, 5]
+
+
+def test_two_servers_that_make_the_same_id_have_one_conversation(start: Start) -> None:
+    one, two = start("one"), start("two")
+    wanted = {"session_id": "user_123", "create": True, "history": "team"}
+    with RawClient(two.port) as second:
+        with RawClient(one.port) as first:
+            assert first.hello(wanted)["session_id"] == "user_123"
+            assert second.hello(wanted)["session_id"] == "user_123"
+            first.ask("from one")
+            refused = second.request(PROMPT, {"text": "too soon"})
+            assert (refused.type, refused.json["code"]) == (ERROR, "read_only")
+        one.terminate()
+        second.ask("from two")
+        page = second.request(HISTORY_REQUEST, {"roles": ["user"]}).json
+        assert [each["content"] for each in page["messages"]] == ["from one", "from two"]

@@ -27,13 +27,9 @@ from tests.support.raw_client import RawClient
 from tests.support.redis_server import RedisServer
 from tests.support.server_process import ServerProcess
 
-from nplt_server.commands.doctor import doctor
-from nplt_server.commands.export import export
-from nplt_server.commands.import_files import import_files
-from nplt_server.commands.migrate import migrate
-from nplt_server.commands.repair import repair
-from nplt_storage.facts.entries import Entry
-from nplt_storage.redis_streams.store import RedisStore
+from nplt_server.cli import doctor, export, import_files, migrate, repair
+from nplt_storage.entries import Entry
+from nplt_storage.redis.store import RedisStore
 from nplt_storage.store import Origin
 
 OLD = {"session_id": "old", "messages": [{"role": "user", "content": "hello"}]}

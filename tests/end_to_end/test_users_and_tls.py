@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.client.nplt_process import run_nplt
 from tests.conftest import Connect
 from tests.support.raw_client import (
     ATTACH,
@@ -23,6 +24,7 @@ from tests.support.raw_client import (
     SESSION_DELETE,
     SESSION_LIST,
     SESSION_SWITCH,
+    SESSION_UPDATE,
     Closed,
     RawClient,
 )
@@ -54,6 +56,20 @@ def test_a_wrong_token_is_refused_three_times_and_then_closed(
     assert client.hello({"token": "guess"})["code"] == "unauthorized"
     assert client.hello({"token": "another guess"})["code"] == "unauthorized"
     assert client.until_closed() == []
+
+
+def test_who_gave_no_token_is_told_to_set_one_and_who_gave_a_wrong_one_to_check_it(
+    start_server: Start, tmp_path: Path
+) -> None:
+    server = f"nplt://127.0.0.1:{start_server(users=USERS).port}"
+    without = run_nplt("models", home=tmp_path, server=server)
+    assert without.returncode == 4
+    assert without.stderr == (
+        "nplt: this server needs a token: set NPLT_TOKEN or NPLT_TOKEN_FILE\n"
+    )
+    wrong = run_nplt("models", home=tmp_path, server=server, environ={"NPLT_TOKEN": "guess"})
+    assert wrong.returncode == 4
+    assert "does not know the token it was given" in wrong.stderr
 
 
 def test_a_right_token_after_a_wrong_one_is_welcome(start_server: Start, connect: Connect) -> None:
@@ -96,6 +112,23 @@ def test_what_is_not_yours_is_answered_like_what_is_not_there(
     refusal = bob.request(PROMPT, {"text": "x", "session_id": session_id}).json
     assert refusal["code"] == "not_found"
     assert ada.ask("still mine") == "still mine"
+
+
+def test_the_trash_of_another_is_not_listed_and_nothing_comes_back_from_it(
+    start_server: Start, connect: Connect
+) -> None:
+    server = start_server(users=USERS)
+    ada, bob = connect(server), connect(server)
+    session_id = ada.hello({"token": TOKENS["ada"]})["session_id"]
+    ada.ask("words of mine")
+    ada.request(SESSION_DELETE, {"session_id": session_id})
+    bob.hello({"token": TOKENS["bob"]})
+    assert bob.request(SESSION_LIST, {"trash": True}).json["sessions"] == []
+    for wanted in ("words of mine", session_id, session_id[:8]):
+        refused = bob.request(SESSION_UPDATE, {"session_id": wanted, "deleted": False})
+        assert refused.json["code"] == "not_found"
+    (row,) = ada.request(SESSION_LIST, {"trash": True}).json["sessions"]
+    assert row["name"] == "words of mine"
 
 
 def test_prompting_too_fast_is_refused_with_a_time_to_wait(
@@ -152,18 +185,67 @@ def certificate(tmp_path: Path) -> dict[str, str]:
     return {"cert": str(cert), "key": str(key)}
 
 
-def test_with_tls_the_whole_port_is_tls(
-    start_server: Start, connect: Connect, certificate: dict[str, str]
-) -> None:
-    server = start_server(listen={"tls": certificate})
+def tls_client(server: ServerProcess, certificate: dict[str, str]) -> RawClient:
     context = ssl.create_default_context(cafile=certificate["cert"])
     raw = socket.create_connection(("127.0.0.1", server.port), timeout=20)
     client = RawClient.__new__(RawClient)
     client.__dict__.update(buffer=b"", parts=b"", pushed=[], next_seq=0, port=server.port)
     client.sock = context.wrap_socket(raw, server_hostname="localhost")
-    client.hello()
-    assert client.ask("in private") == "in private"
-    client.sock.close()
+    return client
+
+
+def test_silent_connections_to_a_tls_port_keep_nobody_out(
+    start_server: Start, certificate: dict[str, str]
+) -> None:
+    limits = {"connections_max": 20, "hello_seconds_max": 60}
+    server = start_server(users=USERS, listen={"tls": certificate}, limits=limits)
+    silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(50)]
+    for _ in range(5):
+        with tls_client(server, certificate) as client:
+            assert client.hello({"token": TOKENS["ada"]})["user"] == "ada"
+            assert client.ask("let in") == "let in"
+        silent += [socket.create_connection(("127.0.0.1", server.port)) for _ in range(20)]
+    for sock in silent:
+        sock.close()
+
+
+@pytest.mark.slow
+def test_connections_with_a_wrong_token_keep_nobody_out(
+    start_server: Start, connect: Connect
+) -> None:
+    server = start_server(users=USERS, limits={"connections_max": 4, "hello_seconds_max": 60})
+    strangers = [connect(server) for _ in range(4)]
+    for stranger in strangers:
+        assert stranger.hello({"token": "guess"})["code"] == "unauthorized"
+    for _ in range(3):
+        client = connect(server)
+        assert client.hello({"token": TOKENS["ada"]})["user"] == "ada"
+        assert client.ask("let in") == "let in"
+    refusals = [line for line in server.log.splitlines() if "refused 127.0.0.1" in line]
+    assert len(refusals) == 1, "one line per address and minute"
+    assert "its token is not known" in refusals[0]
+
+
+def test_those_who_were_admitted_stay_when_the_server_is_full(
+    start_server: Start, connect: Connect
+) -> None:
+    server = start_server(users=USERS, limits={"connections_max": 3})
+    admitted = [connect(server) for _ in range(3)]
+    for client in admitted:
+        client.hello({"token": TOKENS["ada"]})
+    assert "The server is full" in connect(server).receive().payload.decode()
+    for client in admitted:
+        assert client.ask("still here") == "still here"
+
+
+def test_with_tls_the_whole_port_is_tls(
+    start_server: Start, connect: Connect, certificate: dict[str, str]
+) -> None:
+    server = start_server(listen={"tls": certificate})
+    context = ssl.create_default_context(cafile=certificate["cert"])
+    with tls_client(server, certificate) as client:
+        client.hello()
+        assert client.ask("in private") == "in private"
     plain = connect(server)
     plain.send(HELLO, 1)
     with pytest.raises(Closed):
@@ -172,3 +254,8 @@ def test_with_tls_the_whole_port_is_tls(
     raw = socket.create_connection(("127.0.0.1", server.port), timeout=20)
     with context.wrap_socket(raw, server_hostname="localhost") as again:
         assert again.recv(1)
+
+
+def test_listening_to_everybody_is_warned_of(start_server: Start) -> None:
+    server = start_server("--host", "0.0.0.0", "--insecure")
+    assert "whoever reaches the port can read and write every conversation" in server.log

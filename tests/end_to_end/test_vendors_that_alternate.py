@@ -13,8 +13,7 @@ from tests.support.alternating_vendors import (
     voices_in,
 )
 from tests.support.server_thread import serving
-
-from nplt_server.testing.vendors import emulator_in_thread
+from tests.vendors import emulator_in_thread
 
 TURNS = 12
 

@@ -16,8 +16,7 @@ from tests.support.failing_vendors import (
     try_all,
 )
 from tests.support.server_thread import serving
-
-from nplt_server.testing.vendors import emulator_in_thread
+from tests.vendors import emulator_in_thread
 
 PATIENCE = {"first_token_seconds_max": 60, "gap_seconds_max": 4, "turns_per_user_max": 64}
 """Enough for a busy machine; one that stalls is waited for that long, all of them at once."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from faults.ledger import Ledger
-from faults.verdict import Acked, Found, FoundEntry, Promise, verdict
+from faults.comparison import Acked, Found, FoundEntry, Promise, verdict
+from faults.promises import Promises
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -141,30 +141,30 @@ def test_prompts_of_one_author_stand_in_the_order_they_were_accepted_in() -> Non
 
 
 def test_an_end_heard_by_everyone_is_promised_once() -> None:
-    ledger = _ledger_with_a_turn()
+    promises = _ledger_with_a_turn()
     for _ in range(2):
-        ledger.finished({"turn_id": "t1", "state": "completed", "seq": 2})
-    assert [promise.kind for promise in ledger.acked().promises] == ["prompt", "answer"]
+        promises.finished({"turn_id": "t1", "state": "completed", "seq": 2})
+    assert [promise.kind for promise in promises.acked().promises] == ["prompt", "answer"]
 
 
 def test_a_turn_whose_end_could_not_be_written_promises_nothing() -> None:
-    ledger = _ledger_with_a_turn()
+    promises = _ledger_with_a_turn()
     told = {"turn_id": "t1", "state": "failed", "seq": 1, "error": {"code": "unavailable"}}
-    ledger.finished(told)
-    assert [promise.kind for promise in ledger.acked().promises] == ["prompt"]
+    promises.finished(told)
+    assert [promise.kind for promise in promises.acked().promises] == ["prompt"]
 
 
 def test_what_is_heard_after_the_power_went_is_no_promise() -> None:
-    ledger = _ledger_with_a_turn()
-    ledger.close()
-    ledger.finished({"turn_id": "t1", "state": "completed", "seq": 2})
-    ledger.created("s2")
-    assert len(ledger.acked().promises) == 1
-    assert ledger.conversations() == []
+    promises = _ledger_with_a_turn()
+    promises.close()
+    promises.finished({"turn_id": "t1", "state": "completed", "seq": 2})
+    promises.created("s2")
+    assert len(promises.acked().promises) == 1
+    assert promises.conversations() == []
 
 
-def _ledger_with_a_turn() -> Ledger:
-    ledger = Ledger()
-    ledger.sends("hello")
-    ledger.accepted("ada", "hello", {"session_id": "s1", "seq": 1, "turn_id": "t1"})
-    return ledger
+def _ledger_with_a_turn() -> Promises:
+    promises = Promises()
+    promises.sends("hello")
+    promises.accepted("ada", "hello", {"session_id": "s1", "seq": 1, "turn_id": "t1"})
+    return promises

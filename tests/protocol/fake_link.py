@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nplt_protocol.client_connection import ClientConnection
-from nplt_protocol.connection import Dialect, Heard, Received
-from nplt_protocol.replies import Welcome
-from nplt_protocol.requests import Hello
-from nplt_protocol.server_connection import ServerConnection
+from nplt_protocol import ClientConnection, Dialect, Heard, Received, ServerConnection
+from nplt_protocol.messages import Hello, Welcome
 
 WELCOME = Welcome(
     version=3,

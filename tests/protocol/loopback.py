@@ -11,10 +11,7 @@ from dataclasses import dataclass
 
 from tests.protocol.fake_link import WELCOME
 
-from nplt_protocol.connection import Received
-from nplt_protocol.frames import HEADER, encode_frame
-from nplt_protocol.limits import WireLimits
-from nplt_protocol.server_connection import ServerConnection
+from nplt_protocol import HEADER, Received, ServerConnection, WireLimits, encode_frame
 from nplt_protocol.stream import FrameStream
 
 Server = FrameStream[Received]

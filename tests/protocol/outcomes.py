@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nplt_protocol.errors import RequestError
+from nplt_protocol import RequestError
 
 
 def refusal_of(call: Callable[[], object]) -> RequestError | None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from nplt_protocol import events as told
-from nplt_protocol import replies as say
-from nplt_protocol import requests as ask
-from nplt_protocol.json_values import JsonObject, JsonValue
+from nplt_protocol import JsonObject, JsonValue, messages
 
 text = st.text(max_size=12)
 words = st.text("abcdefgh-_09", min_size=1, max_size=20).map(lambda tail: "s" + tail)
@@ -23,19 +20,19 @@ json_values: st.SearchStrategy[JsonValue] = st.recursive(
 json_objects: st.SearchStrategy[JsonObject] = st.dictionaries(text, json_values, max_size=4)
 small_objects: st.SearchStrategy[JsonObject] = st.dictionaries(text, text, max_size=3)
 
-REQUESTS: dict[type[ask.Request], st.SearchStrategy[ask.Request]] = {
-    ask.Hello: st.builds(
-        ask.Hello,
+REQUESTS: dict[type[messages.Request], st.SearchStrategy[messages.Request]] = {
+    messages.Hello: st.builds(
+        messages.Hello,
         versions=st.lists(st.integers(0, 9), max_size=3).map(tuple),
         client=names,
         token=names,
         keepalive=st.none() | numbers,
         features=st.lists(text, max_size=2).map(tuple),
     ),
-    ask.Ping: st.builds(ask.Ping, data=st.binary(max_size=20)),
-    ask.Cancel: st.builds(ask.Cancel, turn_id=names),
-    ask.Prompt: st.builds(
-        ask.Prompt,
+    messages.Ping: st.builds(messages.Ping, data=st.binary(max_size=20)),
+    messages.Cancel: st.builds(messages.Cancel, turn_id=names),
+    messages.Prompt: st.builds(
+        messages.Prompt,
         text=words,
         message_id=st.none() | words,
         session_id=st.none() | words,
@@ -46,8 +43,8 @@ REQUESTS: dict[type[ask.Request], st.SearchStrategy[ask.Request]] = {
         options=small_objects,
         replace_from=st.none() | st.integers(1, 99),
     ),
-    ask.Attach: st.builds(
-        ask.Attach,
+    messages.Attach: st.builds(
+        messages.Attach,
         session_id=words,
         after_seq=st.none() | counts,
         turn_id=names,
@@ -55,17 +52,17 @@ REQUESTS: dict[type[ask.Request], st.SearchStrategy[ask.Request]] = {
         offset=st.none() | counts,
         observer=st.booleans(),
     ),
-    ask.Detach: st.builds(ask.Detach),
-    ask.FileMetadata: st.builds(
-        ask.FileMetadata,
+    messages.Detach: st.builds(messages.Detach),
+    messages.FileMetadata: st.builds(
+        messages.FileMetadata,
         filename=words,
         size=counts,
         content_type=names,
         purpose=st.sampled_from(["attachment", "import"]),
     ),
-    ask.ModelSwitch: st.builds(ask.ModelSwitch, model=st.none() | words),
-    ask.HistoryRequest: st.builds(
-        ask.HistoryRequest,
+    messages.ModelSwitch: st.builds(messages.ModelSwitch, model=st.none() | words),
+    messages.HistoryRequest: st.builds(
+        messages.HistoryRequest,
         session_id=st.none() | words,
         around=st.none() | counts,
         limit=st.integers(1, 500),
@@ -77,17 +74,21 @@ REQUESTS: dict[type[ask.Request], st.SearchStrategy[ask.Request]] = {
         offset=counts,
         length=st.none() | counts,
     ),
-    ask.ClearRequest: st.builds(ask.ClearRequest),
-    ask.SessionList: st.builds(
-        ask.SessionList, limit=st.integers(1, 99), cursor=names, query=names, archived=st.booleans()
+    messages.ClearRequest: st.builds(messages.ClearRequest),
+    messages.SessionList: st.builds(
+        messages.SessionList,
+        limit=st.integers(1, 99),
+        cursor=names,
+        query=names,
+        archived=st.booleans(),
     ),
-    ask.SessionSwitch: st.builds(ask.SessionSwitch, session_id=words),
-    ask.SessionNew: st.builds(
-        ask.SessionNew, name=names, system=names, model=st.none() | words, history=names
+    messages.SessionSwitch: st.builds(messages.SessionSwitch, session_id=words),
+    messages.SessionNew: st.builds(
+        messages.SessionNew, name=names, system=names, model=st.none() | words, history=names
     ),
-    ask.SessionDelete: st.builds(ask.SessionDelete, session_id=words),
-    ask.SessionUpdate: st.builds(
-        ask.SessionUpdate,
+    messages.SessionDelete: st.builds(messages.SessionDelete, session_id=words),
+    messages.SessionUpdate: st.builds(
+        messages.SessionUpdate,
         session_id=st.none() | words,
         name=names,
         system=names,
@@ -95,40 +96,44 @@ REQUESTS: dict[type[ask.Request], st.SearchStrategy[ask.Request]] = {
         pinned=st.none() | st.booleans(),
         deleted=st.sampled_from([None, False]),
     ),
-    ask.SessionFork: st.builds(
-        ask.SessionFork, session_id=st.none() | words, at_seq=st.none() | counts, name=names
+    messages.SessionFork: st.builds(
+        messages.SessionFork, session_id=st.none() | words, at_seq=st.none() | counts, name=names
     ),
-    ask.Search: st.builds(ask.Search, query=words, limit=st.integers(1, 99), cursor=names),
-    ask.ContextRequest: st.builds(
-        ask.ContextRequest, session_id=st.none() | words, model=st.none() | words, text=names
+    messages.Search: st.builds(
+        messages.Search, query=words, limit=st.integers(1, 99), cursor=names
     ),
-    ask.Approval: st.builds(
-        ask.Approval,
+    messages.ContextRequest: st.builds(
+        messages.ContextRequest, session_id=st.none() | words, model=st.none() | words, text=names
+    ),
+    messages.Approval: st.builds(
+        messages.Approval,
         approval_id=text,
         decision=st.sampled_from(["allow", "deny"]),
         remember=st.booleans(),
     ),
-    ask.StatusRequest: st.builds(ask.StatusRequest),
-    ask.Compact: st.builds(ask.Compact, session_id=st.none() | words),
-    ask.Tools: st.builds(ask.Tools, session_id=st.none() | words),
-    ask.Usage: st.builds(ask.Usage, session_id=st.none() | words),
-    ask.FileGet: st.builds(
-        ask.FileGet,
+    messages.StatusRequest: st.builds(messages.StatusRequest),
+    messages.Compact: st.builds(messages.Compact, session_id=st.none() | words),
+    messages.Tools: st.builds(messages.Tools, session_id=st.none() | words),
+    messages.Usage: st.builds(messages.Usage, session_id=st.none() | words),
+    messages.FileGet: st.builds(
+        messages.FileGet,
         file_id=text,
         session_id=st.none() | words,
         offset=counts,
         length=st.none() | counts,
     ),
-    ask.Import: st.builds(ask.Import, document=st.none() | small_objects),
-    ask.Rollback: st.builds(ask.Rollback, to_seq=counts, session_id=st.none() | words),
-    ask.Redact: st.builds(ask.Redact, seq=st.integers(1, 99), session_id=st.none() | words),
+    messages.Import: st.builds(messages.Import, document=st.none() | small_objects),
+    messages.Rollback: st.builds(messages.Rollback, to_seq=counts, session_id=st.none() | words),
+    messages.Redact: st.builds(
+        messages.Redact, seq=st.integers(1, 99), session_id=st.none() | words
+    ),
 }
 """Every structured request but FILE_DATA, which belongs to an upload."""
 
-requests: st.SearchStrategy[ask.Request] = st.one_of(list(REQUESTS.values()))
+requests: st.SearchStrategy[messages.Request] = st.one_of(list(REQUESTS.values()))
 
 row = st.builds(
-    say.SessionRow,
+    messages.SessionRow,
     session_id=words,
     name=text,
     message_count=counts,
@@ -146,20 +151,20 @@ row = st.builds(
 objects = st.lists(small_objects, max_size=2).map(tuple)
 texts = st.lists(text, max_size=2).map(tuple)
 attached = st.builds(
-    say.Attached,
+    messages.Attached,
     session_id=words,
     name=text,
     model=text,
     head_seq=counts,
     active_turn=st.none()
-    | st.builds(say.ActiveTurn, turn_id=words, call=counts, offset=counts, model=text),
+    | st.builds(messages.ActiveTurn, turn_id=words, call=counts, offset=counts, model=text),
     queue=texts,
     pending_approvals=objects,
     clients=objects,
 )
-created = st.builds(say.SessionCreated, session_id=words, name=text)
+created = st.builds(messages.SessionCreated, session_id=words, name=text)
 receipt = st.builds(
-    say.Receipt,
+    messages.Receipt,
     turn_id=words,
     session_id=words,
     seq=counts,
@@ -169,7 +174,7 @@ receipt = st.builds(
     duplicate=st.none() | st.booleans(),
 )
 welcome = st.builds(
-    say.Welcome,
+    messages.Welcome,
     version=st.just(3),
     server=text,
     user=text,
@@ -180,23 +185,25 @@ welcome = st.builds(
     features=texts,
 )
 
-REPLIES: dict[type[ask.Request], st.SearchStrategy[say.Reply | JsonObject]] = {
-    ask.Ping: st.builds(say.Pong, data=st.binary(max_size=20)),
-    ask.Cancel: st.builds(say.Cancelled, cancelled=st.booleans()),
-    ask.Prompt: receipt,
-    ask.Attach: attached,
-    ask.Detach: st.builds(say.Detached),
-    ask.FileMetadata: st.builds(say.FileStored, file_id=text, size=counts, sha256=text),
-    ask.ModelSwitch: st.builds(say.ModelChoice, model=text, previous_model=text, models=texts),
-    ask.HistoryRequest: st.builds(
-        say.HistoryPage,
+REPLIES: dict[type[messages.Request], st.SearchStrategy[messages.Reply | JsonObject]] = {
+    messages.Ping: st.builds(messages.Pong, data=st.binary(max_size=20)),
+    messages.Cancel: st.builds(messages.Cancelled, cancelled=st.booleans()),
+    messages.Prompt: receipt,
+    messages.Attach: attached,
+    messages.Detach: st.builds(messages.Detached),
+    messages.FileMetadata: st.builds(messages.FileStored, file_id=text, size=counts, sha256=text),
+    messages.ModelSwitch: st.builds(
+        messages.ModelChoice, model=text, previous_model=text, models=texts
+    ),
+    messages.HistoryRequest: st.builds(
+        messages.HistoryPage,
         session_id=words,
         name=text,
         message_count=counts,
         head_seq=counts,
         messages=objects,
         page=st.builds(
-            say.PageEdges,
+            messages.PageEdges,
             has_more_before=st.booleans(),
             has_more_after=st.booleans(),
             before=counts,
@@ -204,19 +211,28 @@ REPLIES: dict[type[ask.Request], st.SearchStrategy[say.Reply | JsonObject]] = {
         ),
     )
     | st.builds(
-        say.MessageRange, session_id=words, seq=counts, offset=counts, content=text, size=counts
+        messages.MessageRange,
+        session_id=words,
+        seq=counts,
+        offset=counts,
+        content=text,
+        size=counts,
     ),
-    ask.ClearRequest: st.builds(say.Cleared, session_id=words, cleared_through_seq=counts),
-    ask.SessionList: st.builds(
-        say.SessionRows, sessions=st.lists(row, max_size=2).map(tuple), next_cursor=names
+    messages.ClearRequest: st.builds(
+        messages.Cleared, session_id=words, cleared_through_seq=counts
     ),
-    ask.SessionSwitch: attached,
-    ask.SessionNew: created,
-    ask.SessionDelete: st.builds(say.SessionDeleted, session_id=words, current_session_id=words),
-    ask.SessionUpdate: row,
-    ask.SessionFork: created,
-    ask.StatusRequest: st.builds(
-        say.Status,
+    messages.SessionList: st.builds(
+        messages.SessionRows, sessions=st.lists(row, max_size=2).map(tuple), next_cursor=names
+    ),
+    messages.SessionSwitch: attached,
+    messages.SessionNew: created,
+    messages.SessionDelete: st.builds(
+        messages.SessionDeleted, session_id=words, current_session_id=words
+    ),
+    messages.SessionUpdate: row,
+    messages.SessionFork: created,
+    messages.StatusRequest: st.builds(
+        messages.Status,
         server=text,
         uptime=numbers,
         connections=counts,
@@ -225,8 +241,8 @@ REPLIES: dict[type[ask.Request], st.SearchStrategy[say.Reply | JsonObject]] = {
         storage=small_objects,
         versions=small_objects,
     ),
-    ask.ContextRequest: st.builds(
-        say.ContextAccount,
+    messages.ContextRequest: st.builds(
+        messages.ContextAccount,
         session_id=words,
         model=words,
         epoch=counts,
@@ -235,11 +251,11 @@ REPLIES: dict[type[ask.Request], st.SearchStrategy[say.Reply | JsonObject]] = {
         totals=small_objects,
         begins_epoch=names,
     ),
-    ask.Tools: st.builds(
-        say.ToolList, session_id=words, tools=st.lists(small_objects, max_size=2).map(tuple)
+    messages.Tools: st.builds(
+        messages.ToolList, session_id=words, tools=st.lists(small_objects, max_size=2).map(tuple)
     ),
-    ask.Usage: st.builds(
-        say.UsageAccount,
+    messages.Usage: st.builds(
+        messages.UsageAccount,
         session_id=words,
         model=words,
         billed=small_objects,
@@ -247,8 +263,8 @@ REPLIES: dict[type[ask.Request], st.SearchStrategy[say.Reply | JsonObject]] = {
         estimate=small_objects,
         cost=st.none() | small_objects,
     ),
-    ask.Compact: st.builds(
-        say.EpochBegun,
+    messages.Compact: st.builds(
+        messages.EpochBegun,
         session_id=words,
         epoch=counts,
         reason=text,
@@ -256,19 +272,19 @@ REPLIES: dict[type[ask.Request], st.SearchStrategy[say.Reply | JsonObject]] = {
         tokens_after=counts,
         compaction=st.none() | counts,
     ),
-    ask.Approval: st.builds(
-        say.ApprovalDecided,
+    messages.Approval: st.builds(
+        messages.ApprovalDecided,
         approval_id=words,
         decision=st.sampled_from(["allow", "deny"]),
         decided_by=st.none() | text,
     ),
-    ask.Rollback: st.builds(say.RolledBack, session_id=words, head_seq=counts),
-    ask.FileGet: st.builds(say.FilePiece, data=st.binary(max_size=20)),
-    ask.Search: st.builds(
-        say.SearchHits,
+    messages.Rollback: st.builds(messages.RolledBack, session_id=words, head_seq=counts),
+    messages.FileGet: st.builds(messages.FilePiece, data=st.binary(max_size=20)),
+    messages.Search: st.builds(
+        messages.SearchHits,
         hits=st.lists(
             st.builds(
-                say.SearchHit,
+                messages.SearchHit,
                 session_id=words,
                 name=text,
                 seq=counts,
@@ -280,20 +296,20 @@ REPLIES: dict[type[ask.Request], st.SearchStrategy[say.Reply | JsonObject]] = {
         ).map(tuple),
         next_cursor=names,
     ),
-    ask.Import: st.builds(say.Imported, session_id=words, messages=counts),
-    ask.Redact: st.builds(say.Redacted, seq=counts),
+    messages.Import: st.builds(messages.Imported, session_id=words, messages=counts),
+    messages.Redact: st.builds(messages.Redacted, seq=counts),
 }
 """By the request they answer; the requests not named here get any object."""
 
 
-def replies_to(request: ask.Request) -> st.SearchStrategy[say.Reply | JsonObject]:
+def replies_to(request: messages.Request) -> st.SearchStrategy[messages.Reply | JsonObject]:
     return REPLIES.get(type(request), json_objects)
 
 
 known_to_error = {"code", "message", "field", "retryable", "retry_after", "session_id"}
-EVENTS: dict[type[told.Event], st.SearchStrategy[told.Event]] = {
-    told.ErrorReport: st.builds(
-        told.ErrorReport,
+EVENTS: dict[type[messages.Event], st.SearchStrategy[messages.Event]] = {
+    messages.ErrorReport: st.builds(
+        messages.ErrorReport,
         code=text,
         message=text,
         field=names,
@@ -303,8 +319,8 @@ EVENTS: dict[type[told.Event], st.SearchStrategy[told.Event]] = {
         details=st.none()
         | small_objects.filter(lambda found: found and not known_to_error & set(found)),
     ),
-    told.AgentThought: st.builds(
-        told.AgentThought,
+    messages.AgentThought: st.builds(
+        messages.AgentThought,
         session_id=words,
         turn_id=words,
         type=text,
@@ -313,11 +329,16 @@ EVENTS: dict[type[told.Event], st.SearchStrategy[told.Event]] = {
         offset=st.none() | counts,
         text=names,
     ),
-    told.TurnStarted: st.builds(
-        told.TurnStarted, session_id=words, turn_id=words, seq=counts, model=text, message_id=names
+    messages.TurnStarted: st.builds(
+        messages.TurnStarted,
+        session_id=words,
+        turn_id=words,
+        seq=counts,
+        model=text,
+        message_id=names,
     ),
-    told.TextDelta: st.builds(
-        told.TextDelta,
+    messages.TextDelta: st.builds(
+        messages.TextDelta,
         session_id=words,
         turn_id=words,
         call=counts,
@@ -325,8 +346,8 @@ EVENTS: dict[type[told.Event], st.SearchStrategy[told.Event]] = {
         text=text,
         replay_from=st.none() | counts,
     ),
-    told.ToolStarted: st.builds(
-        told.ToolStarted,
+    messages.ToolStarted: st.builds(
+        messages.ToolStarted,
         session_id=words,
         turn_id=words,
         call=counts,
@@ -334,8 +355,8 @@ EVENTS: dict[type[told.Event], st.SearchStrategy[told.Event]] = {
         tool_name=text,
         arguments=small_objects,
     ),
-    told.ToolFinished: st.builds(
-        told.ToolFinished,
+    messages.ToolFinished: st.builds(
+        messages.ToolFinished,
         session_id=words,
         turn_id=words,
         call=counts,
@@ -347,8 +368,8 @@ EVENTS: dict[type[told.Event], st.SearchStrategy[told.Event]] = {
         truncated=st.none() | st.booleans(),
         size=st.none() | counts,
     ),
-    told.TurnFinished: st.builds(
-        told.TurnFinished,
+    messages.TurnFinished: st.builds(
+        messages.TurnFinished,
         session_id=words,
         turn_id=words,
         state=st.sampled_from(["completed", "interrupted", "failed"]),
@@ -356,14 +377,14 @@ EVENTS: dict[type[told.Event], st.SearchStrategy[told.Event]] = {
         usage=small_objects,
         error=st.none() | small_objects,
     ),
-    told.SessionEvent: st.builds(
-        told.SessionEvent,
+    messages.SessionEvent: st.builds(
+        messages.SessionEvent,
         session_id=words,
         event=text,
         details=small_objects.filter(lambda found: not {"session_id", "event"} & set(found)),
     ),
-    told.ApprovalRequest: st.builds(
-        told.ApprovalRequest,
+    messages.ApprovalRequest: st.builds(
+        messages.ApprovalRequest,
         session_id=words,
         approval_id=text,
         turn_id=words,
@@ -374,12 +395,12 @@ EVENTS: dict[type[told.Event], st.SearchStrategy[told.Event]] = {
         truncated=st.none() | st.just(True),
         size=st.none() | counts,
     ),
-    told.EntryAdded: st.builds(
-        told.EntryAdded,
+    messages.EntryAdded: st.builds(
+        messages.EntryAdded,
         session_id=words,
         entry=small_objects,
         turn_id=names,
         call=st.none() | counts,
     ),
 }
-events: st.SearchStrategy[told.Event] = st.one_of(list(EVENTS.values()))
+events: st.SearchStrategy[messages.Event] = st.one_of(list(EVENTS.values()))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from tests.protocol.fake_link import WELCOME
 
-from nplt_protocol.codes import ErrorCode
-from nplt_protocol.connection import Received, RequestRefused
-from nplt_protocol.errors import RequestError
-from nplt_protocol.frames import encode_frame
-from nplt_protocol.limits import WireLimits
-from nplt_protocol.server_connection import ServerConnection
+from nplt_protocol import (
+    ErrorCode,
+    Received,
+    RequestError,
+    RequestRefused,
+    ServerConnection,
+    WireLimits,
+    encode_frame,
+)
 
 BUSY = RequestError(ErrorCode.BUSY, "Later.")
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 
 import anyio
+from msgspec.structs import replace
 
-from nplt_storage.conversation.row_lists import RowPage, RowQuery
+from nplt_storage.entries import Entry
 from nplt_storage.errors import StorageUnavailable, WrittenElsewhere
-from nplt_storage.facts.entries import Entry
 from nplt_storage.memory import MemoryStore
+from nplt_storage.rows import ConversationRow, RowPage, RowQuery
 from nplt_storage.store import Opened, Record
 
 
@@ -59,13 +59,13 @@ class FailingRecord:
     def session_id(self) -> str:
         return self._record.session_id
 
-    async def append(self, entry: Entry) -> None:
+    async def append(self, entry: Entry) -> ConversationRow:
         await anyio.sleep(self._store.append_seconds)
         if entry.kind in self._store.full_for:
             raise StorageUnavailable("no space left on device")
         if self._store.written_elsewhere:
             raise WrittenElsewhere("another server has written to it")
-        await self._record.append(entry)
+        return await self._record.append(entry)
 
     async def close(self) -> None:
         await anyio.sleep(self._store.close_seconds)

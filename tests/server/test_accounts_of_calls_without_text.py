@@ -7,23 +7,23 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from tests.server.household import Model
-from tests.server.stage import Stage, staged
+from tests.server.conversations import Stage, staged
+from tests.server.services import Model
 
-from nplt_protocol.replies import UsageAccount
-from nplt_server.context import ToolResultsMessage
-from nplt_server.conversations.accounts import account_of_usage
-from nplt_server.conversations.thinking import Counting, Thinking
-from nplt_server.deltas import (
+from nplt_protocol.messages import UsageAccount
+from nplt_server.context.messages import ToolResultsMessage
+from nplt_server.conversations.context_report import usage_report
+from nplt_server.conversations.services import ContextServices, TokenCounting
+from nplt_server.errors import ProviderUnavailable
+from nplt_server.providers import (
     ModelOutputDelta,
+    ModelRequest,
     ReasoningPiece,
     Stopped,
     ToolCallPiece,
     UsageReport,
 )
-from nplt_server.errors import ProviderUnavailable
-from nplt_server.providers.base import ModelRequest
-from nplt_server.tokens.characters import CharacterCounter
+from nplt_server.tokens import CharacterCounter
 
 USED = UsageReport(input_tokens=1_000, output_tokens=50)
 
@@ -61,14 +61,14 @@ async def calls_then_thinks(request: ModelRequest) -> AsyncGenerator[ModelOutput
 @asynccontextmanager
 async def _played(model: Model) -> AsyncIterator[tuple[Stage, UsageAccount]]:
     """Whoever does not come to an end is cancelled."""
-    thinking = Thinking(counting=Counting(CharacterCounter))
-    async with staged(model, thinking=thinking) as stage:
+    context_services = ContextServices(counting=TokenCounting(CharacterCounter()))
+    async with staged(model, context_services=context_services) as stage:
         conversation = stage.conversation
         receipt = await stage.prompt()
         await anyio.wait_all_tasks_blocked()
         conversation.cancel(receipt.turn_id)
         await conversation.activity.quiet()
-        yield stage, account_of_usage(conversation.mind, thinking, model=conversation.model)
+        yield stage, await usage_report(conversation)
 
 
 @pytest.mark.parametrize("model", [nothing, breaks_off, thinks, spells])

@@ -10,42 +10,39 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.server.stage import staged
+from tests.server.conversations import staged
 from tests.server.test_turns import two_words
 
 from nplt_protocol.codec import encode_reply
 from nplt_protocol.codes import MessageType
-from nplt_protocol.replies import ContextAccount
-from nplt_server.context.account import EntryAccount
+from nplt_protocol.messages import ContextAccount
 from nplt_server.context.messages import ContextMessage, ModelInputMessage, SystemMessage
-from nplt_server.context.selection import EpochPlan, Selection
-from nplt_server.context.views import CallFrame, ContextView
-from nplt_server.conversations.account_rows import rows_within
-from nplt_server.conversations.accounts import account_of_context
+from nplt_server.context.source import CallBudget, ContextView, EpochPlan, Selection
+from nplt_server.conversations.context_report import EntryReport, context_report, rows_within
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.thinking import ContextRules, Counting, Thinking
-from nplt_server.presenters.markup import without_markup
-from nplt_server.presenters.texts import reply_text
-from nplt_server.providers.model_facts import ModelFacts
-from nplt_server.tokens.characters import CharacterCounter
-from nplt_storage.facts.entries import ModelInputEntry, ModelOutputEntry
+from nplt_server.conversations.services import ContextServices, TokenCounting
+from nplt_server.dialects.plain import reply_text, without_markup
+from nplt_server.providers import ModelFacts
+from nplt_server.settings import ContextSettings
+from nplt_server.tokens import CharacterCounter
+from nplt_storage.entries import ModelInputEntry, ModelOutputEntry
 
 FRAME = 65_535
 INSTRUCTION = "You are a pirate."
-TOOLS = EntryAccount(seq=0, kind="tools", tokens=7, reason="tools")
-SYSTEM = EntryAccount(
+TOOLS = EntryReport(seq=0, kind="tools", tokens=7, reason="tools")
+SYSTEM = EntryReport(
     seq=1, kind="system_instruction", role="system", level="live", tokens=5, reason="system"
 )
 
 
-def _rows(texts: list[str | None]) -> list[EntryAccount]:
+def _rows(texts: list[str | None]) -> list[EntryReport]:
     """Tools, an instruction, and for each text an entry that is shown; for `None` one
     that is not."""
     return [TOOLS, SYSTEM] + [
-        EntryAccount(seq=seq, kind="notebook", reason="not_for_models")
+        EntryReport(seq=seq, kind="notebook", reason="not_for_models")
         if text is None
-        else EntryAccount(
-            seq=seq, kind="model_input", role="model_input", level="live", tokens=3, reason="live"
+        else EntryReport(
+            seq=seq, kind="model_input", role="user", level="live", tokens=3, reason="live"
         )
         for seq, text in enumerate(texts, 2)
     ]
@@ -60,7 +57,7 @@ def _told(texts: list[str | None], bytes_max: int) -> list[dict[str, Any]]:
     ]
     selection = Selection(plan=EpochPlan())
     view = ContextView(
-        messages=messages, sizes=[], tokens=0, frame=CallFrame(), selection=selection
+        messages=messages, sizes=[], tokens=0, call_budget=CallBudget(), selection=selection
     )
     return list(rows_within(_rows(texts), view, bytes_max=bytes_max))
 
@@ -122,17 +119,15 @@ def test_what_is_shown_and_left_out_in_turns_is_told_as_mixed() -> None:
 
 @pytest.mark.parametrize("policy", ["epochs", "newest_live"])
 async def test_a_conversation_of_a_thousand_turns_can_be_accounted_for(policy: Any) -> None:
-    thinking = Thinking(
-        counting=Counting(CharacterCounter),
+    context_services = ContextServices(
+        counting=TokenCounting(CharacterCounter()),
         models={"test/model": ModelFacts(context_tokens=16_000_000)},
-        rules=ContextRules(policy=policy),
+        rules=ContextSettings(policy=policy),
     )
-    async with staged(two_words, thinking=thinking) as stage:
+    async with staged(two_words, context_services=context_services) as stage:
         conversation = stage.conversation
         _talk(conversation, turns=1_000)
-        given = await account_of_context(
-            conversation.mind, thinking, model="test/model", text="hi", bytes_max=FRAME
-        )
+        given = await context_report(conversation, model="test/model", text="hi", bytes_max=FRAME)
     encode_reply(MessageType.CONTEXT_REQUEST, 1, given, message_bytes_max=FRAME)
     rows: list[Any] = list(given.entries)
     assert sum(row["tokens"] for row in rows) == given.totals["tokens"]

@@ -6,21 +6,21 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from tests.server.household import Model
-from tests.server.stage import Stage, staged
+from tests.server.conversations import Stage, staged
+from tests.server.services import Model
 
-from nplt_protocol.json_values import JsonObject, JsonValue
-from nplt_server.deltas import (
+from nplt_protocol.json_text import JsonObject, JsonValue
+from nplt_server.providers import (
     ModelOutputDelta,
+    ModelRequest,
     OpaquePiece,
     ReasoningPiece,
     Stopped,
     TextPiece,
     ToolCallPiece,
 )
-from nplt_server.providers.base import ModelRequest
-from nplt_server.tools.base import Tool, ToolDescription, ToolHost
-from nplt_storage.facts.entries import ModelOutputEntry, ToolResultsEntry
+from nplt_server.tools import Tool, ToolDescription, ToolHost
+from nplt_storage.entries import ModelOutputEntry, ToolResultsEntry
 
 
 def saying(*deltas: ModelOutputDelta) -> Model:

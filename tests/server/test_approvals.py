@@ -11,29 +11,28 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.asking_stage import SOMEONE, Asked, asking
-from tests.server.household import Ear
+from tests.server.approvals import SOMEONE, Asked, asking
+from tests.server.services import EventRecorder
 
 from nplt_protocol.errors import RequestError
-from nplt_protocol.events import SessionEvent, ToolFinished, ToolStarted
-from nplt_protocol.requests import Prompt
-from nplt_server.conversations.approval_facts import remembered_decisions
-from nplt_server.conversations.audience import Guest
-from nplt_server.conversations.household import ApprovalRules, ConversationLimits, TurnPlaces
-from nplt_server.conversations.questions import question_event
-from nplt_server.conversations.turn_clock import TurnClock
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.errors import StorageUnavailable
-from nplt_storage.facts.entries import (
+from nplt_protocol.messages import Prompt, SessionEvent, ToolFinished, ToolStarted
+from nplt_server.conversations.approvals import question_event, remembered_decisions
+from nplt_server.conversations.broadcast import ConnectedClient
+from nplt_server.conversations.services import TurnSlots
+from nplt_server.conversations.turn import TurnClock
+from nplt_server.settings import Limits
+from nplt_storage.entries import (
     ApprovalEntry,
     DebugEntry,
     Entry,
     ForkedEntry,
     RollbackEntry,
+    ToolCallRequest,
 )
-from nplt_storage.facts.tool_calls import ToolCallRequest
+from nplt_storage.errors import StorageUnavailable
+from nplt_storage.history import ConversationHistory
 
-OBSERVER = Guest(client_id="c9", user="ada", client="test", observer=True)
+OBSERVER = ConnectedClient(client_id="c9", user="ada", client="test", observer=True)
 
 
 async def test_what_is_allowed_is_run_and_what_is_denied_is_skipped_with_the_name_of_who_did() -> (
@@ -95,7 +94,7 @@ async def test_while_it_waits_for_people_a_conversation_waits_and_its_clock_stan
 
 async def test_the_clock_of_a_turn_goes_on_where_it_was_stopped() -> None:
     clock = TurnClock()
-    with clock.wind_up(1_000) as scope:
+    with clock.start(1_000) as scope:
         was = scope.deadline
         with clock.stopped():
             with clock.stopped():
@@ -106,7 +105,7 @@ async def test_the_clock_of_a_turn_goes_on_where_it_was_stopped() -> None:
 
 async def test_who_waits_for_people_keeps_nobody_else_from_running() -> None:
     async with asking() as here:
-        here.household.places = TurnPlaces(ConversationLimits(turns_max=1, turns_per_user_max=1))
+        here.services.slots = TurnSlots(Limits(turns_max=1, turns_per_user_max=1))
         (question,) = await here.ask("write")
         other = here.registry.fresh("ada")
         await other.accept(Prompt(text="look"), receipt=lambda receipt: None)
@@ -117,7 +116,7 @@ async def test_who_waits_for_people_keeps_nobody_else_from_running() -> None:
 
 
 async def test_nobody_answers_in_time_and_it_is_denied() -> None:
-    async with asking(ApprovalRules(seconds_max=0.01)) as here:
+    async with asking(seconds_max=0.01) as here:
         await here.prompt("write")
         assert (await here.ended()).state == "completed"
         assert [(fact.state, fact.reason) for fact in here.facts] == [
@@ -128,10 +127,14 @@ async def test_nobody_answers_in_time_and_it_is_denied() -> None:
         assert here.decisions[0]["decided_by"] is None
 
 
-@pytest.mark.parametrize("guest", [OBSERVER, Guest(client_id="c2", user="ada", client="plain")])
-async def test_where_nobody_is_who_could_answer_it_is_denied_at_once(guest: Guest) -> None:
+@pytest.mark.parametrize(
+    "guest", [OBSERVER, ConnectedClient(client_id="c2", user="ada", client="plain")]
+)
+async def test_where_nobody_is_who_could_answer_it_is_denied_at_once(
+    guest: ConnectedClient,
+) -> None:
     async with asking() as here:
-        here.conversation.audience.leave(here.ear)
+        here.conversation.broadcast.leave(here.ear)
         here.ear = here.listen(guest)
         await here.prompt("write")
         await here.ended()
@@ -140,8 +143,8 @@ async def test_where_nobody_is_who_could_answer_it_is_denied_at_once(guest: Gues
 
 
 async def test_it_can_wait_for_someone_to_come() -> None:
-    async with asking(ApprovalRules(seconds_max=1e6, wait_when_alone=True)) as here:
-        here.conversation.audience.leave(here.ear)
+    async with asking(seconds_max=1e6, wait_when_alone=True) as here:
+        here.conversation.broadcast.leave(here.ear)
         (question,) = await here.ask("write")
         here.ear = here.listen()
         (pending,) = here.conversation.snapshot().pending_approvals
@@ -153,7 +156,7 @@ async def test_it_can_wait_for_someone_to_come() -> None:
 async def test_a_question_stays_when_all_leave() -> None:
     async with asking() as here:
         (question,) = await here.ask("write")
-        here.conversation.audience.leave(here.ear)
+        here.conversation.broadcast.leave(here.ear)
         assert here.conversation.approvals.pending == (question,)
         here.ear = here.listen()
         await here.answer(question.approval_id, "allow")
@@ -199,7 +202,7 @@ async def test_cancelling_closes_the_question_and_the_turn_ends_once() -> None:
 async def test_a_question_nobody_knows_of_is_not_known() -> None:
     async with asking() as here:
         assert not here.conversation.approvals.knows("nothing")
-        with pytest.raises(RequestError, match="nothing was asked under"):
+        with pytest.raises(RequestError, match="no tool call waits under"):
             await here.answer("nothing", "allow")
 
 
@@ -307,7 +310,9 @@ async def test_however_many_answer_at_once_each_question_has_one_decision_known_
         _check_one_decision_each(here, others, told)
 
 
-def _check_one_decision_each(here: Asked, others: list[Ear], told: dict[str, set[str]]) -> None:
+def _check_one_decision_each(
+    here: Asked, others: list[EventRecorder], told: dict[str, set[str]]
+) -> None:
     decided = {fact.approval_id: fact for fact in here.facts if fact.state != "asked"}
     assert len(here.facts) == 6
     assert len(decided) == 3
@@ -320,15 +325,15 @@ def _check_one_decision_each(here: Asked, others: list[Ear], told: dict[str, set
 
 
 async def test_what_is_said_because_of_something_said_comes_after_it_for_everyone() -> None:
-    class Leaver(Ear):
-        def hear(self, said: object) -> None:
-            here.conversation.audience.leave(self)
+    class Leaver(EventRecorder):
+        def deliver(self, event: object) -> None:
+            here.conversation.broadcast.leave(self)
             here.conversation.announce("presence", {"left": "someone"})
 
     async with asking() as here:
-        before, leaver, after = here.ear, Leaver(), Ear()
-        here.conversation.audience.join(leaver, SOMEONE)
-        here.conversation.audience.join(after, SOMEONE)
+        before, leaver, after = here.ear, Leaver(), EventRecorder()
+        here.conversation.broadcast.join(leaver, SOMEONE)
+        here.conversation.broadcast.join(after, SOMEONE)
         here.conversation.announce("renamed", {"name": "x"})
         events = [event.event for event in after.heard if isinstance(event, SessionEvent)]
         assert events == ["renamed", "presence"]

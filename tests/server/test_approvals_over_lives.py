@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from tests.server.asking_stage import asking, until
+from tests.server.approvals import asking, until
 
-from nplt_protocol.events import ToolFinished, TurnFinished
-from nplt_server.conversations.household import ApprovalRules
-from nplt_storage.facts.entries import FaultEntry, ModelOutputEntry
+from nplt_protocol.messages import ToolFinished, TurnFinished
+from nplt_storage.entries import FaultEntry, ModelOutputEntry
 
 UNKNOWN = "outcome unknown: the server stopped while it ran"
 
@@ -97,10 +96,10 @@ async def test_what_was_allowed_may_have_been_run_and_is_not_run_again() -> None
 
 async def test_a_question_that_expired_meanwhile_is_a_no_and_the_turn_is_interrupted() -> None:
     # A second passes whenever somebody looks at this clock.
-    async with asking(ApprovalRules(seconds_max=10)) as here:
+    async with asking(seconds_max=10) as here:
         (question,) = await here.ask("write")
         for _ in range(10):
-            here.household.clock()
+            here.services.clock()
         await here.start_anew()
         await here.conversation.activity.quiet()
         assert here.conversation.history.turn_state(question.turn_id) == "interrupted"
@@ -123,14 +122,14 @@ async def test_a_cancelled_turn_is_not_asked_about_any_more_after_a_restart() ->
 async def test_a_server_that_stops_in_good_order_leaves_a_turn_that_only_waits_as_it_is() -> None:
     async with asking() as here:
         (question,) = await here.ask("write")
-        here.household.draining = True
-        here.conversation.set_aside("the server is shutting down")
+        here.services.draining = True
+        here.conversation.queue.suspend("the server is shutting down")
         await here.conversation.activity.quiet()
         assert here.heard(TurnFinished) == []
         assert here.heard(ToolFinished) == []
         assert [fact.state for fact in here.facts] == ["asked"]
 
-        here.household.draining = False
+        here.services.draining = False
         await here.start_anew()
         await here.answer(question.approval_id, "allow")
         assert (await here.ended()).state == "completed"
@@ -141,8 +140,8 @@ async def test_what_is_known_of_a_step_is_not_given_up_for_a_question() -> None:
     async with asking() as here:
         await here.ask("write look")
         await here.workshop.looked.wait()
-        here.household.draining = True
-        here.conversation.set_aside("the server is shutting down")
+        here.services.draining = True
+        here.conversation.queue.suspend("the server is shutting down")
         assert here.conversation.approvals.pending
         here.conversation.interrupt("the server is shutting down")
         assert (await here.ended()).state == "interrupted"

@@ -12,45 +12,41 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.server.household import make_household, model_of
+from tests.server.services import make_services, model_of
 
 from nplt_protocol.errors import RequestError
-from nplt_protocol.requests import Prompt
-from nplt_server.context import ModelInputMessage
-from nplt_server.context.attachments import ContextAttachment
-from nplt_server.conversations import pictures
-from nplt_server.conversations.accounts import account_of_context
-from nplt_server.conversations.attaching import (
+from nplt_protocol.messages import Prompt
+from nplt_server.context.messages import ContextAttachment, ModelInputMessage
+from nplt_server.conversations import context_manager
+from nplt_server.conversations.context_manager import (
     IMAGE_BYTES_MAX,
     TEXT_BYTES_MAX,
     AttachmentReader,
 )
+from nplt_server.conversations.context_report import context_report
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.household import Household
-from nplt_server.conversations.redacting import redact
-from nplt_server.conversations.thinking import Counting, Thinking
-from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
-from nplt_server.providers.base import ModelRequest
-from nplt_server.providers.model_facts import ModelFacts
-from nplt_server.tokens.characters import CharacterCounter
+from nplt_server.conversations.operations import redact
+from nplt_server.conversations.services import ContextServices, Services, TokenCounting
+from nplt_server.providers import ModelFacts, ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_server.tokens import CharacterCounter
 from nplt_storage.attachments import AttachmentFiles
-from nplt_storage.facts.entries import AttachmentEntry, EpochEntry
+from nplt_storage.entries import AttachmentEntry, EpochEntry
 
 MODEL = "test/model"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(40)
 
 
 class Desk:
-    def __init__(self, house: Household, conversation: Conversation) -> None:
-        self.house = house
+    def __init__(self, house: Services, conversation: Conversation) -> None:
+        self.services = house
         self.conversation = conversation
         self.requests: list[ModelRequest] = []
 
     async def upload(self, name: str, data: bytes) -> str:
-        async with self.house.files.receive("s1", size=len(data)) as upload:
+        async with self.services.files.receive("s1", size=len(data)) as upload:
             await upload.write(data)
             stored = await upload.finish()
-        await self.conversation.write_fact(
+        await self.conversation.append_entry(
             AttachmentEntry(
                 file_id=stored.file_id,
                 filename=name,
@@ -77,15 +73,16 @@ async def desk(tmp_path: Path, facts: ModelFacts | None = None) -> AsyncIterator
         yield TextPiece(text="I see.")
         yield Stopped(reason="end")
 
-    thinking = Thinking(
-        counting=Counting(CharacterCounter), models={MODEL: facts or ModelFacts(takes_images=True)}
+    context_services = ContextServices(
+        counting=TokenCounting(CharacterCounter()),
+        models={MODEL: facts or ModelFacts(takes_images=True)},
     )
     async with anyio.create_task_group() as tasks:
-        house = make_household(tasks, model_of(answer), thinking=thinking)
-        house.files = AttachmentFiles(tmp_path / "files")
+        services = make_services(tasks, model_of(answer), context_services=context_services)
+        services.files = AttachmentFiles(tmp_path / "files")
         made = Desk(
-            house,
-            Conversation("s1", user="local", household=house, profile=house.library.default),
+            services,
+            Conversation("s1", user="local", services=services, profile=services.histories.default),
         )
         yield made
         tasks.cancel_scope.cancel()
@@ -114,9 +111,7 @@ async def test_a_model_that_takes_no_pictures_is_told_of_it_by_name(tmp_path: Pa
         shown = await at.ask("what is this?", await at.upload("cat.png", PNG))
         assert shown.images == ()
         assert "cat.png" in shown.text
-        account = await account_of_context(
-            at.conversation.mind, at.house.thinking, model=MODEL, text=None, bytes_max=100_000
-        )
+        account = await context_report(at.conversation, model=MODEL, text=None, bytes_max=100_000)
         (told,) = [row["attachments"] for row in account.entries if "attachments" in row]
         assert told == [
             {"filename": "cat.png", "content_type": "image/png", "reason": "attachment_not_taken"}
@@ -146,11 +141,11 @@ async def test_what_can_t_be_shown_has_a_reason(
 async def test_a_file_that_is_gone_or_erased_is_said_to_be_missing(tmp_path: Path) -> None:
     async with desk(tmp_path) as at:
         lost, erased = await at.upload("lost", b"1"), await at.upload("erased", b"secret")
-        at.house.files.path_of("s1", lost).unlink()
+        at.services.files.path_of("s1", lost).unlink()
         shown = await at.ask("look", lost, erased)
         assert [one.reason for one in shown.attachments] == ["attachment_missing", None]
         conversation = at.conversation
-        await redact(2, mind=conversation.mind, household=at.house, announce=conversation.announce)
+        await redact(conversation, 2)
         await at.ask("again")
         told = str([message.text for message in at.requests[-1].context[:1]])  # type: ignore[union-attr]
         assert "secret" not in told
@@ -180,7 +175,7 @@ async def test_what_does_not_fit_the_window_is_named_and_the_question_asked(
 
 @given(st.text(alphabet="`x\n", max_size=40))
 def test_a_fence_is_longer_than_any_in_the_text(text: str) -> None:
-    first, *inside, last = ContextAttachment(name="n", text=text).shown.split("\n")[1:]
+    first, *inside, last = ContextAttachment(name="n", text=text).as_text.split("\n")[1:]
     assert first == last == "`" * len(first)
     assert all(first not in line for line in inside)
 
@@ -192,7 +187,7 @@ LARGE = PNG + bytes(1024 - len(PNG))
 
 @pytest.fixture
 def room_for_four(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "PICTURES_BYTES_MAX", 4 * len(LARGE))
+    monkeypatch.setattr(context_manager, "PICTURES_BYTES_MAX", 4 * len(LARGE))
 
 
 def pictures_in(request: ModelRequest) -> list[str]:
@@ -227,9 +222,11 @@ async def test_after_a_restart_the_same_pictures_are_shown(tmp_path: Path) -> No
         for name in "abcdef":
             await at.ask("look", await at.upload(f"{name}.png", LARGE))
         before = pictures_in(at.requests[-1])
-        reader = AttachmentReader(at.conversation.mind.ledger, at.house.files)
+        reader = AttachmentReader(at.conversation.writer, at.services.files)
         await reader.gather()
-        assert reader.shelf.put_away == at.conversation.mind.attachments.shelf.put_away
+        known = at.conversation.context.attachments
+        assert known is not None
+        assert reader.contents.put_away == known.contents.put_away
         assert not reader.needs_epoch
         await at.ask("and now?")
         assert pictures_in(at.requests[-1]) == before == ["d.png", "e.png", "f.png"]

@@ -9,16 +9,13 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.household import make_household
-from tests.server.stage import Stage
+from tests.server.conversations import Stage
+from tests.server.services import make_services
 
 from nplt_protocol.errors import RequestError
-from nplt_protocol.events import AgentThought, TurnFinished, TurnStarted
-from nplt_protocol.replies import Receipt
-from nplt_protocol.requests import Prompt
+from nplt_protocol.messages import AgentThought, Prompt, Receipt, TurnFinished, TurnStarted
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.thinking import Counting, Thinking
-from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece, ToolCallPiece, UsageReport
+from nplt_server.conversations.services import ContextServices, TokenCounting
 from nplt_server.errors import (
     NoSuchModel,
     ProviderError,
@@ -27,15 +24,20 @@ from nplt_server.errors import (
     ProviderUnavailable,
     RequestTooLarge,
 )
-from nplt_server.providers.base import ModelRequest
-from nplt_server.providers.breaker import FAILURES_MAX, OPEN_SECONDS_MAX
-from nplt_server.providers.model_facts import ModelFacts
-from nplt_server.providers.retrying import RetryPolicy
-from nplt_server.providers.router import ProviderRouter
-from nplt_server.providers.scripted import ScriptedProvider
-from nplt_server.tokens.characters import CharacterCounter
-from nplt_storage.conversation.views import model_name
-from nplt_storage.facts.entries import ModelInputEntry, ModelOutputEntry
+from nplt_server.providers import (
+    ModelFacts,
+    ModelOutputDelta,
+    ModelRequest,
+    Stopped,
+    TextPiece,
+    ToolCallPiece,
+    UsageReport,
+)
+from nplt_server.providers.offline import ScriptedProvider
+from nplt_server.providers.router import FAILURES_MAX, OPEN_SECONDS_MAX, ProviderRouter, RetryPolicy
+from nplt_server.tokens import CharacterCounter
+from nplt_storage.entries import ModelInputEntry, ModelOutputEntry
+from nplt_storage.messages import model_name
 
 ROLES = {"planner": "b/model"}
 DOWN = ProviderUnavailable("nobody home")
@@ -47,13 +49,13 @@ class Cast:
     """Three providers with a model each; what they are to do is said beforehand, and
     what was asked of them is remembered. Whoever was told nothing answers."""
 
-    def __init__(self, thinking: Thinking | None, fallback: tuple[str, ...]) -> None:
+    def __init__(self, context_services: ContextServices | None, fallback: tuple[str, ...]) -> None:
         self.now = 0.0
         self.asked: list[str] = []
         self.requests: list[ModelRequest] = []
         self.waits: list[float] = []
         self.troubles: dict[str, list[Trouble]] = {}
-        self.thinking = thinking
+        self.context = context_services
         self.router = ProviderRouter(
             [ScriptedProvider(self._answer, provider_id=name) for name in "abc"],
             roles=ROLES,
@@ -111,18 +113,18 @@ class Cast:
 
 @asynccontextmanager
 async def cast(
-    *, thinking: Thinking | None = None, fallback: tuple[str, ...] = ()
+    *, context_services: ContextServices | None = None, fallback: tuple[str, ...] = ()
 ) -> AsyncIterator[Cast]:
-    played = Cast(thinking, fallback)
+    played = Cast(context_services, fallback)
     async with anyio.create_task_group() as tasks:
-        house = make_household(
+        services = make_services(
             tasks,
             ScriptedProvider(played._answer),
-            thinking=thinking,
+            context_services=context_services,
             router=played.router,
         )
         played.stage = Stage(
-            Conversation("s1", user="local", household=house, profile=house.library.default)
+            Conversation("s1", user="local", services=services, profile=services.histories.default)
         )
         yield played
         tasks.cancel_scope.cancel()
@@ -248,8 +250,10 @@ async def test_a_provider_that_failed_too_often_is_not_waited_for() -> None:
 
 async def test_the_one_that_stands_in_is_shown_what_fits_its_own_window() -> None:
     small = ModelFacts(context_tokens=2_048, output_tokens=512)
-    thinking = Thinking(counting=Counting(CharacterCounter), models={"b/model": small})
-    async with cast(thinking=thinking, fallback=("b/model",)) as play:
+    context_services = ContextServices(
+        counting=TokenCounting(CharacterCounter()), models={"b/model": small}
+    )
+    async with cast(context_services=context_services, fallback=("b/model",)) as play:
         await play.play("word " * 1_500)
         play.troubles["a"] = [ProviderUnauthorized("wrong key")]
         assert (await play.play("and now?")).state == "completed"
@@ -260,8 +264,10 @@ async def test_the_one_that_stands_in_is_shown_what_fits_its_own_window() -> Non
 
 async def test_one_whose_window_is_too_small_is_passed_over() -> None:
     tiny = ModelFacts(context_tokens=16, output_tokens=8)
-    thinking = Thinking(counting=Counting(CharacterCounter), models={"b/model": tiny})
-    async with cast(thinking=thinking, fallback=("b/model", "c/model")) as play:
+    context_services = ContextServices(
+        counting=TokenCounting(CharacterCounter()), models={"b/model": tiny}
+    )
+    async with cast(context_services=context_services, fallback=("b/model", "c/model")) as play:
         play.troubles["a"] = [ProviderUnauthorized("wrong key")]
         assert (await play.play()).state == "completed"
         assert play.asked == ["a", "c"]
@@ -312,12 +318,12 @@ async def test_if_next_to_nothing_is_too_large_as_well_the_turn_fails_and_says_w
 
 
 async def test_a_window_the_provider_names_is_kept_for_question_and_answer_by_all() -> None:
-    thinking = Thinking(counting=Counting(CharacterCounter))
-    async with cast(thinking=thinking) as play:
+    context_services = ContextServices(counting=TokenCounting(CharacterCounter()))
+    async with cast(context_services=context_services) as play:
         play.troubles["a"] = [RequestTooLarge("too large", window_tokens=8_192)]
         assert (await play.play()).state == "completed"
         assert [request.answer_tokens_max for request in play.requests] == [8_192, 2_048]
-        assert thinking.facts("a/model").budget_tokens == 6_144
+        assert context_services.facts("a/model").budget_tokens == 6_144
 
 
 # All of it at once
@@ -329,8 +335,8 @@ TROUBLES: list[Trouble] = [
     ProviderUnavailable("busy", retry_after=7.0),
     ProviderUnavailable("very busy", retry_after=90.0),
     ProviderUnauthorized("wrong key"),
-    ProviderRefused("no", is_of_request=True),
-    ProviderRefused("not the first", entry_seqs=(1,), is_of_request=True),
+    ProviderRefused("no", content_refused=True),
+    ProviderRefused("not the first", entry_seqs=(1,), content_refused=True),
     RequestTooLarge("too large"),
 ]
 

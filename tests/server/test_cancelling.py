@@ -6,16 +6,15 @@ import random
 from collections.abc import AsyncGenerator
 
 import anyio.lowlevel
-from tests.server.household import Clock
-from tests.server.stage import Stage, staged
+from tests.server.conversations import Stage, staged
+from tests.server.services import Clock
 
-from nplt_server.context import ToolResultsMessage
-from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece, ToolCallPiece
-from nplt_server.providers.base import ModelRequest
+from nplt_server.context.messages import ToolResultsMessage
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, ToolCallPiece
 from nplt_server.tools.builtin import now_tool
-from nplt_server.widgets.screen import default_widgets
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.facts.entries import ModelOutputEntry, ToolResultsEntry
+from nplt_server.widgets.builtin import default_widgets
+from nplt_storage.entries import ModelOutputEntry, ToolResultsEntry
+from nplt_storage.history import ConversationHistory
 
 CANCELS = 120
 NOTE = '{"action": "append", "text": "x"}'

@@ -7,18 +7,17 @@ from pathlib import Path
 import anyio
 import orjson
 import pytest
-from tests.server.household import Clock, make_household, model_of
-from tests.server.test_lives_of_conversations import House, house, patient
+from tests.server.services import Clock, make_services, model_of
+from tests.server.test_lives_of_conversations import OpenRegistry, opened_registry, patient
 
 from nplt_protocol.errors import RequestError
-from nplt_server.conversations.forking import fork
-from nplt_server.conversations.importing import OVER_THE_WIRE, import_document
+from nplt_server.conversations.operations import OVER_THE_WIRE, fork, import_document
 from nplt_server.conversations.registry import Registry
 from nplt_storage.memory import MemoryStore
 
 
 async def test_a_fork_of_what_is_being_deleted_is_refused_not_made_without_its_files() -> None:
-    async with house() as here, anyio.create_task_group() as tasks:
+    async with opened_registry() as here, anyio.create_task_group() as tasks:
         conversation = await here.begin("hello")
         session_id = conversation.session_id
         await conversation.close()
@@ -35,9 +34,11 @@ async def test_a_fork_of_what_is_being_deleted_is_refused_not_made_without_its_f
         assert await here.store.count("local") == 0
 
 
-async def forked(here: House, session_id: str) -> str:
-    house, registry = here.registry._house, here.registry
-    made = await fork(house, registry, session_id=session_id, user="local", at_seq=None, name=None)
+async def forked(here: OpenRegistry, session_id: str) -> str:
+    services, registry = here.registry._services, here.registry
+    made = await fork(
+        services, registry, session_id=session_id, user="local", at_seq=None, name=None
+    )
     return made.session_id
 
 
@@ -57,10 +58,10 @@ async def test_a_document_that_would_take_everybodys_memory_is_refused(
     path = tmp_path / "document.json"
     path.write_bytes(orjson.dumps({"messages": messages}))
     async with anyio.create_task_group() as tasks:
-        household = make_household(tasks, model_of(patient), store=MemoryStore(Clock()))
-        registry = Registry(household)
+        services = make_services(tasks, model_of(patient), store=MemoryStore(Clock()))
+        registry = Registry(services)
         with pytest.raises(RequestError, match=why_not):
-            await import_document(household, registry, path, user="ada", field="document")
+            await import_document(services, registry, path, user="ada", field="document")
         tasks.cancel_scope.cancel()
 
 
@@ -68,14 +69,14 @@ async def test_one_document_is_taken_in_after_the_other(tmp_path: Path) -> None:
     path = tmp_path / "document.json"
     path.write_bytes(orjson.dumps({"session_id": "s1", "messages": [{"content": "Moin"}]}))
     async with anyio.create_task_group() as tasks:
-        household = make_household(tasks, model_of(patient), store=MemoryStore(Clock()))
-        registry, done = Registry(household), anyio.Event()
+        services = make_services(tasks, model_of(patient), store=MemoryStore(Clock()))
+        registry, done = Registry(services), anyio.Event()
 
         async def take_in() -> None:
-            await import_document(household, registry, path, user="ada", field="document")
+            await import_document(services, registry, path, user="ada", field="document")
             done.set()
 
-        async with household.importing:
+        async with services.importing:
             tasks.start_soon(take_in)
             await anyio.wait_all_tasks_blocked()
             assert not done.is_set()
@@ -87,11 +88,11 @@ async def test_what_another_user_may_still_bring_back_keeps_its_id(tmp_path: Pat
     path = tmp_path / "document.json"
     path.write_bytes(orjson.dumps({"session_id": "s1", "messages": [{"content": "Moin"}]}))
     async with anyio.create_task_group() as tasks:
-        household = make_household(tasks, model_of(patient), store=MemoryStore(Clock()))
-        registry = Registry(household)
+        services = make_services(tasks, model_of(patient), store=MemoryStore(Clock()))
+        registry = Registry(services)
 
         async def take_in(user: str) -> str:
-            done = await import_document(household, registry, path, user=user, field="document")
+            done = await import_document(services, registry, path, user=user, field="document")
             return done.session_id
 
         assert await take_in("ada") == "s1"

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nplt_server import debug
+from nplt_server import logs
 from nplt_server.logs import JsonLines, TextLines, configure_logging, transcript_for
 
 log = logging.getLogger("nplt_server.some_room")
@@ -28,7 +28,7 @@ def logging_as_it_was() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    debug.switch_categories("")
+    logs.switch_categories("")
 
 
 def lines_of(
@@ -61,11 +61,11 @@ def test_a_vendors_library_stays_quiet_whatever_its_own_variable_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = lines_of(monkeypatch, level="debug")
-    library = logging.getLogger("openai._base_client")
+    histories = logging.getLogger("openai._base_client")
     logging.getLogger("openai").setLevel(logging.DEBUG)  # as OPENAI_LOG does, at import
     try:
-        library.debug("Request options: %s", {"headers": "all of them"})
-        library.warning("told")
+        histories.debug("Request options: %s", {"headers": "all of them"})
+        histories.warning("told")
     finally:
         logging.getLogger("openai").setLevel(logging.WARNING)
     assert [line[9:] for line in lines()] == ["W told"]
@@ -75,9 +75,9 @@ def test_a_category_that_is_on_says_its_name_and_its_fields(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = lines_of(monkeypatch, categories="history, Tools")
-    debug.history("appended", seq=3, kind="model_input")
-    debug.tools("100%s of nothing")
-    debug.context("compiled", tokens=5)
+    logs.history("appended", seq=3, kind="model_input")
+    logs.tools("100%s of nothing")
+    logs.context("compiled", tokens=5)
     assert [line[9:] for line in lines()] == [
         "D history  appended seq=3 kind=model_input",
         "D tools    100%s of nothing",
@@ -86,9 +86,9 @@ def test_a_category_that_is_on_says_its_name_and_its_fields(
 
 def test_all_of_them_are_on_with_all_and_off_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     lines_of(monkeypatch, categories="all")
-    assert all(category.on for category in debug.CATEGORIES.values())
+    assert all(category.on for category in logs.CATEGORIES.values())
     lines_of(monkeypatch)
-    assert not any(category.on for category in debug.CATEGORIES.values())
+    assert not any(category.on for category in logs.CATEGORIES.values())
 
 
 def test_an_unknown_category_is_told_once_with_the_known_ones(
@@ -99,7 +99,7 @@ def test_an_unknown_category_is_told_once_with_the_known_ones(
         "W NPLT_DEBUG: no category histroy, tols; "
         "there are history, provider, tools, context, tokens, wire, all"
     ]
-    assert debug.history.on
+    assert logs.history.on
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_transcripts_are_written_when_the_wire_or_everything_is_shown(
 
 def test_as_json_a_line_is_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = lines_of(monkeypatch, categories="tokens", log_format="json")
-    debug.tokens("counted", tokens=12, counter="o200k")
+    logs.tokens("counted", tokens=12, counter="o200k")
     read = json.loads(lines()[0])
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", read.pop("time"))
     assert read == {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nplt_protocol.requests import REQUEST_TYPES
-from nplt_server.answers import ANSWERS
+from nplt_protocol.messages import REQUEST_TYPES
+from nplt_server.requests import HANDLERS
 
 
 def test_no_request_is_without_an_answer() -> None:
-    assert set(ANSWERS) == set(REQUEST_TYPES.values())
+    assert set(HANDLERS) == set(REQUEST_TYPES.values())

@@ -6,18 +6,18 @@ from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.household import Clock
+from tests.server.services import Clock
 
-from nplt_server.conversations.library import HistoryProfile, Library
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.searching import SearchQuery
-from nplt_storage.facts.entries import ModelInputEntry
+from nplt_server.histories import Histories, HistoryProfile
+from nplt_storage.entries import ModelInputEntry
+from nplt_storage.history import ConversationHistory
 from nplt_storage.memory import MemoryStore
+from nplt_storage.search import SearchQuery
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-async def library_of(places: list[tuple[int, int]]) -> Library:
+async def library_of(places: list[tuple[int, int]]) -> Histories:
     """A message in one of two stores, at some second, for each of them."""
     stores = (MemoryStore(Clock()), MemoryStore(Clock()))
     for number, (place, second) in enumerate(places):
@@ -27,7 +27,7 @@ async def library_of(places: list[tuple[int, int]]) -> Library:
         draft = ModelInputEntry(turn_id="t", content=f"ants {number}")
         when = BEGAN + timedelta(seconds=second)
         await record.append(history.stamp(draft, id=f"e{number}", timestamp=when))
-    return Library([HistoryProfile(id=f"h{i}", store=store) for i, store in enumerate(stores)])
+    return Histories([HistoryProfile(id=f"h{i}", store=store) for i, store in enumerate(stores)])
 
 
 @settings(max_examples=20)
@@ -38,11 +38,11 @@ async def library_of(places: list[tuple[int, int]]) -> Library:
 async def test_every_message_is_met_once_newest_first(
     places: list[tuple[int, int]], limit: int
 ) -> None:
-    library = await library_of(places)
+    histories = await library_of(places)
     met: list[tuple[datetime, str]] = []
     cursor: str | None = None
     while True:
-        page = await library.search("ada", SearchQuery(text="ants", limit=limit, cursor=cursor))
+        page = await histories.search("ada", SearchQuery(text="ants", limit=limit, cursor=cursor))
         met += [(hit.timestamp, hit.session_id) for hit in page.hits]
         if (cursor := page.next_cursor) is None:
             break

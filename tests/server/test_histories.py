@@ -10,29 +10,27 @@ from typing import cast
 import anyio
 import pytest
 from tests.server.failing_store import FailingStore
-from tests.server.household import Clock, make_household, model_of
+from tests.server.services import Clock, make_services, model_of
 
 from nplt_protocol.errors import RequestError
-from nplt_protocol.requests import Prompt
-from nplt_server.context import ContextMessage, SystemMessage
+from nplt_protocol.messages import Prompt
+from nplt_server.context.messages import ContextMessage, SystemMessage
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.library import HistoryProfile, Library
 from nplt_server.conversations.registry import Registry
-from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
 from nplt_server.errors import CannotServe, ConfigurationError
-from nplt_server.histories import check_histories, open_library
-from nplt_server.providers.base import ModelRequest
+from nplt_server.histories import Histories, HistoryProfile, check_histories, open_histories
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
 from nplt_server.settings import Settings
-from nplt_storage.conversation.row_lists import RowQuery
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.memory import MemoryStore
+from nplt_storage.rows import RowQuery
 from nplt_storage.store import ConversationStore
 
 
-class House:
-    def __init__(self, registry: Registry, library: Library) -> None:
+class OpenRegistry:
+    def __init__(self, registry: Registry, histories: Histories) -> None:
         self.registry = registry
-        self.library = library
+        self.histories = histories
         self.contexts: list[tuple[ContextMessage, ...]] = []
 
     async def begin(self, history: str | None, *prompts: str) -> Conversation:
@@ -44,7 +42,7 @@ class House:
 
 
 @asynccontextmanager
-async def house() -> AsyncIterator[House]:
+async def opened_registry() -> AsyncIterator[OpenRegistry]:
     heard: list[tuple[ContextMessage, ...]] = []
 
     async def listening(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
@@ -53,9 +51,9 @@ async def house() -> AsyncIterator[House]:
         yield Stopped(reason="end")
 
     async with anyio.create_task_group() as tasks:
-        household = make_household(tasks, model_of(listening))
+        services = make_services(tasks, model_of(listening))
         clock = Clock()
-        household.library = Library(
+        services.histories = Histories(
             [
                 HistoryProfile(id="main", store=MemoryStore(clock)),
                 HistoryProfile(
@@ -66,17 +64,17 @@ async def house() -> AsyncIterator[House]:
                 ),
             ]
         )
-        here = House(Registry(household), household.library)
+        here = OpenRegistry(Registry(services), services.histories)
         here.contexts = heard
         yield here
         tasks.cancel_scope.cancel()
 
 
 async def test_a_conversation_is_kept_where_it_was_begun() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         first = await here.begin(None, "one")
         second = await here.begin("short", "two")
-        main, short = here.library
+        main, short = here.histories
         assert [row.session_id for row in (await main.store.list("local", RowQuery())).rows] == [
             first.session_id
         ]
@@ -86,7 +84,7 @@ async def test_a_conversation_is_kept_where_it_was_begun() -> None:
 
 
 async def test_a_list_shows_them_all_in_one_order_page_by_page() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         begun = [
             (await here.begin("short" if number % 3 else None, f"prompt {number}")).session_id
             for number in range(7)
@@ -94,7 +92,7 @@ async def test_a_list_shows_them_all_in_one_order_page_by_page() -> None:
         met: list[str] = []
         query = RowQuery(limit=2)
         while True:
-            page = await here.library.list("local", query)
+            page = await here.histories.list("local", query)
             assert len(page.rows) <= 2
             met += [row.session_id for row in page.rows]
             if page.next_cursor is None:
@@ -104,7 +102,7 @@ async def test_a_list_shows_them_all_in_one_order_page_by_page() -> None:
 
 
 async def test_a_conversation_is_found_by_name_and_prefix_wherever_it_is() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         conversation = await here.begin("short", "hello there")
         await conversation.close()
         assert await here.registry.resolve("hello there", "local") == conversation.session_id
@@ -113,7 +111,7 @@ async def test_a_conversation_is_found_by_name_and_prefix_wherever_it_is() -> No
 
 
 async def test_its_system_message_is_the_first_thing_a_new_conversation_says_to_a_model() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         conversation = await here.begin("short", "hello")
         assert here.contexts[-1][0] == SystemMessage(instruction="Answer briefly.")
         kinds = [entry.kind for entry in conversation.history.entries]
@@ -121,7 +119,7 @@ async def test_its_system_message_is_the_first_thing_a_new_conversation_says_to_
 
 
 async def test_a_model_is_shown_no_more_turns_than_the_history_says() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         conversation = await here.begin("short", *(f"prompt {number}" for number in range(5)))
         # The instruction, two turns that ended, and the prompt itself.
         assert len(here.contexts[-1]) == 1 + 2 * 2 + 1
@@ -129,7 +127,7 @@ async def test_a_model_is_shown_no_more_turns_than_the_history_says() -> None:
 
 
 async def test_a_history_that_is_not_there_is_refused_with_those_that_are() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         with pytest.raises(RequestError, match="main, short"):
             here.registry.fresh("local", "long")
 
@@ -180,13 +178,13 @@ async def test_two_histories_in_files_have_a_directory_each(tmp_path: Path) -> N
     settings = Settings.model_validate(
         {"data_dir": str(tmp_path), "histories": [{"id": "main"}, {"id": "second"}]}
     )
-    library = await open_library(settings, Clock())
+    histories = await open_histories(settings, Clock())
     try:
-        for profile in library:
+        for profile in histories:
             record = await profile.store.create("a" * 32, user="local")
             await record.close()
     finally:
-        await library.close()
+        await histories.close()
     assert len(list((tmp_path / "history").glob("session_*.json"))) == 1
     assert len(list((tmp_path / "histories" / "second" / "history").glob("session_*.json"))) == 1
 
@@ -197,31 +195,31 @@ async def test_a_history_that_can_not_be_opened_closes_those_before_it(tmp_path:
         {"data_dir": str(tmp_path), "histories": [{"id": "main"}, {"id": "second"}]}
     )
     with pytest.raises(CannotServe, match="second"):
-        await open_library(settings, Clock())
+        await open_histories(settings, Clock())
     alone = Settings.model_validate({"data_dir": str(tmp_path)})
-    await (await open_library(alone, Clock())).close()  # the lock was given back
+    await (await open_histories(alone, Clock())).close()  # the lock was given back
 
 
 async def test_a_history_that_does_not_answer_hides_its_own_conversations_only() -> None:
     well, down = MemoryStore(Clock()), FailingStore(MemoryStore(Clock()))
     record = await well.create("a" * 32, user="local")
     await record.close()
-    library = Library(
+    histories = Histories(
         [
             HistoryProfile(id="down", store=cast(ConversationStore, down)),
             HistoryProfile(id="well", store=well),
         ]
     )
     down.is_down = True
-    page = await library.list("local", RowQuery())
+    page = await histories.list("local", RowQuery())
     assert [row.session_id for row in page.rows] == ["a" * 32]
-    alone = Library([HistoryProfile(id="down", store=cast(ConversationStore, down))])
+    alone = Histories([HistoryProfile(id="down", store=cast(ConversationStore, down))])
     with pytest.raises(StorageUnavailable):
         await alone.list("local", RowQuery())
 
 
 async def test_a_conversation_that_could_not_be_stored_yet_stays_where_it_was_to_be_kept() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         conversation = here.registry.fresh("local", "short")
         here.registry.left(conversation)
         again = await here.registry.get(conversation.session_id, "local")

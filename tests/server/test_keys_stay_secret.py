@@ -25,15 +25,16 @@ from tests.support.raw_client import (
     USAGE,
     RawClient,
 )
+from tests.vendors.answers import Answer, Call, say
+from tests.vendors.emulator import emulator
+from tests.vendors.rejections import Rejection
 
-from nplt_server import app, debug
-from nplt_server.app import Server, serve
+from nplt_server import app, logs
+from nplt_server.app import Server
 from nplt_server.logs import configure_logging
 from nplt_server.providers.router import ProviderRouter
-from nplt_server.settings_sources import load_settings
-from nplt_server.testing.vendors.answers import Answer, Call, say
-from nplt_server.testing.vendors.emulator import emulator
-from nplt_server.testing.vendors.rejections import Rejection
+from nplt_server.settings_loader import load_settings
+from nplt_server.start import serve
 
 CANARY = "sk-canary-4b1d5eafca11ab1e"
 MODELS = ("chat/gpt-4.1", "responses/gpt-5.6", "claude/claude-opus-5-5")
@@ -58,7 +59,7 @@ def logging_as_it_was() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    debug.switch_categories("")
+    logs.switch_categories("")
 
 
 @asynccontextmanager
@@ -74,7 +75,7 @@ async def serving(tmp_path: Path, settings: dict[str, Any]) -> AsyncIterator[int
         is_ready.set()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(serve, loaded, ready)
+        tasks.start_soon(serve, loaded, lambda host, port: None, ready)
         await is_ready.wait()
         yield listening[0].address[1]
         listening[0].stop()

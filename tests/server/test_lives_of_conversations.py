@@ -10,21 +10,29 @@ from typing import cast
 import anyio
 import pytest
 from tests.server.failing_store import FailingStore
-from tests.server.household import Clock, Ear, make_household, model_of
+from tests.server.services import Clock, EventRecorder, make_services, model_of
 
 from nplt_protocol.codes import MessageType
 from nplt_protocol.errors import RequestError
-from nplt_protocol.events import SessionEvent, TurnFinished, TurnStarted
-from nplt_protocol.replies import FileStored, Receipt, Reply
-from nplt_protocol.requests import FileData, FileMetadata, Prompt
-from nplt_server.connections.uploads import UploadLimits, Uploads
-from nplt_server.context import ModelInputMessage
+from nplt_protocol.messages import (
+    FileData,
+    FileMetadata,
+    FileStored,
+    Prompt,
+    Receipt,
+    Reply,
+    SessionEvent,
+    TurnFinished,
+    TurnStarted,
+)
+from nplt_server.connections.uploads import Uploads
+from nplt_server.context.messages import ModelInputMessage
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.registry import Registry
-from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
-from nplt_server.presenters.base import Answer
-from nplt_server.presenters.structured import StructuredPresenter
-from nplt_server.providers.base import ModelRequest
+from nplt_server.dialects import Answer
+from nplt_server.dialects.structured import StructuredPresenter
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_server.settings import Limits
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.errors import StorageUnavailable, WrittenElsewhere
 from nplt_storage.memory import MemoryStore
@@ -41,7 +49,7 @@ async def patient(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, Non
     yield Stopped(reason="end")
 
 
-class House:
+class OpenRegistry:
     def __init__(self, registry: Registry, store: FailingStore) -> None:
         self.registry = registry
         self.store = store
@@ -61,11 +69,11 @@ class House:
 
 
 @asynccontextmanager
-async def house() -> AsyncIterator[House]:
+async def opened_registry() -> AsyncIterator[OpenRegistry]:
     async with anyio.create_task_group() as tasks:
         store = FailingStore(MemoryStore(Clock()))
-        household = make_household(tasks, model_of(patient), store=cast(ConversationStore, store))
-        yield House(Registry(household), store)
+        services = make_services(tasks, model_of(patient), store=cast(ConversationStore, store))
+        yield OpenRegistry(Registry(services), store)
         tasks.cancel_scope.cancel()
 
 
@@ -76,14 +84,14 @@ async def say(conversation: Conversation, text: str, message_id: str | None = No
     return receipts[0]
 
 
-def listen(conversation: Conversation) -> Ear:
-    ear = Ear()
-    conversation.audience.join(ear)
+def listen(conversation: Conversation) -> EventRecorder:
+    ear = EventRecorder()
+    conversation.broadcast.join(ear)
     return ear
 
 
 async def test_a_conversation_that_is_being_closed_can_be_entered() -> None:
-    async with house() as here, anyio.create_task_group() as tasks:
+    async with opened_registry() as here, anyio.create_task_group() as tasks:
         conversation = await here.begin("hello")
         conversation.used_at -= 100
         here.store.close_seconds = 0.05
@@ -95,7 +103,7 @@ async def test_a_conversation_that_is_being_closed_can_be_entered() -> None:
 
 
 async def test_too_many_unused_conversations_are_closed_before_their_time() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         for number in range(200):
             await here.begin(f"number {number}")
         await here.registry.make_room()
@@ -103,7 +111,7 @@ async def test_too_many_unused_conversations_are_closed_before_their_time() -> N
 
 
 async def test_nothing_is_kept_of_a_conversation_in_which_nothing_was_said() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         conversation = here.registry.fresh("local")
         here.registry.left(conversation)
         assert list(here.registry) == []
@@ -112,7 +120,7 @@ async def test_nothing_is_kept_of_a_conversation_in_which_nothing_was_said() -> 
 
 
 async def test_unknown_ids_leave_nothing_behind() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         for number in range(10):
             with pytest.raises(RequestError):
                 await here.registry.get(f"nobody{number}", "local")
@@ -122,7 +130,7 @@ async def test_unknown_ids_leave_nothing_behind() -> None:
 async def test_a_turn_that_ran_when_the_server_died_is_interrupted_and_the_waiting_ones_run() -> (
     None
 ):
-    async with house() as here:
+    async with opened_registry() as here:
         conversation = here.registry.fresh("local")
         first = await say(conversation, "wait")
         second = await say(conversation, "I waited")
@@ -133,15 +141,15 @@ async def test_a_turn_that_ran_when_the_server_died_is_interrupted_and_the_waiti
 
 
 async def test_word_left_at_shutdown_says_that_all_only_waited() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         conversation = here.registry.fresh("local")
         running = await say(conversation, "wait")
         waiting = await say(conversation, "I waited")
-        conversation._house.draining = True
+        conversation.services.draining = True
         conversation.interrupt("shutting down")
         await conversation.activity.quiet()
-        await conversation.leave_word()
-        conversation._house.draining = False
+        await conversation.note_shutdown()
+        conversation.services.draining = False
         again = await here.open_again(conversation)
         await again.activity.quiet()
         assert again.history.turn_state(running.turn_id) == "interrupted"
@@ -149,14 +157,14 @@ async def test_word_left_at_shutdown_says_that_all_only_waited() -> None:
 
 
 async def test_who_comes_while_it_is_picked_up_stands_behind_the_older_prompts() -> None:
-    async with house() as here, anyio.create_task_group() as tasks:
+    async with opened_registry() as here, anyio.create_task_group() as tasks:
         conversation = here.registry.fresh("local")
         await say(conversation, "wait")
         older = await say(conversation, "older")
         await conversation.close()
         del here.registry._open[conversation.session_id]
         here.store.append_seconds = 0.02
-        ears: list[Ear] = []
+        ears: list[EventRecorder] = []
 
         async def come() -> None:
             opened = await here.registry.get(conversation.session_id, "local")
@@ -175,7 +183,7 @@ async def test_who_comes_while_it_is_picked_up_stands_behind_the_older_prompts()
 
 
 async def test_a_full_disk_fails_the_prompt_and_mends_itself() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         conversation = await here.begin("hello")
         here.store.full_for = ("model_input",)
         with pytest.raises(StorageUnavailable):
@@ -187,7 +195,7 @@ async def test_a_full_disk_fails_the_prompt_and_mends_itself() -> None:
 
 
 async def test_a_turn_told_to_have_failed_is_never_run_again() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         conversation = await here.begin("hello")
         ear = listen(conversation)
         here.store.full_for = ("model_output", "fault")
@@ -205,7 +213,7 @@ async def test_a_turn_told_to_have_failed_is_never_run_again() -> None:
 
 
 async def test_a_prompt_on_its_way_to_disk_is_cancelled_by_a_delete() -> None:
-    async with house() as here, anyio.create_task_group() as tasks:
+    async with opened_registry() as here, anyio.create_task_group() as tasks:
         conversation = await here.begin("hello")
         here.store.append_seconds = 0.02
         tasks.start_soon(say, conversation, "wait")
@@ -216,7 +224,7 @@ async def test_a_prompt_on_its_way_to_disk_is_cancelled_by_a_delete() -> None:
 
 
 async def test_a_delete_that_fails_leaves_everything_as_it_was() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         conversation = await here.begin("hello")
         ear = listen(conversation)
         here.store.delete_fails = True
@@ -244,9 +252,9 @@ async def test_an_upload_outlives_the_closing_of_its_conversation(tmp_path: Path
         def refuse(self, message_type: int, seq: int, error: RequestError) -> None:
             self.answers.append(error)
 
-    async with house() as here:
+    async with opened_registry() as here:
         conversation = await here.begin("hello")
-        uploads = Uploads(AttachmentFiles(tmp_path), UploadLimits(), here.registry)
+        uploads = Uploads(AttachmentFiles(tmp_path), Limits(), here.registry)
         presenter = Deaf()
 
         def answer() -> Answer:
@@ -264,7 +272,7 @@ async def test_an_upload_outlives_the_closing_of_its_conversation(tmp_path: Path
 
 
 async def test_a_conversation_that_was_closed_meanwhile_is_deleted_all_the_same() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         conversation = await here.begin("hello")
         await conversation.close()
         del here.registry._open[conversation.session_id]
@@ -273,15 +281,15 @@ async def test_a_conversation_that_was_closed_meanwhile_is_deleted_all_the_same(
 
 
 async def test_word_that_was_left_counts_for_one_start() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         conversation = here.registry.fresh("local")
         await say(conversation, "wait")
         waiting = await say(conversation, "wait")
-        conversation._house.draining = True
+        conversation.services.draining = True
         conversation.interrupt("shutting down")
         await conversation.activity.quiet()
-        await conversation.leave_word()
-        conversation._house.draining = False
+        await conversation.note_shutdown()
+        conversation.services.draining = False
         again = await here.open_again(conversation)
         assert again.history.turn_state(waiting.turn_id) == "waiting"
         once_more = await here.open_again(again)  # as after a crash: it had begun
@@ -289,7 +297,7 @@ async def test_word_that_was_left_counts_for_one_start() -> None:
 
 
 async def test_where_nothing_can_be_written_a_conversation_opens_and_owes_its_ends() -> None:
-    async with house() as here:
+    async with opened_registry() as here:
         conversation = here.registry.fresh("local")
         begun = await say(conversation, "wait")
         here.store.full_for = ("fault", "model_input", "model_output")
@@ -305,7 +313,7 @@ async def test_where_nothing_can_be_written_a_conversation_opens_and_owes_its_en
 async def test_who_is_in_a_conversation_another_server_wrote_to_is_sent_out_to_come_in_again() -> (
     None
 ):
-    async with house() as here:
+    async with opened_registry() as here:
         conversation = await here.begin("hello")
         ear = listen(conversation)
         here.store.written_elsewhere = True

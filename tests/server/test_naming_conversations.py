@@ -9,21 +9,20 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.server.household import make_household
-from tests.server.stage import Stage
+from tests.server.conversations import Stage
+from tests.server.services import make_services
 
-from nplt_protocol.events import SessionEvent
-from nplt_server.conversations import changes
+from nplt_protocol.messages import SessionEvent
+from nplt_server.conversations import operations
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.naming import NAME_CHARACTERS_MAX, clean_name
-from nplt_server.conversations.redacting import redact
-from nplt_server.conversations.thinking import Counting, Thinking
-from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
+from nplt_server.conversations.operations import redact
+from nplt_server.conversations.services import ContextServices, TokenCounting
+from nplt_server.conversations.summarizer import NAME_CHARACTERS_MAX, clean_name
 from nplt_server.errors import ProviderRefused
-from nplt_server.providers.base import ModelRequest
-from nplt_server.providers.scripted import ScriptedProvider
-from nplt_server.tokens.characters import CharacterCounter
-from nplt_storage.facts.entries import RenamedEntry
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_server.providers.offline import ScriptedProvider
+from nplt_server.tokens import CharacterCounter
+from nplt_storage.entries import RenamedEntry
 
 
 class Naming:
@@ -64,11 +63,13 @@ class Naming:
 async def naming(name: str) -> AsyncIterator[Naming]:
     play = Naming(name)
     provider = ScriptedProvider(play.answer, provider_id="test", models=("model", "namer"))
-    thinking = Thinking(counting=Counting(CharacterCounter), namer="test/namer")
+    context_services = ContextServices(
+        counting=TokenCounting(CharacterCounter()), namer="test/namer"
+    )
     async with anyio.create_task_group() as tasks:
-        house = make_household(tasks, provider, thinking=thinking)
+        services = make_services(tasks, provider, context_services=context_services)
         play.stage = Stage(
-            Conversation("s1", user="local", household=house, profile=house.library.default)
+            Conversation("s1", user="local", services=services, profile=services.histories.default)
         )
         yield play
         tasks.cancel_scope.cancel()
@@ -99,7 +100,7 @@ async def test_nobody_waits_for_a_name_and_it_is_asked_for_once() -> None:
 async def test_the_name_a_person_gave_stays() -> None:
     async with naming("Ants") as play:
         await play.stage.play("one")
-        await changes.rename(play.stage.conversation, "mine")
+        await operations.rename(play.stage.conversation, "mine")
         await play.let_go()
         assert (play.name, play.renamed) == ("mine", ["mine"])
 
@@ -117,12 +118,7 @@ async def test_a_name_found_for_a_secret_goes_with_it() -> None:
         await play.stage.play("my key is sk-1234")
         await play.let_go()
         conversation = play.stage.conversation
-        await redact(
-            1,
-            mind=conversation.mind,
-            household=conversation._house,
-            announce=conversation.announce,
-        )
+        await redact(conversation, 1)
         assert "sk-1234" not in play.name
         renamed = [e for e in conversation.history.entries if isinstance(e, RenamedEntry)]
         assert [entry.redacted_at is not None for entry in renamed] == [True]

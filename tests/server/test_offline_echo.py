@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
-from nplt_server.context import ContextMessage, ModelInputMessage, ToolResultsMessage
-from nplt_server.deltas import (
+from nplt_server.context.messages import (
+    ContextMessage,
+    ModelInputMessage,
+    SystemMessage,
+    ToolResultsMessage,
+)
+from nplt_server.errors import ProviderError, ProviderRefused
+from nplt_server.providers import (
     ModelOutputDelta,
+    ModelRequest,
     ReasoningPiece,
     Stopped,
     TextPiece,
     ToolCallPiece,
     UsageReport,
 )
-from nplt_server.errors import ProviderError, ProviderRefused
-from nplt_server.providers.base import ModelRequest
-from nplt_server.providers.offline import OfflineProvider, Script, write_script
-from nplt_storage.facts.entries import ModelInvocationDescriptor
+from nplt_server.providers.offline import OfflineProvider, Script, WordCounts, write_script
+from nplt_storage.entries import ModelInvocationDescriptor
 
 
 def script(*said: str | ContextMessage) -> Script:
     context = tuple(ModelInputMessage(content=s) if isinstance(s, str) else s for s in said)
-    written = write_script(context)
+    written = write_script(context, heard=WordCounts().of(context))
     played = replace(written, deltas=tuple(written.deltas))
     assert len(list(played.deltas)) == played.length
     return played
@@ -90,3 +94,16 @@ async def test_at_full_speed_a_book_is_read_back_whole() -> None:
             if isinstance(delta, TextPiece):
                 said.append(delta.text)
     assert "".join(said) == book
+
+
+def test_a_context_that_grew_is_counted_as_one_that_is_new() -> None:
+    system = SystemMessage(instruction="be brief and kind")
+    words = WordCounts()
+    context: list[ContextMessage] = [system]
+    for number in range(20):
+        context.append(ModelInputMessage(content="a word " * number))
+        assert words.of(context) == WordCounts().of(context)
+    assert words.of([system, ModelInputMessage(content="shorter")]) == 5
+    replaced: list[ContextMessage] = [system]
+    replaced += [ModelInputMessage(content="other words") for _ in context]
+    assert words.of(replaced) == 4 + 2 * len(context)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nplt_server.accumulator import ModelOutputAccumulator
-from nplt_server.deltas import (
+from nplt_server.errors import AnswerTooLong
+from nplt_server.providers import (
     ModelOutputDelta,
     OpaquePiece,
     ReasoningPiece,
@@ -13,8 +13,8 @@ from nplt_server.deltas import (
     TextPiece,
     ToolCallPiece,
 )
-from nplt_server.errors import AnswerTooLong
-from nplt_storage.facts.entries import ModelInvocationDescriptor, ModelOutputEntry, OutputPart
+from nplt_server.providers.accumulator import ModelOutputAccumulator
+from nplt_storage.entries import ModelInvocationDescriptor, ModelOutputEntry, OutputPart
 
 WHO = ModelInvocationDescriptor(provider="p", specification="s", model="m")
 

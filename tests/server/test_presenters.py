@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from nplt_server.presenters.markup import json_without_markup, without_markup
-from nplt_server.presenters.pieces import PieceCutter, fit_frame
+from nplt_server.dialects.plain import PieceCutter, fit_frame, json_without_markup, without_markup
 
 _TAG = re.compile(r"\[[^\W\d_]|\[[#/@]")
 

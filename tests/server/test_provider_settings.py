@@ -11,22 +11,21 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from nplt_server import provider_checks
+from nplt_server import settings_loader
 from nplt_server.cli import main
 from nplt_server.errors import ConfigurationError
-from nplt_server.first_words import greeting
-from nplt_server.provider_settings import (
+from nplt_server.listener import banner
+from nplt_server.providers import build
+from nplt_server.providers.build import read_key
+from nplt_server.providers.models import context_tokens_of, facts_of_models, models_of
+from nplt_server.settings import (
     PROVIDER_KINDS,
     AnthropicSettings,
     OfflineSettings,
     OpenAISettings,
+    Settings,
 )
-from nplt_server.providers import finding
-from nplt_server.providers.keys import read_key
-from nplt_server.providers.knowing import facts_of_models
-from nplt_server.providers.known_models import context_tokens_of, models_of
-from nplt_server.settings import Settings
-from nplt_server.settings_sources import load_settings
+from nplt_server.settings_loader import load_settings
 
 ROOT = Path(__file__).parents[2]
 KEY = "sk-canary-0123456789"
@@ -36,7 +35,7 @@ BOX = "{id: box, type: openai, base_url: 'http://127.0.0.1:1/v1', models: ['llam
 
 @pytest.fixture(autouse=True)
 def no_local_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "local_is_installed", lambda: False)
+    monkeypatch.setattr(build, "local_is_installed", lambda: False)
 
 
 def load(tmp_path: Path, text: str = "", environ: dict[str, str] | None = None) -> Settings:
@@ -85,7 +84,7 @@ def test_a_key_in_the_environment_is_enough(
 def test_the_local_model_comes_before_the_echo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for looking in (finding, provider_checks):
+    for looking in (build, settings_loader):
         monkeypatch.setattr(looking, "local_is_installed", lambda: True)
     settings = load(tmp_path, environ={"OPENAI_API_KEY": KEY})
     assert [provider.id for provider in settings.providers] == ["openai", "local", "offline"]
@@ -226,7 +225,7 @@ def test_a_mistake_is_told_with_file_and_key(tmp_path: Path, text: str, told: st
 def test_the_local_model_has_no_larger_window_than_it_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provider_checks, "local_is_installed", lambda: True)
+    monkeypatch.setattr(settings_loader, "local_is_installed", lambda: True)
     text = f"{providers('{type: local}')}models: {{local/smollm2: {{context_tokens: %d}}}}"
     assert load(tmp_path, text % 8192).models["local/smollm2"].context_tokens == 8192
     (mistake,) = mistakes(tmp_path, text % 8193)
@@ -306,13 +305,13 @@ def test_every_provider_the_sample_shows_is_one(tmp_path: Path) -> None:
     assert {*kinds} == {*PROVIDER_KINDS}
 
 
-def test_the_providers_the_readme_shows_are_accepted(
+def test_the_providers_the_document_shows_are_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / ".config" / "nplt").mkdir(parents=True)
     key_file(tmp_path).rename(tmp_path / ".config" / "nplt" / "anthropic.key")
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "providers.md").read_text(), re.S)
     shown = next(block for block in blocks if block.startswith("providers:"))
     settings = load(tmp_path, shown, KEYS)
     assert [provider.id for provider in settings.providers] == ["openai", "anthropic", "box"]
@@ -322,11 +321,11 @@ def test_the_providers_the_readme_shows_are_accepted(
 
 
 def test_the_greeting_says_who_answers() -> None:
-    said = greeting("openai/gpt-5.2", [OpenAISettings(), OfflineSettings()])
+    said = banner("openai/gpt-5.2", [OpenAISettings(), OfflineSettings()])
     assert said.endswith(": openai/gpt-5.2 answers.")
 
 
 def test_the_greeting_says_how_to_get_more_where_there_is_only_an_echo() -> None:
-    said = greeting("offline/echo", [OfflineSettings()])
+    said = banner("offline/echo", [OfflineSettings()])
     assert "echoes" in said
     assert "ANTHROPIC_API_KEY" in said

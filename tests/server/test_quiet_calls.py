@@ -6,15 +6,13 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from nplt_server.accumulator import ModelOutputAccumulator
-from nplt_server.context import ModelInputMessage
-from nplt_server.conversations.quiet_call import call_quietly
-from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece, UsageReport
+from nplt_server.context.messages import ModelInputMessage
+from nplt_server.conversations.model_call import call_quietly
 from nplt_server.errors import AnswerCut, ProviderError, ProviderRefused, ProviderUnavailable
-from nplt_server.providers.base import ModelRequest
-from nplt_server.providers.retrying import RetryPolicy
-from nplt_server.providers.router import ProviderRouter
-from nplt_server.providers.scripted import ScriptedProvider
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, UsageReport
+from nplt_server.providers.accumulator import ModelOutputAccumulator
+from nplt_server.providers.offline import ScriptedProvider
+from nplt_server.providers.router import ProviderRouter, RetryPolicy
 
 DOWN = ProviderUnavailable("nobody home")
 
@@ -36,12 +34,12 @@ class Script:
         self.waits.append(seconds)
 
     async def play(self) -> str:
-        line, invocation = self.router.route("scripted/model")
+        route, invocation = self.router.route("scripted/model")
         request = ModelRequest(
             invocation=invocation, context=(ModelInputMessage(content="hello", seq=1),)
         )
-        rules = RetryPolicy(random=lambda: 0.0, sleep=self._sleep)
-        await call_quietly(request, self.output, line=line, rules=rules)
+        policy = RetryPolicy(random=lambda: 0.0, sleep=self._sleep)
+        await call_quietly(request, self.output, route=route, policy=policy)
         return self.output.text
 
 

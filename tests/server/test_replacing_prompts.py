@@ -8,20 +8,18 @@ from typing import cast
 
 import anyio
 import pytest
+from tests.server.conversations import Stage
 from tests.server.failing_store import FailingStore
-from tests.server.household import Clock, make_household, model_of
-from tests.server.stage import Stage
+from tests.server.services import Clock, make_services, model_of
 
 from nplt_protocol.errors import RequestError
-from nplt_protocol.replies import Receipt
-from nplt_protocol.requests import Prompt
-from nplt_server.conversations import changes
+from nplt_protocol.messages import Prompt, Receipt
+from nplt_server.conversations import operations
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.redacting import redact
-from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
-from nplt_server.providers.base import ModelRequest
+from nplt_server.conversations.operations import redact
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_storage.entries import CompactionEntry, ModelInputEntry
 from nplt_storage.errors import StorageUnavailable
-from nplt_storage.facts.entries import CompactionEntry, ModelInputEntry
 from nplt_storage.memory import MemoryStore
 from nplt_storage.store import ConversationStore
 
@@ -35,9 +33,9 @@ async def answer(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None
 async def staged() -> AsyncIterator[tuple[Stage, FailingStore]]:
     store = FailingStore(MemoryStore(Clock()))
     async with anyio.create_task_group() as tasks:
-        house = make_household(tasks, model_of(answer), store=cast(ConversationStore, store))
+        services = make_services(tasks, model_of(answer), store=cast(ConversationStore, store))
         conversation = Conversation(
-            "s1", user="local", household=house, profile=house.library.default
+            "s1", user="local", services=services, profile=services.histories.default
         )
         yield Stage(conversation), store
         tasks.cancel_scope.cancel()
@@ -73,7 +71,7 @@ async def test_a_resend_after_a_cut_between_the_two_facts_goes_on_where_it_was()
     async with staged() as (stage, _):
         await stage.play("one")
         await stage.play("two")
-        await changes.roll_back(stage.conversation, 2)  # all that a server that died had written
+        await operations.roll_back(stage.conversation, 2)  # all that a server that died had written
         receipt = await replace(stage, "zwei", 3)
         assert (standing(stage), receipt.seq) == (["one", "zwei"], 6)
 
@@ -100,7 +98,7 @@ async def test_what_was_asked_after_an_undo_can_be_edited() -> None:
     async with staged() as (stage, _):
         await stage.play("one")
         await stage.play("two")
-        await changes.roll_back(stage.conversation, 2)
+        await operations.roll_back(stage.conversation, 2)
         asked = await stage.prompt("three")
         await stage.conversation.activity.quiet()
         await replace(stage, "drei", asked.seq)
@@ -113,13 +111,11 @@ async def test_a_summary_that_covers_a_secret_goes_with_it() -> None:
         await stage.play("two")
         conversation = stage.conversation
         summary = CompactionEntry(content="They gave the key sk-1234.", from_seq=1, through_seq=2)
-        await conversation.write_fact(summary)
-        await conversation.write_fact(
+        await conversation.append_entry(summary)
+        await conversation.append_entry(
             CompactionEntry(content="They said two.", from_seq=3, through_seq=4)
         )
-        await redact(
-            1, mind=conversation.mind, household=conversation._house, announce=conversation.announce
-        )
+        await redact(conversation, 1)
         told = [e.content for e in conversation.history.entries if isinstance(e, CompactionEntry)]
         assert told == ["[redacted]", "They said two."]
 

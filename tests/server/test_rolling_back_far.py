@@ -9,17 +9,16 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from tests.server.household import Clock, make_household, model_of
-from tests.server.stage import Stage
+from tests.server.conversations import Stage
+from tests.server.services import Clock, make_services, model_of
 
-from nplt_server.context import ModelInputMessage
-from nplt_server.conversations import changes
+from nplt_server.context.messages import ModelInputMessage
+from nplt_server.conversations import operations
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.registry import Registry
-from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
-from nplt_server.providers.base import ModelRequest
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.facts.entries import Entry, ModelInputEntry, ModelOutputEntry, NotebookEntry
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry, NotebookEntry
+from nplt_storage.history import ConversationHistory
 from nplt_storage.opening import StoreConfig, open_store
 from nplt_storage.store import ConversationStore, Origin
 
@@ -54,7 +53,7 @@ async def upload_while_it_is_read_again(conversation: Conversation) -> None:
     # Whoever looks meanwhile sees what stood before.
     assert conversation.history.recent(1)[0].content == f"answer {TURNS - 1}"
     assert conversation.history.standing[-1].seq == conversation.history.head_seq
-    await conversation.ensure_stored()
+    await conversation.writer.open()
 
 
 async def test_a_rollback_to_before_what_is_held_is_done_and_told_to_the_model(
@@ -70,12 +69,12 @@ async def test_a_rollback_to_before_what_is_held_is_done_and_told_to_the_model(
     store = await open_store(StoreConfig(), data_dir=tmp_path, clock=Clock())
     await write_long_conversation(store)
     async with anyio.create_task_group() as tasks:
-        registry = Registry(make_household(tasks, model_of(answer), store=store))
+        registry = Registry(make_services(tasks, model_of(answer), store=store))
         conversation = await registry.get("s1", "local")
         assert conversation.history.first_seq > 1_000
         async with anyio.create_task_group() as clients:
             clients.start_soon(upload_while_it_is_read_again, conversation)
-            done = await changes.roll_back(conversation, 5)
+            done = await operations.roll_back(conversation, 5)
             assert done.head_seq == 2 * TURNS + 2
         assert [message.content for message in conversation.history.recent(9)] == [
             "prompt 0",

@@ -11,26 +11,17 @@ from typing import Any, cast
 import anyio
 import anyio.lowlevel
 import pytest
-from tests.server.household import Clock, make_household, model_of
-from tests.server.stage import Stage
+from tests.server.conversations import Stage
+from tests.server.services import Clock, make_services, model_of
 
 from nplt_protocol.errors import RequestError
-from nplt_protocol.replies import Receipt
-from nplt_protocol.requests import Prompt
-from nplt_server.conversations import changes
+from nplt_protocol.messages import Prompt, Receipt
+from nplt_server.conversations import operations
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.registry import Registry
-from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
-from nplt_server.providers.base import ModelRequest
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.sent_before import SentBefore
-from nplt_storage.facts.entries import (
-    ClearEntry,
-    Entry,
-    FaultEntry,
-    ModelInputEntry,
-    ModelOutputEntry,
-)
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_storage.entries import ClearEntry, Entry, FaultEntry, ModelInputEntry, ModelOutputEntry
+from nplt_storage.history import ConversationHistory, SentBefore
 from nplt_storage.opening import StoreConfig, open_store
 from nplt_storage.store import ConversationStore, Origin
 
@@ -78,7 +69,7 @@ async def write(store: ConversationStore, *drafts: Entry, to_seq: int | None = N
 async def reopened(store: ConversationStore) -> AsyncIterator[Conversation]:
     """As after a restart."""
     async with anyio.create_task_group() as tasks:
-        registry = Registry(make_household(tasks, model_of(answer), store=store))
+        registry = Registry(make_services(tasks, model_of(answer), store=store))
         conversation = await registry.get("s1", "local")
         assert not conversation.history.holds_all
         yield conversation
@@ -106,7 +97,7 @@ async def test_a_prompt_older_than_what_is_held_gets_its_receipt_again(
 ) -> None:
     await write(store, *LONG)
     async with reopened(store) as conversation:
-        assert conversation.history.prompt_with("m1") is None
+        assert conversation.history.prompt_by_message_id("m1") is None
         receipts = [await send(conversation, number) for number in (1, 2, 3)]
         assert conversation.history.head_seq == len(LONG)
     assert [(r.seq, r.turn_id, r.state) for r in receipts] == [
@@ -142,7 +133,7 @@ async def test_one_taken_back_in_this_life_says_how_it_ended(store: Conversation
     await write(store, *LONG)
     async with reopened(store) as conversation:
         await send(conversation, 5)
-        await changes.roll_back(conversation, len(LONG))
+        await operations.roll_back(conversation, len(LONG))
         assert (await send(conversation, 5)).state == "completed"
 
 
@@ -174,37 +165,34 @@ class SlowToAnswer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
-    async def prompt_with(self, session_id: str, message_id: str) -> SentBefore | None:
+    async def prompt_by_message_id(self, session_id: str, message_id: str) -> SentBefore | None:
         is_first = not self.asked.is_set()
         self.asked.set()
-        found = await self.store.prompt_with(session_id, message_id)
+        found = await self.store.prompt_by_message_id(session_id, message_id)
         if is_first:
             await self.go_on.wait()
         return found
 
 
-async def test_it_is_looked_for_again_if_memory_was_exchanged_meanwhile(
+async def test_while_it_is_looked_for_the_same_prompt_is_not_written(
     store: ConversationStore,
 ) -> None:
     await write(store, *LONG)
     slow = SlowToAnswer(store)
     async with reopened(cast(ConversationStore, slow)) as conversation:
-        late: list[Receipt] = []
-        first: list[Receipt] = []
+        stage = Stage(conversation)
+        receipts: list[Receipt] = []
 
-        async def send_late() -> None:
-            late.append(await send(conversation, 9))
+        async def send_one() -> None:
+            receipts.append(await send(conversation, 9))
 
         async with anyio.create_task_group() as clients:
-            clients.start_soon(send_late)
+            clients.start_soon(send_one)
             await slow.asked.wait()
-            prompt = Prompt(text="ask 9", message_id="m9")
-            stage = Stage(conversation)
-            await conversation.accept(prompt, receipt=first.append)
-            while not stage.finished:
-                await anyio.lowlevel.checkpoint()
-            await changes.roll_back(conversation, 2)
-            assert conversation.history.prompt_with("m9") is None
+            clients.start_soon(send_one)
+            await anyio.wait_all_tasks_blocked()
+            assert conversation.history.prompt_by_message_id("m9") is None
             slow.go_on.set()
-        assert late[0].duplicate
-        assert late[0].turn_id == first[0].turn_id
+        assert sorted(bool(receipt.duplicate) for receipt in receipts) == [False, True]
+        assert len({receipt.turn_id for receipt in receipts}) == 1
+        assert len(stage.finished) == 1

@@ -10,7 +10,7 @@ import yaml
 
 from nplt_server.errors import ConfigurationError
 from nplt_server.settings import Settings
-from nplt_server.settings_sources import load_settings
+from nplt_server.settings_loader import load_settings
 
 SAMPLE = Path(__file__).parents[2] / "config" / "server.yaml"
 

@@ -8,24 +8,23 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from tests.server.household import make_household
-from tests.server.stage import Stage
-from tests.server.test_mind import MODEL, SMALL, Play, playing
+from tests.server.conversations import Stage
+from tests.server.services import make_services
+from tests.server.test_context_manager import MODEL, SMALL, Play, playing
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
-from nplt_protocol.replies import EpochBegun
+from nplt_protocol.messages import EpochBegun
 from nplt_server.context.projection import Projection
-from nplt_server.conversations import changes
-from nplt_server.conversations.compacting import compact
+from nplt_server.conversations import operations
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.household import Household
-from nplt_server.conversations.thinking import Counting, Thinking
-from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece, UsageReport
-from nplt_server.providers.base import ModelRequest
-from nplt_server.providers.scripted import ScriptedProvider
-from nplt_server.tokens.characters import CharacterCounter
-from nplt_storage.facts.entries import CompactionEntry, EpochEntry, QuarantineEntry
+from nplt_server.conversations.operations import compact
+from nplt_server.conversations.recovery import resume_unfinished
+from nplt_server.conversations.services import ContextServices, Services, TokenCounting
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, UsageReport
+from nplt_server.providers.offline import ScriptedProvider
+from nplt_server.tokens import CharacterCounter
+from nplt_storage.entries import CompactionEntry, EpochEntry, QuarantineEntry
 
 SUMMARIZER = "test/summarizer"
 
@@ -38,7 +37,7 @@ class SlowPlay(Play):
         self.called = anyio.Event()
         self.go = anyio.Event()
         self.turns_go: anyio.Event | None = None
-        self.house: Household
+        self.services: Services
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         if request.invocation.model != "summarizer":
@@ -69,23 +68,23 @@ class SlowPlay(Play):
     async def let_go(self) -> None:
         self.go.set()
         await anyio.wait_all_tasks_blocked()
-        assert not self.conversation.mind.is_summarizing
+        assert not self.conversation.context.is_summarizing
 
     async def compact(self) -> EpochBegun:
-        return await compact(self.conversation.mind, self.thinking, model=MODEL)
+        return await compact(self.conversation)
 
 
 @asynccontextmanager
 async def playing_slowly() -> AsyncIterator[SlowPlay]:
     play = SlowPlay()
     provider = ScriptedProvider(play.answer, provider_id="test", models=("model", "summarizer"))
-    play.thinking = Thinking(
-        counting=Counting(CharacterCounter), models={MODEL: SMALL}, summarizer=SUMMARIZER
+    play.context = ContextServices(
+        counting=TokenCounting(CharacterCounter()), models={MODEL: SMALL}, summarizer=SUMMARIZER
     )
     async with anyio.create_task_group() as tasks:
-        play.house = house = make_household(tasks, provider, thinking=play.thinking)
-        profile = house.library.default
-        play.stage = Stage(Conversation("s1", user="local", household=house, profile=profile))
+        play.services = services = make_services(tasks, provider, context_services=play.context)
+        profile = services.histories.default
+        play.stage = Stage(Conversation("s1", user="local", services=services, profile=profile))
         yield play
         tasks.cancel_scope.cancel()
 
@@ -98,11 +97,11 @@ async def test_what_was_taken_back_does_not_come_back_through_a_summary_begun_be
         await play.play_until_asked_for_a_summary()
         match what:
             case "clear":
-                await changes.clear(play.conversation)
+                await operations.clear(play.conversation)
             case "rollback":
-                await changes.roll_back(play.conversation, 2)
+                await operations.roll_back(play.conversation, 2)
             case _:
-                await play.conversation.write_fact(
+                await play.conversation.append_entry(
                     QuarantineEntry(target_seq=1, code="refused", content="no")
                 )
         await play.let_go()
@@ -114,7 +113,7 @@ async def test_what_was_taken_back_does_not_come_back_through_a_summary_begun_be
 async def test_a_rename_meanwhile_hinders_no_summary() -> None:
     async with playing_slowly() as play:
         await play.play_until_asked_for_a_summary()
-        await changes.rename(play.conversation, "a name")
+        await operations.rename(play.conversation, "a name")
         await play.let_go()
         assert [entry.content for entry in play.compactions] == ["Summary 1."]
 
@@ -124,10 +123,10 @@ async def test_nothing_is_rolled_back_while_somebody_compacts() -> None:
         for number in range(8):
             await play.stage.play(f"prompt {number} " + "word " * 60)
         done: list[object] = []
-        play.conversation.queue(play.compact, done=done.append, failed=done.append)
+        play.conversation.add_job(play.compact, done=done.append, failed=done.append)
         await play.called.wait()
         with pytest.raises(RequestError) as refused:
-            await changes.roll_back(play.conversation, 2)
+            await operations.roll_back(play.conversation, 2)
         assert refused.value.code == ErrorCode.BUSY
         play.go.set()
         await play.conversation.activity.quiet()
@@ -150,7 +149,7 @@ async def test_a_summary_of_less_does_not_replace_one_of_as_much() -> None:
         await play.play_until_asked_for_a_summary()
         through = play.conversation.history.head_seq
         known = CompactionEntry(content="All of it.", from_seq=1, through_seq=through)
-        await play.conversation.write_fact(known)
+        await play.conversation.append_entry(known)
         await play.let_go()
         assert [entry.content for entry in play.compactions] == ["All of it."]
 
@@ -160,9 +159,9 @@ async def test_who_waits_for_a_summary_goes_on_without_it_when_it_is_stopped() -
         for number in range(8):
             await play.stage.play(f"prompt {number} " + "word " * 60)
         done: list[EpochBegun] = []
-        play.conversation.queue(play.compact, done=done.append, failed=lambda _: None)
+        play.conversation.add_job(play.compact, done=done.append, failed=lambda _: None)
         await play.called.wait()
-        play.conversation.mind.stop_summarizing()
+        play.conversation.context.stop_summarizing()
         await play.conversation.activity.quiet()
         assert [given.compaction for given in done] == [None]
         assert play.epochs()
@@ -174,27 +173,27 @@ async def leave_and_return(play: SlowPlay, *, last: str) -> str | None:
     play.turns_go = anyio.Event()
     await play.stage.prompt("first")
     waiting = await play.stage.prompt("second, which waits")
-    play.house.draining = True
+    play.services.draining = True
     play.turns_go.set()
-    await play.house.activity.quiet()
-    await there.leave_word()
+    await play.services.activity.quiet()
+    await there.note_shutdown()
     match last:
         case "summary":
             await play.let_go()
         case "instruction":
-            await there.mind.state.set_system_instruction("Be brief.")
+            await there.context.state.set_system_instruction("Be brief.")
         case _:
-            await there.mind.begin_epoch(EpochEntry(reason="asked"))
+            await there.context.begin_epoch(EpochEntry(reason="asked"))
     await there.close()
-    play.house.draining = False
+    play.services.draining = False
     again = Conversation(
         "s1",
         user="local",
-        household=play.house,
+        services=play.services,
         profile=there.profile,
         opened=await there.profile.store.open("s1"),
     )
-    await again.pick_up()
+    await resume_unfinished(again)
     await again.activity.quiet()
     return again.history.turn_state(waiting.turn_id)
 
@@ -226,7 +225,7 @@ async def test_a_summary_too_long_to_make_room_is_not_kept(
         for number in range(8):
             await play.stage.play(f"prompt {number} " + "word " * words)
         with caplog.at_level(logging.WARNING):
-            done = await compact(play.conversation.mind, play.thinking, model=MODEL)
+            done = await compact(play.conversation)
         assert done.compaction is None
         assert said in caplog.text
         assert "'output_tokens': 7" in caplog.text
@@ -237,9 +236,9 @@ async def test_a_summarizer_is_told_how_much_it_may_write() -> None:
     async with playing(summarizer=SUMMARIZER) as play:
         for number in range(8):
             await play.stage.play(f"prompt {number} " + "word " * 60)
-        await compact(play.conversation.mind, play.thinking, model=MODEL)
+        await compact(play.conversation)
         (request,) = play.summaries
-        words = int(play.thinking.summary_tokens_max(SMALL.budget_tokens) * 0.5)
+        words = int(play.context.summary_tokens_max(SMALL.budget_tokens) * 0.5)
         assert f"at most {words} words" in getattr(request.context[0], "instruction", "")
 
 

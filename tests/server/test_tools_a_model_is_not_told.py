@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.server.test_mind import playing
+from tests.server.test_context_manager import playing
 
-from nplt_server.providers.model_facts import ModelFacts
+from nplt_server.providers import ModelFacts
 
 
 @pytest.mark.parametrize(("takes_tools", "state"), [(True, "failed"), (False, "completed")])

@@ -4,36 +4,39 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 
 import anyio
 import pytest
-from tests.server.household import Model, make_household, model_of
-from tests.server.stage import Stage, staged
+from msgspec.structs import replace
+from tests.server.conversations import Stage, staged
+from tests.server.services import Model, make_services, model_of
 
-from nplt_protocol.events import EntryAdded, Event, TextDelta
-from nplt_protocol.json_values import JsonObject
-from nplt_server.context import ToolResultsMessage
-from nplt_server.conversations.compression import Compressible, OverThreshold
+from nplt_protocol.json_text import JsonObject
+from nplt_protocol.messages import EVENT_TYPES, EntryAdded, TextDelta
+from nplt_server.context.messages import ToolResultsMessage
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.thinking import Counting, Thinking
-from nplt_server.conversations.turn import TurnLimits
-from nplt_server.deltas import (
+from nplt_server.conversations.services import (
+    Compressible,
+    ContextServices,
+    OverThreshold,
+    TokenCounting,
+)
+from nplt_server.errors import ProviderUnavailable
+from nplt_server.providers import (
+    ModelFacts,
     ModelOutputDelta,
+    ModelRequest,
     ReasoningPiece,
     Stopped,
     TextPiece,
     ToolCallPiece,
     UsageReport,
 )
-from nplt_server.errors import ProviderUnavailable
-from nplt_server.providers.base import ModelRequest
-from nplt_server.providers.model_facts import ModelFacts
-from nplt_server.tokens.characters import CharacterCounter
-from nplt_server.tools.base import Tool, ToolDescription, ToolHost
-from nplt_server.tools.offer import offer_of
+from nplt_server.settings import Limits
+from nplt_server.tokens import CharacterCounter
+from nplt_server.tools import Tool, ToolDescription, ToolHost, offer_of
 from nplt_server.tools.runner import ToolRunner
-from nplt_storage.facts.entries import FaultEntry, ModelOutputEntry, ToolResultsEntry
+from nplt_storage.entries import FaultEntry, ModelOutputEntry, ToolResultsEntry
 
 
 async def two_words(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
@@ -131,7 +134,7 @@ async def test_an_answer_that_is_too_long_is_cut_and_failed() -> None:
             yield TextPiece(text="x" * 100)
             await anyio.sleep(0)
 
-    async with staged(endless, TurnLimits(answer_bytes_max=1_000)) as stage:
+    async with staged(endless, Limits(answer_bytes_max=1_000)) as stage:
         finished = await stage.play()
         assert finished.error is not None
         assert finished.error["code"] == "too_large"
@@ -145,7 +148,7 @@ async def test_a_call_that_takes_too_long_is_given_up() -> None:
         yield TextPiece(text="wait")
         await anyio.sleep_forever()
 
-    async with staged(silent, TurnLimits(call_seconds_max=0.05)) as stage:
+    async with staged(silent, Limits(call_seconds_max=0.05)) as stage:
         finished = await stage.play()
         assert finished.error is not None
         assert finished.error["message"] == "the model did not finish within 0.05 s"
@@ -173,11 +176,11 @@ async def test_tools_of_a_turn_that_ran_out_of_time_are_told_so() -> None:
         raise AssertionError
 
     endless = replace(tool_that_gives(""), run=for_ever)
-    async with staged(calling, TurnLimits(turn_seconds_max=0.05), tools=(endless,)) as stage:
+    async with staged(calling, Limits(turn_seconds_max=1.5), tools=(endless,)) as stage:
         await stage.play()
         entries = stage.conversation.history.entries
         (entry,) = [e for e in entries if isinstance(e, ToolResultsEntry)]
-        why = "the turn was not finished within 0.05 s"
+        why = "the answer was not complete within 1.5 s; ask for less at a time"
         assert {result.status for result in entry.results} == {"failed", "skipped"}
         assert all(result.result.endswith(why) for result in entry.results)
 
@@ -194,18 +197,18 @@ async def test_a_tool_that_comes_while_an_epoch_begins_is_sent_with_the_next_cal
     async def slow_listener(event: OverThreshold, conversation: Compressible) -> None:
         late = replace(tools[0].description, name="late")
         tools[1:] = [replace(tools[0], description=late)]
-        await conversation.begin_epoch(event.answer)
+        await conversation.begin_epoch(event.draft)
 
-    thinking = Thinking(
-        counting=Counting(CharacterCounter),
+    context_services = ContextServices(
+        counting=TokenCounting(CharacterCounter()),
         models={"test/model": ModelFacts(context_tokens=2_000, output_tokens=500)},
-        listeners=(slow_listener,),
+        on_compression=slow_listener,
     )
     async with anyio.create_task_group() as tasks:
-        household = make_household(tasks, model_of(model), thinking=thinking)
-        household.tools = ToolRunner(tools, clock=household.clock)
-        profile = household.library.default
-        stage = Stage(Conversation("s1", user="local", household=household, profile=profile))
+        services = make_services(tasks, model_of(model), context_services=context_services)
+        services.tools = ToolRunner(tools, clock=services.clock)
+        profile = services.histories.default
+        stage = Stage(Conversation("s1", user="local", services=services, profile=profile))
         while len(tools) == 1:
             await stage.play("word " * 100)
         await stage.play()
@@ -221,7 +224,7 @@ async def test_a_model_that_only_calls_tools_is_stopped() -> None:
         yield ToolCallPiece(index=0, tool_name="now", arguments="{}")
         yield Stopped(reason="tool_calls")
 
-    async with staged(restless, TurnLimits(steps_max=3)) as stage:
+    async with staged(restless, Limits(steps_max=3)) as stage:
         finished = await stage.play()
         assert finished.state == "failed"
         results = [e for e in stage.conversation.history.entries if isinstance(e, ToolResultsEntry)]
@@ -282,7 +285,7 @@ async def test_a_listener_that_fails_is_taken_out_and_the_turn_goes_on() -> None
     class Deaf:
         was_told = False
 
-        def hear(self, said: object) -> None:
+        def deliver(self, event: object) -> None:
             raise RuntimeError("no ears")
 
         def dropped(self) -> None:
@@ -290,14 +293,14 @@ async def test_a_listener_that_fails_is_taken_out_and_the_turn_goes_on() -> None
 
     async with staged(two_words) as stage:
         deaf = Deaf()
-        stage.conversation.audience.join(deaf)
+        stage.conversation.broadcast.join(deaf)
         assert (await stage.play()).state == "completed"
-        assert len(stage.conversation.audience) == 1
+        assert len(stage.conversation.broadcast) == 1
         assert deaf.was_told
 
 
 def test_events_know_their_conversation() -> None:
-    assert all("session_id" in kind.__dataclass_fields__ for kind in Event.__args__)
+    assert all("session_id" in kind.__struct_fields__ for kind in EVENT_TYPES.values())
 
 
 def tool_that_gives(result: str) -> Tool:
@@ -318,9 +321,9 @@ async def test_a_giant_result_is_kept_whole_beside_the_record_and_cut_in_it() ->
 
     whole = "漢" * 40_000
     async with anyio.create_task_group() as tasks:
-        household = make_household(tasks, model_of(calling), tools=(tool_that_gives(whole),))
-        profile = household.library.default
-        conversation = Conversation("s1", user="local", household=household, profile=profile)
+        services = make_services(tasks, model_of(calling), tools=(tool_that_gives(whole),))
+        profile = services.histories.default
+        conversation = Conversation("s1", user="local", services=services, profile=profile)
         await Stage(conversation).play()
         (entry,) = [e for e in conversation.history.entries if isinstance(e, ToolResultsEntry)]
         (result,) = entry.results

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
-from tests.server.household import Clock, make_household, model_of
+from tests.server.services import Clock, make_services, model_of
 
-from nplt_server.conversations import changes
+from nplt_server.conversations import operations
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.registry import Registry
-from nplt_server.deltas import ModelOutputDelta, Stopped
-from nplt_server.providers.base import ModelRequest
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.facts.entries import (
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped
+from nplt_storage.entries import (
     ApprovalEntry,
     ClearEntry,
     DebugEntry,
@@ -26,6 +24,7 @@ from nplt_storage.facts.entries import (
     NotebookEntry,
     RollbackEntry,
 )
+from nplt_storage.history import ConversationHistory
 from nplt_storage.opening import StoreConfig, open_store
 from nplt_storage.store import Origin
 
@@ -58,7 +57,7 @@ async def opened(directory: Path, *drafts: Entry) -> AsyncIterator[Conversation]
     async with store.build("s1", Origin(user="local", created_at=BEGAN)) as builder:
         await builder.add(list(history.entries))
     async with anyio.create_task_group() as tasks:
-        conversation = await Registry(make_household(tasks, model_of(silence), store=store)).get(
+        conversation = await Registry(make_services(tasks, model_of(silence), store=store)).get(
             "s1", "local"
         )
         assert not conversation.history.holds_all
@@ -71,7 +70,7 @@ async def opened(directory: Path, *drafts: Entry) -> AsyncIterator[Conversation]
 async def test_a_decision_to_be_remembered_is_remembered_from_far_back(tmp_path: Path) -> None:
     async with opened(tmp_path, NotebookEntry(content=""), ALWAYS, *MORE_THAN_IS_HELD) as here:
         assert await here.approvals.remembered() == {"write": "allow"}
-        await changes.roll_back(here, 1)
+        await operations.roll_back(here, 1)
         assert await here.approvals.remembered() == {}
 
 
@@ -100,6 +99,6 @@ async def test_while_a_far_rollback_is_read_what_stood_before_can_be_asked(tmp_p
     long = (NotebookEntry(content=""), ALWAYS, *MORE_THAN_IS_HELD)
     async with opened(tmp_path, *long) as here, anyio.create_task_group() as clients:
         clients.start_soon(look, here)
-        await changes.roll_back(here, 1)
+        await operations.roll_back(here, 1)
         assert [entry.seq for entry in here.history.standing] == [1]
     assert seen == [len(long)]

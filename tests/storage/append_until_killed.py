@@ -16,12 +16,9 @@ from pathlib import Path
 
 import anyio
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.errors import ConversationNotFound
-from nplt_storage.facts.entries import Entry, ModelInputEntry, ModelOutputEntry
-from nplt_storage.files.store import JsonFileStore
+from nplt_storage import ConversationHistory, ConversationNotFound, JsonFileStore, Record
+from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry
 from nplt_storage.ids import new_entry_id
-from nplt_storage.store import Record
 
 
 def now() -> datetime:

@@ -10,48 +10,56 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
 
 import anyio.lowlevel
 import pytest
+from msgspec.structs import replace
 from tests.storage.store_makers import SharedMemoryMaker
 from tests.support.redis_server import RedisServer
 
-from nplt_storage.conversation import rows
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.paging import MessagePage, PageQuery, read_page
-from nplt_storage.conversation.row_lists import RowPage, RowQuery, page_of
-from nplt_storage.conversation.rows import ConversationRow, new_row
-from nplt_storage.conversation.searching import SearchPage, SearchQuery, search_entries
-from nplt_storage.conversation.sent_before import SentBefore
-from nplt_storage.conversation.standing import is_in
-from nplt_storage.errors import BadEntry, ConversationNotFound
-from nplt_storage.facts.entries import (
+from nplt_storage import (
+    BadEntry,
+    Builder,
+    ConversationHistory,
+    ConversationNotFound,
+    ConversationRow,
+    ConversationStore,
+    MemoryStore,
+    MessagePage,
+    Opened,
+    Origin,
+    PageQuery,
+    PartialAnswer,
+    Record,
+    RowPage,
+    RowQuery,
+    SearchPage,
+    SearchQuery,
+    SentBefore,
+    StoreDescription,
+    encode_line,
+    rows,
+)
+from nplt_storage.entries import (
+    BlobReference,
     CompactionEntry,
     Entry,
     ModelInputEntry,
     ModelOutputEntry,
     WidgetEntry,
 )
-from nplt_storage.facts.lines import encode_line
-from nplt_storage.facts.redaction import redacted
-from nplt_storage.facts.tool_calls import BlobReference
-from nplt_storage.memory import EntryList, Kept, MemoryBuilder, MemoryRecord, MemoryStore
-from nplt_storage.redis_streams import scripts
-from nplt_storage.redis_streams.lists import Lists
-from nplt_storage.redis_streams.trimming import TurnSpans
-from nplt_storage.said import Piece, joined, outdates
-from nplt_storage.store import (
-    Builder,
-    ConversationStore,
-    Opened,
-    Origin,
-    Record,
-    SaidSoFar,
-    StoreDescription,
-)
+from nplt_storage.history import is_in
+from nplt_storage.memory import EntryList, MemoryBuilder, MemoryRecord, StoredConversation
+from nplt_storage.pages import read_page
+from nplt_storage.redaction import redacted
+from nplt_storage.redis import record, scripts
+from nplt_storage.redis.record import TurnSpans
+from nplt_storage.redis.store import RedisReader
+from nplt_storage.rows import new_row, page_of
+from nplt_storage.search import search_entries
+from nplt_storage.store import DeletedConversation, Piece, joined, outdates
 
 Break = Callable[[pytest.MonkeyPatch], None]
 Kind = Literal["memory", "shared", "redis"]
@@ -77,16 +85,17 @@ def breaks(*rules: str, of: Kind = "memory") -> Callable[[Break], Break]:
     "entries_can_be_had_in_part",
     "what_was_built_is_there_in_one_step",
     "every_kind_of_entry_comes_back_as_it_was",
+    "pages_are_had_in_the_order_of_the_turns",
 )
 def drops_one_entry(patch: pytest.MonkeyPatch) -> None:
-    add = Kept.add
+    add = StoredConversation.add
 
-    def dropping(self: Kept, entry: Entry) -> None:
+    def dropping(self: StoredConversation, entry: Entry) -> None:
         add(self, entry)
         if entry.seq == 17:
             self.entries[-1] = self.entries[-2]
 
-    patch.setattr(Kept, "add", dropping)
+    patch.setattr(StoredConversation, "add", dropping)
 
 
 @breaks("entries_come_back_in_their_order")
@@ -104,51 +113,63 @@ def swaps_two_entries(patch: pytest.MonkeyPatch) -> None:
 
 @breaks("a_gap_is_refused", "a_gap_in_what_is_built_is_refused")
 def accepts_a_gap(patch: pytest.MonkeyPatch) -> None:
-    def add(self: Kept, entry: Entry) -> None:
+    def add(self: StoredConversation, entry: Entry) -> None:
         if entry.seq <= len(self.entries):
             raise BadEntry("taken")
         encode_line(entry)
         self.entries.append(entry)
         self.row = rows.fold(self.row, entry)
 
-    patch.setattr(Kept, "add", add)
+    patch.setattr(StoredConversation, "add", add)
+
+
+@breaks("an_append_gives_the_row_after_it")
+def gives_the_row_before_an_append(patch: pytest.MonkeyPatch) -> None:
+    append = MemoryRecord.append
+
+    async def late(self: MemoryRecord, entry: Entry) -> ConversationRow:
+        before = self._kept.row
+        await append(self, entry)
+        return before
+
+    patch.setattr(MemoryRecord, "append", late)
 
 
 @breaks("a_number_that_is_taken_is_refused")
 def says_yes_to_a_number_that_is_taken(patch: pytest.MonkeyPatch) -> None:
-    add = Kept.add
+    add = StoredConversation.add
 
-    def forgiving(self: Kept, entry: Entry) -> None:
+    def forgiving(self: StoredConversation, entry: Entry) -> None:
         if not 1 <= entry.seq <= len(self.entries) or self.writer is None:
             add(self, entry)
 
-    patch.setattr(Kept, "add", forgiving)
+    patch.setattr(StoredConversation, "add", forgiving)
 
 
 @breaks("a_refused_entry_leaves_nothing")
 def counts_before_it_checks(patch: pytest.MonkeyPatch) -> None:
-    add = Kept.add
+    add = StoredConversation.add
 
-    def hasty(self: Kept, entry: Entry) -> None:
+    def hasty(self: StoredConversation, entry: Entry) -> None:
         try:
             add(self, entry)
         except BadEntry:
             self.row = replace(self.row, message_count=self.row.message_count + 1)
             raise
 
-    patch.setattr(Kept, "add", hasty)
+    patch.setattr(StoredConversation, "add", hasty)
 
 
 @breaks("any_text_comes_back_as_it_was", "the_whole_text_of_one_entry_can_be_had")
 def ends_texts_at_the_first_nul(patch: pytest.MonkeyPatch) -> None:
-    add = Kept.add
+    add = StoredConversation.add
 
-    def cutting(self: Kept, entry: Entry) -> None:
+    def cutting(self: StoredConversation, entry: Entry) -> None:
         if isinstance(entry, ModelInputEntry | ModelOutputEntry):
             entry = replace(entry, content=entry.content.split("\x00")[0])
         add(self, entry)
 
-    patch.setattr(Kept, "add", cutting)
+    patch.setattr(StoredConversation, "add", cutting)
 
 
 @breaks("a_new_conversation_is_empty_and_listed")
@@ -259,10 +280,16 @@ def _page_with(patch: pytest.MonkeyPatch, change: Callable[[PageQuery], PageQuer
     patch.setattr(MemoryStore, "page", changed)
 
 
+@breaks("pages_are_had_in_the_order_of_the_turns")
+def gives_pages_in_the_order_of_the_log(patch: pytest.MonkeyPatch) -> None:
+    _page_with(patch, lambda query: replace(query, order="log"))
+
+
 @breaks(
     "both_ways_meet_every_message_once",
     "walking_while_it_grows_meets_every_message_once",
     "pages_show_what_stands",
+    "pages_are_had_in_the_order_of_the_turns",
 )
 def repeats_the_message_at_the_cursor(patch: pytest.MonkeyPatch) -> None:
     def one_more(query: PageQuery) -> PageQuery:
@@ -275,6 +302,7 @@ def repeats_the_message_at_the_cursor(patch: pytest.MonkeyPatch) -> None:
     "both_ways_meet_every_message_once",
     "walking_while_it_grows_meets_every_message_once",
     "a_page_is_not_larger_than_asked_for_and_never_empty",
+    "pages_are_had_in_the_order_of_the_turns",
 )
 def skips_a_message_on_the_way(patch: pytest.MonkeyPatch) -> None:
     def one_less(query: PageQuery) -> PageQuery:
@@ -285,7 +313,7 @@ def skips_a_message_on_the_way(patch: pytest.MonkeyPatch) -> None:
 
 @breaks("a_page_is_not_larger_than_asked_for_and_never_empty")
 def gives_pages_of_any_size(patch: pytest.MonkeyPatch) -> None:
-    _page_with(patch, lambda query: replace(query, max_bytes=10**9))
+    _page_with(patch, lambda query: replace(query, bytes_max=10**9))
 
 
 @breaks("a_page_around_a_message_holds_it_and_its_neighbours")
@@ -322,11 +350,12 @@ def tells_the_beginning_of_a_text(patch: pytest.MonkeyPatch) -> None:
     "pages_show_what_stands",
     "everything_can_be_taken_back",
     "it_is_opened_as_it_stands",
+    "turns_are_taken_back_from_between_others",
 )
 def shows_what_was_taken_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         "nplt_storage.memory.read_page",
-        lambda query, source, hidden: read_page(query, source),
+        lambda query, source, hidden, unfinished: read_page(query, source, (), unfinished),
     )
 
 
@@ -439,7 +468,7 @@ def builds_in_the_open(patch: pytest.MonkeyPatch) -> None:
     async def build(self: MemoryStore, session_id: str, origin: Origin) -> AsyncIterator[Builder]:
         self._check_free(session_id)
         row = new_row(session_id, user=origin.user, created_at=origin.created_at)
-        self._kept[session_id] = kept = Kept(origin, row)
+        self._kept[session_id] = kept = StoredConversation(origin, row)
         yield MemoryBuilder(kept)
 
     patch.setattr(MemoryStore, "build", build)
@@ -485,14 +514,14 @@ def says_that_it_began_today(patch: pytest.MonkeyPatch) -> None:
 
 @breaks("the_same_bytes_may_be_kept_twice_and_none_at_all")
 def keeps_no_blob_twice(patch: pytest.MonkeyPatch) -> None:
-    keep_blob = Kept.keep_blob
+    keep_blob = StoredConversation.keep_blob
 
-    def jealous(self: Kept, data: bytes) -> BlobReference:
+    def jealous(self: StoredConversation, data: bytes) -> BlobReference:
         if data in self.blobs.values():
             raise BadEntry("it is there already")
         return keep_blob(self, data)
 
-    patch.setattr(Kept, "keep_blob", jealous)
+    patch.setattr(StoredConversation, "keep_blob", jealous)
 
 
 @breaks("a_blob_is_read_whole_or_in_part")
@@ -582,6 +611,7 @@ def keeps_the_blobs_of_redacted_results(patch: pytest.MonkeyPatch) -> None:
     "an_undeleted_conversation_is_as_it_was",
     "only_ones_own_is_brought_back",
     "it_is_told_whether_another_may_bring_it_back",
+    "the_trash_lists_ones_own_deleted_conversations",
     "undeleting_replaces_nothing",
 )
 def has_no_trash(patch: pytest.MonkeyPatch) -> None:
@@ -602,6 +632,15 @@ def brings_back_anybodys(patch: pytest.MonkeyPatch) -> None:
         await undelete(self, session_id)
 
     patch.setattr(MemoryStore, "undelete", careless)
+
+
+@breaks("the_trash_lists_ones_own_deleted_conversations")
+def lists_everybodys_trash(patch: pytest.MonkeyPatch) -> None:
+    async def careless(self: MemoryStore, user: str) -> list[DeletedConversation]:
+        trash = reversed(self._trash.values())
+        return [DeletedConversation(row=kept.row, deleted_at=at) for at, kept in trash]
+
+    patch.setattr(MemoryStore, "trash", careless)
 
 
 @breaks("it_is_told_whether_another_may_bring_it_back")
@@ -633,7 +672,7 @@ def undeletes_over_what_is_there(patch: pytest.MonkeyPatch) -> None:
     "the_end_of_another_turn_does_not_forget_it",
 )
 def does_not_listen(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(MemoryRecord, "say", lambda self, turn_id, call, kind, text: None)
+    patch.setattr(MemoryRecord, "journal_delta", lambda self, turn_id, call, kind, text: None)
 
 
 @breaks("the_words_of_an_earlier_call_are_not_mixed_in")
@@ -641,13 +680,13 @@ def mixes_the_words_of_calls(patch: pytest.MonkeyPatch) -> None:
     def hoard(self: MemoryRecord, turn_id: str, call: int, kind: Any, text: str) -> None:
         self._kept.said.append((turn_id, call, kind, text))
 
-    def as_the_last(pieces: Sequence[Piece]) -> SaidSoFar | None:
+    def as_the_last(pieces: Sequence[Piece]) -> PartialAnswer | None:
         return joined((*pieces[-1][:2], *piece[2:]) for piece in pieces)
 
     def with_tools_it_goes_on(entry: Entry, turn_id: str, call: int) -> bool:
         return outdates(entry, turn_id, call) and not getattr(entry, "tool_calls", ())
 
-    patch.setattr(MemoryRecord, "say", hoard)
+    patch.setattr(MemoryRecord, "journal_delta", hoard)
     patch.setattr("nplt_storage.memory.joined", as_the_last)
     patch.setattr("nplt_storage.memory.outdates", with_tools_it_goes_on)
 
@@ -665,13 +704,13 @@ def forgets_at_any_end(patch: pytest.MonkeyPatch) -> None:
 
 @breaks("saying_never_fails")
 def fails_when_something_is_said(patch: pytest.MonkeyPatch) -> None:
-    say = MemoryRecord.say
+    say = MemoryRecord.journal_delta
 
     def strict(self: MemoryRecord, turn_id: str, call: int, kind: Any, text: str) -> None:
         text.encode()
         say(self, turn_id, call, kind, text)
 
-    patch.setattr(MemoryRecord, "say", strict)
+    patch.setattr(MemoryRecord, "journal_delta", strict)
 
 
 # Several stores on one place
@@ -776,35 +815,35 @@ def forgets_what_was_sent(patch: pytest.MonkeyPatch) -> None:
     async def nothing(self: MemoryStore, session_id: str, message_id: str) -> None:
         self._find(session_id)
 
-    patch.setattr(MemoryStore, "prompt_with", nothing)
+    patch.setattr(MemoryStore, "prompt_by_message_id", nothing)
 
 
 @breaks("what_was_taken_back_or_erased_was_still_sent")
 def knows_only_what_stands(patch: pytest.MonkeyPatch) -> None:
-    prompt_with = MemoryStore.prompt_with
+    prompt_by_message_id = MemoryStore.prompt_by_message_id
 
     async def standing(self: MemoryStore, session_id: str, message_id: str) -> SentBefore | None:
-        found = await prompt_with(self, session_id, message_id)
+        found = await prompt_by_message_id(self, session_id, message_id)
         hidden = self._find(session_id).row.hidden
         return None if found is None or is_in(hidden, found.seq) else found
 
-    patch.setattr(MemoryStore, "prompt_with", standing)
+    patch.setattr(MemoryStore, "prompt_by_message_id", standing)
 
 
 @breaks("what_was_sent_is_known_to_the_next_store", of="shared")
 def knows_only_what_its_writer_wrote(patch: pytest.MonkeyPatch) -> None:
-    prompt_with = MemoryStore.prompt_with
+    prompt_by_message_id = MemoryStore.prompt_by_message_id
 
     async def written(self: MemoryStore, session_id: str, message_id: str) -> SentBefore | None:
         is_open = self._find(session_id).writer is not None
-        return await prompt_with(self, session_id, message_id) if is_open else None
+        return await prompt_by_message_id(self, session_id, message_id) if is_open else None
 
-    patch.setattr(MemoryStore, "prompt_with", written)
+    patch.setattr(MemoryStore, "prompt_by_message_id", written)
 
 
 @breaks("what_was_trimmed_was_still_sent", of="redis")
 def forgets_the_names_it_trims(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("nplt_storage.redis_streams.record.what_is_left", lambda gone, hidden: [])
+    patch.setattr(record, "what_is_left", lambda gone, hidden: [])
 
 
 # What still holds
@@ -881,7 +920,7 @@ def keeps_everything(patch: pytest.MonkeyPatch) -> None:
     of="redis",
 )
 def forgets_what_was_said_to_the_model(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("nplt_storage.redis_streams.trimming.landmarks_of", lambda row: {})
+    patch.setattr(record, "state_seqs_of", lambda row: {})
 
 
 @breaks("a_conversation_nobody_uses_expires", of="redis")
@@ -902,7 +941,7 @@ def expires_though_someone_looks(patch: pytest.MonkeyPatch) -> None:
 
 @breaks("a_conversation_nobody_uses_expires", of="redis")
 def counts_what_has_expired(patch: pytest.MonkeyPatch) -> None:
-    def cards(self: Lists, user: str) -> int:
+    def cards(self: RedisReader, user: str) -> int:
         return int(self._connection.ask("ZCARD", self._keyspace.list_of(user)))
 
-    patch.setattr(Lists, "count", cards)
+    patch.setattr(RedisReader, "count", cards)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from tests.storage.conversations import START, Pen, answer_to, asking, call, prompt, ticking_clock
 
-from nplt_storage.care.examining import Examination, examine_file
-from nplt_storage.care.repairing import Repair, plan_repair
-from nplt_storage.facts.entries import AttachmentEntry, Entry, ToolResultsEntry
-from nplt_storage.facts.tool_calls import BlobReference
-from nplt_storage.files.store import JsonFileStore
-from nplt_storage.store import ConversationStore, Origin
+from nplt_storage import ConversationStore, JsonFileStore, Origin
+from nplt_storage.entries import AttachmentEntry, BlobReference, Entry, ToolResultsEntry
+from nplt_storage.maintenance.examine import Examination, examine_file
+from nplt_storage.maintenance.repair import Repair, plan_repair
 
 FILE_ID = "7f0c2f6be1f94d0f8d3f6f4c0a9b1e22"
 LONG_RESULT = ("a result too long for a line, ünïcode included\n" * 3).encode()

@@ -7,24 +7,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.facts.entries import (
+from nplt_storage import ConversationHistory, encode_line
+from nplt_storage.entries import (
     ClearEntry,
     Entry,
     FaultEntry,
     ModelInputEntry,
     ModelOutputEntry,
+    ToolCallRequest,
+    ToolCallResult,
     ToolResultsEntry,
 )
-from nplt_storage.facts.lines import encode_line
-from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
-from nplt_storage.files.layout import (
-    Header,
-    advance,
-    empty_closing,
-    encode_closing,
-    encode_header,
-)
+from nplt_storage.files.format import Header, advance, empty_tail, encode_closing, encode_header
 
 START = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
 
@@ -124,7 +118,7 @@ def file_bytes(entries: Iterable[Entry], session_id: str = "s1", *, user: str = 
     """The file that holds these entries, put together without the code that appends."""
     header = Header(session_id=session_id, created_at=START, user=user)
     first = encode_header(header)
-    closing = empty_closing(header, len(first))
+    closing = empty_tail(START, len(first)).closing
     data = bytearray(first)
     for entry in entries:
         closing = advance(closing, entry.kind, at=entry.timestamp, offset=len(data))

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from tests.storage.file_fakes import PowerCut, WatchedFiles
 
-from nplt_storage.catalogue.freshness import FoundFile
-from nplt_storage.files.disk import Disk
+from nplt_storage.file_system import Disk, FoundFile
 
 
 @dataclass(slots=True, eq=False)

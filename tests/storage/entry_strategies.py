@@ -7,10 +7,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from nplt_storage.facts.entries import (
+from nplt_storage.codec import KNOWN_KINDS
+from nplt_storage.entries import (
+    LIVE_SCREEN,
     ApprovalEntry,
     ArchivedEntry,
     AttachmentEntry,
+    BlobReference,
     CheckpointEntry,
     ClearEntry,
     CompactionEntry,
@@ -19,6 +22,7 @@ from nplt_storage.facts.entries import (
     EpochEntry,
     FaultEntry,
     ForkedEntry,
+    LevelOfDetailSections,
     ModelInputEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
@@ -31,13 +35,12 @@ from nplt_storage.facts.entries import (
     RollbackEntry,
     SentContext,
     SystemInstructionEntry,
+    ToolCallRequest,
+    ToolCallResult,
     ToolResultsEntry,
     UnknownEntry,
     WidgetEntry,
 )
-from nplt_storage.facts.entry_from_json import KNOWN_KINDS
-from nplt_storage.facts.sections import LIVE_SCREEN, LevelOfDetailSections
-from nplt_storage.facts.tool_calls import BlobReference, ToolCallRequest, ToolCallResult
 
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
 words = st.text("abcdefghij_-0123456789", min_size=1, max_size=12)
@@ -174,6 +177,8 @@ def references(draw: st.DrawFn) -> Entry:
                 compaction_seq=draw(landmarks),
                 widget_seqs=tuple(draw(st.dictionaries(texts, landmarks, max_size=2)).items()),
                 hidden=draw(st.sampled_from([None, (), ((first, last),)])),
+                turns=draw(st.lists(texts, max_size=2).map(tuple)),
+                redo=draw(st.booleans()),
                 **fields,
             )
 
@@ -209,6 +214,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         ToolResultsEntry,
         results=st.lists(results, max_size=3).map(tuple),
         call=st.integers(min_value=0, max_value=99),
+        execute_error=st.none() | texts,
         **known,
     ),
     st.builds(

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from nplt_storage.file_operations import FileOperations
+from nplt_storage.file_system import FileOperations
 
 
 class MemoryFiles:

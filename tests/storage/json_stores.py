@@ -8,14 +8,17 @@ from pathlib import Path
 
 from tests.storage.conversations import START, Pen
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.row_lists import RowQuery
-from nplt_storage.conversation.rows import ConversationRow
-from nplt_storage.facts.entries import Entry
-from nplt_storage.files.file import JsonFile
-from nplt_storage.files.store import JsonFileStore
-from nplt_storage.files.workshop import FileSettings
-from nplt_storage.store import ConversationStore, Record
+from nplt_storage import (
+    ConversationHistory,
+    ConversationRow,
+    ConversationStore,
+    FileSettings,
+    JsonFileStore,
+    Record,
+    RowQuery,
+)
+from nplt_storage.entries import Entry
+from nplt_storage.files.conversation_file import JsonFile
 
 
 async def open_store(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from nplt_storage.conversation.landmarks import landmarks_of
-from nplt_storage.conversation.rows import ConversationRow
-from nplt_storage.facts.entries import (
+from nplt_storage import ConversationRow
+from nplt_storage.entries import (
     CheckpointEntry,
     ClearEntry,
     CompactionEntry,
@@ -19,9 +18,10 @@ from nplt_storage.facts.entries import (
     QuarantineEntry,
     RenamedEntry,
     RollbackEntry,
+    ToolCallRequest,
     ToolResultsEntry,
 )
-from nplt_storage.facts.tool_calls import ToolCallRequest
+from nplt_storage.rows import state_seqs_of
 
 TURNS: Final = ["t1", "t2", "t3", "t4", "t5"]
 LEFT: Final = None
@@ -33,11 +33,32 @@ def moments(entries: list[Entry], through: int) -> list[Entry | None]:
     if through == 0:
         return []
     entry = entries[through - 1]
+    if isinstance(entry, RollbackEntry) and entry.turns:
+        return [*without_turns(moments(entries, through - 1), entry.turns), LEFT]
     if isinstance(entry, RollbackEntry):
         return [*moments(entries, entry.to_seq), LEFT]
     if isinstance(entry, ForkedEntry):
         return [*moments(entries, through - 1), entry, LEFT]
     return [*moments(entries, through - 1), entry]
+
+
+def without_turns(moments: list[Entry | None], turns: tuple[str, ...]) -> list[Entry | None]:
+    """Without their entries, the summaries that cover any of them, and epochs since."""
+    prompts = [e.seq for e in moments if isinstance(e, ModelInputEntry) and e.turn_id in turns]
+    own = [e.seq for e in moments if e and e.turn_id in turns and e.seq >= min(prompts)]
+
+    def is_left(entry: Entry | None) -> bool:
+        match entry:
+            case CompactionEntry() if entry.seq not in own:
+                return not any(entry.from_seq <= seq <= entry.through_seq for seq in own)
+            case EpochEntry():
+                return entry.seq < min(prompts)
+            case None:
+                return True
+            case _:
+                return entry.seq not in own
+
+    return [entry for entry in moments if is_left(entry)]
 
 
 class Naive:
@@ -136,6 +157,8 @@ class Naive:
         head = len(self.entries)
         turn_id = str(draft.turn_id)
         match draft:
+            case RollbackEntry(turns=turns) if turns:
+                return all(map(self.of_turn, turns)) and not self.unfinished()
             case RollbackEntry():
                 return 0 <= draft.to_seq < head and not self.unfinished()
             case EpochEntry():
@@ -192,7 +215,7 @@ def window_on(entries: list[Entry], row: ConversationRow, enough: int) -> list[E
         all_shown = all_shown or isinstance(entry, ClearEntry) or entry.seq <= omitted + 1
         if isinstance(entry, ModelInputEntry):
             whole.add(entry.turn_id)
-    held = {entry.seq for entry in met} | {*landmarks_of(row).values(), row.epoch_seq}
+    held = {entry.seq for entry in met} | {*state_seqs_of(row).values(), row.epoch_seq}
     return [entry for entry in entries if entry.seq in held]
 
 

@@ -1,11 +1,11 @@
-"""Processes that write lines and note them in a catalogue until they are killed.
+"""Processes that write lines and note them in an index until they are killed.
 
     python note_until_killed.py DIRECTORY
 
 The lines of `truth` stand for the files: one is there before it is noted. For
 every line on its input it forks a writer (so that starting one costs no
 imports) and says `gone` when that writer was killed. A writer says its process
-id first, then a line for each note. Used by test_catalogue_kills.
+id first, then a line for each note. Used by test_index_kills.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from pathlib import Path
 
 import anyio
 
-from nplt_storage.catalogue.catalogue import Catalogue
-from nplt_storage.catalogue.freshness import FileStamp, FoundFile, compare
-from nplt_storage.catalogue.learned import Gone, Learned
-from nplt_storage.conversation.rows import ConversationRow, fold, fold_all, new_row
-from nplt_storage.facts.entries import Entry, ModelInputEntry
+from nplt_storage import ConversationRow
+from nplt_storage.entries import Entry, ModelInputEntry
+from nplt_storage.file_system import FoundFile
+from nplt_storage.index.tables import ConversationGone, EntriesAdded, FileStamp, compare_files
+from nplt_storage.index.worker import ConversationIndex
+from nplt_storage.rows import fold, fold_all, new_row
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 CONVERSATIONS = 5
@@ -47,15 +48,17 @@ class Truth:
     def row(self, name: str) -> ConversationRow:
         return fold_all(new_row(name, user="ada", created_at=START), self.entries(name))
 
-    def survey(self, known: Mapping[str, FileStamp]) -> Iterator[Learned | Gone]:
+    def survey(self, known: Mapping[str, FileStamp]) -> Iterator[EntriesAdded | ConversationGone]:
         found = {name: stamp_of(name, self.names.count(name)).file for name in set(self.names)}
-        changes = compare(found, known)
+        changes = compare_files(found, known)
         assert not changes.gone, "nothing is noted that is not in the truth"
         for name in (*changes.unknown, *changes.grown):
             start = known[name].end_offset if name in changes.grown else 0
             entries = self.entries(name)
             stamp = stamp_of(name, len(entries))
-            yield Learned(row=self.row(name), stamp=stamp, entries=entries[start:], anew=start == 0)
+            yield EntriesAdded(
+                row=self.row(name), stamp=stamp, entries=entries[start:], anew=start == 0
+            )
 
 
 def stamp_of(name: str, entries: int) -> FileStamp:
@@ -79,8 +82,8 @@ def say(text: str) -> None:
 
 async def note_for_ever(directory: Path) -> None:
     truth = Truth(directory / "truth")
-    catalogue = Catalogue.open(directory / "catalog.sqlite", survey=truth.survey)
-    await catalogue.catch_up()
+    index = ConversationIndex.open(directory / "catalog.sqlite", survey=truth.survey)
+    await index.catch_up()
     rows = {name: truth.row(name) for name in set(truth.names)}
     while True:
         name = f"c{len(truth.names) % CONVERSATIONS}"
@@ -88,11 +91,11 @@ async def note_for_ever(directory: Path) -> None:
         entry = entry_of(name, row.head_seq + 1)
         truth.write(name)
         rows[name] = fold(row, entry)
-        catalogue.note(rows[name], stamp_of(name, entry.seq), entry)
+        index.note(rows[name], stamp_of(name, entry.seq), entry)
         say(name)
         if len(truth.names) % 3 == 0:
             # What was noted so far is committed when this is answered.
-            await catalogue.row(name)
+            await index.row(name)
 
 
 def main() -> None:

@@ -13,11 +13,9 @@ import asyncio
 import sys
 from datetime import UTC, datetime
 
-from nplt_storage.errors import BadEntry, ConversationReadOnly
-from nplt_storage.facts.entries import ModelInputEntry
+from nplt_storage import BadEntry, ConversationReadOnly, Opened, RedisStore
+from nplt_storage.entries import ModelInputEntry
 from nplt_storage.ids import new_entry_id
-from nplt_storage.redis_streams.store import RedisStore
-from nplt_storage.store import Opened
 
 
 async def write(url: str, prefix: str, name: str, turns: int, *, shares: bool) -> None:
@@ -44,8 +42,8 @@ async def write(url: str, prefix: str, name: str, turns: int, *, shares: bool) -
             await opened.record.close()
             opened = None
     if opened is not None:
-        opened.record.say(f"{name}{turns - 1}", 0, "text", f"{name} was ")
-        opened.record.say(f"{name}{turns - 1}", 0, "text", "saying")
+        opened.record.journal_delta(f"{name}{turns - 1}", 0, "text", f"{name} was ")
+        opened.record.journal_delta(f"{name}{turns - 1}", 0, "text", "saying")
     await store._connection.in_thread(store._sender.flush)
     print("waiting", flush=True)
     await asyncio.Event().wait()

@@ -10,10 +10,8 @@ from typing import ClassVar
 
 from tests.support.redis_server import RedisServer
 
-from nplt_storage.files.store import JsonFileStore
-from nplt_storage.memory import Kept, MemoryStore
-from nplt_storage.redis_streams.store import RedisStore
-from nplt_storage.store import ConversationStore
+from nplt_storage import ConversationStore, JsonFileStore, MemoryStore, RedisStore
+from nplt_storage.memory import StoredConversation
 from nplt_storage.testing import Ability, StoreMaker
 
 prefixes = count()
@@ -33,8 +31,8 @@ class SharedMemoryMaker(StoreMaker):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept: dict[str, Kept] = {}
-        self.trash: dict[str, tuple[datetime, Kept]] = {}
+        self.kept: dict[str, StoredConversation] = {}
+        self.trash: dict[str, tuple[datetime, StoredConversation]] = {}
 
     async def open_store(
         self, *, max_turns: int | None = None, ttl_seconds: int | None = None

@@ -4,16 +4,17 @@ replaced and go away as files do."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 
+from msgspec.structs import replace
 from tests.storage.conversations import START
 
-from nplt_storage.catalogue.freshness import FileStamp, FoundFile, compare
-from nplt_storage.catalogue.learned import Gone, Learned
-from nplt_storage.conversation.rows import ConversationRow, fold_all, new_row
-from nplt_storage.facts.entries import Entry, ModelInputEntry
+from nplt_storage import ConversationRow
+from nplt_storage.entries import Entry, ModelInputEntry
+from nplt_storage.file_system import FoundFile
+from nplt_storage.index.tables import ConversationGone, EntriesAdded, FileStamp, compare_files
+from nplt_storage.rows import fold_all, new_row
 
 _inodes = count(1)
 
@@ -56,8 +57,8 @@ class SurveyedFile:
         return FileStamp(file=self.found, end_offset=end, head_seq=self.row.head_seq)
 
     @property
-    def learned(self) -> Learned:
-        return Learned(row=self.row, stamp=self.stamp, entries=self.entries, anew=True)
+    def learned(self) -> EntriesAdded:
+        return EntriesAdded(row=self.row, stamp=self.stamp, entries=self.entries, anew=True)
 
 
 class SurveyedFiles:
@@ -74,17 +75,17 @@ class SurveyedFiles:
             if file.row.user == user:
                 yield from ((file.row, entry) for entry in file.entries)
 
-    def survey(self, known: Mapping[str, FileStamp]) -> Iterator[Learned | Gone]:
+    def survey(self, known: Mapping[str, FileStamp]) -> Iterator[EntriesAdded | ConversationGone]:
         found = {session_id: file.found for session_id, file in self.by_id.items()}
-        changes = compare(found, known)
+        changes = compare_files(found, known)
         for session_id in changes.gone:
-            yield Gone(session_id=session_id)
+            yield ConversationGone(session_id=session_id)
         for session_id in changes.unknown:
             yield self._read(session_id, 0, anew=True)
         for session_id in changes.grown:
             yield self._read(session_id, known[session_id].end_offset, anew=False)
 
-    def _read(self, session_id: str, start: int, *, anew: bool) -> Learned:
+    def _read(self, session_id: str, start: int, *, anew: bool) -> EntriesAdded:
         file = self.by_id[session_id]
         entries = file.entries[start:]
         self.entries_read += len(entries)

@@ -11,9 +11,9 @@ import anyio
 import pytest
 from tests.storage.file_fakes import WatchedFiles
 
+from nplt_storage import BadEntry, ConversationNotFound, StorageUnavailable
 from nplt_storage.attachments import NOBODYS, AttachmentFiles
-from nplt_storage.errors import BadEntry, ConversationNotFound, StorageUnavailable
-from nplt_storage.file_operations import SystemFiles
+from nplt_storage.file_system import SystemFiles
 
 
 @pytest.fixture

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.storage.conversations import START, Pen, answer, fault, prompt
 
-from nplt_storage.conversation.billing import MODELS_MAX, Billed, billed_together, read_billed
-from nplt_storage.conversation.row_json import row_as_bytes, row_from_bytes
-from nplt_storage.conversation.rows import ConversationRow, fold_all, new_row
-from nplt_storage.facts.entries import (
+from nplt_storage import ConversationRow, decode_line, encode_line
+from nplt_storage.entries import (
     CheckpointEntry,
     Entry,
     ForkedEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
 )
-from nplt_storage.facts.lines import decode_line, encode_line
+from nplt_storage.rows import (
+    MODELS_MAX,
+    Billed,
+    billed_together,
+    fold_all,
+    new_row,
+    read_billed,
+    row_as_bytes,
+    row_from_bytes,
+)
 
 
 def _row(entries: list[Entry]) -> ConversationRow:

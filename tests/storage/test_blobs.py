@@ -10,10 +10,10 @@ import pytest
 from tests.storage.disk_fakes import MemoryDisk, StopAt, WatchedDisk
 from tests.storage.file_fakes import PowerCut, Trouble
 
-from nplt_storage.errors import BadEntry
-from nplt_storage.facts.tool_calls import BlobReference
-from nplt_storage.files.blobs import keep_blob, read_blob, remove_blobs_except
-from nplt_storage.files.disk import SystemDisk
+from nplt_storage import BadEntry
+from nplt_storage.entries import BlobReference
+from nplt_storage.file_system import SystemDisk
+from nplt_storage.files.conversation_file import keep_blob, read_blob, remove_blobs_except
 
 BLOBS = Path("history/session_20260102_s1.blobs")
 DATA = b"a giant result " * 1000

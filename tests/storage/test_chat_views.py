@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from tests.storage.conversations import START, answer_to, call, clear
 
-from nplt_storage.conversation.views import (
-    ResultsByCall,
-    chat_message,
-    content_of,
-    model_name,
-)
-from nplt_storage.facts.entries import (
+from nplt_storage.entries import (
+    LIVE_SCREEN,
+    BlobReference,
     FaultEntry,
+    LevelOfDetailSections,
     ModelInputEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
     SystemInstructionEntry,
     ToolResultsEntry,
 )
-from nplt_storage.facts.redaction import redacted
-from nplt_storage.facts.sections import LIVE_SCREEN, LevelOfDetailSections
-from nplt_storage.facts.tool_calls import BlobReference
+from nplt_storage.messages import ResultsByCall, chat_message, content_of, model_name
+from nplt_storage.redaction import redacted
 
 TIME = "2026-01-02T03:04:05.000006+00:00"
 

@@ -19,16 +19,14 @@ from tests.storage.conversations import START, Pen, counting_ids, file_bytes, pr
 from tests.storage.file_fakes import MemoryFiles, Trouble, WatchedFiles
 from tests.storage.json_stores import loaded
 
-from nplt_storage.errors import ConversationDamaged, StorageError, StorageUnavailable
-from nplt_storage.facts.entries import Entry
-from nplt_storage.file_operations import FileOperations, SystemFiles
-from nplt_storage.files import durability
-from nplt_storage.files.appender import Appender
+from nplt_storage import ConversationDamaged, Durability, StorageError, StorageUnavailable
+from nplt_storage.entries import Entry
+from nplt_storage.file_system import FileOperations, SystemFiles
+from nplt_storage.files import append
+from nplt_storage.files.append import Appender, Committer, SyncSchedule
 from nplt_storage.files.commit_threads import CommitThreads
-from nplt_storage.files.committer import Committer
-from nplt_storage.files.durability import Durability, SyncSchedule
-from nplt_storage.files.file import JsonFile
-from nplt_storage.files.layout import Header
+from nplt_storage.files.conversation_file import JsonFile
+from nplt_storage.files.format import Header
 
 PATH = Path("history/session_20260102_s1.json")
 
@@ -288,7 +286,7 @@ def _record(path: Path, durability: Durability, trouble: Trouble) -> Committer:
     threads = CommitThreads()
     appender = Appender(file, descriptor, sync_later=durability.sync_later(threads))
     trouble.seen.clear()
-    return Committer(appender, appended=lambda entry: None, closed=threads.close, threads=threads)
+    return Committer(appender, appended=lambda entry: None, threads=threads)
 
 
 async def test_in_an_interval_files_are_synced_without_being_closed(
@@ -386,7 +384,7 @@ async def test_what_can_not_be_synced_later_is_synced_now(
     record, pen = _record(tmp_path / "s1.json", mode, trouble), Pen()
     trouble.seen.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(durability, "Timer", NoThread)
+        patch.setattr(append, "Timer", NoThread)
         for number in range(2):
             await record.append(pen.write(prompt(f"t{number}")))
     assert trouble.seen == ["write", "sync_data"] * 2

@@ -14,7 +14,7 @@ from functools import partial
 import anyio
 import pytest
 
-from nplt_storage.errors import StorageUnavailable
+from nplt_storage import StorageUnavailable
 from nplt_storage.files import commit_threads
 from nplt_storage.files.commit_threads import CommitThreads
 
@@ -234,7 +234,7 @@ async def test_work_nobody_waits_for_is_done_and_its_failure_logged(
 def test_a_process_can_end_while_a_commit_hangs() -> None:
     program = """
 import asyncio, threading
-from nplt_storage.files.commit_threads import CommitThreads
+from nplt_storage.files.append import CommitThreads
 async def main():
     CommitThreads().submit(threading.Event().wait)
 asyncio.run(main())
@@ -256,9 +256,9 @@ async def test_work_for_which_there_is_no_thread_is_refused_and_later_work_is_do
     with monkeypatch.context() as patch:
         patch.setattr(commit_threads, "Thread", NoThread)
         for _ in range(2):
-            with pytest.raises(StorageUnavailable, match="no thread"):
+            with pytest.raises(StorageUnavailable, match="no more threads"):
                 threads.submit(_nothing)
-        with pytest.raises(StorageUnavailable, match="no thread"):
+        with pytest.raises(StorageUnavailable, match="no more threads"):
             threads.start(_nothing)
     assert threads.count == 0
     await threads.submit(_nothing)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.storage.care_samples import (
     FILE_ID,
     LONG_RESULT,
@@ -30,17 +30,21 @@ from tests.storage.conversations import (
 )
 from tests.support.redis_server import RedisServer
 
-from nplt_storage.conversation.checkpoints import Checkpoint, checkpoint_state
-from nplt_storage.conversation.landmarks import Told
-from nplt_storage.conversation.rows import fold_all, new_row
-from nplt_storage.copying import NewFork, copy_conversation, fork
-from nplt_storage.errors import (
+from nplt_storage import (
     BadEntry,
     ConversationExists,
     ConversationNotFound,
+    ConversationStore,
+    JsonFileStore,
+    MemoryStore,
+    NewFork,
+    Origin,
+    RedisStore,
     StorageUnavailable,
+    fork,
 )
-from nplt_storage.facts.entries import (
+from nplt_storage.copying import copy_conversation
+from nplt_storage.entries import (
     CheckpointEntry,
     Entry,
     ForkedEntry,
@@ -50,10 +54,7 @@ from nplt_storage.facts.entries import (
     SystemInstructionEntry,
     WidgetEntry,
 )
-from nplt_storage.files.store import JsonFileStore
-from nplt_storage.memory import MemoryStore
-from nplt_storage.redis_streams.store import RedisStore
-from nplt_storage.store import ConversationStore, Origin
+from nplt_storage.rows import Checkpoint, StateEntry, checkpoint_state, fold_all, new_row
 
 ORIGIN = Origin(user="ada", created_at=START, extra={"uploaded_files": [{"name": "a.txt"}]})
 LONG = chat(400)
@@ -233,7 +234,7 @@ class Trimmed(MemoryStore):
     def __init__(self, whole: list[Entry], cut: int) -> None:
         super().__init__(ticking_clock())
         row = fold_all(new_row("s1", user="local", created_at=START), whole[:cut])
-        there = [entry for entry in whole[:cut] if isinstance(entry, Told)]
+        there = [entry for entry in whole[:cut] if isinstance(entry, StateEntry)]
         state = checkpoint_state(Checkpoint(row=row, told=tuple(there)))
         last = whole[cut - 1]
         checkpoint = CheckpointEntry(seq=last.seq, id="c", timestamp=last.timestamp, state=state)

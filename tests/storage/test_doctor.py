@@ -7,12 +7,12 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
+from msgspec.structs import replace
 from tests.storage.care_samples import (
     FILE_ID,
     LONG_RESULT,
@@ -26,10 +26,10 @@ from tests.storage.care_samples import (
 )
 from tests.storage.conversations import Pen, answer, chat, file_bytes, prompt
 
-from nplt_storage.care.doctor import NoDataDirectory, Report, examine_directory
-from nplt_storage.care.findings import Finding
-from nplt_storage.conversation.row_json import row_as_bytes, row_from_bytes
-from nplt_storage.facts.entries import Entry
+from nplt_storage.entries import Entry
+from nplt_storage.maintenance.doctor import NoDataDirectory, Report, examine_directory
+from nplt_storage.maintenance.examine import Finding
+from nplt_storage.rows import row_as_bytes, row_from_bytes
 
 CATALOGUE = "catalog.sqlite"
 
@@ -314,7 +314,7 @@ def _change_row(data_dir: Path, **changes: object) -> None:
     with closing(sqlite3.connect(data_dir / CATALOGUE)) as connection, connection:
         question = "SELECT row FROM conversations WHERE session_id = 's1'"
         (data,) = connection.execute(question).fetchone()
-        row = replace(row_from_bytes(data), **changes)  # type: ignore[arg-type]
+        row = replace(row_from_bytes(data), **changes)
         connection.execute(
             "UPDATE conversations SET row = ? WHERE session_id = 's1'", (row_as_bytes(row),)
         )
@@ -328,7 +328,7 @@ async def test_a_row_that_says_something_else_than_its_file_is_found(tmp_path: P
     assert finding.message.endswith("message_count, preview")
 
 
-async def test_a_catalogue_that_is_behind_or_missing_is_a_note(tmp_path: Path) -> None:
+async def test_an_index_that_is_behind_or_missing_is_a_note(tmp_path: Path) -> None:
     await furnish(tmp_path)
     _change_row(tmp_path, head_seq=3)
     assert (wrong(tmp_path), notes(tmp_path)) == ([], ["behind"])
@@ -338,7 +338,7 @@ async def test_a_catalogue_that_is_behind_or_missing_is_a_note(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("data", [b"", b"no database", b"SQLite format 3\0" + b"x" * 5000])
-async def test_a_catalogue_that_is_none_is_a_note(tmp_path: Path, data: bytes) -> None:
+async def test_an_index_that_is_none_is_a_note(tmp_path: Path, data: bytes) -> None:
     await furnish(tmp_path)
     (tmp_path / CATALOGUE).write_bytes(data)
     before = snapshot(tmp_path)
@@ -346,7 +346,7 @@ async def test_a_catalogue_that_is_none_is_a_note(tmp_path: Path, data: bytes) -
     assert snapshot(tmp_path) == before
 
 
-async def test_a_catalogue_whose_server_was_killed_is_read_with_its_journal(
+async def test_an_index_whose_server_was_killed_is_read_with_its_journal(
     tmp_path: Path,
 ) -> None:
     data_dir, copy = tmp_path / "data", tmp_path / "copy"

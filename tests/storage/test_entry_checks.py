@@ -11,9 +11,10 @@ from hypothesis import given
 from tests.storage.conversations import START, Pen, prompt
 from tests.storage.entry_strategies import metadata
 
-from nplt_storage.errors import BadEntry
-from nplt_storage.facts.checks import METADATA_BYTES_MAX, check_entry, check_metadata
-from nplt_storage.facts.entries import (
+from nplt_storage import BadEntry, decode_line, encode_line
+from nplt_storage.codec import check_entry
+from nplt_storage.entries import (
+    BlobReference,
     CheckpointEntry,
     CompactionEntry,
     DebugEntry,
@@ -21,6 +22,7 @@ from nplt_storage.facts.entries import (
     EpochEntry,
     FaultEntry,
     ForkedEntry,
+    LevelOfDetailSections,
     ModelInputEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
@@ -29,13 +31,13 @@ from nplt_storage.facts.entries import (
     RenamedEntry,
     RollbackEntry,
     SentContext,
+    ToolCallRequest,
+    ToolCallResult,
     ToolResultsEntry,
     WidgetEntry,
 )
-from nplt_storage.facts.json_values import DEPTH_MAX
-from nplt_storage.facts.lines import decode_line, encode_line
-from nplt_storage.facts.sections import LevelOfDetailSections
-from nplt_storage.facts.tool_calls import BlobReference, ToolCallRequest, ToolCallResult
+from nplt_storage.history import METADATA_BYTES_MAX, check_metadata
+from nplt_storage.json_values import DEPTH_MAX
 
 HALF = "\ud83d"
 

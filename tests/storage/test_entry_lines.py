@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -11,30 +10,22 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import fields, replace
 from tests.storage.conversations import START, asking, call
 from tests.storage.entry_strategies import entries
 
-from nplt_storage.errors import BadEntry
-from nplt_storage.facts.entries import (
+from nplt_storage import BadEntry, decode_line, encode_line, entry_as_json
+from nplt_storage.codec import KNOWN_KINDS, BadLine, crc_suffix, peek_seq, verify_line
+from nplt_storage.entries import (
     Entry,
     EpochEntry,
+    LevelOfDetailSections,
     ModelInputEntry,
     ModelOutputEntry,
     RollbackEntry,
     SentContext,
     UnknownEntry,
 )
-from nplt_storage.facts.entry_from_json import KNOWN_KINDS
-from nplt_storage.facts.lines import (
-    BadLine,
-    crc_suffix,
-    decode_line,
-    encode_line,
-    entry_as_json,
-    peek_seq,
-    verify_line,
-)
-from nplt_storage.facts.sections import LevelOfDetailSections
 
 _FIVE = ("role", "content", "timestamp", "tool_calls", "metadata")
 _SIX = ("tool_name", "arguments", "result", "status", "duration", "timestamp")
@@ -277,7 +268,7 @@ def test_an_epoch_that_makes_no_sense_is_kept_but_not_followed(wrong: dict[str, 
     assert encode_line(entry) == line
 
 
-@pytest.mark.parametrize("missing", ["id", "kind", "timestamp", "metadata"])
+@pytest.mark.parametrize("missing", ["seq", "id", "kind", "timestamp"])
 def test_a_line_without_a_shared_field_is_refused(missing: str) -> None:
     source: dict[str, object] = {**entry_as_json(_stamped("hello"))}
     del source[missing]

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
+from msgspec.structs import replace
 from tests.storage.conversations import START, Pen, answer, answering, asking, call, prompt
 from tests.storage.entry_strategies import entries
 
-from nplt_storage.conversation.checkpoints import Checkpoint, checkpoint_state, read_checkpoint
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.rows import fold_all, new_row
-from nplt_storage.erasing import without_words_of
-from nplt_storage.errors import BadEntry
-from nplt_storage.facts.entries import (
+from nplt_storage import BadEntry, ConversationHistory, decode_line, encode_line
+from nplt_storage.entries import (
+    LIVE_SCREEN,
     ApprovalEntry,
     ArchivedEntry,
     AttachmentEntry,
+    BlobReference,
     CheckpointEntry,
     ClearEntry,
     CompactionEntry,
@@ -26,6 +24,7 @@ from nplt_storage.facts.entries import (
     EpochEntry,
     FaultEntry,
     ForkedEntry,
+    LevelOfDetailSections,
     ModelInputEntry,
     ModelOutputEntry,
     ModelSwitchedEntry,
@@ -34,13 +33,12 @@ from nplt_storage.facts.entries import (
     RenamedEntry,
     RollbackEntry,
     SystemInstructionEntry,
+    ToolCallRequest,
     ToolResultsEntry,
     WidgetEntry,
 )
-from nplt_storage.facts.lines import decode_line, encode_line
-from nplt_storage.facts.redaction import REDACTED, redacted
-from nplt_storage.facts.sections import LIVE_SCREEN, LevelOfDetailSections
-from nplt_storage.facts.tool_calls import BlobReference, ToolCallRequest
+from nplt_storage.redaction import REDACTED, redacted, without_words_of
+from nplt_storage.rows import Checkpoint, checkpoint_state, fold_all, new_row, read_checkpoint
 
 LATER = START + timedelta(days=1)
 SECRET = "hunter2"
@@ -91,7 +89,7 @@ def _result() -> ToolResultsEntry:
     ids=lambda entry: entry.kind,
 )
 def test_no_word_is_left(entry: Entry) -> None:
-    told = replace(entry, **STAMP, metadata={"said": SECRET})  # type: ignore[arg-type]
+    told = replace(entry, **STAMP, metadata={"said": SECRET})
     assert SECRET.encode() in encode_line(told)
     tombstone = redacted(told, LATER)
     assert SECRET.encode() not in encode_line(tombstone)
@@ -126,7 +124,7 @@ def test_a_tombstone_stands_where_its_entry_stood(entry: Entry) -> None:
     ids=lambda entry: entry.kind,
 )
 def test_where_nobody_said_anything_there_is_nothing_to_erase(entry: Entry) -> None:
-    with pytest.raises(BadEntry, match="nothing to erase"):
+    with pytest.raises(BadEntry, match="no words to erase"):
         redacted(entry, LATER)
 
 

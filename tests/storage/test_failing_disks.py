@@ -20,18 +20,18 @@ from tests.storage.file_fakes import (
 )
 from tests.storage.json_stores import loaded
 
-from nplt_storage.errors import (
+from nplt_storage import (
     BadEntry,
     ConversationDamaged,
     ConversationReadOnly,
     StorageError,
     StorageUnavailable,
 )
-from nplt_storage.facts.entries import Entry, ModelInputEntry
-from nplt_storage.file_operations import FileOperations
-from nplt_storage.files.appender import Appender
-from nplt_storage.files.file import JsonFile
-from nplt_storage.files.layout import Header
+from nplt_storage.entries import Entry, ModelInputEntry
+from nplt_storage.file_system import FileOperations
+from nplt_storage.files.append import Appender
+from nplt_storage.files.conversation_file import JsonFile
+from nplt_storage.files.format import Header
 
 PATH = Path("history/session_20260102_s1.json")
 OPERATIONS = ("open", "write", "truncate", "sync_data", "sync", "sync_directory", "rename")

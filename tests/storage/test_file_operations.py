@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.storage.file_fakes import MemoryFiles, WatchedFiles
 
-from nplt_storage.file_operations import (
+from nplt_storage.file_system import (
     FileOperations,
     SystemFiles,
     read_all,

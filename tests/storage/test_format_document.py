@@ -11,10 +11,10 @@ from tests.storage.conversations import counting_ids
 from tests.storage.file_fakes import MemoryFiles
 from tests.storage.json_stores import loaded
 
-from nplt_storage.facts.entries import UnknownEntry
-from nplt_storage.facts.entry_from_json import KNOWN_KINDS
-from nplt_storage.facts.lines import decode_line, encode_line
-from nplt_storage.files.file import JsonFile
+from nplt_storage import decode_line, encode_line
+from nplt_storage.codec import KNOWN_KINDS
+from nplt_storage.entries import UnknownEntry
+from nplt_storage.files.conversation_file import JsonFile
 
 TEXT = (Path(__file__).parents[2] / "storage" / "FORMAT.md").read_text()
 LINES = re.findall(r"```json\n(.*?)\n```", TEXT)

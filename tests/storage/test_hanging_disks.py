@@ -12,14 +12,12 @@ from tests.storage.conversations import START, Pen, counting_ids, file_bytes, pr
 from tests.storage.file_fakes import MemoryFiles, WatchedFiles
 from tests.storage.json_stores import loaded
 
-from nplt_storage.errors import ConversationReadOnly, StorageUnavailable
-from nplt_storage.facts.entries import Entry
-from nplt_storage.files.appender import Appender
+from nplt_storage import ConversationReadOnly, StorageUnavailable
+from nplt_storage.entries import Entry
+from nplt_storage.files.append import Appender, Committer, SyncLater
 from nplt_storage.files.commit_threads import CommitThreads
-from nplt_storage.files.committer import Committer
-from nplt_storage.files.durability import SyncLater
-from nplt_storage.files.file import JsonFile
-from nplt_storage.files.layout import Header
+from nplt_storage.files.conversation_file import JsonFile
+from nplt_storage.files.format import Header
 
 PATH = Path("history/session_20260102_s1.json")
 
@@ -71,7 +69,6 @@ def _record(
     return Committer(
         Appender(file, descriptor, sync_later=sync_later),
         appended=appended.append,
-        closed=lambda: None,
         threads=threads or CommitThreads(),
         commit_seconds_max=seconds,
     )

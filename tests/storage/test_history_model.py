@@ -7,7 +7,9 @@ never say anything else: also where they can't follow.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -23,12 +25,8 @@ from tests.storage.naive_history import (
     window_on,
 )
 
-from nplt_storage.conversation.checkpoints import Checkpoint, checkpoint_state
-from nplt_storage.conversation.history import ConversationHistory, NotInReach
-from nplt_storage.conversation.landmarks import Told, landmark_of, landmarks_of
-from nplt_storage.conversation.rows import fold, fold_all, new_row
-from nplt_storage.errors import BadEntry
-from nplt_storage.facts.entries import (
+from nplt_storage import BadEntry, ConversationHistory, NotInReach
+from nplt_storage.entries import (
     ArchivedEntry,
     CheckpointEntry,
     ClearEntry,
@@ -47,10 +45,20 @@ from nplt_storage.facts.entries import (
     RenamedEntry,
     RollbackEntry,
     SystemInstructionEntry,
+    ToolCallRequest,
     ToolResultsEntry,
     WidgetEntry,
 )
-from nplt_storage.facts.tool_calls import ToolCallRequest
+from nplt_storage.rows import (
+    Checkpoint,
+    StateEntry,
+    checkpoint_state,
+    fold,
+    fold_all,
+    new_row,
+    state_key_of,
+    state_seqs_of,
+)
 
 turn_ids = st.sampled_from(TURNS)
 calls = st.lists(st.sampled_from([call("look", "a"), call("listen", "b")]), max_size=2)
@@ -202,6 +210,27 @@ class HistoryMachine(RuleBasedStateMachine):
         steps = pick % min(4, others) if near else pick % others
         self.offer(RollbackEntry(to_seq=others - steps))
 
+    @rule(turns=st.lists(turn_ids, min_size=1, max_size=3, unique=True), end=st.booleans())
+    def take_turns_back(self, turns: list[str], end: bool) -> None:
+        if end:
+            for prompt in self.history.unfinished_turns():
+                self.offer(FaultEntry(turn_id=prompt.turn_id, content="", code="x", state="failed"))
+        there = [turn_id for turn_id in turns if self.naive.of_turn(turn_id)]
+        head_seq = self.history.head_seq
+        self.offer(RollbackEntry(to_seq=head_seq, turns=tuple(there if end and there else turns)))
+
+    @rule(times=st.integers(1, 3))
+    def bring_back(self, times: int) -> None:
+        for _ in range(times):
+            try:
+                draft = self.history.redo()
+            except BadEntry:
+                last = self.naive.last(self.naive.entries[-1:], RollbackEntry, "redo")
+                assert last is not False, "a rollback, and nothing since"
+                return
+            self.offer(draft)
+            self.no_window_says_anything_else()
+
     @precondition(lambda self: self.history.head_seq > 1)
     @rule(
         steps=st.lists(st.tuples(st.integers(0, 1000), st.booleans()), min_size=2, max_size=4),
@@ -238,9 +267,9 @@ class HistoryMachine(RuleBasedStateMachine):
     def watch(self, window: ConversationHistory) -> None:
         self.windows = [*self.windows[-2:], window]
 
-    def told(self) -> dict[Any, Told]:
-        told = [entry for entry in self.naive.standing if isinstance(entry, Told)]
-        return {landmark_of(entry): entry for entry in told}
+    def told(self) -> dict[Any, StateEntry]:
+        told = [entry for entry in self.naive.standing if isinstance(entry, StateEntry)]
+        return {state_key_of(entry): entry for entry in told}
 
     # What must be so
 
@@ -272,7 +301,7 @@ class HistoryMachine(RuleBasedStateMachine):
         assert history.unfinished_turns() == naive.unfinished()
         for turn_id in TURNS:
             known = [e for e in naive.prompts if e.message_id == f"m-{turn_id}"]
-            assert history.prompt_with(f"m-{turn_id}") == (known[0] if known else None)
+            assert history.prompt_by_message_id(f"m-{turn_id}") == (known[0] if known else None)
         assert history.name == naive.name()
         assert history.model == naive.last(naive.entries, ModelSwitchedEntry, "model")
         assert history.pinned == bool(naive.last(naive.entries, PinnedEntry, "pinned"))
@@ -316,7 +345,7 @@ class HistoryMachine(RuleBasedStateMachine):
         assert row.hidden == history.hidden
         unfinished = [(entry.turn_id, entry.seq) for entry in history.unfinished_turns()]
         assert sorted(row.unfinished) == sorted(unfinished)
-        assert landmarks_of(row) == {mark: entry.seq for mark, entry in self.told().items()}
+        assert state_seqs_of(row) == {mark: entry.seq for mark, entry in self.told().items()}
 
     @invariant()
     def the_row_knows_what_only_ever_adds_up(self) -> None:
@@ -398,6 +427,24 @@ class HistoryMachine(RuleBasedStateMachine):
                     self.history.rollback_to(to_seq)
             else:
                 assert draft == self.history.rollback_to(to_seq)
+        for turn_id in TURNS:
+            undo = methodcaller("rollback_turns", [turn_id])
+            self.is_the_same_or_out_of_reach(window, undo)
+        self.is_the_same_or_out_of_reach(window, ConversationHistory.redo)
+
+    def is_the_same_or_out_of_reach(
+        self, window: ConversationHistory, ask: Callable[[ConversationHistory], RollbackEntry]
+    ) -> None:
+        try:
+            draft = ask(window)
+        except NotInReach:
+            assert len(window.entries) < window.head_seq
+        except BadEntry as error:
+            if "no longer kept" not in str(error):
+                with pytest.raises(BadEntry):
+                    ask(self.history)
+        else:
+            assert draft == ask(self.history)
 
 
 def _newest_summary(history: ConversationHistory) -> list[tuple[int, str, int, int]]:
@@ -409,12 +456,7 @@ def _newest_summary(history: ConversationHistory) -> list[tuple[int, str, int, i
 
 
 def _can_follow(window: ConversationHistory, entry: Entry) -> bool:
-    if isinstance(entry, RollbackEntry):
-        try:
-            window.rollback_to(entry.to_seq)
-        except NotInReach:
-            return False
-    return True
+    return not isinstance(entry, RollbackEntry) or window.can_follow(entry)
 
 
 TestHistoryMachine = HistoryMachine.TestCase

@@ -16,8 +16,8 @@ from tests.storage.conversations import (
     prompt,
 )
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.facts.entries import (
+from nplt_storage import ConversationHistory
+from nplt_storage.entries import (
     Entry,
     ModelInputEntry,
     ModelSwitchedEntry,
@@ -42,7 +42,7 @@ def test_an_empty_conversation_has_an_answer_to_everything() -> None:
     assert list(history.entries) == []
     assert (history.name, history.model, history.system_instruction) == (None, None, None)
     assert history.message_count == 0
-    assert history.prompt_with("m") is None
+    assert history.prompt_by_message_id("m") is None
     assert history.turn_state("t") is None
     assert history.end_of_turn("t") is None
     assert history.unfinished_turns() == []
@@ -106,7 +106,7 @@ def test_unfinished_turns_are_those_without_an_end_in_order(pen: Pen) -> None:
 
 def test_a_prompt_is_found_by_its_message_id(pen: Pen) -> None:
     entry = pen.write(ModelInputEntry(turn_id="t1", content="x", message_id="m1"))
-    assert pen.history.prompt_with("m1") == entry
+    assert pen.history.prompt_by_message_id("m1") == entry
 
 
 def test_a_waiting_prompt_is_invisible_to_the_turn_before_it(pen: Pen) -> None:

@@ -15,10 +15,8 @@ from tests.storage.conversations import (
     prompt,
 )
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.standing import Standing
-from nplt_storage.errors import BadEntry
-from nplt_storage.facts.entries import (
+from nplt_storage import BadEntry, ConversationHistory
+from nplt_storage.entries import (
     ArchivedEntry,
     CompactionEntry,
     Entry,
@@ -33,6 +31,7 @@ from nplt_storage.facts.entries import (
     RollbackEntry,
     SystemInstructionEntry,
 )
+from nplt_storage.history import ActiveEntries
 
 
 @pytest.fixture
@@ -142,7 +141,7 @@ def test_a_prompt_that_was_taken_back_does_not_run_again_when_it_is_resent(pen: 
     sent = pen.write(ModelInputEntry(turn_id="t4", content="x", message_id="m4"))
     pen.write(fault("t4"))
     back(pen, 6)
-    assert pen.history.prompt_with("m4") == sent
+    assert pen.history.prompt_by_message_id("m4") == sent
 
 
 def test_a_turn_that_had_not_ended_there_is_over(pen: Pen) -> None:
@@ -180,7 +179,7 @@ def test_only_what_is_there_can_be_gone_back_to(pen: Pen, to_seq: int) -> None:
 
 def test_nothing_is_taken_back_while_a_turn_runs(pen: Pen) -> None:
     pen.write(prompt("t4"))
-    with pytest.raises(BadEntry, match="a turn has not ended"):
+    with pytest.raises(BadEntry, match="still running"):
         pen.history.rollback_to(2)
 
 
@@ -260,12 +259,92 @@ def test_reading_a_record_with_many_rollbacks_looks_once_at_what_stands(
         pen.write_all([prompt(f"t{number}"), answer(f"t{number}")])
         back(pen, pen.history.head_seq - 2)
     looked_at: list[int] = []
-    add = Standing.add
+    add = ActiveEntries.add
 
-    def counted(standing: Standing, entry: Entry) -> None:
+    def counted(standing: ActiveEntries, entry: Entry) -> None:
         looked_at.append(entry.seq)
         add(standing, entry)
 
-    monkeypatch.setattr(Standing, "add", counted)
+    monkeypatch.setattr(ActiveEntries, "add", counted)
     assert ConversationHistory("s1", pen.history.entries).message_count == 2
     assert looked_at == [1, 2]
+
+
+# Turns
+
+
+@pytest.fixture
+def queued() -> Pen:
+    """A second prompt came while the first was answered."""
+    pen = Pen()
+    pen.write_all([prompt("t1", "one"), prompt("t2", "two")])
+    pen.write_all([answer("t1", "first"), answer("t2", "second")])
+    return pen
+
+
+def test_undo_takes_exactly_its_turn(queued: Pen) -> None:
+    rollback = queued.write(queued.history.rollback_turns(["t2"]))
+    assert isinstance(rollback, RollbackEntry)
+    assert (rollback.turns, rollback.hidden, rollback.to_seq) == (("t2",), ((2, 2), (4, 4)), 4)
+    assert (rollback.message_count, rollback.preview) == (2, "first")
+    assert seqs(list(queued.history.standing)) == [1, 3]
+    assert seqs(context_entries(queued.history, "next")) == [1, 3]
+    assert ConversationHistory("s1", queued.history.entries).hidden == queued.history.hidden
+
+
+def test_a_turn_that_nothing_followed_is_taken_back_by_one_number(pen: Pen) -> None:
+    rollback = pen.write(pen.history.rollback_turns(["t3"]))
+    assert isinstance(rollback, RollbackEntry)
+    assert (rollback.to_seq, rollback.hidden, rollback.turns) == (4, None, ("t3",))
+    assert pen.history.hidden == ((5, 7),)
+
+
+def test_redo_brings_back_what_was_taken_last_and_then_what_was_taken_before(queued: Pen) -> None:
+    history = queued.history
+    everything = list(history.standing)
+    queued.write(history.rollback_turns(["t1"]))
+    queued.write(history.rollback_turns(["t2"]))
+    assert list(history.standing) == []
+    redo = queued.write(history.redo())
+    assert isinstance(redo, RollbackEntry)
+    assert redo.redo
+    assert seqs(list(history.standing)) == [2, 4]
+    queued.write(history.redo())
+    assert list(history.standing) == everything
+    with pytest.raises(BadEntry, match="nothing to bring back"):
+        history.redo()
+
+
+def test_what_was_said_since_can_not_be_gone_around(queued: Pen) -> None:
+    queued.write(queued.history.rollback_turns(["t2"]))
+    queued.write(RenamedEntry(name="another name"))
+    assert queued.history.redo().to_seq == 4, "a name is not said"
+    queued.write_all([prompt("t3"), answer("t3")])
+    with pytest.raises(BadEntry, match="nothing to bring back"):
+        queued.history.redo()
+
+
+def test_a_turn_is_taken_back_once(queued: Pen) -> None:
+    for turns in (["t9"], ["t1", "t9"]):
+        with pytest.raises(BadEntry, match="no turn t9"):
+            queued.history.rollback_turns(turns)
+    queued.write(queued.history.rollback_turns(["t2"]))
+    with pytest.raises(BadEntry, match="taken back before"):
+        queued.history.rollback_turns(["t2"])
+
+
+def test_a_summary_of_what_is_taken_back_goes_with_it_and_one_of_the_rest_stays(pen: Pen) -> None:
+    pen.write(CompactionEntry(content="of the first", from_seq=1, through_seq=2))
+    pen.write(CompactionEntry(content="of two", from_seq=1, through_seq=4))
+    pen.write(SystemInstructionEntry(content="be brief"))
+    pen.write(pen.history.rollback_turns(["t2"]))
+    assert [entry.content for entry in pen.history.compactions] == ["of the first"]
+    assert pen.history.system_instruction == "be brief"
+
+
+def test_the_turns_from_a_prompt_on_are_those_after_it_in_the_order_of_prompts(queued: Pen) -> None:
+    queued.write_all([prompt("t3"), answer("t3")])
+    assert queued.history.turns_from(2) == ["t2", "t3"]
+    assert queued.history.turns_from(3) == ["t1", "t2", "t3"], "the turn of that answer"
+    assert queued.history.turns_from(5) == ["t3"]
+    assert queued.history.turns_from(6) == ["t3"]

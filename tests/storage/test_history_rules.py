@@ -15,9 +15,8 @@ from tests.storage.conversations import (
     prompt,
 )
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.errors import BadEntry
-from nplt_storage.facts.entries import (
+from nplt_storage import BadEntry, ConversationHistory
+from nplt_storage.entries import (
     ClearEntry,
     DebugEntry,
     Entry,

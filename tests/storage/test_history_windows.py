@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from tests.storage.conversations import (
     START,
     Pen,
@@ -20,17 +20,16 @@ from tests.storage.conversations import (
     prompt,
 )
 
-from nplt_storage.conversation.checkpoints import (
-    Checkpoint,
-    checkpoint_state,
-    read_checkpoint,
-    row_from_entries,
+from nplt_storage import (
+    BadEntry,
+    ConversationHistory,
+    ConversationRow,
+    NotInReach,
+    StorageError,
+    decode_line,
+    encode_line,
 )
-from nplt_storage.conversation.history import ConversationHistory, NotInReach
-from nplt_storage.conversation.landmarks import Told
-from nplt_storage.conversation.rows import ConversationRow, fold_all, new_row
-from nplt_storage.errors import BadEntry, StorageError
-from nplt_storage.facts.entries import (
+from nplt_storage.entries import (
     CheckpointEntry,
     CompactionEntry,
     Entry,
@@ -42,7 +41,15 @@ from nplt_storage.facts.entries import (
     SystemInstructionEntry,
     WidgetEntry,
 )
-from nplt_storage.facts.lines import decode_line, encode_line
+from nplt_storage.rows import (
+    Checkpoint,
+    StateEntry,
+    checkpoint_state,
+    fold_all,
+    new_row,
+    read_checkpoint,
+    row_from_entries,
+)
 
 
 def row_of(entries: list[Entry]) -> ConversationRow:
@@ -312,7 +319,7 @@ def trimmed(*, first: int) -> tuple[list[Entry], ConversationHistory]:
     pen = Pen(history=ConversationHistory("s1", told()))
     history = pen.history
     row = row_of(list(history.entries))
-    there = tuple(entry for entry in history.standing if isinstance(entry, Told))
+    there = tuple(entry for entry in history.standing if isinstance(entry, StateEntry))
     state = Checkpoint(row=row, told=there)
     pen.write(CheckpointEntry(state=checkpoint_state(state)))
     pen.write_all([prompt("t10", "ask 10"), answer("t10", "say 10")])

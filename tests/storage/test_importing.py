@@ -8,15 +8,17 @@ import os
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.storage import entry_strategies
 from tests.storage.care_samples import (
     FILE_ID,
@@ -36,19 +38,33 @@ from tests.storage.file_fakes import Trouble
 from tests.storage.json_stores import open_store
 from tests.support.redis_server import RedisServer
 
-from nplt_storage.care.documents import Missing, export_document
-from nplt_storage.care.importing import Imported, import_file
-from nplt_storage.care.sources import NotAConversation, opened_source
+from nplt_storage import (
+    ConversationStore,
+    FileSettings,
+    MemoryStore,
+    Origin,
+    RedisStore,
+    RowQuery,
+    StorageError,
+    StorageUnavailable,
+)
+from nplt_storage.codec import crc_suffix
 from nplt_storage.copying import Source
-from nplt_storage.errors import StorageError, StorageUnavailable
-from nplt_storage.facts.entries import Entry, ForkedEntry, ModelInputEntry, ModelOutputEntry
-from nplt_storage.facts.lines import crc_suffix
-from nplt_storage.facts.references import wrong_reference
-from nplt_storage.files.disk import SystemDisk
-from nplt_storage.files.workshop import FileSettings
-from nplt_storage.memory import MemoryStore
-from nplt_storage.redis_streams.store import RedisStore
-from nplt_storage.store import ConversationStore, Origin
+from nplt_storage.entries import (
+    Entry,
+    ForkedEntry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    wrong_reference,
+)
+from nplt_storage.file_system import SystemDisk
+from nplt_storage.maintenance.migrate import Imported, import_file
+from nplt_storage.maintenance.sources import (
+    Missing,
+    NotAConversation,
+    export_document,
+    opened_source,
+)
 
 OLD: dict[str, Any] = {
     "session_id": "abc-def",
@@ -439,3 +455,43 @@ async def test_the_export_of_a_file_is_that_file(tmp_path: Path) -> None:
     async with file_store(tmp_path) as store:
         await put(store, Pen().write_all([prompt("t1"), answer("t1")]))
         assert await exported(store) == the_file(tmp_path).read_bytes()
+
+
+MOMENTS = st.datetimes(timezones=st.none() | st.timezones(no_cache=True)) | st.sampled_from(
+    [datetime(1, 1, 1), datetime(999, 6, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59)]
+)
+IDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", fullmatch=True) | st.text(max_size=80)
+
+
+@given(moments=st.lists(MOMENTS, min_size=3, max_size=3), session_id=IDS)
+def test_whatever_was_taken_in_is_found_again(
+    tmp_path_factory: pytest.TempPathFactory, moments: list[datetime], session_id: str
+) -> None:
+    """With any time and any id that a document may carry, also after a restart."""
+    folder = tmp_path_factory.mktemp("import")
+    created_at, asked_at, answered_at = (moment.isoformat() for moment in moments)
+    document = {
+        "session_id": session_id,
+        "created_at": created_at,
+        "messages": [
+            {"role": "user", "content": "hello", "timestamp": asked_at},
+            {"role": "assistant", "content": "good day", "timestamp": answered_at},
+        ],
+    }
+    path = folder / "document.json"
+    path.write_text(json.dumps(document))
+
+    async def take_in_and_look() -> None:
+        store = await open_store(folder / "data")
+        imported = await import_file(store, path, files=None)
+        await store.close()
+        store = await open_store(folder / "data")
+        try:
+            listed = await store.list("local", RowQuery(limit=10))
+            assert [row.session_id for row in listed.rows] == [imported.session_id]
+            opened = await store.open(imported.session_id)
+            assert opened.history.head_seq == imported.entries == 2
+        finally:
+            await store.close()
+
+    anyio.run(take_in_and_look)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.storage.care_samples import all_entries
 from tests.storage.conversations import Pen, answer, asking, call, chat, file_bytes, prompt
 from tests.storage.test_importing import at_rest, take_in
 
-from nplt_storage.facts.entries import ApprovalEntry, Entry, ForkedEntry
+from nplt_storage.entries import ApprovalEntry, Entry, ForkedEntry
 
 ALWAYS = ApprovalEntry(
     approval_id="a", tool_call_id="c", tool_name="look", state="allowed", remember=True

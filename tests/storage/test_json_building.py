@@ -11,12 +11,11 @@ from tests.storage.conversations import START, chat, counting_ids, file_bytes
 from tests.storage.disk_fakes import MemoryDisk, StopAt, WatchedDisk
 from tests.storage.file_fakes import PowerCut, Trouble
 
-from nplt_storage.errors import BadEntry, ConversationExists, StorageUnavailable
-from nplt_storage.files.building import NewConversation
-from nplt_storage.files.disk import Disk
-from nplt_storage.files.layout import Header
-from nplt_storage.files.names import blobs_of
-from nplt_storage.files.starting import Shelf
+from nplt_storage import BadEntry, ConversationExists, StorageUnavailable
+from nplt_storage.file_system import Disk
+from nplt_storage.files.directory import DirectoryScan
+from nplt_storage.files.format import Header, blobs_of
+from nplt_storage.files.store import NewConversation
 
 HISTORY = Path("history")
 PATH = HISTORY / "session_20260102_s1.json"
@@ -54,7 +53,7 @@ def _build_or_abandon(disk: Disk) -> None:
 
 
 def _sweep(disk: Disk) -> None:
-    Shelf(disk, HISTORY, new_id=counting_ids(), damaged=lambda *_: None).sweep()
+    DirectoryScan(disk, HISTORY, new_id=counting_ids(), damaged=lambda *_: None).sweep()
 
 
 def test_it_is_the_file_appending_would_have_made(disk: MemoryDisk) -> None:

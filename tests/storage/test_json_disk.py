@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.storage.disk_fakes import MemoryDisk
 
-from nplt_storage.files.disk import Disk, SystemDisk
+from nplt_storage.file_system import Disk, SystemDisk
 
 
 @pytest.fixture(params=["system", "memory"])

@@ -19,18 +19,22 @@ from tests.storage.json_stores import all_entries, open_store, row_of, rows
 
 import nplt_storage.files.record
 import nplt_storage.files.store
-from nplt_storage.catalogue.freshness import FoundFile
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.searching import SearchQuery
-from nplt_storage.errors import ConversationNotFound, ConversationReadOnly, StorageUnavailable
-from nplt_storage.facts.entries import Entry
-from nplt_storage.files.disk import SystemDisk
-from nplt_storage.files.file import JsonFile
-from nplt_storage.files.layout import Header
-from nplt_storage.files.redacting import redact_entry
-from nplt_storage.files.store import JsonFileStore
-from nplt_storage.files.workshop import FileSettings
-from nplt_storage.store import ConversationStore, Origin
+from nplt_storage import (
+    ConversationHistory,
+    ConversationNotFound,
+    ConversationReadOnly,
+    ConversationStore,
+    FileSettings,
+    JsonFileStore,
+    Origin,
+    SearchQuery,
+    StorageUnavailable,
+)
+from nplt_storage.entries import Entry
+from nplt_storage.file_system import FoundFile, SystemDisk
+from nplt_storage.files.conversation_file import JsonFile
+from nplt_storage.files.format import Header
+from nplt_storage.files.rewrite import redact_entry
 
 SECRET = "xyzzy"
 PATH = Path("history/session_20260102_s1.json")
@@ -121,17 +125,17 @@ def test_a_reader_who_comes_late_does_not_write_to_a_file_that_is_being_made() -
     assert reader not in written_by
 
 
-async def test_one_that_was_built_is_there_though_the_catalogue_failed(
+async def test_one_that_was_built_is_there_though_the_index_failed(
     store: JsonFileStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fail(*_: object) -> None:
-        raise StorageUnavailable("the catalogue is not well")
+        raise StorageUnavailable("the index is not well")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._workshop.catalogue, "learn", fail)
+        patch.setattr(store._directory.index, "learn", fail)
         async with store.build("s1", Origin(user="local", created_at=START)) as builder:
             await builder.add(_said("hello"))
-    assert "not in lists yet: the catalogue is not well" in caplog.text
+    assert "not in lists yet: the index is not well" in caplog.text
     assert (await row_of(store, "s1")).head_seq == 2
     assert await all_entries(store, "s1") == _said("hello")
     assert await _hits(store, "hello") == 1
@@ -219,7 +223,7 @@ async def test_a_redaction_that_began_is_finished_whoever_gives_up(
         assert path.is_dir() or SECRET.encode() not in path.read_bytes(), path
 
 
-async def test_a_redaction_the_catalogue_did_not_hear_of_is_told_to_it_by_the_next_start(
+async def test_a_redaction_the_index_did_not_hear_of_is_told_to_it_by_the_next_start(
     store: JsonFileStore, trouble: Trouble, tmp_path: Path
 ) -> None:
     await _write(store, "s1", SECRET)

@@ -1,6 +1,6 @@
-"""Whatever happens to conversations, the directory and the catalogue: nothing is mixed up.
+"""Whatever happens to conversations, the directory and the index: nothing is mixed up.
 
-A random life, over restarts, crashes and lost catalogues, beside a model that
+A random life, over restarts, crashes and lost indexes, beside a model that
 is nothing but lists of entries.
 """
 
@@ -8,29 +8,33 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
 import anyio
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.storage.conversations import START, answer, clear, prompt
 from tests.storage.json_stores import all_entries, open_store, rows
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.paging import PageQuery, read_page
-from nplt_storage.conversation.rollbacks import NotInReach
-from nplt_storage.conversation.rows import fold_all, new_row
-from nplt_storage.conversation.searching import SearchQuery
-from nplt_storage.facts.entries import Entry, ModelInputEntry, PinnedEntry, RenamedEntry
-from nplt_storage.files.store import JsonFileStore
+from nplt_storage import (
+    ConversationHistory,
+    JsonFileStore,
+    NotInReach,
+    Opened,
+    PageQuery,
+    Record,
+    SearchQuery,
+)
+from nplt_storage.entries import Entry, ModelInputEntry, PinnedEntry, RenamedEntry
 from nplt_storage.memory import EntryList
-from nplt_storage.store import Opened, Record
+from nplt_storage.pages import read_page
+from nplt_storage.rows import fold_all, new_row
 
 MOVES = (
     *("create", "talk", "talk", "talk", "rename", "pin", "clear", "go back", "redact", "close"),
-    *("delete", "undelete", "restart", "crash", "lose the catalogue"),
+    *("delete", "undelete", "restart", "crash", "lose the index"),
 )
 Move = tuple[str, int]
 
@@ -60,7 +64,7 @@ class Life:
                 record = await self._store.create(session_id, user="local")
                 self._kept[session_id] = []
                 self._open[session_id] = (record, ConversationHistory(session_id))
-            case "restart" | "crash" | "lose the catalogue":
+            case "restart" | "crash" | "lose the index":
                 await self._restart(move)
             case "undelete":
                 for session_id in list(self._deleted):
@@ -135,7 +139,7 @@ class Life:
             shutil.copytree(left, self._data_dir)
         await self._store.close()
         self._open.clear()
-        if how == "lose the catalogue":
+        if how == "lose the index":
             for path in self._data_dir.glob("catalog.sqlite*"):
                 path.unlink()
         self._store = await open_store(self._data_dir)
@@ -147,7 +151,7 @@ class Life:
             row = fold_all(new_row(session_id, user="local", created_at=START), entries)
             expected[session_id] = row
             assert await all_entries(store, session_id) == entries
-            query = PageQuery(limit=200, max_bytes=10**9)
+            query = PageQuery(limit=200, bytes_max=10**9)
             page = read_page(query, EntryList(entries), hidden=row.hidden)
             assert await store.page(session_id, query) == page
         found = {row.session_id: row for row in await rows(store)}

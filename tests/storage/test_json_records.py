@@ -14,20 +14,20 @@ from tests.storage.disk_fakes import WatchedDisk
 from tests.storage.file_fakes import Trouble
 from tests.storage.json_stores import all_entries, open_store, row_of, rows, write
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.paging import PageQuery
-from nplt_storage.conversation.searching import SearchQuery
-from nplt_storage.errors import (
+from nplt_storage import (
     BadEntry,
     ConversationExists,
+    ConversationHistory,
     ConversationNotFound,
     ConversationReadOnly,
+    FileSettings,
+    JsonFileStore,
+    PageQuery,
+    PartialAnswer,
+    SearchQuery,
     StorageUnavailable,
 )
-from nplt_storage.files.disk import SystemDisk
-from nplt_storage.files.store import JsonFileStore
-from nplt_storage.files.workshop import FileSettings
-from nplt_storage.store import SaidSoFar
+from nplt_storage.file_system import SystemDisk
 
 MIB = 1024 * 1024
 
@@ -197,21 +197,21 @@ async def test_what_was_said_before_a_crash_is_told_until_its_entry_is_there(
 ) -> None:
     record, history = await store.create("s1", user="local"), ConversationHistory("s1")
     await write(record, history, prompt("t1"))
-    record.say("t1", 0, "reasoning", "hm")
-    record.say("t1", 0, "text", "Hello, ")
-    record.say("t1", 0, "text", "wor")
-    said = SaidSoFar(turn_id="t1", call=0, text="Hello, wor", reasoning="hm")
+    record.journal_delta("t1", 0, "reasoning", "hm")
+    record.journal_delta("t1", 0, "text", "Hello, ")
+    record.journal_delta("t1", 0, "text", "wor")
+    said = PartialAnswer(turn_id="t1", call=0, text="Hello, wor", reasoning="hm")
     crashed = _crashed_copy(tmp_path, tmp_path / "crashed")
     for _ in range(2):
         again = await open_store(crashed)
         opened = await again.open("s1")
-        assert opened.said == said
+        assert opened.partial_answer == said
         await again.close()
     again = await open_store(crashed)
     opened = await again.open("s1")
     await write(opened.record, opened.history, answer("t1", "Hello, wor"))
     await opened.record.close()
-    assert (await again.open("s1")).said is None
+    assert (await again.open("s1")).partial_answer is None
     await again.close()
     assert _names(crashed) == ["session_20260102_s1.json"]
 
@@ -221,11 +221,11 @@ async def test_a_crash_after_the_entry_tells_nothing_twice(
 ) -> None:
     record, history = await store.create("s1", user="local"), ConversationHistory("s1")
     await write(record, history, prompt("t1"))
-    record.say("t1", 0, "text", "Hello")
+    record.journal_delta("t1", 0, "text", "Hello")
     await write(record, history, answer("t1", "Hello"))
     crashed = _crashed_copy(tmp_path, tmp_path / "crashed")
     again = await open_store(crashed)
-    assert (await again.open("s1")).said is None
+    assert (await again.open("s1")).partial_answer is None
     await again.close()
 
 
@@ -244,7 +244,7 @@ async def test_redacted_words_are_in_no_byte_of_the_directory(
     record, history = await store.create("s1", user="ada"), ConversationHistory("s1")
     (tmp_path / "history" / "session_20260102_s1.json.orig").write_bytes(b"xyzzyplugh")
     await write(record, history, prompt("t1", "xyzzyplugh is secret"))
-    record.say("t1", 0, "text", "xyzzyplugh it is")
+    record.journal_delta("t1", 0, "text", "xyzzyplugh it is")
     await write(record, history, answer("t1", "xyzzyplugh it is"))
     assert len((await store.search("ada", SearchQuery(text="xyzzyplugh"))).hits) == 2
     tombstone = await record.redact(1, at=START)
@@ -281,7 +281,7 @@ async def test_pages_can_be_read_while_words_are_erased(store: JsonFileStore) ->
 
     async def read() -> None:
         while not done.is_set():
-            page = await store.page("s1", PageQuery(limit=200, max_bytes=10**9))
+            page = await store.page("s1", PageQuery(limit=200, bytes_max=10**9))
             assert len(page.messages) == 23
 
     async with anyio.create_task_group() as tasks:
@@ -303,7 +303,7 @@ async def test_nothing_is_left_open(store: JsonFileStore) -> None:
     before = count()
     record, history = await store.create("s1", user="ada"), ConversationHistory("s1")
     await write(record, history, prompt("t1"))
-    record.say("t1", 0, "text", "x")
+    record.journal_delta("t1", 0, "text", "x")
     await record.keep_blob(b"x")
     await record.redact(1, at=START)
     await write(record, history, answer("t1"))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.storage.conversations import (
     START,
     Pen,
@@ -22,17 +22,16 @@ from tests.storage.conversations import (
 from tests.storage.disk_fakes import MemoryDisk, StopAt, WatchedDisk
 from tests.storage.file_fakes import PowerCut, Trouble
 
-from nplt_storage.conversation.rows import fold_all, new_row
-from nplt_storage.errors import BadEntry, ConversationReadOnly, StorageUnavailable
-from nplt_storage.facts.entries import AttachmentEntry, Entry, EpochEntry, ToolResultsEntry
-from nplt_storage.facts.redaction import REDACTED, redacted
-from nplt_storage.files.appender import Appender
-from nplt_storage.files.blobs import keep_blob
-from nplt_storage.files.disk import Disk
-from nplt_storage.files.file import JsonFile
-from nplt_storage.files.names import blobs_of
-from nplt_storage.files.redacting import Redaction, redact_entry, remove_traces
-from nplt_storage.files.starting import Shelf
+from nplt_storage import BadEntry, ConversationReadOnly, StorageUnavailable
+from nplt_storage.entries import AttachmentEntry, Entry, EpochEntry, ToolResultsEntry
+from nplt_storage.file_system import Disk
+from nplt_storage.files.append import Appender
+from nplt_storage.files.conversation_file import JsonFile, keep_blob
+from nplt_storage.files.directory import DirectoryScan
+from nplt_storage.files.format import blobs_of
+from nplt_storage.files.rewrite import Redaction, redact_entry, remove_traces
+from nplt_storage.redaction import REDACTED, redacted
+from nplt_storage.rows import fold_all, new_row
 
 HISTORY = Path("history")
 PATH = HISTORY / "session_20260102_s1.json"
@@ -223,7 +222,7 @@ def test_every_call_is_a_safe_place_to_die(
         with suppress(PowerCut):
             _redact(WatchedDisk(disk, watch), seq)
         after = survivor(disk)
-        Shelf(after, HISTORY, new_id=counting_ids(), damaged=lambda *_: None).sweep()
+        DirectoryScan(after, HISTORY, new_id=counting_ids(), damaged=lambda *_: None).sweep()
         assert after.contents[PATH] in (old, new)
         outcomes.add(after.contents[PATH] == new)
         if watch.has_stopped:

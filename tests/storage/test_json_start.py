@@ -12,15 +12,17 @@ from tests.storage.conversations import START, Pen, answer, chat, file_bytes, pr
 from tests.storage.disk_fakes import WatchedDisk
 from tests.storage.json_stores import all_entries, open_store, row_of, rows, write
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.paging import PageQuery
-from nplt_storage.conversation.searching import SearchQuery
-from nplt_storage.errors import ConversationDamaged
-from nplt_storage.facts.entries import PinnedEntry, RenamedEntry
-from nplt_storage.files.disk import SystemDisk
-from nplt_storage.files.durability import Durability
-from nplt_storage.files.store import JsonFileStore
-from nplt_storage.files.workshop import FileSettings
+from nplt_storage import (
+    ConversationDamaged,
+    ConversationHistory,
+    Durability,
+    FileSettings,
+    JsonFileStore,
+    PageQuery,
+    SearchQuery,
+)
+from nplt_storage.entries import PinnedEntry, RenamedEntry
+from nplt_storage.file_system import SystemDisk
 
 
 class Watch:
@@ -118,7 +120,7 @@ async def test_a_file_changed_by_someone_else_is_read_anew(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("harm", ["removed", "noise", "empty", "a directory"])
-async def test_a_lost_or_broken_catalogue_is_made_again(tmp_path: Path, harm: str) -> None:
+async def test_a_lost_or_broken_index_is_made_again(tmp_path: Path, harm: str) -> None:
     await _fill(tmp_path)
     store = await open_store(tmp_path)
     before = await rows(store)
@@ -279,4 +281,14 @@ async def test_a_long_one_that_is_asked_for_while_it_is_read_is_given_whole(
             tasks.start_soon(look, session_id)
     assert found == {"long": entries[-1].seq, "s3": 12, "s19": 12}
     assert (await store.open("long")).history.head_seq == entries[-1].seq
+    await store.close()
+
+
+async def test_a_link_that_leads_in_circles_does_not_stop_the_start(tmp_path: Path) -> None:
+    await _fill(tmp_path)
+    for name in ("session_20260101_loop.json", "something"):
+        link = tmp_path / "history" / name
+        link.symlink_to(link.name)
+    store = await open_store(tmp_path)
+    assert {row.session_id for row in await rows(store)} >= {f"s{number}" for number in range(5)}
     await store.close()

@@ -20,19 +20,19 @@ from tests.storage.conversations import (
 )
 from tests.storage.json_stores import open_store, row_of, rows, write
 
-from nplt_storage.attachments import AttachmentFiles
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.paging import PageQuery
-from nplt_storage.conversation.searching import SearchQuery
-from nplt_storage.errors import (
+from nplt_storage import (
     ConversationDamaged,
     ConversationExists,
+    ConversationHistory,
     ConversationNotFound,
     DataDirectoryInUse,
+    JsonFileStore,
+    PageQuery,
+    SearchQuery,
     StorageUnavailable,
 )
-from nplt_storage.facts.entries import EpochEntry
-from nplt_storage.files.store import JsonFileStore
+from nplt_storage.attachments import AttachmentFiles
+from nplt_storage.entries import EpochEntry
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ async def test_damage_found_while_reading_sets_the_conversation_apart(
     path.write_bytes(data)
     assert len((await store.page("s1", PageQuery())).messages) == 20, "far from the damage"
     with pytest.raises(ConversationDamaged):
-        await store.page("s1", PageQuery(limit=200, max_bytes=10**9))
+        await store.page("s1", PageQuery(limit=200, bytes_max=10**9))
     row = await row_of(store, "s1")
     assert row.damaged
     with pytest.raises(ConversationDamaged):

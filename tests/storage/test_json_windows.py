@@ -23,9 +23,8 @@ from tests.storage.conversations import (
 )
 from tests.storage.file_fakes import MemoryFiles, WatchedFiles
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.rows import ConversationRow, fold_all, new_row
-from nplt_storage.facts.entries import (
+from nplt_storage import ConversationHistory, ConversationRow
+from nplt_storage.entries import (
     Entry,
     EpochEntry,
     ModelOutputEntry,
@@ -34,22 +33,24 @@ from nplt_storage.facts.entries import (
     SystemInstructionEntry,
     WidgetEntry,
 )
-from nplt_storage.files.file import JsonFile
-from nplt_storage.files.window import Enough, read_end
+from nplt_storage.files.conversation_file import JsonFile
+from nplt_storage.history import WindowSize
+from nplt_storage.pages import read_end
+from nplt_storage.rows import fold_all, new_row
 
 PATH = Path("history/session_20260102_s1.json")
-SMALL = Enough(bytes=10**9, entries=10)
+SMALL = WindowSize(bytes=10**9, entries=10)
 
 
 def _row(entries: Sequence[Entry]) -> ConversationRow:
     return fold_all(new_row("s1", user="local", created_at=START), entries)
 
 
-def _end_of(entries: Sequence[Entry], enough: Enough = SMALL) -> list[Entry]:
+def _end_of(entries: Sequence[Entry], enough: WindowSize = SMALL) -> list[Entry]:
     return _watched_end_of(entries, enough)[0]
 
 
-def _watched_end_of(entries: Sequence[Entry], enough: Enough) -> tuple[list[Entry], int]:
+def _watched_end_of(entries: Sequence[Entry], enough: WindowSize) -> tuple[list[Entry], int]:
     disk = MemoryFiles()
     disk.put(PATH, file_bytes(entries))
     files = WatchedFiles(disk, lambda operation, length: None)
@@ -57,7 +58,7 @@ def _watched_end_of(entries: Sequence[Entry], enough: Enough) -> tuple[list[Entr
     file.settle()
     files.bytes_read = 0
     with file.reading_lines() as (read, tail):
-        return read_end(read, tail, _row(entries), enough=enough), files.bytes_read
+        return read_end(tail.entries(read), _row(entries), enough=enough), files.bytes_read
 
 
 def _turns(pen: Pen, first: int, last: int) -> None:
@@ -94,7 +95,7 @@ def test_a_clear_and_a_little_more_is_far_enough() -> None:
     _turns(pen, 0, 50)
     pen.write(clear())
     _turns(pen, 50, 52)
-    enough = Enough(bytes=10**9, entries=160)
+    enough = WindowSize(bytes=10**9, entries=160)
     assert _seqs(_end_of(pen.history.entries, enough)) == list(range(95, 106))
 
 
@@ -148,7 +149,7 @@ def test_of_an_epoch_all_that_it_shows_is_read_and_a_little_more() -> None:
     pen.write(_epoch(80))
     _turns(pen, 50, 55)
     assert _seqs(_end_of(pen.history.entries)) == list(range(81, 112)), "more than is enough"
-    enough = Enough(bytes=10**9, entries=160)
+    enough = WindowSize(bytes=10**9, entries=160)
     assert _seqs(_end_of(pen.history.entries, enough)) == list(range(81, 112)), "and far less"
 
 
@@ -196,7 +197,7 @@ def test_a_turn_without_any_prompt_does_not_lead_back_to_the_beginning() -> None
 def test_how_much_is_read_does_not_depend_on_how_much_there_is(lines: int) -> None:
     pen = Pen()
     _turns(pen, 0, lines)
-    end, bytes_read = _watched_end_of(pen.history.entries, Enough(bytes=10_000, entries=10**6))
+    end, bytes_read = _watched_end_of(pen.history.entries, WindowSize(bytes=10_000, entries=10**6))
     assert sum(len(file_bytes([entry])) for entry in end) >= 10_000
     assert bytes_read < 64 * 1024
 
@@ -231,7 +232,7 @@ def test_the_next_turn_sees_the_same_from_the_end_as_from_the_whole(
     if waits:
         pen.write(prompt("waiting"))
     whole = pen.history
-    end = _end_of(whole.entries, Enough(bytes=10**9, entries=entries_enough))
+    end = _end_of(whole.entries, WindowSize(bytes=10**9, entries=entries_enough))
     history = ConversationHistory("s1", end, row=_row(whole.entries))
     assert history.head_seq == whole.head_seq
     assert history.message_count == whole.message_count

@@ -60,8 +60,8 @@ async def test_killing_the_writer_loses_nothing_acknowledged(
     assert len(json.loads(path.read_bytes())["messages"]) == len(stored)
     kept_up = await rows(store)
     await store.close()
-    for catalogue in tmp_path.glob("catalog.sqlite*"):
-        catalogue.unlink()
+    for index in tmp_path.glob("catalog.sqlite*"):
+        index.unlink()
     store = await open_store(tmp_path)
-    assert await rows(store) == kept_up, "the catalogue kept up through all of it"
+    assert await rows(store) == kept_up, "the index kept up through all of it"
     await store.close()

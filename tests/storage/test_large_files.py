@@ -7,25 +7,24 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.storage.conversations import START, counting_ids
 from tests.storage.disk_fakes import WatchedDisk
 from tests.storage.file_fakes import WatchedFiles
 
-from nplt_storage.conversation.paging import PageQuery, read_page
-from nplt_storage.conversation.rows import new_row
-from nplt_storage.facts.entries import ModelInputEntry
-from nplt_storage.facts.lines import crc_suffix, encode_line
-from nplt_storage.file_operations import SystemFiles
-from nplt_storage.files.appender import Appender
-from nplt_storage.files.disk import SystemDisk
-from nplt_storage.files.file import JsonFile
-from nplt_storage.files.layout import Header, advance, empty_closing, encode_closing, encode_header
-from nplt_storage.files.opening import open_at_end
-from nplt_storage.files.window import Enough
+from nplt_storage import PageQuery, encode_line
+from nplt_storage.codec import crc_suffix
+from nplt_storage.entries import ModelInputEntry
+from nplt_storage.file_system import SystemDisk, SystemFiles
+from nplt_storage.files.append import Appender
+from nplt_storage.files.conversation_file import JsonFile, open_at_end
+from nplt_storage.files.format import Header, advance, empty_tail, encode_closing, encode_header
+from nplt_storage.history import WindowSize
+from nplt_storage.pages import read_page
+from nplt_storage.rows import new_row
 
 LINES = 100_000
 FEW = 128 * 1024
@@ -52,7 +51,7 @@ def large_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("large") / "session_20260102_s1.json"
     header = Header(session_id="s1", created_at=START)
     first = encode_header(header)
-    closing = empty_closing(header, len(first))
+    closing = empty_tail(START, len(first)).closing
     parts = [first]
     for seq, line in enumerate(_lines(LINES), 1):
         parts += [b"," if seq > 1 else b"", line, b"\n"]
@@ -166,5 +165,5 @@ def test_opening_to_go_on_reads_the_end_of_the_file_only(large_file: Path) -> No
     disk.close(opened.descriptor)
     kept = [entry.seq for entry in opened.entries]
     assert kept == list(range(kept[0], LINES + 1))
-    assert 1_000 < len(kept) <= Enough().entries
+    assert 1_000 < len(kept) <= WindowSize().entries
     assert disk.bytes_read < 2 * 1024 * 1024 < large_file.stat().st_size / 7

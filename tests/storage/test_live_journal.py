@@ -11,15 +11,15 @@ import pytest
 from tests.storage.conversations import Pen, answer, asking, call, fault, prompt
 from tests.storage.file_fakes import AlmostFullFiles, MemoryFiles, Trouble, WatchedFiles
 
-from nplt_storage.file_operations import FileOperations
-from nplt_storage.files.live import LiveJournal, encode_piece, read_journal, sound_pieces
-from nplt_storage.said import joined
-from nplt_storage.store import SaidSoFar
+from nplt_storage import PartialAnswer
+from nplt_storage.file_system import FileOperations
+from nplt_storage.files.live_journal import LiveJournal, encode_piece, read_journal, sound_pieces
+from nplt_storage.store import joined
 
 PATH = Path("history/session_20260102_s1.json.live")
 
 
-def _said(files: FileOperations) -> SaidSoFar | None:
+def _said(files: FileOperations) -> PartialAnswer | None:
     return joined(sound_pieces(read_journal(files, PATH)))
 
 
@@ -31,18 +31,18 @@ def disk() -> MemoryFiles:
 def test_pieces_are_put_together_again(disk: MemoryFiles) -> None:
     journal = LiveJournal(PATH, files=disk)
     assert PATH not in disk.contents, "nothing was said: there is no file"
-    journal.say("t1", 0, "reasoning", "hm")
-    journal.say("t1", 0, "text", "Hel")
-    journal.say("t1", 0, "text", "lo\n漢\x00")
-    assert _said(disk) == SaidSoFar(turn_id="t1", call=0, text="Hello\n漢\x00", reasoning="hm")
+    journal.journal_delta("t1", 0, "reasoning", "hm")
+    journal.journal_delta("t1", 0, "text", "Hel")
+    journal.journal_delta("t1", 0, "text", "lo\n漢\x00")
+    assert _said(disk) == PartialAnswer(turn_id="t1", call=0, text="Hello\n漢\x00", reasoning="hm")
 
 
 def test_a_piece_is_one_write_and_no_sync(disk: MemoryFiles) -> None:
     trouble = Trouble()
     journal = LiveJournal(PATH, files=WatchedFiles(disk, trouble))
-    journal.say("t1", 0, "text", "a")
+    journal.journal_delta("t1", 0, "text", "a")
     trouble.seen.clear()
-    journal.say("t1", 0, "text", "b")
+    journal.journal_delta("t1", 0, "text", "b")
     assert trouble.seen == ["write"]
 
 
@@ -68,14 +68,44 @@ def test_a_flipped_bit_ends_it_there(disk: MemoryFiles) -> None:
         assert said.text == "one "
 
 
-def test_the_next_answer_begins_with_an_empty_file(disk: MemoryFiles) -> None:
+def test_the_next_answer_is_written_over_the_one_before(disk: MemoryFiles) -> None:
+    trouble = Trouble()
+    journal, pen = LiveJournal(PATH, files=WatchedFiles(disk, trouble)), Pen()
+    pen.write(prompt("t1"))
+    journal.journal_delta("t1", 0, "text", "Let me look.")
+    journal.note(pen.write(asking("t1", call())))
+    journal.journal_delta("t1", 1, "text", "Well")
+    assert _said(disk) == PartialAnswer(turn_id="t1", call=1, text="Well")
+    assert b"look" not in disk.contents[PATH]
+    assert "truncate" not in trouble.seen, "that would hold up everybody else"
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3])
+def test_what_is_left_of_an_earlier_answer_is_not_read(disk: MemoryFiles, pieces: int) -> None:
+    """Also where a line of it begins right behind the new ones."""
     journal, pen = LiveJournal(PATH, files=disk), Pen()
     pen.write(prompt("t1"))
-    journal.say("t1", 0, "text", "Let me look.")
+    for _ in range(3):
+        journal.journal_delta("t1", 0, "text", "same")
     journal.note(pen.write(asking("t1", call())))
-    journal.say("t1", 1, "text", "Well")
-    assert _said(disk) == SaidSoFar(turn_id="t1", call=1, text="Well")
+    for _ in range(pieces):
+        journal.journal_delta("t1", 1, "text", "size")
+    assert _said(disk) == PartialAnswer(turn_id="t1", call=1, text="size" * pieces)
+
+
+def test_what_is_left_of_an_earlier_answer_is_erased_under_a_running_one(
+    disk: MemoryFiles,
+) -> None:
+    journal, pen = LiveJournal(PATH, files=disk), Pen()
+    pen.write(prompt("t1"))
+    journal.journal_delta("t1", 0, "text", "Let me look. " * 10)
+    journal.note(pen.write(asking("t1", call())))
+    journal.journal_delta("t1", 1, "text", "Well")
+    assert b"look" in disk.contents[PATH]
+    journal.drop_stale()
     assert b"look" not in disk.contents[PATH]
+    journal.journal_delta("t1", 1, "text", ", yes")
+    assert _said(disk) == PartialAnswer(turn_id="t1", call=1, text="Well, yes")
 
 
 @pytest.mark.parametrize("end", [answer("t1"), fault("t1")])
@@ -84,7 +114,7 @@ def test_once_the_record_holds_the_call_closing_removes_the_file(
 ) -> None:
     journal, pen = LiveJournal(PATH, files=disk), Pen()
     pen.write(prompt("t1"))
-    journal.say("t1", 0, "text", "Hel")
+    journal.journal_delta("t1", 0, "text", "Hel")
     journal.note(pen.write(end))  # type: ignore[arg-type]
     journal.close()
     assert disk.contents == {}
@@ -93,19 +123,19 @@ def test_once_the_record_holds_the_call_closing_removes_the_file(
 
 def test_an_entry_of_another_turn_outdates_nothing(disk: MemoryFiles) -> None:
     journal, pen = LiveJournal(PATH, files=disk), Pen()
-    journal.say("t1", 0, "text", "Hel")
+    journal.journal_delta("t1", 0, "text", "Hel")
     journal.note(pen.write(prompt("t2")))
     journal.note(pen.write(answer("t2")))
     journal.close()
-    assert _said(disk) == SaidSoFar(turn_id="t1", call=0, text="Hel")
+    assert _said(disk) == PartialAnswer(turn_id="t1", call=0, text="Hel")
 
 
 def test_what_still_counts_from_before_stays_until_its_entry_is_there(disk: MemoryFiles) -> None:
     disk.put(PATH, encode_piece(("t1", 0, "text", "Hel")))
     said = _said(disk)
-    LiveJournal(PATH, files=disk, said=said).close()
+    LiveJournal(PATH, files=disk, partial_answer=said).close()
     assert _said(disk) == said
-    journal, pen = LiveJournal(PATH, files=disk, said=said), Pen()
+    journal, pen = LiveJournal(PATH, files=disk, partial_answer=said), Pen()
     pen.write(prompt("t1"))
     journal.note(pen.write(answer("t1")))
     journal.close()
@@ -127,25 +157,25 @@ def test_errors_are_said_once_and_swallowed(
     for operation in ("open", "truncate", "write"):
         trouble.lasting = {operation: errno.EIO}
         for number in range(3):
-            journal.say(f"t-{operation}", number, "text", "x")
+            journal.journal_delta(f"t-{operation}", number, "text", "x")
     assert len(caplog.records) == 1
     trouble.lasting = {}
-    journal.say("t9", 0, "text", "heard again")
-    assert _said(disk) == SaidSoFar(turn_id="t9", call=0, text="heard again")
+    journal.journal_delta("t9", 0, "text", "heard again")
+    assert _said(disk) == PartialAnswer(turn_id="t9", call=0, text="heard again")
 
 
 def test_half_a_character_is_not_an_error(disk: MemoryFiles) -> None:
-    LiveJournal(PATH, files=disk).say("t1", 0, "text", "\ud800")
+    LiveJournal(PATH, files=disk).journal_delta("t1", 0, "text", "\ud800")
     assert _said(disk) is None
 
 
 def test_after_a_piece_that_did_not_fit_nothing_is_joined_on(disk: MemoryFiles) -> None:
     files = AlmostFullFiles(disk, room=150)
     journal = LiveJournal(PATH, files=files)
-    journal.say("t1", 0, "text", "before ")
-    journal.say("t1", 0, "text", "lost " * 10)
+    journal.journal_delta("t1", 0, "text", "before ")
+    journal.journal_delta("t1", 0, "text", "lost " * 10)
     files.room = 10_000
-    journal.say("t1", 0, "text", "after")
+    journal.journal_delta("t1", 0, "text", "after")
     said = _said(disk)
     assert said is not None
     assert said.text == "before "
@@ -156,5 +186,5 @@ def test_the_example_in_the_format_is_read_and_written_as_it_stands() -> None:
     (example,) = re.findall(r"```json-live\n(.*?)```", text, re.DOTALL)
     pieces = list(sound_pieces(example.encode()))
     assert b"".join(map(encode_piece, pieces)) == example.encode()
-    said = SaidSoFar(turn_id="t1", call=0, text="Hi! How ", reasoning="A greeting.")
+    said = PartialAnswer(turn_id="t1", call=0, text="Hi! How ", reasoning="A greeting.")
     assert joined(pieces) == said

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.storage.json_stores import open_store, rows
 
-from nplt_storage.errors import StorageError
+from nplt_storage import StorageError
 
 NAME = "session_20261116_" + "a" * 32 + ".json"
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from nplt_storage.facts.entries import DebugEntry, Entry, ModelInputEntry
-from nplt_storage.facts.lines import encode_line
+from nplt_storage import encode_line
+from nplt_storage.entries import DebugEntry, Entry, ModelInputEntry
 from nplt_storage.files.foreign import NotForeign, read_foreign
-from nplt_storage.files.layout import Header
+from nplt_storage.files.format import Header
 
 
 def read(document: dict[str, Any] | bytes, session_id: str = "s1") -> tuple[Header, list[Entry]]:

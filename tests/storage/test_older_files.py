@@ -13,11 +13,15 @@ from tests.storage.disk_fakes import WatchedDisk
 from tests.storage.file_fakes import MemoryFiles, Trouble, WatchedFiles
 from tests.storage.json_stores import open_store, row_of
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.paging import PageQuery
-from nplt_storage.conversation.searching import SearchQuery
-from nplt_storage.errors import ConversationDamaged, StorageUnavailable
-from nplt_storage.facts.entries import (
+from nplt_storage import (
+    ConversationDamaged,
+    ConversationHistory,
+    FileSettings,
+    PageQuery,
+    SearchQuery,
+    StorageUnavailable,
+)
+from nplt_storage.entries import (
     DebugEntry,
     Entry,
     FaultEntry,
@@ -26,10 +30,8 @@ from nplt_storage.facts.entries import (
     SystemInstructionEntry,
     ToolResultsEntry,
 )
-from nplt_storage.file_operations import FileOperations
-from nplt_storage.files.disk import SystemDisk
-from nplt_storage.files.file import JsonFile
-from nplt_storage.files.workshop import FileSettings
+from nplt_storage.file_system import FileOperations, SystemDisk
+from nplt_storage.files.conversation_file import JsonFile
 
 PATH = Path("history/session_20251231_abc-def.json")
 

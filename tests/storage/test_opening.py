@@ -12,16 +12,16 @@ import pytest
 from tests.storage.conversations import ticking_clock
 from tests.support.redis_server import RedisServer
 
-from nplt_storage.errors import StorageUnavailable
-from nplt_storage.memory import MemoryStore
-from nplt_storage.opening import (
+from nplt_storage import (
     BadStoreConfig,
+    ConversationStore,
+    MemoryStore,
+    StorageUnavailable,
     StoreConfig,
     StoreContext,
-    check_config,
     open_store,
 )
-from nplt_storage.store import ConversationStore
+from nplt_storage.opening import check_config
 
 
 async def opened(data_dir: Path, type: str, **options: object) -> ConversationStore:  # noqa: A002
@@ -99,7 +99,7 @@ async def test_the_default_is_files(tmp_path: Path) -> None:
         ("no.such.module:Store", {}, "can't be imported"),
         (":Store", {}, "not of the form package.module:Class"),
         ("nplt_storage.memory:MemoryStor", {}, "did you mean 'MemoryStore'?"),
-        ("nplt_storage.opening:StoreConfig", {}, "has no `open(options, context)`"),
+        ("nplt_storage.opening:StoreConfig", {}, "lacks get_history and append_message and clear"),
     ],
 )
 async def test_what_can_not_be_meant_is_refused(
@@ -116,7 +116,7 @@ async def test_what_can_not_be_meant_is_refused(
 async def test_without_the_redis_package_it_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("nplt_storage.redis_streams")]:
+    for name in [name for name in sys.modules if name.startswith("nplt_storage.redis")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(BadStoreConfig, match=r"pip install 'nplt\[redis\]'"):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.storage.conversations import (
     Pen,
     answer,
@@ -21,18 +21,12 @@ from tests.storage.conversations import (
     prompt,
 )
 
-from nplt_storage.conversation.paging import (
-    EntrySource,
-    MessagePage,
-    PageQuery,
-    read_page,
-    size_as_json,
-)
-from nplt_storage.conversation.views import MessageEntry, chat_message
-from nplt_storage.facts.entries import DebugEntry, Entry, SystemInstructionEntry, ToolResultsEntry
-from nplt_storage.facts.lines import entry_as_json
-from nplt_storage.files.reader import FileEntries
+from nplt_storage import MessagePage, PageQuery, entry_as_json
+from nplt_storage.entries import DebugEntry, Entry, SystemInstructionEntry, ToolResultsEntry
+from nplt_storage.files.format import FileEntries
 from nplt_storage.memory import EntryList
+from nplt_storage.messages import MessageEntry, chat_message
+from nplt_storage.pages import EntrySource, read_page, size_as_json
 
 
 def from_memory(entries: list[Entry]) -> EntrySource:
@@ -87,7 +81,7 @@ queries = st.builds(
         st.fixed_dictionaries({"around": cursors}),
     ),
     limit=st.integers(1, 12),
-    max_bytes=st.sampled_from([1, 300, 900, 2500, 60_000]),
+    bytes_max=st.sampled_from([1, 300, 900, 2500, 60_000]),
     roles=st.sampled_from([("user", "assistant"), ("user",), ("system",), ("user", "system")]),
     view=st.sampled_from(["messages", "entries"]),
 )
@@ -123,7 +117,7 @@ def _nearest_first(messages: list[Any], query: PageQuery) -> list[Any]:
 def naive_page(entries: list[Entry], query: PageQuery) -> tuple[list[int], bool, bool, int, int]:
     messages = every_message(entries, query)
     taken: list[int] = []
-    room = query.max_bytes
+    room = query.bytes_max
     for message in _nearest_first(messages, query)[: query.limit]:
         size = size_as_json(message) + 1
         if taken and size > room:
@@ -157,7 +151,7 @@ def test_a_page_is_what_a_plain_list_would_give(
         if not message.get("truncated"):
             assert message == whole[message["seq"]]
     size = sum(size_as_json(message) + 1 for message in page.messages)
-    assert size <= query.max_bytes or len(page.messages) == 1
+    assert size <= query.bytes_max or len(page.messages) == 1
     assert bool(page.messages) == bool(expected[0]), "never empty when there is something to show"
 
 
@@ -233,7 +227,7 @@ def test_a_page_around_a_message_has_half_on_each_side() -> None:
 def test_a_message_larger_than_the_page_is_cut_and_says_so() -> None:
     pen = Pen()
     pen.write_all([prompt("t1"), answer("t1", "漢" * 5000)])
-    page = read_page(PageQuery(max_bytes=1000), from_memory(list(pen.history.entries)))
+    page = read_page(PageQuery(bytes_max=1000), from_memory(list(pen.history.entries)))
     (message,) = page.messages
     assert message["truncated"] is True
     assert message["size"] == 5000

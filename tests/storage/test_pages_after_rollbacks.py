@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from tests.storage.conversations import Pen, answer, answering, asking, call, fault, prompt
 from tests.storage.test_pages import SOURCES, conversations, from_memory, naive_page, queries
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.paging import EntrySource, PageQuery, read_page
-from nplt_storage.facts.entries import Entry, ForkedEntry, ModelInputEntry
-from nplt_storage.facts.sections import LevelOfDetailSections
+from nplt_storage import ConversationHistory, PageQuery
+from nplt_storage.entries import Entry, ForkedEntry, LevelOfDetailSections, ModelInputEntry
+from nplt_storage.pages import EntrySource, read_page
 
 
 @st.composite
@@ -26,6 +25,10 @@ def histories(draw: st.DrawFn) -> ConversationHistory:
         if pen.history.head_seq > 1:
             to_seq = draw(st.integers(0, pen.history.head_seq - 1))
             pen.write(pen.history.rollback_to(to_seq))
+        turns = [str(turn.entries[0].turn_id) for turn in pen.history.shown_turns]
+        undone = draw(st.sampled_from([None, *turns]))
+        if undone is not None:
+            pen.write(pen.history.rollback_turns([undone]))
         pen.write_all([prompt(f"after {number}"), asking(f"after {number}", call())])
         if draw(st.booleans()):
             pen.write(answering(f"after {number}", call()))
@@ -66,7 +69,8 @@ def test_a_page_is_that_of_a_conversation_without_what_was_taken_back(
         found = (seqs, page.has_more_before, page.has_more_after, page.before, page.after)
         assert found == naive_page(list(shown), query)
     if query.view == "messages":
-        assert {*source.read} <= {entry.seq for entry in history.standing}
+        rollbacks = {entry.seq for entry in history.entries if entry.kind == "rollback"}
+        assert {*source.read} <= {entry.seq for entry in history.standing} | rollbacks
 
 
 def test_results_that_were_taken_back_are_not_joined_in() -> None:

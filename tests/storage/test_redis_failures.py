@@ -14,22 +14,22 @@ from tests.storage.store_makers import MemoryMaker
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.redis_server import RedisServer
 
-from nplt_storage.conversation.checkpoints import read_checkpoint
-from nplt_storage.conversation.ends import Enough
-from nplt_storage.conversation.paging import PageQuery
-from nplt_storage.errors import (
+from nplt_storage import (
     BadEntry,
     ConversationDamaged,
     ConversationExists,
     ConversationNotFound,
+    PageQuery,
+    RedisStore,
     StorageUnavailable,
+    pages,
 )
-from nplt_storage.facts.entries import CheckpointEntry, SystemInstructionEntry
-from nplt_storage.redis_streams import record, window
-from nplt_storage.redis_streams.record import RedisRecord
-from nplt_storage.redis_streams.store import RedisStore
-from nplt_storage.testing.maker import ticking_clock
-from nplt_storage.testing.writing import (
+from nplt_storage.entries import CheckpointEntry, SystemInstructionEntry
+from nplt_storage.history import WindowSize
+from nplt_storage.redis import record
+from nplt_storage.redis.record import RedisRecord
+from nplt_storage.rows import read_checkpoint
+from nplt_storage.testing.support import (
     Writer,
     answer,
     entries_of,
@@ -37,6 +37,7 @@ from nplt_storage.testing.writing import (
     messages_among,
     prompt,
     row_of,
+    ticking_clock,
 )
 
 MAKE = MemoryMaker()
@@ -298,7 +299,7 @@ async def test_damage_that_only_a_store_that_trims_meets_is_said_every_time(
     redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await trimming(redis_server, prefix)
-    monkeypatch.setattr(window, "Enough", partial(Enough, entries=2))
+    monkeypatch.setattr(pages, "WindowSize", partial(WindowSize, entries=2))
     writer = await Writer.create(MAKE, store)
     await writer.turns(1, 3)
     await writer.record.close()

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from functools import partial
 from itertools import count
 
 import pytest
 import redis
+from msgspec.structs import replace
 from tests.storage.store_makers import MemoryMaker
 from tests.support.redis_server import RedisServer
 
-from nplt_storage.conversation.ends import Enough
-from nplt_storage.conversation.paging import PageQuery
-from nplt_storage.facts.entries import ClearEntry, Entry
-from nplt_storage.redis_streams import window
-from nplt_storage.redis_streams.reading import StreamSource
-from nplt_storage.redis_streams.store import RedisStore
-from nplt_storage.redis_streams.window import read_end
-from nplt_storage.store import Origin
-from nplt_storage.testing.maker import START, ticking_clock
-from nplt_storage.testing.writing import (
+from nplt_storage import Origin, PageQuery, RedisStore, pages
+from nplt_storage.entries import ClearEntry, Entry
+from nplt_storage.history import WindowSize
+from nplt_storage.pages import read_end
+from nplt_storage.redis.connection import StreamSource
+from nplt_storage.testing.support import (
+    START,
     Writer,
     answer,
     asking,
@@ -31,6 +28,7 @@ from nplt_storage.testing.writing import (
     looking,
     prompt,
     row_of,
+    ticking_clock,
 )
 
 MAKE = MemoryMaker()
@@ -61,7 +59,7 @@ async def full_conversation(store: RedisStore) -> Writer:
     blob = await writer.record.keep_blob(b"sesame in a blob")
     await writer.turns(1, 4)
     await writer.write(prompt("a"), asking("a"), looking("a", "sesame", blob))
-    writer.record.say("a", 1, "text", "so far")
+    writer.record.journal_delta("a", 1, "text", "so far")
     await store._connection.in_thread(store._sender.flush)
     return writer
 
@@ -207,7 +205,7 @@ async def test_a_long_conversation_is_not_read_whole_for_a_page_or_to_open_it(
 
     monkeypatch.setattr(StreamSource, "_decoded", counted)
     source = StreamSource("s1", f"{prefix}s1:log", store._connection, head_seq=row.head_seq)
-    monkeypatch.setattr(window, "Enough", partial(Enough, entries=50))
+    monkeypatch.setattr(pages, "WindowSize", partial(WindowSize, entries=50))
     held = read_end(source, row)
     assert len(held) in range(50, 60)
     assert held[-1].seq == row.head_seq
@@ -226,4 +224,4 @@ async def test_a_prompt_from_before_a_clear_is_known_when_it_is_sent_again(
     await writer.write(replace(prompt("t1"), message_id="m1"), answer("t1"), ClearEntry())
     await writer.turns(2, 3)
     await writer.record.close()
-    assert (await store.open("s1")).history.prompt_with("m1") is not None
+    assert (await store.open("s1")).history.prompt_by_message_id("m1") is not None

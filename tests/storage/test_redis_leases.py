@@ -11,12 +11,18 @@ import redis
 from tests.storage.store_makers import MemoryMaker
 from tests.support.redis_server import RedisServer
 
-from nplt_storage.errors import ConversationDamaged, ConversationReadOnly, WrittenElsewhere
-from nplt_storage.redis_streams import scripts
-from nplt_storage.redis_streams.leases import LEASE_SECONDS, Leases
-from nplt_storage.redis_streams.store import RedisStore
-from nplt_storage.testing.maker import ticking_clock
-from nplt_storage.testing.writing import Writer, answer, entries_of, ids_of, prompt, turn
+from nplt_storage import ConversationDamaged, ConversationReadOnly, RedisStore, WrittenElsewhere
+from nplt_storage.redis import scripts
+from nplt_storage.redis.connection import LEASE_SECONDS, Leases
+from nplt_storage.testing.support import (
+    Writer,
+    answer,
+    entries_of,
+    ids_of,
+    prompt,
+    ticking_clock,
+    turn,
+)
 
 MAKE = MemoryMaker()
 """Only for its clock."""
@@ -87,7 +93,7 @@ async def test_who_slept_through_its_lease_is_refused_though_nothing_was_written
     heir = Writer.of(MAKE, await two.open("s1"))
     with pytest.raises(WrittenElsewhere):
         await sleeper.write(answer("t1", "from one who slept"))
-    sleeper.record.say("t1", 0, "text", "from one who slept")
+    sleeper.record.journal_delta("t1", 0, "text", "from one who slept")
     await sleeper.record.close()
     with redis_server.client() as client:
         assert not client.exists(f"{prefix}s1:live")

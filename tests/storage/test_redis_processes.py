@@ -13,10 +13,8 @@ from tests.storage.store_makers import MemoryMaker
 from tests.support.redis_server import RedisServer
 from tests.support.server_process import clean_environment
 
-from nplt_storage.errors import ConversationReadOnly
-from nplt_storage.redis_streams.store import RedisStore
-from nplt_storage.testing.maker import ticking_clock
-from nplt_storage.testing.writing import Writer, entries_of, row_of, without_gaps
+from nplt_storage import ConversationReadOnly, RedisStore
+from nplt_storage.testing.support import Writer, entries_of, row_of, ticking_clock, without_gaps
 
 PROGRAM = Path(__file__).parent / "redis_writer.py"
 MAKE = MemoryMaker()
@@ -118,7 +116,7 @@ async def test_what_a_killed_writer_was_saying_is_there(
     process.kill()
     redis_server.pass_time(60, prefix=prefix)
     opened_again = await store.open("s1")
-    assert opened_again.said is not None
-    assert opened_again.said.turn_id == "a1"
-    assert opened_again.said.text == "a was saying"
+    assert opened_again.partial_answer is not None
+    assert opened_again.partial_answer.turn_id == "a1"
+    assert opened_again.partial_answer.text == "a was saying"
     await store.close()

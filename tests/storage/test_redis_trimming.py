@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.storage.conversations import Pen, answer, fault, prompt
 
-from nplt_storage.facts.entries import ClearEntry, Entry, RollbackEntry
-from nplt_storage.redis_streams.trimming import TurnSpans
+from nplt_storage.entries import ClearEntry, Entry, RollbackEntry
+from nplt_storage.errors import BadEntry
+from nplt_storage.redis.record import TurnSpans
 
 
 @st.composite
@@ -17,13 +20,20 @@ def conversations(draw: st.DrawFn) -> list[Entry]:
     entries: list[Entry] = []
     for number in range(draw(st.integers(1, 25))):
         running = [entry.turn_id or "" for entry in pen.history.unfinished_turns()]
-        what = draw(st.sampled_from(["prompt", "end", "end", "fact", "rollback"]))
+        what = draw(st.sampled_from(["prompt", "end", "end", "fact", "rollback", "undo", "redo"]))
         if what == "end" and running:
             turn_id = draw(st.sampled_from(running))
             entries.append(pen.write(answer(turn_id) if draw(st.booleans()) else fault(turn_id)))
         elif what == "rollback" and not running and pen.history.head_seq > 1:
             to_seq = draw(st.integers(1, pen.history.head_seq - 1))
             entries.append(pen.write(pen.history.rollback_to(to_seq)))
+        elif what == "undo" and not running and pen.history.shown_turns:
+            turn = draw(st.sampled_from(list(pen.history.shown_turns)))
+            assert turn.prompt is not None
+            entries.append(pen.write(pen.history.rollback_turns([turn.prompt.turn_id or ""])))
+        elif what == "redo" and entries and isinstance(entries[-1], RollbackEntry):
+            with suppress(BadEntry):
+                entries.append(pen.write(pen.history.redo()))
         elif what == "fact":
             entries.append(pen.write(ClearEntry()))
         else:

@@ -9,12 +9,9 @@ import pytest
 from tests.storage.care_samples import LONG_RESULT, put, with_long_result
 from tests.storage.conversations import START, answer, chat, file_bytes, ticking_clock
 
-from nplt_storage.care.documents import export_document
-from nplt_storage.care.importing import import_file
-from nplt_storage.care.relayout import as_it_was_written
-from nplt_storage.errors import StorageError
-from nplt_storage.memory import MemoryStore
-from nplt_storage.store import Origin
+from nplt_storage import MemoryStore, Origin, StorageError
+from nplt_storage.maintenance.migrate import import_file
+from nplt_storage.maintenance.sources import as_it_was_written, export_document
 
 
 async def exported(store: MemoryStore) -> bytes:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.storage.care_samples import examined, file_store, planned, put, the_file
 from tests.storage.conversations import (
     Pen,
@@ -23,13 +23,11 @@ from tests.storage.conversations import (
     prompt,
 )
 
-from nplt_storage.care.drift import forget_row
-from nplt_storage.care.repairing import CannotRepair, Repair
-from nplt_storage.care.replacing import apply_repair, nobody_else_uses
-from nplt_storage.data_directory import DataDirectory
-from nplt_storage.errors import ConversationDamaged, DataDirectoryInUse, StorageUnavailable
-from nplt_storage.facts.entries import EpochEntry, FaultEntry, ForkedEntry, ToolResultsEntry
-from nplt_storage.facts.lines import decode_line
+from nplt_storage import ConversationDamaged, DataDirectoryInUse, StorageUnavailable, decode_line
+from nplt_storage.entries import EpochEntry, FaultEntry, ForkedEntry, ToolResultsEntry
+from nplt_storage.file_system import DataDirectory
+from nplt_storage.maintenance.doctor import forget_row
+from nplt_storage.maintenance.repair import CannotRepair, Repair, apply_repair, nobody_else_uses
 
 GOOD = file_bytes(chat(4, content="wörd "))
 LINES = GOOD.splitlines(keepends=True)

@@ -9,15 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.storage.conversations import START, Pen, answer, asking, call, chat, clear, prompt
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.row_lists import RowQuery, page_of
-from nplt_storage.conversation.rows import (
-    ConversationRow,
-    fold_all,
-    name_from,
-    new_row,
-)
-from nplt_storage.facts.entries import Entry, ModelSwitchedEntry, RenamedEntry
+from nplt_storage import ConversationHistory, ConversationRow, RowQuery
+from nplt_storage.entries import Entry, ModelSwitchedEntry, RenamedEntry
+from nplt_storage.rows import fold_all, name_from, new_row, page_of
 
 
 def _row(*drafts: Entry) -> ConversationRow:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nplt_storage.conversation.snippets import matches, query_words, snippet
-from nplt_storage.conversation.words import WORD_CHARACTERS_MAX, words
+from nplt_storage.search import WORD_CHARACTERS_MAX, matches, query_words, snippet, words
 
 TEXTS = st.text(st.characters(codec="utf-8"))
 
@@ -109,3 +108,9 @@ def test_a_snippet_shows_the_word_that_was_found(said: list[str], data: st.DataO
     text = " ".join(said)
     if matches(query_words(wanted), text):
         assert matches(query_words(wanted), snippet(text, query_words(wanted)))
+
+
+def test_a_word_that_is_asked_for_again_is_looked_for_once() -> None:
+    assert query_words("w " * 500) == (" w ", " w")
+    assert query_words("be or not to be") == (" be ", " or ", " not ", " to ", " be")
+    assert query_words(" ") == ()

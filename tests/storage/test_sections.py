@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.storage.conversations import START
 from tests.storage.entry_strategies import sections, texts
 
-from nplt_storage.facts.entries import ModelInputEntry, UnknownEntry
-from nplt_storage.facts.entry_from_json import entry_from_json
-from nplt_storage.facts.entry_to_json import entry_as_json
-from nplt_storage.facts.lines import encode_line
-from nplt_storage.facts.sections import (
+from nplt_storage import decode_line, encode_line, entry_as_json
+from nplt_storage.codec import crc_suffix
+from nplt_storage.entries import (
     LIVE_SCREEN,
     LevelOfDetail,
     LevelOfDetailSections,
-    sections_as_json,
-    sections_from_json,
+    ModelInputEntry,
+    UnknownEntry,
 )
 
 LEVELS: list[LevelOfDetail] = ["live", "summary", "gist"]
@@ -73,15 +72,6 @@ def test_the_live_screen_comes_off_as_it_was_put_on(
 
 
 @settings(max_examples=40)
-@given(sections, texts)
-def test_sections_come_back_from_json_in_their_order(
-    said: LevelOfDetailSections, content: str
-) -> None:
-    source = json.loads(json.dumps(sections_as_json(said, content)))
-    assert sections_from_json(source, content) == said
-
-
-@settings(max_examples=40)
 @given(st.sampled_from(["\x00", "漢字", "x"]), texts)
 def test_no_text_is_on_disk_twice(letter: str, other: str) -> None:
     content = letter * 1000
@@ -97,7 +87,9 @@ def test_no_text_is_on_disk_twice(letter: str, other: str) -> None:
     "source", [{"live": "x"}, {"live": [[]]}, {"live": [["a", 1]]}, {"gist": [["a", "b", "c"]]}]
 )
 def test_sections_in_a_shape_nobody_knows_yet_are_kept_whole(source: object) -> None:
-    line = entry_as_json(ModelInputEntry(seq=1, id="e", timestamp=START, content="x"))
-    entry = entry_from_json({**line, "sections": source})
+    prompt = entry_as_json(ModelInputEntry(seq=1, id="e", timestamp=START, content="x"))
+    body = orjson.dumps({**prompt, "sections": source})[:-1]
+    line = body + crc_suffix(body)
+    entry = decode_line(line)
     assert isinstance(entry, UnknownEntry)
-    assert entry_as_json(entry) == {**line, "sections": source}
+    assert encode_line(entry) == line

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -13,22 +12,19 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.storage.conversations import Pen, answer, fault, prompt
 from tests.storage.json_stores import open_store, row_of, write
 from tests.storage.store_makers import MemoryMaker
 from tests.support.redis_server import RedisServer
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.sent_before import sent_before
-from nplt_storage.errors import StorageUnavailable
-from nplt_storage.facts.entries import Entry, ModelInputEntry
-from nplt_storage.files import resent
-from nplt_storage.files.store import JsonFileStore
-from nplt_storage.files.workshop import CATALOGUE_NAME
-from nplt_storage.redis_streams.reading import StreamSource
-from nplt_storage.redis_streams.store import RedisStore
-from nplt_storage.testing.maker import ticking_clock
-from nplt_storage.testing.writing import Writer
+from nplt_storage import ConversationHistory, JsonFileStore, RedisStore, StorageUnavailable
+from nplt_storage.entries import Entry, ModelInputEntry
+from nplt_storage.files import store as resent
+from nplt_storage.files.directory import INDEX_NAME
+from nplt_storage.history import sent_before
+from nplt_storage.redis.connection import StreamSource
+from nplt_storage.testing.support import Writer, ticking_clock
 
 prefixes = count()
 
@@ -77,11 +73,11 @@ async def store(tmp_path: Path) -> AsyncIterator[JsonFileStore]:
 
 
 async def seqs(store: JsonFileStore | RedisStore) -> list[int | None]:
-    found = [await store.prompt_with("s1", f"m{number}") for number in (1, 3, 5, 7)]
+    found = [await store.prompt_by_message_id("s1", f"m{number}") for number in (1, 3, 5, 7)]
     return [None if each is None else each.seq for each in found]
 
 
-async def test_the_file_is_not_read_through_for_what_the_catalogue_knows(
+async def test_the_file_is_not_read_through_for_what_the_index_knows(
     store: JsonFileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(resent, "all_prompts")
@@ -89,7 +85,7 @@ async def test_the_file_is_not_read_through_for_what_the_catalogue_knows(
 
 
 def _harm(tmp_path: Path, change: str) -> None:
-    database = sqlite3.connect(tmp_path / CATALOGUE_NAME)
+    database = sqlite3.connect(tmp_path / INDEX_NAME)
     with database:
         assert database.execute(change).rowcount > 0
     database.close()
@@ -104,7 +100,7 @@ def _harm(tmp_path: Path, change: str) -> None:
         "UPDATE prompts SET seq = 99",
     ],
 )
-async def test_what_the_catalogue_knows_wrong_or_in_part_the_file_knows(
+async def test_what_the_index_knows_wrong_or_in_part_the_file_knows(
     store: JsonFileStore, tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await row_of(store, "s1")  # all that was noted is in the database
@@ -123,33 +119,33 @@ async def test_a_gap_in_what_was_noted_is_noticed(
     store = await open_store(store.directory.path)
     opened = await store.open("s1")
     pen = Pen(opened.history)
-    note = store._workshop.catalogue.note
-    monkeypatch.setattr(store._workshop.catalogue, "note", lambda *_: None)
+    note = store._directory.index.note
+    monkeypatch.setattr(store._directory.index, "note", lambda *_: None)
     await write(opened.record, pen.history, named(6))
-    monkeypatch.setattr(store._workshop.catalogue, "note", note)
+    monkeypatch.setattr(store._directory.index, "note", note)
     await write(opened.record, pen.history, answer("t6"), named(7))
-    found = [await store.prompt_with("s1", f"m{number}") for number in (6, 7, 8)]
+    found = [await store.prompt_by_message_id("s1", f"m{number}") for number in (6, 7, 8)]
     assert [each and each.seq for each in found] == [11, 13, None]
     await store.close()
 
 
-async def test_a_catalogue_that_can_t_be_asked_is_not_needed(
+async def test_an_index_that_can_t_be_asked_is_not_needed(
     store: JsonFileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(session_id: str, message_id: str) -> None:
         raise StorageUnavailable("no")
 
-    monkeypatch.setattr(store._workshop.catalogue, "prompt", broken)
+    monkeypatch.setattr(store._directory.index, "prompt", broken)
     assert await seqs(store) == [1, 5, 9, None]
 
 
-async def test_the_names_of_what_was_deleted_leave_the_catalogue(
+async def test_the_names_of_what_was_deleted_leave_the_index(
     store: JsonFileStore, tmp_path: Path
 ) -> None:
     await store.delete("s1")
-    database = sqlite3.connect(tmp_path / CATALOGUE_NAME)
+    database = sqlite3.connect(tmp_path / INDEX_NAME)
     question = "SELECT (SELECT count(*) FROM prompts) + (SELECT count(*) FROM prompts_known)"
-    with anyio.move_on_after(10):  # the catalogue learns of it beside us
+    with anyio.move_on_after(10):  # the index learns of it beside us
         while database.execute(question).fetchone() != (0,):
             await store.count("local")
     assert database.execute(question).fetchone() == (0,)
@@ -183,7 +179,7 @@ async def test_a_stream_is_not_read_through_for_a_name(
 
     monkeypatch.setattr(StreamSource, "_decoded", counted)
     assert await seqs(redis_store) == [1, 5, 9, None]
-    assert len(read) == 3 * 3  # the prompt, and again with its answer
+    assert len(read) == 3 * 2  # the prompt and its answer
 
 
 async def test_names_that_redis_evicted_are_noted_again(

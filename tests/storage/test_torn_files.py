@@ -16,12 +16,11 @@ import pytest
 from tests.storage.conversations import Pen, answer, chat, counting_ids, file_bytes, prompt
 from tests.storage.file_fakes import MemoryFiles
 
-from nplt_storage.errors import ConversationDamaged
-from nplt_storage.facts.entries import Entry
-from nplt_storage.files.appender import Appender
-from nplt_storage.files.file import JsonFile
-from nplt_storage.files.layout import decode_header
-from nplt_storage.files.recovery import survey
+from nplt_storage import ConversationDamaged
+from nplt_storage.entries import Entry
+from nplt_storage.files.append import Appender
+from nplt_storage.files.conversation_file import JsonFile
+from nplt_storage.files.format import decode_header, survey
 
 PATH = Path("history/session_20260102_s1.json")
 SECTOR = 512

@@ -12,13 +12,10 @@ from tests.storage.conversations import START
 from tests.storage.disk_fakes import MemoryDisk, StopAt, WatchedDisk
 from tests.storage.file_fakes import PowerCut, Trouble
 
-from nplt_storage.data_directory import DataDirectory
-from nplt_storage.errors import ConversationExists, ConversationNotFound
-from nplt_storage.files.disk import Disk
-from nplt_storage.files.layout import Header, encode_header
-from nplt_storage.files.names import copies
+from nplt_storage import ConversationExists, ConversationNotFound, MemoryStore
+from nplt_storage.file_system import DataDirectory, Disk
+from nplt_storage.files.format import Header, copies, encode_header
 from nplt_storage.files.trash import KEPT_FOR, Trash
-from nplt_storage.memory import MemoryStore
 
 ROOT = Path("data")
 HISTORY = ROOT / "history"
@@ -74,7 +71,7 @@ def test_all_of_it_goes_to_one_folder_that_says_when(disk: MemoryDisk) -> None:
 def test_all_of_it_comes_back(disk: MemoryDisk) -> None:
     before = disk.contents
     _trash(disk).put("s1", at=START)
-    assert _trash(disk).take_back("s1") == ["session_20260102_s1.json"]
+    assert _trash(disk).restore("s1") == ["session_20260102_s1.json"]
     assert disk.contents == before
     assert disk.names_in(ROOT / "trash") == ["session_20250101_old.json"]
 
@@ -84,7 +81,7 @@ def test_two_files_for_one_conversation_go_and_come_back_together(disk: MemoryDi
     before = disk.contents
     _trash(disk).put("s1", at=START)
     assert not any(name.endswith("_s1.json") for name in disk.names_in(HISTORY))
-    assert len(_trash(disk).take_back("s1")) == 2
+    assert len(_trash(disk).restore("s1")) == 2
     assert disk.contents == before
 
 
@@ -93,7 +90,7 @@ def test_what_is_not_there_is_not_found(disk: MemoryDisk) -> None:
         _trash(disk).put("s2", at=START)
     for never_deleted in ("s1", "old", "..", "*"):
         with pytest.raises(ConversationNotFound):
-            _trash(disk).take_back(never_deleted)
+            _trash(disk).restore(never_deleted)
 
 
 def test_deleted_twice_the_later_one_comes_back_first(disk: MemoryDisk) -> None:
@@ -103,7 +100,7 @@ def test_deleted_twice_the_later_one_comes_back_first(disk: MemoryDisk) -> None:
         disk.put(path, text)
         _trash(disk).put("s1", at=START)  # within the same second
     for text in (b"third", b"second", b"the conversation"):
-        _trash(disk).take_back("s1")
+        _trash(disk).restore("s1")
         assert disk.contents[path] == text
         disk.remove(path)
 
@@ -113,7 +110,7 @@ def test_it_does_not_come_back_over_another_one(disk: MemoryDisk) -> None:
     disk.put(HISTORY / "session_20260105_s1.json", b"another")
     before = disk.contents
     with pytest.raises(ConversationExists):
-        _trash(disk).take_back("s1")
+        _trash(disk).restore("s1")
     assert disk.contents == before
 
 
@@ -125,7 +122,7 @@ def test_emptied_after_thirty_days_from_the_deletion(disk: MemoryDisk) -> None:
     assert trash.empty(START + KEPT_FOR + timedelta(seconds=1)) == 1
     assert disk.names_in(ROOT / "trash") == ["20260102T030407_s10", "session_20250101_old.json"]
     with pytest.raises(ConversationNotFound):
-        trash.take_back("s1")
+        trash.restore("s1")
 
 
 def test_a_crash_at_any_call_of_a_deletion_leaves_it_there_or_gone_and_whole_either_way() -> None:
@@ -142,7 +139,7 @@ def test_a_crash_at_any_call_of_a_deletion_leaves_it_there_or_gone_and_whole_eit
         else:
             assert disk.contents == _in_trash() | OTHERS
             outcomes.add("gone")
-            _trash(disk).take_back("s1")
+            _trash(disk).restore("s1")
             assert disk.contents == before
     assert outcomes == {"there", "gone"}
 
@@ -153,10 +150,10 @@ def test_a_crash_at_any_call_of_bringing_it_back_can_be_repeated() -> None:
         disk = _disk()
         _trash(disk).put("s1", at=START)
         with suppress(PowerCut):
-            _trash(WatchedDisk(disk, StopAt(stop))).take_back("s1")
+            _trash(WatchedDisk(disk, StopAt(stop))).restore("s1")
         _trash(disk).finish(disk.names_in(HISTORY))
         if HISTORY / "session_20260102_s1.json" not in disk.contents:
-            _trash(disk).take_back("s1")
+            _trash(disk).restore("s1")
         assert {**disk.contents} == whole
 
 
@@ -196,7 +193,7 @@ def test_what_meets_its_own_name_on_the_way_is_joined_to_it_and_overwrites_nothi
 
 def test_what_comes_back_to_what_was_left_is_joined_to_it_too() -> None:
     disk = _with_leftovers()
-    _trash(disk).take_back("s1")
+    _trash(disk).restore("s1")
     live = HISTORY / "session_20260102_s1.json.live"
     said = {live: b"said later", live.with_name(f"{live.name}~2"): b"said"}
     assert disk.contents == OTHERS | ALL | LEFT | said
@@ -238,6 +235,6 @@ def test_everyone_gets_the_latest_of_their_own_back(disk: MemoryDisk) -> None:
         trash.put("s1", at=START + timedelta(days=day))
     assert trash.owners("s1") == {"ada", "bob"}
     with pytest.raises(ConversationNotFound):
-        trash.take_back("s1", user="eve")
-    assert trash.take_back("s1", user="ada") == [path.name]
+        trash.restore("s1", user="eve")
+    assert trash.restore("s1", user="ada") == [path.name]
     assert disk.contents[path].endswith(b"1")

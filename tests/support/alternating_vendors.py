@@ -19,8 +19,7 @@ from tests.support.raw_client import (
     TURN_FINISHED,
     RawClient,
 )
-
-from nplt_server.testing.vendors import Answer, Call, Received, Text, Thinking, ToolCall
+from tests.vendors import Answer, Call, Received, Text, Thinking, ToolCall
 
 Json: TypeAlias = dict[str, Any]
 

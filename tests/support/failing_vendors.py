@@ -3,7 +3,7 @@ must come of it: one end of every turn, whole answers told from cut ones, a next
 that works, and a key that is nowhere.
 
 A prompt names its case, and the emulator's script does what the case says: once, or as
-long as it is asked. Every case has a provider of its own, so that no fuse that one of
+long as it is asked. Every case has a provider of its own, so that no breaker that one of
 them blows hides another.
 """
 
@@ -29,8 +29,7 @@ from tests.support.raw_client import (
     Frame,
     RawClient,
 )
-
-from nplt_server.testing.vendors import (
+from tests.vendors import (
     Answer,
     BrokenJson,
     Call,
@@ -43,7 +42,7 @@ from nplt_server.testing.vendors import (
     Status,
     Text,
 )
-from nplt_server.testing.vendors.answers import ApiName
+from tests.vendors.answers import ApiName
 
 WHOLE: Final = " ".join(f"word{number}" for number in range(1, 21))
 CANARY: Final = "sk-canary-nobody-may-ever-see-this"

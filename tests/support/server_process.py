@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import Signals
 
 import yaml
-from tests.support.nursery import Nursery
+from tests.support.fork_server import ForkServer
 
 DEFAULTS = {"providers": [{"id": "offline", "type": "offline", "words_per_second": 0}]}
 
@@ -33,7 +33,7 @@ class ServerProcess:
         said.unlink(missing_ok=True)
         os.mkfifo(said)
         arguments = ["--config", str(config), "--port", "0", "--data-dir", str(self.data_dir)]
-        self._pid = _nursery().bring_up([*arguments, *self._flags], said=said, log=self.log_path)
+        self._pid = _fork_server().start([*arguments, *self._flags], said=said, log=self.log_path)
         with said.open() as pipe:
             line = pipe.readline()
         if not line.startswith("listening on "):
@@ -70,7 +70,7 @@ class ServerProcess:
         if pid is not None:
             os.kill(pid, number)  # gone already: its parent has not looked yet, so no error
             self._wait(pid)
-            self._exit_code = _nursery().wait_for(pid)
+            self._exit_code = _fork_server().wait_for(pid)
         return self._exit_code
 
     @staticmethod
@@ -88,11 +88,11 @@ class ServerProcess:
 
 
 @cache
-def _nursery() -> Nursery:
+def _fork_server() -> ForkServer:
     """One for all servers of this process's tests."""
-    nursery = Nursery(clean_environment())
-    atexit.register(nursery.close)
-    return nursery
+    fork_server = ForkServer(clean_environment())
+    atexit.register(fork_server.close)
+    return fork_server
 
 
 def clean_environment() -> dict[str, str]:

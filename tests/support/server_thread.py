@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
 
-from nplt_server.app import Server, serve
+from nplt_server.app import Server
 from nplt_server.settings import Settings
+from nplt_server.start import serve
 
 
 @contextmanager
@@ -28,6 +29,7 @@ def serving(data_dir: Path, settings: Mapping[str, object]) -> Iterator[int]:
             asyncio.run(
                 serve(
                     Settings.model_validate(whole),
+                    lambda host, port: None,
                     lambda server: ready.put((server, asyncio.get_running_loop())),
                 )
             )

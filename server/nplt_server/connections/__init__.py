@@ -1,6 +1,4 @@
-"""Who is connected, and what they are told.
+"""Client connections: admission, the session of each, and uploads in progress.
 
-`listener` accepts, `front_desk` knows who is there, `session` is one
-connection's view, `uploads` are the files on their way in over it. Nothing
-here must outlive a connection.
+Nothing here outlives a connection. Accepting sockets is the job of `listener`.
 """

@@ -1,60 +1,93 @@
-"""One connection's view: which conversation it stands in, and as whom.
+"""Holds the state of one connection: its user, its dialect, the conversation it is in.
 
-It takes up requests in the order they were sent and hands them to their
-handlers; it hears its conversation and passes that on to its presenter. It
-keeps nothing that must outlive the connection.
+Requests are taken up in the order in which they came. A session reads frames, gives each
+request to `requests` and subscribes to one conversation at a time. It never writes to a
+conversation's record itself.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
+from time import monotonic
+from typing import Any
 
 import anyio
 import anyio.lowlevel
 
-from nplt_protocol.codes import ErrorCode, MessageType
-from nplt_protocol.connection import (
+from nplt_protocol import (
     ConnectionRefused,
-    Dialect,
+    ErrorCode,
+    MessageType,
+    ProtocolError,
     Received,
+    RequestError,
     RequestReceived,
     RequestRefused,
+    ServerConnection,
 )
-from nplt_protocol.errors import ProtocolError, RequestError
-from nplt_protocol.events import SessionEvent, TurnFinished
-from nplt_protocol.replies import Receipt
-from nplt_protocol.requests import Hello, ModelSwitch, Request
-from nplt_protocol.server_connection import ServerConnection
+from nplt_protocol.messages import (
+    Hello,
+    ModelSwitch,
+    Receipt,
+    Reply,
+    Request,
+    SessionEvent,
+    TurnFinished,
+)
 from nplt_protocol.stream import FrameStream
-from nplt_server.connections.front_desk import FrontDesk
+from nplt_server.connections.admission import (
+    FAILED_TOKENS_MAX,
+    KEEPALIVE_FACTOR,
+    LOCAL_USER,
+    Admission,
+)
 from nplt_server.connections.uploads import Uploads
-from nplt_server.connections.users import LOCAL_USER
-from nplt_server.conversations.audience import NOBODY, Guest, Said
+from nplt_server.conversations.broadcast import (
+    NO_CLIENT,
+    BroadcastEvent,
+    ConnectedClient,
+    announce_join,
+    announce_leave,
+)
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.presence import come_in, go_out, step_back
+from nplt_server.conversations.operations import find_or_create
 from nplt_server.conversations.registry import Registry
-from nplt_server.errors import as_request_error, internal_error
-from nplt_server.presenters.base import Answer, Presenter
-from nplt_server.presenters.plain import PlainPresenter
-from nplt_server.presenters.structured import StructuredPresenter
+from nplt_server.conversations.services import Services
+from nplt_server.dialects import NO_TOKEN, Answer, Presenter, presenter_for
+from nplt_server.errors import error_to_tell
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """What requests may look at: the server as a whole."""
+
+    services: Services
+    registry: Registry
+    admission: Admission
+    started_at: float
+
+    def uptime(self) -> float:
+        return monotonic() - self.started_at
+
 
 log = logging.getLogger(__name__)
 
 _BATCH_SECONDS_MAX = 0.005
 _CONNECTIONS = count(1)
 
-Answering = Callable[["Session", Request, Answer], Awaitable[None]]
+RequestHandler = Callable[["Session", Any, Answer], Awaitable[None]]
 
 
 class Session:
     __slots__ = (
         "__weakref__",
-        "_answering",
         "_awaited_at",
         "_connected_at",
+        "_handlers",
         "_last_left_turn",
         "_my_turns",
         "_presenter",
@@ -65,12 +98,11 @@ class Session:
         "connection",
         "conversation",
         "failed_hellos",
-        "front_desk",
-        "has_said_all",
-        "is_welcome",
+        "input_closed",
+        "is_authenticated",
         "keepalive",
         "observer",
-        "registry",
+        "server",
         "stream",
         "uploads",
         "user",
@@ -80,40 +112,44 @@ class Session:
         self,
         stream: FrameStream[Received],
         connection: ServerConnection,
-        *,
-        registry: Registry,
-        front_desk: FrontDesk,
-        answering: Answering,
-        uploads: Uploads,
+        server: ServerState,
+        handlers: Mapping[type[Request], RequestHandler],
     ) -> None:
         self.stream = stream
         self.address = stream.peer[0] if stream.peer else ""
         self.connection = connection
-        self.registry = registry
-        self.front_desk = front_desk
-        self.uploads = uploads
+        self.server = server
+        self.uploads = Uploads(server.services.files, server.services.limits, server.registry)
         self.user = LOCAL_USER
         self.client_id = f"c{next(_CONNECTIONS)}"
         self.client_name = ""
         self.keepalive: float | None = None
         self.observer = False
-        self.is_welcome = False
-        self.has_said_all = False
+        self.is_authenticated = False
+        self.input_closed = False
         self.failed_hellos = 0
         self.conversation: Conversation | None = None
-        self._answering = answering
+        self._handlers = handlers
         self._presenter: Presenter | None = None
         self._my_turns: dict[str, None] = {}
-        """Those it started and still hears of, oldest first."""
+        """The turns this session started and still gets events of, oldest first."""
         self._last_left_turn: str | None = None
         self._settled: anyio.Event | None = None
-        self._connected_at = self._awaited_at = anyio.current_time()
+        self._connected_at = self._awaited_at = monotonic()
 
-    # What others may know of it
+    # What other parts of the server may ask
 
     @property
     def is_undecided(self) -> bool:
+        """Whether it may be closed when others need the place."""
+        if self.server.admission.users.need_tokens:
+            return not self.is_authenticated
         return self.connection.dialect is None
+
+    @property
+    def can_decide(self) -> bool:
+        """Whether people there can be asked whether a tool may be run."""
+        return self._presenter is not None and self._presenter.can_decide
 
     @property
     def last_turn(self) -> str | None:
@@ -122,42 +158,45 @@ class Session:
     # The connection's life
 
     async def run(self) -> None:
-        self.stream.send(self.connection.send_text(self.front_desk.greeting))
+        self.stream.send(self.connection.send_text(self.server.admission.greeting))
         try:
             while batch := await self.stream.receive():
                 await self._take_all(batch)
-            await self._see_out()
+            await self._wait_for_own_turns()
         finally:
             self.depart()
             with anyio.CancelScope(shield=True):
                 await self.uploads.abandon()
 
     async def _take_all(self, batch: list[Received]) -> None:
-        began = anyio.current_time()
+        began = monotonic()
         for received in batch:
             await self._take(received)
             if self.stream.replies_pile_up:
                 await self.stream.drain()
-            if anyio.current_time() - began > _BATCH_SECONDS_MAX:
+            if monotonic() - began > _BATCH_SECONDS_MAX:
                 await anyio.lowlevel.checkpoint()  # others want to be served too
-                began = anyio.current_time()
+                began = monotonic()
 
     async def _take(self, received: Received) -> None:
         if isinstance(received, ConnectionRefused):
             self.send_away(received.reason, ErrorCode.MALFORMED)
             return
         presenter = self._presenter or self._begin()
-        if self.front_desk.users.need_tokens and self.is_welcome:
-            await self.front_desk.keep_pace(self.user)
-        if self.connection.dialect is Dialect.PLAIN and self.front_desk.users.need_tokens:
-            self.send_away("This server wants a token, which version 2 can't give.")
+        if self.server.admission.users.need_tokens and self.is_authenticated:
+            await self.server.admission.keep_pace(self.user)
+        if self.server.admission.users.need_tokens and not presenter.has_handshake:
+            self.send_away(NO_TOKEN)
             return
+        if not presenter.has_handshake and not self.is_authenticated:  # it says no HELLO
+            self.is_authenticated = True
+            self.enter(await self._first_conversation())
         if isinstance(received, RequestRefused):
             presenter.expect(received.type)
             presenter.refuse(received.type, received.seq, received.error)
             if received.type == MessageType.FILE_METADATA:
-                self.uploads.swallow(_number(received, presenter))
-            if not self.is_welcome:
+                self.uploads.swallow(presenter.number(received.seq))
+            if not self.is_authenticated:
                 self.count_failed_hello()
             return
         await self._handle(received, presenter)
@@ -170,89 +209,143 @@ class Session:
         is_switch = isinstance(request, ModelSwitch)
         message_type = MessageType.MODEL_SWITCH if is_switch else received.type
         presenter.expect(message_type)
-        seq = _number(received, presenter)
+        seq = presenter.number(received.seq)
         answer = Answer(presenter, message_type, seq, self._something_settled)
         try:
-            if not self.is_welcome and not isinstance(request, Hello):
-                raise RequestError(ErrorCode.UNAUTHORIZED, "HELLO was not accepted")
-            await self._answering(self, request, answer)
+            if not self.is_authenticated and not isinstance(request, Hello):
+                raise RequestError(
+                    ErrorCode.UNAUTHORIZED, "log in first: your HELLO was not accepted"
+                )
+            await self._handlers[type(request)](self, request, answer)
         except Exception as error:
             self.refuse(answer, error)
 
     def _begin(self) -> Presenter:
         """The first frame told which dialect this is."""
-        if self.connection.dialect is Dialect.STRUCTURED:
-            self._presenter = StructuredPresenter(self.connection, self.stream)
-        else:
-            self._presenter = PlainPresenter(self.connection, self.stream)
-            self.is_welcome = True
-            self.enter(self.registry.fresh(self.user))
+        self._presenter = presenter_for(self.connection, self.stream)
         return self._presenter
 
-    async def _see_out(self) -> None:
-        """The client has said all it wanted. What it asked for is still told,
-        if it listens (`nc -N` does); nobody can know, so nobody counts on it."""
+    async def _first_conversation(self) -> Conversation:
+        """Of a client that can't name one: a fresh one, or the default of the settings."""
+        rules = self.server.services.sessions
+        if not rules.create:
+            return self.server.registry.fresh(self.user)
+        return await find_or_create(self.server.registry, rules.default, self.user)
+
+    async def _wait_for_own_turns(self) -> None:
+        """The client has closed its side. Answers to its requests are still sent, since the
+        client may read them (`nc -N` does)."""
         if self.conversation is not None:
-            step_back(self.conversation, self, guest_of(self, observer=self.observer))
-        self.has_said_all = True
+            announce_leave(self.conversation, self, client_of(self, observer=self.observer))
+            self.conversation.broadcast.join(self)
+        self.input_closed = True
         await self.uploads.give_up()
         while (self._my_turns or self.connection.unanswered) and not self.stream.closed:
             self._settled = anyio.Event()
             await _unless_closed(self.stream, self._settled.wait)
         await self.stream.close()
 
-    # Where it stands
+    # The conversation this session is attached to
 
     def enter(self, conversation: Conversation, *, observer: bool = False) -> None:
         self.depart()
         self.conversation = conversation
         self.observer = observer
-        come_in(conversation, self, guest_of(self, observer=observer))
+        announce_join(conversation, self, client_of(self, observer=observer))
 
     def depart(self) -> None:
         if self.conversation is not None:
-            go_out(self.conversation, self, guest_of(self, observer=self.observer))
+            announce_leave(self.conversation, self, client_of(self, observer=self.observer))
             self._last_left_turn = self.last_turn
             self._my_turns.clear()
             self._something_settled()
-            self.conversation.used_at = anyio.current_time()
-            self.registry.left(self.conversation)
+            self.conversation.used_at = monotonic()
+            self.server.registry.left(self.conversation)
             self.conversation = None
 
     def here(self) -> Conversation:
         if self.conversation is None:
             raise RequestError(
                 ErrorCode.NOT_FOUND,
-                "you are not attached to any conversation; name one",
+                "you are in no conversation; switch to one, or give its session_id",
                 field="session_id",
             )
         return self.conversation
 
-    # What it is told
+    async def id_of(self, wanted: str | None) -> str:
+        """Of the conversation that a request names by its id or name, or of the one this
+        session is attached to."""
+        if wanted is None:
+            return self.here().session_id
+        if self.conversation is not None and self.conversation.session_id == wanted:
+            return wanted
+        return await self.server.registry.resolve(wanted, self.user)
 
-    def hear(self, said: Said) -> None:
-        match said.event:
+    async def meant(
+        self,
+        wanted: str | None,
+        *,
+        to_change: bool = False,
+        create: bool | None = False,
+        history: str | None = None,
+        by_prefix: bool = False,
+    ) -> Conversation:
+        """The conversation that a request names by its id or name, or the one this session
+        is attached to. `create`: it is made if it is not there; `None`: as the settings say.
+        Who names none and is attached to none gets the default one of the settings."""
+        rules, registry, here = (
+            self.server.services.sessions,
+            self.server.registry,
+            self.conversation,
+        )
+        create = rules.create if create is None else create
+        if wanted is None and here is None and create:
+            wanted = rules.default
+        if wanted is None or (here is not None and here.session_id == wanted):
+            conversation = self.here()
+        elif create:
+            # Not by a prefix: `user_1` is not `user_12`, whether it is there or not.
+            conversation = await find_or_create(registry, wanted, self.user, history=history)
+        else:
+            session_id = await registry.resolve(wanted, self.user, by_prefix=by_prefix)
+            conversation = await registry.get(session_id, self.user)
+        if to_change and conversation is self.conversation:
+            self.check_may_speak()
+        return conversation
+
+    def answer_later(
+        self, conversation: Conversation, work: Callable[[], Awaitable[Reply]], answer: Answer
+    ) -> None:
+        """Queues a job, which takes its place among the turns, and answers with its result."""
+        conversation.add_job(
+            work, done=answer.give, failed=lambda error: self.refuse(answer, error)
+        )
+
+    # Events
+
+    def deliver(self, event: BroadcastEvent) -> None:
+        match event.event:
             case TurnFinished(turn_id=turn_id):
                 self._my_turns.pop(turn_id, None)
                 self._something_settled()
             case SessionEvent(event="deleted"):
-                self._tell(said)
-                self.enter(self.registry.fresh(self.user))
+                self._send_event(event)
+                self.enter(self.server.registry.fresh(self.user))
                 return
             case SessionEvent(event="lagged"):
-                self._tell(said)
+                self._send_event(event)
                 self.depart()
                 return
             case _:
                 pass
-        self._tell(said)
+        self._send_event(event)
 
     def _something_settled(self) -> None:
         if self._settled is not None:
             self._settled.set()
 
-    def _tell(self, said: Said) -> None:
-        if self._presenter is None or self._presenter.hear(said):
+    def _send_event(self, event: BroadcastEvent) -> None:
+        if self._presenter is None or self._presenter.send_event(event):
             return
         conversation = self.here()
         self.depart()
@@ -271,25 +364,24 @@ class Session:
 
     def check_may_speak(self) -> None:
         if self.observer:
-            raise RequestError(ErrorCode.FORBIDDEN, "you are attached as an observer")
+            raise RequestError(
+                ErrorCode.FORBIDDEN,
+                "you only watch this conversation; to take part, attach again without observer",
+            )
 
     def count_failed_hello(self) -> None:
         """Strangers may try a few times, not for ever."""
         self.failed_hellos += 1
-        if self.failed_hellos >= self.front_desk.limits.failed_tokens_max:
+        if self.failed_hellos >= FAILED_TOKENS_MAX:
             self.stream.close_soon()
 
     def refuse(self, answer: Answer, error: Exception) -> None:
-        known = as_request_error(error)
-        if known is None:
-            log.error("a request failed", exc_info=error)
-            known = internal_error()
-        answer.refuse(known)
+        answer.refuse(error_to_tell(error, log, "a request failed"))
 
-    # How it ends
+    # The end of the connection
 
     def send_away(self, reason: str, code: ErrorCode = ErrorCode.UNAVAILABLE) -> None:
-        """One last word, then the connection is closed."""
+        """Sends the reason, then closes the connection."""
         with suppress(ProtocolError):  # nothing can be said any more: just close
             if self._presenter is not None:
                 self._presenter.last_words(RequestError(code, reason))
@@ -297,54 +389,49 @@ class Session:
                 self.stream.send(self.connection.send_text(reason))
         self.stream.close_soon()
 
-    def check_pulse(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         if self._presenter is not None and not self._presenter.is_ready:
-            # It waits for us. Version 2 clients say nothing while an answer
-            # comes in, however long it takes.
+            # The client waits for an answer, and sends nothing meanwhile.
             self._awaited_at = now
         silence = now - max(self.stream.last_received, self._awaited_at)
-        limits = self.front_desk.limits
+        limits = self.server.admission.limits
         if self._is_late_with_hello(now):
             self.send_away("say HELLO, with a token, sooner")
         elif self.keepalive is not None:
-            if silence > self.keepalive * limits.keepalive_factor:
+            if silence > self.keepalive * KEEPALIVE_FACTOR:
                 self.send_away(f"you were silent for {silence:.0f} s")
-        elif self.connection.dialect is Dialect.STRUCTURED:
+        elif self._presenter is not None and self._presenter.may_be_silent:
             return
         elif silence > limits.plain_silence_seconds_max:
-            self.send_away(f"You were silent for {silence:.0f} s.")
+            self.send_away(f"Nothing came from you for {silence:.0f} s. Connect again.")
         elif (
-            self.connection.dialect is Dialect.PLAIN
+            self.connection.dialect is not None
             and now - self.stream.last_sent > limits.plain_heartbeat_seconds
         ):
             (self._presenter or self._begin()).heartbeat()
 
     def _is_late_with_hello(self, now: float) -> bool:
-        if self.is_welcome or not self.front_desk.users.need_tokens:
+        if self.is_authenticated or not self.server.admission.users.need_tokens:
             return False
-        return now - self._connected_at > self.front_desk.limits.hello_seconds_max
+        return now - self._connected_at > self.server.admission.limits.hello_seconds_max
 
 
-def guest_of(session: Session, *, observer: bool) -> Guest:
-    if session.has_said_all:
-        return NOBODY
-    return Guest(
+def client_of(session: Session, *, observer: bool) -> ConnectedClient:
+    if session.input_closed:
+        return NO_CLIENT
+    return ConnectedClient(
         client_id=session.client_id,
         user=session.user,
         client=session.client_name,
         observer=observer,
-        can_decide=session.connection.dialect is Dialect.STRUCTURED and not observer,
+        can_decide=session.can_decide and not observer,
     )
-
-
-def _number(received: RequestReceived | RequestRefused, presenter: Presenter) -> int:
-    return received.seq if presenter.numbers_requests else 0
 
 
 async def _unless_closed(
     stream: FrameStream[Received], wait: Callable[[], Awaitable[object]]
 ) -> None:
-    """Waits for it, but not longer than the connection lasts."""
+    """Waits, but not longer than the connection lasts."""
     async with anyio.create_task_group() as race:
 
         async def watch() -> None:

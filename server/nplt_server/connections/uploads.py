@@ -13,26 +13,20 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from nplt_protocol.codes import ErrorCode
-from nplt_protocol.errors import RequestError
-from nplt_protocol.replies import FileStored
-from nplt_protocol.requests import FileData, FileMetadata
+from nplt_protocol import ErrorCode, RequestError
+from nplt_protocol.messages import FileData, FileMetadata, FileStored
 from nplt_server.conversations.registry import Registry
-from nplt_server.errors import as_request_error, internal_error
-from nplt_server.presenters.base import Answer
+from nplt_server.dialects import Answer
+from nplt_server.errors import error_to_tell
+from nplt_server.settings import Limits
 from nplt_storage.attachments import AttachmentFiles, StoredFile, Upload
-from nplt_storage.facts.entries import AttachmentEntry
+from nplt_storage.entries import AttachmentEntry
 
 log = logging.getLogger(__name__)
 
 _FAILED_MAX = 64
 """Failed uploads whose bytes are still expected."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploadLimits:
-    file_bytes_max: int = 64 * 1024 * 1024
-    at_once_max: int = 8
+_AT_ONCE_MAX = 8
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,7 +44,7 @@ class _Incoming:
 class Uploads:
     __slots__ = ("_failed", "_files", "_imports", "_incoming", "_limits", "_registry")
 
-    def __init__(self, files: AttachmentFiles, limits: UploadLimits, registry: Registry) -> None:
+    def __init__(self, files: AttachmentFiles, limits: Limits, registry: Registry) -> None:
         self._files = files
         self._limits = limits
         self._registry = registry
@@ -98,7 +92,9 @@ class Uploads:
         try:
             if len(data.data) > incoming.missing:
                 raise RequestError(
-                    ErrorCode.MALFORMED, "more bytes came than were announced", field="size"
+                    ErrorCode.MALFORMED,
+                    "the file is longer than the size that was announced; send it again",
+                    field="size",
                 )
             incoming.missing -= len(data.data)
             await incoming.upload.write(data.data)
@@ -111,7 +107,11 @@ class Uploads:
     async def give_up(self) -> None:
         """The rest of what was announced can't come any more."""
         for key, incoming in tuple(self._incoming.items()):
-            cut = RequestError(ErrorCode.MALFORMED, "the file ended early", field="size")
+            cut = RequestError(
+                ErrorCode.MALFORMED,
+                "the file is shorter than the size that was announced; send it again",
+                field="size",
+            )
             await self._fail(key, incoming.answer, cut)
 
     def swallow(self, key: int) -> None:
@@ -160,7 +160,7 @@ class Uploads:
         try:
             stored = await incoming.upload.finish()
             try:
-                await conversation.write_fact(_fact_of(stored, incoming))
+                await conversation.append_entry(_fact_of(stored, incoming))
             except RequestError:  # it is not written: what no entry names is not kept
                 await self._files.remove(incoming.session_id, stored.file_id)
                 raise
@@ -181,10 +181,7 @@ class Uploads:
     async def _fail(self, key: int, answer: Answer, error: Exception) -> None:
         await self._drop(key)
         self.swallow(key)
-        known = as_request_error(error)
-        if known is None:
-            log.error("an upload failed", exc_info=error)
-        answer.refuse(known or internal_error())
+        answer.refuse(error_to_tell(error, log, "an upload failed"))
 
     def _hear_stray(self, key: int, answer: Answer) -> None:
         if self._failed is not None and key in self._failed:
@@ -192,7 +189,7 @@ class Uploads:
         self.swallow(key)
         answer.complain(
             RequestError(
-                ErrorCode.MALFORMED, "FILE_DATA without a FILE_METADATA before it", field="seq"
+                ErrorCode.MALFORMED, "FILE_METADATA must come before FILE_DATA", field="seq"
             )
         )
 
@@ -205,12 +202,13 @@ class Uploads:
         if announced.size > self._limits.file_bytes_max:
             raise RequestError(
                 ErrorCode.TOO_LARGE,
-                f"a file may have {self._limits.file_bytes_max} bytes",
+                f"the file is too large: at most {self._limits.file_bytes_max:,} bytes are taken",
                 field="size",
             )
-        if len(self._incoming) + len(self._imports or ()) >= self._limits.at_once_max:
+        if len(self._incoming) + len(self._imports or ()) >= _AT_ONCE_MAX:
             raise RequestError(
-                ErrorCode.BUSY, f"at most {self._limits.at_once_max} files at a time"
+                ErrorCode.BUSY,
+                f"at most {_AT_ONCE_MAX} files can be sent at a time; wait until one is stored",
             )
 
 
@@ -229,6 +227,8 @@ def checked_filename(name: str) -> str:
     last = PurePosixPath(PureWindowsPath(name).name).name
     if not last or last in (".", "..") or len(last) > 255 or not last.isprintable():
         raise RequestError(
-            ErrorCode.MALFORMED, "filename must be a printable name of a file", field="filename"
+            ErrorCode.MALFORMED,
+            "a filename has no slashes and no control characters",
+            field="filename",
         )
     return last

@@ -1,46 +1,30 @@
-"""When a new epoch must begin, and what it looks like.
+"""Decides when a new epoch begins, what it shows, and what is to be summarized for it.
 
-What was sent last is known from the record: the newest output says which entry was
-the last when its context was compiled; what came while the model was answering it
-has not seen. Of what was taken back, only that it was is regarded: who opens the
-conversation from its end knows no more. A new epoch is due when the next context
-can't begin with that, and the epoch in force is not already the answer to it:
-
-    clear rollback quarantine system   such an entry came since
-    compaction  there is a summary the epoch does not show; not inside a turn, which
-              goes on from what it has seen
-    tools     other tools are offered than then
-    reach     turns the epoch shows are no longer held: the record is long, and was
-              opened from its end
-    window    more turns than the window shows, for the first time: from here on it
-              moves with every turn, and no context begins with the last one
-    budget    the next context would fill the budget too far
-
-Somebody may ask for one (`asked`), and erasing words begins one (`redaction`), or so many
-pictures that older ones are put away (`pictures`): what was sent can't be sent again. So
-does a provider that no longer takes the thoughts its model sealed (`reasoning`): no epoch
-shows those of the one before.
-
-A model with a smaller window than those used of late never causes a budget epoch;
-it gets a context trimmed for the moment. Otherwise two models in turns would
-begin an epoch with each of them.
+An epoch is due when the next context can't begin with the context that was sent last. A
+model with a smaller window than the models used recently does not cause an epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Final, Literal, TypeAlias
 
-from nplt_server.context.measuring import Measure, tokens_of
-from nplt_server.context.plan import plan_epoch
-from nplt_server.context.scene import Asked, Scene, set_scene
-from nplt_server.context.screens import ScreensInTurns
-from nplt_server.context.selection import EpochPlan
-from nplt_server.context.views import CallFrame
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.facts.entries import (
+from msgspec import Struct, structs
+
+from nplt_server.context.messages import ContextMessage, ModelInputMessage, ScreensInTurns
+from nplt_server.context.source import (
+    CallBudget,
+    ContextSource,
+    EpochPlan,
+    Measure,
+    PromptReference,
+    gather_source,
+    head_message,
+    plan_epoch,
+    tokens_of,
+)
+from nplt_storage.entries import (
     ClearEntry,
     Entry,
     EpochEntry,
@@ -50,21 +34,35 @@ from nplt_storage.facts.entries import (
     QuarantineEntry,
     SystemInstructionEntry,
 )
+from nplt_storage.history import ConversationHistory
+from nplt_storage.turns import Turn
+
+# ------------------------------------------------------------------------------
+# When an epoch is due
+#
+# The newest output entry says which entry was the last in its context. An epoch is due when
+# the next context can't begin with that context, unless the current epoch was written after
+# the change.
+#
+# A model with a smaller window than the models used recently never causes a budget epoch; it
+# gets a trimmed context. Otherwise two models used alternately would each begin an epoch at
+# every turn.
 
 EpochReason: TypeAlias = Literal[
-    "budget",
-    "compaction",
-    "clear",
+    "budget",  # the next context would take more than the threshold
+    "compaction",  # there is a summary that the epoch does not show; not inside a turn
+    "clear",  # an entry of this kind was written since the last context; so the next three
     "rollback",
     "quarantine",
     "system",
-    "tools",
-    "window",
-    "reach",
-    "asked",
+    "tools",  # the tools on offer have changed
+    "window",  # more turns than `max_turns` for the first time; the window moves from now on
+    "reach",  # turns that the epoch shows are not in memory
+    # Not from entries:
+    "asked",  # COMPACT
     "redaction",
-    "pictures",
-    "reasoning",
+    "pictures",  # too many; older ones are left out
+    "reasoning",  # a provider refuses its model's sealed reasoning; a new epoch drops it
 ]
 
 _CHANGES: Final[dict[type[Entry], EpochReason]] = {
@@ -72,42 +70,43 @@ _CHANGES: Final[dict[type[Entry], EpochReason]] = {
     QuarantineEntry: "quarantine",
     SystemInstructionEntry: "system",
 }
-_SMALLER: Final = 0.75
-"""Budgets are corrected by what providers report: a little less is no other model."""
-_LATELY: Final = 3
-"""Turns. Who stays with a smaller model gets an epoch that fits it after so many."""
+_SAME_BUDGET_FRACTION: Final = 0.75
+"""A budget that is at least this fraction of the recent one counts as the same: budgets
+change a little as providers report token counts."""
+_RECENT_TURNS: Final = 3
+"""How many turns count as recent. A conversation that stays with a smaller model gets an
+epoch for its window after so many turns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """The call that is about to be made."""
+class NextCall(Struct, frozen=True, kw_only=True):
+    """The call that is about to be made: history, prompt and budget."""
 
     history: ConversationHistory
     screens: ScreensInTurns
     measure: Measure
-    asked: Asked
-    frame: CallFrame
+    prompt_ref: PromptReference
+    call_budget: CallBudget
 
     @property
     def budget(self) -> int:
-        return self.frame.budget_tokens or 0
+        return self.call_budget.budget_tokens or 0
 
-    def scene(self, epoch: EpochEntry | None) -> Scene:
-        """With an epoch that is not written yet: as it will be."""
+    def source(self, epoch: EpochEntry | None) -> ContextSource:
+        """`epoch` may be a draft: the source is the one after it is written."""
         if epoch is not None and not epoch.seq:
-            # After the prompt, if that is a draft too.
-            epoch = replace(epoch, seq=self.history.head_seq + 2)
-        return set_scene(
+            # The prompt may be a draft too, and is written before the epoch.
+            epoch = structs.replace(epoch, seq=self.history.head_seq + 2)
+        return gather_source(
             self.history,
-            self.asked,
+            self.prompt_ref,
             screens=self.screens,
             measure=self.measure,
             epoch=epoch,
-            takes_images=self.frame.takes_images,
+            takes_images=self.call_budget.takes_images,
         )
 
 
-def epoch_due(call: Call, *, next_tokens: int) -> EpochReason | None:
+def epoch_due(call: NextCall, *, next_tokens: int) -> EpochReason | None:
     history, epoch = call.history, call.history.epoch
     epoch_seq = epoch.seq if epoch is not None else 0
     if _may_have_been_sent(history, epoch_seq):
@@ -118,52 +117,57 @@ def epoch_due(call: Call, *, next_tokens: int) -> EpochReason | None:
         return "compaction"
     last = next(_newest_outputs(history), None)
     sent = last.sent if last is not None and last.seq > epoch_seq else None
-    if sent is not None and sent.tools_digest != call.frame.offer.digest:
+    if sent is not None and sent.tools_digest != call.call_budget.offer.digest:
         return "tools"
     if not _is_held(call, epoch):
         return "reach"
     if _begins_to_slide(call, epoch):
         return "window"
-    is_full = next_tokens > call.frame.threshold * call.budget
-    return "budget" if is_full and call.budget >= _SMALLER * _budget_of_late(call) else None
-
-
-def draft_epoch(call: Call, reason: EpochReason, *, screen: str) -> EpochEntry:
-    """Planned anew over all that is held: what an earlier epoch left out may come back
-    where there is room for it."""
-    budget = call.budget if reason == "asked" else max(call.budget, _budget_of_late(call))
-    draft = EpochEntry(reason=reason, budget_tokens=budget, screen=screen)
-    scene = call.scene(draft)
-    own = [measured for step in scene.own_steps() for measured in scene.step(step, "live")]
-    plan = plan_epoch(
-        scene.newest_first,
-        budget=budget,
-        fixed=call.frame.tools_tokens + tokens_of([*scene.system(), *scene.head(), *own]),
-        tokens=scene.turn_tokens,
-        keep=call.frame.keep,
+    is_full = next_tokens > call.call_budget.threshold * call.budget
+    return (
+        "budget"
+        if is_full and call.budget >= _SAME_BUDGET_FRACTION * _recent_budget(call)
+        else None
     )
-    return _with_plan(draft, plan, call.history, scene)
+
+
+def draft_epoch(call: NextCall, reason: EpochReason, *, screen: str) -> EpochEntry:
+    """Plans all turns in memory anew: turns that an earlier epoch left out are shown again
+    if there is room."""
+    budget = call.budget if reason == "asked" else max(call.budget, _recent_budget(call))
+    draft = EpochEntry(reason=reason, budget_tokens=budget, screen=screen)
+    source = call.source(draft)
+    own = source.steps(source.own_steps())
+    plan = plan_epoch(
+        source.newest_first,
+        budget=budget,
+        fixed=call.call_budget.tools_tokens + tokens_of([*source.system(), *source.head(), *own]),
+        tokens=source.turn_tokens,
+        keep=call.call_budget.keep,
+    )
+    return _with_plan(draft, plan, call.history, source)
 
 
 def _with_plan(
-    draft: EpochEntry, plan: EpochPlan, history: ConversationHistory, scene: Scene
+    draft: EpochEntry, plan: EpochPlan, history: ConversationHistory, source: ContextSource
 ) -> EpochEntry:
-    """What is left out ends right before what is shown, so that whoever opens the
-    conversation knows where to stop. What has not ended will be shown live."""
-    shown = (turn.number for turn in scene.turns if turn.number > plan.omitted_through)
+    """Adds the plan to the draft. `omitted_through` is the entry right before the first turn
+    that is shown, so that opening the conversation reads no further back. Unfinished turns
+    will be shown live."""
+    shown = (turn.number for turn in source.turns if turn.number > plan.omitted_through)
     open_numbers = [prompt.seq for prompt in history.unfinished_turns()]
-    if scene.own is not None:
-        open_numbers.append(scene.own.number)
+    if source.own is not None:
+        open_numbers.append(source.own.number)
     needed = [*open_numbers, *islice(shown, 1)]
     if needed:
         omitted = min(needed) - 1
-    elif scene.selection.until:
-        omitted = scene.shown[scene.selection.until - 1].number
+    elif source.selection.until:
+        omitted = source.shown_turns[source.selection.until - 1].number
     else:
         omitted = history.head_seq
     last = min(open_numbers, default=history.head_seq + 1) - 1
     gist = max(omitted, min(plan.gist_through, last))
-    return replace(
+    return structs.replace(
         draft,
         omitted_through=omitted,
         gist_through=gist,
@@ -172,48 +176,46 @@ def _with_plan(
 
 
 def _newest_outputs(history: ConversationHistory) -> Iterator[ModelOutputEntry]:
-    return (entry for entry in _newest_first(history) if isinstance(entry, ModelOutputEntry))
+    return (entry for entry in reversed(history.standing) if isinstance(entry, ModelOutputEntry))
 
 
-def _newest_first(history: ConversationHistory) -> Iterator[Entry]:
-    """Of those that stand."""
-    return reversed(history.standing)
-
-
-def _begins_turn(call: Call) -> bool:
-    return not isinstance(call.asked, str) or call.history.turn_state(call.asked) != "running"
+def _begins_turn(call: NextCall) -> bool:
+    return (
+        not isinstance(call.prompt_ref, str)
+        or call.history.turn_state(call.prompt_ref) != "running"
+    )
 
 
 def _may_have_been_sent(history: ConversationHistory, epoch_seq: int) -> bool:
-    """Anything at all in this epoch. Where no answer is held, one may lie further back
-    or have been taken back, or a call may have failed."""
+    """Whether a context may have been sent in this epoch. Even if no output is in memory,
+    there may be an older one, one that was rolled back, or a call that failed."""
     if history.first_seq > epoch_seq + 1 or _rollback_seq(history) > epoch_seq:
         return True
-    since = takewhile(lambda entry: entry.seq > epoch_seq, _newest_first(history))
-    tells = ModelOutputEntry | FaultEntry | QuarantineEntry
-    return any(isinstance(entry, tells) for entry in since)
+    since = takewhile(lambda entry: entry.seq > epoch_seq, reversed(history.standing))
+    signs_of_a_call = ModelOutputEntry | FaultEntry | QuarantineEntry
+    return any(isinstance(entry, signs_of_a_call) for entry in since)
 
 
 def _seen_through(history: ConversationHistory) -> int:
-    """The newest entry that models were shown the effects of."""
+    """The newest entry that the last context took into account."""
     last = next(_newest_outputs(history), None)
     if last is not None:
         return (last.sent.head_seq if last.sent is not None else 0) or last.seq
     if history.hidden:
-        return 0  # whatever was sent has been taken back
+        return 0  # the outputs were rolled back
     prompts = (entry.seq for entry in history.standing if isinstance(entry, ModelInputEntry))
     return next(prompts, 0)
 
 
 def _rollback_seq(history: ConversationHistory) -> int:
-    """Of the newest one, 0 without any. It hides itself, so that who opened the
-    conversation from its end may not hold it; but where it stands is known."""
+    """The seq of the newest rollback entry; 0 if there is none. The entry itself is rolled
+    back and may not be in memory, but the hidden ranges end with it."""
     return history.hidden[-1][1] if history.hidden else 0
 
 
 def _change_since(history: ConversationHistory, seq: int) -> EpochReason | None:
     rollback_seq = _rollback_seq(history)
-    for entry in _newest_first(history):
+    for entry in reversed(history.standing):
         if entry.seq <= max(seq, rollback_seq):
             break
         if type(entry) in _CHANGES:
@@ -221,37 +223,108 @@ def _change_since(history: ConversationHistory, seq: int) -> EpochReason | None:
     return "rollback" if rollback_seq > seq else None
 
 
-def _is_held(call: Call, epoch: EpochEntry | None) -> bool:
+def _is_held(call: NextCall, epoch: EpochEntry | None) -> bool:
     history = call.history
     if history.first_seq <= (epoch.omitted_through if epoch is not None else 0) + 1:
         return True
     return history.turns_max is not None and _seen(call) >= history.turns_max
 
 
-def _begins_to_slide(call: Call, epoch: EpochEntry | None) -> bool:
+def _begins_to_slide(call: NextCall, epoch: EpochEntry | None) -> bool:
     turns_max = call.history.turns_max
     if turns_max is None or _seen(call) <= turns_max:
         return False
     if epoch is None:
         return True
-    # Had the epoch begun with more turns than the window shows, it moved already.
+    # If the epoch began with more turns than the window shows, the window moves already.
     end = call.history.shown_turns[turns_max].end
     return epoch.reason != "window" and end is not None and end.seq > epoch.seq
 
 
-def _seen(call: Call) -> int:
-    """How many turns there are to be shown, the window apart."""
-    return call.scene(call.history.epoch).selection.until
+def _seen(call: NextCall) -> int:
+    """How many turns could be shown if the window had no limit."""
+    return call.source(call.history.epoch).selection.until
 
 
-def _budget_of_late(call: Call) -> int:
-    """The largest of those the last few turns, but for this one, were sent with."""
+def _recent_budget(call: NextCall) -> int:
+    """The largest budget of the last few turns, without the current one."""
     budgets = [0]
     turns: set[str | None] = set()
     for output in _newest_outputs(call.history):
-        if output.turn_id != call.asked:
+        if output.turn_id != call.prompt_ref:
             turns.add(output.turn_id)
-            if len(turns) > _LATELY:
+            if len(turns) > _RECENT_TURNS:
                 break
             budgets.append(output.sent.budget_tokens if output.sent is not None else 0)
     return max(budgets)
+
+
+# ------------------------------------------------------------------------------
+# The task of a summary
+#
+# A model is given the turns that the epoch will show in less detail, and the summary before
+# them, which the new summary replaces. If they don't all fit, older turns are given in less
+# detail and the oldest are left out; the summary then covers only the turns that were given.
+
+
+class SummaryTask(Struct, frozen=True, kw_only=True):
+    from_seq: int
+    through_seq: int
+    standing: ModelInputMessage | None
+    """The summary that is shown now; always given to the model."""
+    leaves_out: bool
+    """Whether turns between that summary and the messages are left out."""
+    messages: tuple[ContextMessage, ...]
+    """The turns to summarize; live where there is room, because a summary of summaries
+    would say little."""
+    tokens: int
+    """Of the summary and the messages."""
+
+
+def summary_task(
+    source: ContextSource, draft: EpochEntry, *, room: int | None = None
+) -> SummaryTask | None:
+    """`room`: how many tokens the model may be given."""
+    source = structs.replace(source, screens=False)
+    turns = _turns_to_summarize(source, draft.summary_through)
+    standing = head_message(source.selection, None)
+    fixed = [] if standing is None else [source.measure.message(standing)]
+    plan = _plan(source, turns, None if room is None else room - tokens_of(fixed))
+    given = [turn for turn in turns if turn.number > plan.omitted_through]
+    planned = structs.replace(source, selection=structs.replace(source.selection, plan=plan))
+    measured = planned.messages_of(given)
+    if not measured:
+        return None
+    leaves_out = len(given) < len(turns)
+    from_seq = given[0].number
+    if source.selection.compaction is not None and not leaves_out:
+        from_seq = min(from_seq, source.selection.compaction.from_seq)
+    return SummaryTask(
+        from_seq=from_seq,
+        through_seq=max(turn.end.seq for turn in given if turn.end),
+        standing=standing,
+        leaves_out=leaves_out,
+        messages=tuple(message for message, _ in measured),
+        tokens=tokens_of([*fixed, *measured]),
+    )
+
+
+def _turns_to_summarize(source: ContextSource, summary_through: int) -> list[Turn]:
+    covers, standing = source.selection.covers, source.selection.compaction
+    uncovered = [turn for turn in source.shown_turns if not covers(turn)]
+    if standing is not None:
+        # Older turns were left out when that summary was made, and can't follow it.
+        uncovered = [turn for turn in uncovered if turn.number > standing.from_seq]
+    ended = [(turn, turn.end.seq) for turn in uncovered if turn.end]
+    through_seq = max((seq for turn, seq in ended if turn.number <= summary_through), default=0)
+    # A prompt that was cancelled while it waited may have ended in between: the summary
+    # will cover it too.
+    return [turn for turn, seq in ended if seq <= through_seq]
+
+
+def _plan(source: ContextSource, turns: Sequence[Turn], room: int | None) -> EpochPlan:
+    """The plan of an epoch that would use all of the room."""
+
+    if room is None:
+        return EpochPlan()
+    return plan_epoch(reversed(turns), budget=room, fixed=0, tokens=source.turn_tokens, keep=1.0)

@@ -1,50 +1,182 @@
-"""What a model is shown, by role: values no vendor has shaped.
+"""The messages of a context, and how entries become messages at a level of detail.
 
-    system        the instruction
-    model_input   what someone asked, and the live screen as it was then
-    model_output  what a model said, and the tools it called
-    tool_result   what those tools gave, all calls of one output
+The messages do not depend on a vendor's format. This module also groups a turn's entries
+into steps that are shown together or not at all, and finds the current live screen.
 
-What some messages can do beyond that is an ability: who needs one asks for it
-with a function here, and passes by what does not have it. So a message of a kind
-nobody has thought of yet hurts nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import ClassVar, Final, Literal, TypeAlias, assert_never
 
-from nplt_server.context.attachments import ContextAttachment
-from nplt_storage.facts.entries import UNSTAMPED, ModelInvocationDescriptor, OutputPart
-from nplt_storage.facts.json_values import JsonValue
-from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
+import orjson
+from msgspec import Struct, field, structs
+
+from nplt_server.digest.text import cut, place_to_resume, place_to_stop
+from nplt_storage.entries import (
+    UNSTAMPED,
+    EpochEntry,
+    LevelOfDetail,
+    LevelOfDetailSections,
+    ModelInputEntry,
+    ModelInvocationDescriptor,
+    ModelOutputEntry,
+    NotebookEntry,
+    OutputPart,
+    ToolCallRequest,
+    ToolCallResult,
+    ToolResultsEntry,
+    WidgetEntry,
+)
+from nplt_storage.history import ConversationHistory
+from nplt_storage.json_values import JsonValue
+from nplt_storage.turns import ContextEntry as ContextEntry
+from nplt_storage.turns import Turn
+
+# ------------------------------------------------------------------------------
+# Files attached to a prompt, as a model is shown them
+#
+# A text file is part of the message's text, fenced, under its name. An image is a content
+# block of its own, for models that accept images. A file that is not shown is named, with a
+# reason. Contents are read elsewhere, before the context is built: this module does no I/O.
+
+AttachmentReason: TypeAlias = Literal[
+    "attachment_missing",  # erased or deleted
+    "attachment_unreadable",  # reading failed
+    "attachment_not_taken",  # neither text nor an image that this model accepts
+    "attachment_too_large",  # an image over the size limit
+    "attachment_too_many",  # an older image; newer ones fill the limit
+    "attachment_cut",  # a text of which only the beginning is shown
+    "attachment_no_room",  # its contents do not fit the model's window
+    "attachment_less_detail",  # its turn is shown in less detail
+]
+IMAGE_TOKENS: Final = 1_600
+"""What vendors count for a large image; the real number is known only afterwards."""
+_FENCE: Final = re.compile(r"`{3,}")
+_WHY: Final[Mapping[str, str]] = {
+    "attachment_missing": "it is not there any more",
+    "attachment_unreadable": "it could not be read",
+    "attachment_not_taken": "you can't be shown files of this kind",
+    "attachment_too_large": "it is too large",
+    "attachment_too_many": "there are too many pictures",
+    "attachment_no_room": "there is no room for it",
+    "attachment_less_detail": "it was shown with an earlier message",
+}
+
+
+class ContextAttachment(Struct, frozen=True, kw_only=True):
+    name: str
+    content_type: str | None = None
+    text: str | None = None
+    data_base64: str | None = None
+    """The data of an image; `content_type` says of which kind."""
+    reason: AttachmentReason | None = None
+    """Why the contents, or some of them, are missing."""
+
+    def __repr__(self) -> str:
+        """Leaves out the contents, so that logs do not repeat whole files."""
+        return f"ContextAttachment({self.name!r}, {self.content_type!r}, reason={self.reason!r})"
+
+    @property
+    def is_image(self) -> bool:
+        return self.data_base64 is not None
+
+    @property
+    def as_text(self) -> str:
+        """The attachment's place in the text of the message."""
+        if self.text is not None:
+            # Longer than any fence in the text.
+            fence = "`" * (max((len(each) for each in _FENCE.findall(self.text)), default=2) + 1)
+            more = "\n[… the rest is left out …]" if self.reason == "attachment_cut" else ""
+            return f"File {self.name}:\n{fence}\n{self.text}{more}\n{fence}"
+        if self.is_image:
+            return f"[Picture {self.name}]"
+        return f"[File {self.name}: {_WHY.get(self.reason or '', 'it is not shown')}]"
+
+
+_UNKNOWN: Final = ContextAttachment(name="(unknown)", reason="attachment_unreadable")
+
+
+class AttachmentContents(Struct, frozen=True, kw_only=True):
+    """The files attached to prompts, as far as they were read."""
+
+    files: Mapping[str, ContextAttachment] = field(default_factory=dict)
+    """By file id."""
+    put_away: frozenset[tuple[int, str]] = frozenset()
+    """Images left out because there are too many: seq of the prompt, and file id."""
+
+    def of(self, seq: int, file_id: str) -> ContextAttachment:
+        found = self.files.get(file_id, _UNKNOWN)
+        if (seq, file_id) in self.put_away:
+            return structs.replace(found, data_base64=None, reason="attachment_too_many")
+        return found
+
+
+def attachments_of(
+    seq: int,
+    file_ids: Sequence[str],
+    contents: AttachmentContents,
+    *,
+    is_live: bool,
+    takes_images: bool,
+) -> tuple[ContextAttachment, ...]:
+    """The attachments of prompt `seq`, as they are shown at this level to this model."""
+    found = tuple(contents.of(seq, file_id) for file_id in file_ids)
+    if not is_live:
+        return without_contents(found, "attachment_less_detail")
+    if takes_images:
+        return found
+    return tuple(
+        structs.replace(one, text=None, data_base64=None, reason="attachment_not_taken")
+        if one.is_image
+        else one
+        for one in found
+    )
+
+
+def without_contents(
+    attachments: Sequence[ContextAttachment], reason: AttachmentReason
+) -> tuple[ContextAttachment, ...]:
+    return tuple(
+        structs.replace(one, text=None, data_base64=None, reason=reason)
+        if one.text is not None or one.is_image
+        else one
+        for one in attachments
+    )
+
+
+# ------------------------------------------------------------------------------
+# Messages by role
+#
+#     system        the system instruction
+#     model_input   a prompt, and the live screen at that time
+#     model_output  a model's text and tool calls
+#     tool_result   the results of all tool calls of one output
 
 ContextRole: TypeAlias = Literal["system", "model_input", "model_output", "tool_result"]
 ShownLevel: TypeAlias = Literal["live", "summary", "gist", "cut"]
-"""The levels of detail of an entry, and: live, but with a piece out of its middle."""
+"""The levels of detail of an entry, and `cut`: live, but without its middle."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Message:
+class _Message(Struct, frozen=True, kw_only=True):
     seq: int = 0
-    """The entry it shows; 0: it has no entry of its own."""
+    """The entry that the message shows; 0 if there is none."""
     level: ShownLevel = "live"
     timestamp: datetime = UNSTAMPED
     metadata: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SystemMessage(_Message):
+class SystemMessage(_Message, frozen=True, kw_only=True):
     role: ClassVar[ContextRole] = "system"
 
     instruction: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInputMessage(_Message):
+class ModelInputMessage(_Message, frozen=True, kw_only=True):
     role: ClassVar[ContextRole] = "model_input"
 
     content: str
@@ -53,19 +185,18 @@ class ModelInputMessage(_Message):
 
     @property
     def text(self) -> str:
-        """What is sent, but for pictures; `content` is what was said."""
-        said = self.content
+        """The text that is sent: attachments, `content` (the prompt's own text) and screen."""
+        text = self.content
         if self.attachments:
-            said = "\n\n".join((*(one.shown for one in self.attachments), said))
-        return _with_screen(said, self.live_screen)
+            text = "\n\n".join((*(one.as_text for one in self.attachments), text))
+        return _with_screen(text, self.live_screen)
 
     @property
     def images(self) -> tuple[ContextAttachment, ...]:
         return tuple(one for one in self.attachments if one.is_image)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelOutputMessage(_Message):
+class ModelOutputMessage(_Message, frozen=True, kw_only=True):
     role: ClassVar[ContextRole] = "model_output"
 
     content: str
@@ -74,12 +205,11 @@ class ModelOutputMessage(_Message):
     usage: Mapping[str, JsonValue] | None = None
     reasoning: str = ""
     parts: tuple[OutputPart, ...] = ()
-    """How it came, for the model it came from, if what was sent before it is unchanged:
-    elsewhere both are empty."""
+    """The provider's own parts, for the same model and an unchanged prefix; otherwise parts
+    and reasoning are empty."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolResultsMessage(_Message):
+class ToolResultsMessage(_Message, frozen=True, kw_only=True):
     role: ClassVar[ContextRole] = "tool_result"
 
     results: tuple[ToolCallResult, ...]
@@ -87,7 +217,7 @@ class ToolResultsMessage(_Message):
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What is sent, result by result: the screen comes with the last of them."""
+        """The texts that are sent, one per result; the last one includes the live screen."""
         texts = [result.result for result in self.results]
         texts[-1:] = [_with_screen(text, self.live_screen) for text in texts[-1:]]
         return tuple(texts)
@@ -98,28 +228,365 @@ ContextMessage: TypeAlias = (
 )
 
 
-@runtime_checkable
-class ToolCallCarrier(Protocol):
-    @property
-    def tool_calls(self) -> tuple[ToolCallRequest, ...]: ...
-
-
-@runtime_checkable
-class TokenUsageCarrier(Protocol):
-    @property
-    def usage(self) -> Mapping[str, JsonValue] | None: ...
-
-
-def tool_calls_of(message: object) -> tuple[ToolCallRequest, ...]:
-    return message.tool_calls if isinstance(message, ToolCallCarrier) else ()
-
-
-def usage_of(message: object) -> Mapping[str, JsonValue] | None:
-    return message.usage if isinstance(message, TokenUsageCarrier) else None
-
-
 def _with_screen(content: str, screen: str | None) -> str:
-    """It has a heading of its own."""
+    """Appends the screen, which has its own heading."""
     if screen is None:
         return content
     return f"{content}\n\n{screen}" if content else screen
+
+
+# ------------------------------------------------------------------------------
+# Shortening
+#
+# A text loses its middle, and a mark says how much is missing. The arguments of a tool call
+# stay a JSON object with the same keys, because providers accept nothing else.
+
+Mark: TypeAlias = Callable[[int], str]
+"""Makes the text that says how many characters are left out."""
+
+_CHARACTERS_PER_TOKEN_MAX: Final = 8
+"""The first try keeps this many characters per token; few texts have more."""
+_CHARACTERS_MIN: Final = 16
+"""With fewer characters left around the mark, only the mark is shown."""
+
+
+def left_out(characters: int) -> str:
+    return f"[… {characters:,} characters left out …]"
+
+
+def cut_middle(
+    text: str, tokens_max: int, *, count: Callable[[str], int], mark: Mark = left_out
+) -> str:
+    """Beginning, mark and end of a text that is too long; empty if not even the mark fits."""
+    kept = min(len(text), tokens_max * _CHARACTERS_PER_TOKEN_MAX)
+    while kept >= _CHARACTERS_MIN:
+        shown = _without_middle(text, kept, mark)
+        tokens = count(shown)
+        if tokens <= tokens_max:
+            return shown
+        kept = min(kept * 15 // 16, kept * tokens_max // tokens)
+    alone = mark(len(text))
+    return alone if count(alone) <= tokens_max else ""
+
+
+def _without_middle(text: str, kept: int, mark: Mark) -> str:
+    stop = place_to_stop(text, 0, kept * 2 // 3)
+    resume = place_to_resume(text, max(stop, len(text) - kept // 3), len(text))
+    if resume <= stop:
+        return text
+    return f"{text[:stop]}\n{mark(resume - stop)}\n{text[resume:]}"
+
+
+def shorten_call(call: ToolCallRequest, characters_max: int) -> ToolCallRequest:
+    if len(call.raw_arguments) <= characters_max:
+        return call
+    if call.arguments is None:
+        return structs.replace(call, raw_arguments=cut(call.raw_arguments, characters_max))
+    each = max(_CHARACTERS_MIN, characters_max // max(1, len(call.arguments)))
+    arguments = {name: _shorten(value, each) for name, value in call.arguments.items()}
+    raw = orjson.dumps(arguments)
+    if len(raw) > 4 * characters_max:
+        # The names of the arguments alone are too long.
+        arguments = {"arguments": left_out(len(call.raw_arguments))}
+        raw = orjson.dumps(arguments)
+    return structs.replace(call, raw_arguments=raw.decode(), arguments=arguments)
+
+
+def _shorten(value: JsonValue, characters_max: int) -> JsonValue:
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return value if len(text) <= characters_max else cut(text, characters_max)
+
+
+# ------------------------------------------------------------------------------
+# Entries as messages, at a level of detail
+#
+# Summary and gist were made when the entry was written; an entry without them is short and
+# shown whole. The live screen is shown at the live level, within the current epoch. Long
+# arguments of tool calls are shortened like the rest of an output.
+
+
+_NO_CONTENTS: Final = AttachmentContents()
+_ARGUMENT_CHARACTERS_MAX: Final[dict[LevelOfDetail, int]] = {"summary": 1_000, "gist": 200}
+
+
+def message_of(
+    entry: ContextEntry,
+    level: LevelOfDetail,
+    *,
+    with_screen: bool = True,
+    takes_images: bool = False,
+    contents: AttachmentContents = _NO_CONTENTS,
+) -> ContextMessage:
+    """The message for an entry. Screen and opaque parts are included only within the current
+    epoch (`with_screen`), where the prefix is unchanged."""
+    is_live = level == "live"
+    is_unchanged = with_screen and is_live
+    screen = screen_in(entry) if is_unchanged else None
+    match entry:
+        case ModelInputEntry():
+            return ModelInputMessage(
+                seq=entry.seq,
+                level=level,
+                timestamp=entry.timestamp,
+                metadata=entry.metadata,
+                content=_text_at_level(entry.content, entry.sections, level),
+                live_screen=screen,
+                attachments=attachments_of(
+                    entry.seq,
+                    entry.attachments,
+                    contents,
+                    is_live=is_live,
+                    takes_images=takes_images,
+                ),
+            )
+        case ModelOutputEntry():
+            return ModelOutputMessage(
+                seq=entry.seq,
+                level=level,
+                timestamp=entry.timestamp,
+                metadata=entry.metadata,
+                content=_text_at_level(entry.content, entry.sections, level),
+                tool_calls=entry.tool_calls
+                if is_live
+                else tuple(
+                    shorten_call(call, _ARGUMENT_CHARACTERS_MAX[level]) for call in entry.tool_calls
+                ),
+                invocation=entry.invocation,
+                usage=entry.usage,
+                reasoning=entry.reasoning if entry.parts and is_unchanged else "",
+                parts=entry.parts if is_unchanged else (),
+            )
+        case ToolResultsEntry():
+            return ToolResultsMessage(
+                seq=entry.seq,
+                level=level,
+                timestamp=entry.timestamp,
+                metadata=entry.metadata,
+                results=tuple(_result_at(result, level) for result in entry.results),
+                live_screen=screen,
+            )
+    assert_never(entry)
+
+
+def screen_in(entry: ContextEntry) -> str | None:
+    """The live screen written into the entry."""
+    if isinstance(entry, ToolResultsEntry):
+        all_sections = [result.sections for result in reversed(entry.results)]
+    else:
+        all_sections = [entry.sections]
+    for sections in all_sections:
+        if sections is not None:
+            screen = sections.without_live_screen()[1]
+            if screen is not None:
+                return screen
+    return None
+
+
+def _text_at_level(text: str, sections: LevelOfDetailSections | None, level: LevelOfDetail) -> str:
+    if sections is None:
+        return text
+    return sections.without_live_screen()[0].to_plain_text(level) or text
+
+
+def _result_at(result: ToolCallResult, level: LevelOfDetail) -> ToolCallResult:
+    text = _text_at_level(result.result, result.sections, level)
+    if result.blob is not None and level == "live":
+        more = result.blob.size - len(result.result.encode())
+        text += f"\n[… {more:,} bytes more: read_result reads on …]"
+    return result if text is result.result else structs.replace(result, result=text)
+
+
+# ------------------------------------------------------------------------------
+# Steps: what is shown together or not at all
+#
+# A step is a prompt, an answer, or an output with tool calls and their results. Providers
+# refuse a tool call without a result and a result without a tool call; if one is missing, the
+# other is left out. A quarantined prompt or answer is left out. Quarantined tool calls and
+# results lose only their text, because a model that does not see its calls repeats them. While
+# the tools of a running turn work, the output that called them is not shown.
+
+ContextStep: TypeAlias = tuple[ContextEntry, ...]
+
+HIDDEN_RESULT: Final = "(this ran; its output can't be shown)"
+
+
+def steps_of(turn: Turn, quarantined: Collection[int]) -> Iterator[ContextStep]:
+    return (step for step, _ in steps_from(turn, quarantined, 0) if step)
+
+
+def steps_from(
+    turn: Turn, quarantined: Collection[int], place: int
+) -> Iterator[tuple[ContextStep, int]]:
+    """The steps from index `place` of the turn's entries on. Each step, which may be empty,
+    comes with the index after it. Later entries never change earlier steps."""
+    entries = turn.entries
+    while place < len(entries):
+        entry = entries[place]
+        after = entries[place + 1] if place + 1 < len(entries) else None
+        calls_tools = isinstance(entry, ModelOutputEntry) and bool(entry.tool_calls)
+        if calls_tools and after is None and not turn.is_over:
+            return  # the tools' results are yet to come
+        taken = 2 if calls_tools and isinstance(after, ToolResultsEntry) else 1
+        step = tuple(entries[place : place + taken])
+        place += taken
+        yield _without_quarantined(_whole(step), quarantined), place
+
+
+def _whole(step: ContextStep) -> ContextStep:
+    match step:
+        case (ModelInputEntry(),):
+            return step
+        case (ModelOutputEntry() as output,):
+            return _answer(output)
+        case (ModelOutputEntry() as output, ToolResultsEntry() as results):
+            return _paired(output, results)
+        case _:  # results without tool calls
+            return ()
+
+
+def _answer(output: ModelOutputEntry) -> ContextStep:
+    if not output.content.strip():
+        return ()
+    return (structs.replace(output, tool_calls=()) if output.tool_calls else output,)
+
+
+def _paired(output: ModelOutputEntry, results: ToolResultsEntry) -> ContextStep:
+    call_ids = [call.tool_call_id for call in output.tool_calls]
+    result_ids = [result.tool_call_id for result in results.results]
+    if call_ids == result_ids:
+        return output, results
+    by_id = {result.tool_call_id: result for result in results.results}
+    calls = {call.tool_call_id: call for call in output.tool_calls if call.tool_call_id in by_id}
+    if not calls:
+        return _answer(output)
+    return (
+        structs.replace(output, tool_calls=tuple(calls.values())),
+        structs.replace(results, results=tuple(by_id[call_id] for call_id in calls)),
+    )
+
+
+def _without_quarantined(step: ContextStep, quarantined: Collection[int]) -> ContextStep:
+    if all(entry.seq not in quarantined for entry in step):
+        return step
+    if len(step) == 1:
+        return ()
+    return tuple(_without_text(entry) if entry.seq in quarantined else entry for entry in step)
+
+
+def _without_text(entry: ContextEntry) -> ContextEntry:
+    match entry:
+        case ModelOutputEntry():
+            calls = tuple(
+                structs.replace(
+                    call, raw_arguments="{}", arguments={}, parse_error=None, parse_warning=None
+                )
+                for call in entry.tool_calls
+            )
+            return structs.replace(
+                entry, content="", reasoning="", tool_calls=calls, sections=None, parts=()
+            )
+        case ToolResultsEntry():
+            results = tuple(
+                structs.replace(result, result=HIDDEN_RESULT, blob=None, sections=None)
+                for result in entry.results
+            )
+            return structs.replace(entry, results=results)
+        case ModelInputEntry():
+            return entry  # can't happen: a prompt is a step of its own
+
+
+# ------------------------------------------------------------------------------
+# The current live screen
+#
+# An epoch entry holds a screen; later screens are written into entries when they differ. A
+# turn's model sees the last screen written before the turn. If the entry that holds it is no
+# longer shown, the screen is shown before all turns. After a clear or a rollback an earlier
+# screen is current again. A quarantine removes all screens written before it, because any of
+# them may contain the refused text.
+#
+# Ended turns are read once, so the cost does not grow with the conversation.
+
+_ScreenBasis: TypeAlias = tuple[int, frozenset[int]]
+"""Which entries' screens count: those after this seq that are not quarantined."""
+
+
+class ScreensInTurns:
+    __slots__ = ("_basis", "_head_seq", "_history", "_numbers", "_read", "_shown", "_texts")
+
+    def __init__(self, history: ConversationHistory) -> None:
+        self._history = history
+        self._head_seq = -1
+        """The history's head when it was read last."""
+        self._basis: _ScreenBasis = (0, frozenset())
+        self._shown: Sequence[Turn] = ()
+        self._read = 0
+        """How many of the shown turns have been read."""
+        self._numbers: list[int] = []
+        """The numbers of the turns that hold a screen."""
+        self._texts: list[str] = []
+        """The last screen in each of those turns."""
+
+    def before(self, number: int) -> str:
+        """The screen that is current at the beginning of turn `number`; empty if none."""
+        self._catch_up()
+        place = bisect_left(self._numbers, number)
+        if place:
+            return self._texts[place - 1]
+        epoch = self._history.epoch
+        return "" if epoch is None or epoch.seq < self._basis[0] else epoch.screen
+
+    def last_shown_to(self, turn_id: str | None) -> str:
+        """The last screen that the model of the turn was shown; empty if none. An unknown
+        turn counts as one that is yet to come."""
+        turn = None if turn_id is None else self._history.turn(turn_id)
+        if turn is None:
+            return self.before(self._history.head_seq + 1)
+        self._catch_up()
+        own = last_screen_in(turn, *self._basis)
+        return self.before(turn.number) if own is None else own
+
+    def _catch_up(self) -> None:
+        history = self._history
+        if history.head_seq == self._head_seq:
+            return
+        self._head_seq = history.head_seq
+        basis = (screens_after(history), frozenset(history.quarantined))
+        shown = history.shown_turns
+        if shown is not self._shown or basis != self._basis:
+            self._shown, self._basis = shown, basis
+            self._read = 0
+            self._numbers, self._texts = [], []
+        for place in range(self._read, len(shown)):
+            text = last_screen_in(shown[place], *basis)
+            if text is not None:
+                self._numbers.append(shown[place].number)
+                self._texts.append(text)
+        self._read = len(shown)
+
+
+def screen_sources(history: ConversationHistory) -> dict[str, int]:
+    """The entries that hold the current state of the notebook and of widgets, by name."""
+    return {
+        name or kind: seq
+        for (kind, name), seq in history.told_seqs().items()
+        if kind in (NotebookEntry.kind, WidgetEntry.kind)
+    }
+
+
+def screens_after(history: ConversationHistory, epoch: EpochEntry | None = None) -> int:
+    """The seq after which screens in entries count: that of the epoch (the current one by
+    default) or of the newest quarantine."""
+    epoch = epoch or history.epoch
+    quarantines = (entry.seq for entry in history.quarantined.values())
+    return max(epoch.seq if epoch else 0, max(quarantines, default=0))
+
+
+def last_screen_in(turn: Turn, after_seq: int, quarantined: Collection[int]) -> str | None:
+    """The last screen in the turn's entries after `after_seq` that models are shown."""
+    if turn.end is not None and turn.end.seq < after_seq:
+        return None
+    if all(screen_in(entry) is None for entry in turn.entries):
+        return None  # the usual case, decided quickly
+    shown = (entry for step in steps_of(turn, quarantined) for entry in step)
+    screens = [screen_in(entry) for entry in shown if entry.seq > after_seq]
+    return next((screen for screen in reversed(screens) if screen is not None), None)

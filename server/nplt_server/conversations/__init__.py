@@ -1,6 +1,6 @@
-"""What outlives every connection: conversations, their turns, their listeners.
+"""Conversations and everything that runs in them, independent of connections.
 
-`registry` opens and closes them; `conversation` is one; its `writer` is the only
-one that writes, its `agenda` runs one `turn` at a time, its `audience` hears
-everything once. Nothing here knows of sockets or dialects.
+`registry` opens and closes them; `conversation` is one. Its `record_writer` is the only
+writer of its record, its `turn_queue` runs one `turn` at a time, its `broadcast` sends
+each event to all subscribers once. Nothing here knows of sockets or dialects.
 """

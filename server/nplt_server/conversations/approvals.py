@@ -1,54 +1,149 @@
-"""People are asked whether a tool may be run, and the first answer counts.
+"""Asks people whether a tool may run, and remembers what they decided.
 
     asked ──someone answers──▶ allowed | denied
       └──nobody in time, or the turn is cancelled──▶ denied
 
-Question and answer are entries of the record, written by its one writer: so there
-is one decision, everyone hears it in the same order, and a question outlives the
-connection it was asked on, and the server. Who is not there when it is asked finds
-it when they come; where nobody is there who could answer, it is denied at once,
-unless it is to wait.
+The first answer counts. Questions and decisions are entries in the record, so they
+survive a restart. Where nobody is connected who could answer, the call is denied at once,
+unless the settings say that it waits.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from typing import Final
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final
 from weakref import ref
 
 import anyio
+import orjson
+from msgspec.structs import replace
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
-from nplt_protocol.events import ApprovalRequest, SessionEvent
-from nplt_protocol.json_values import JsonObject
-from nplt_protocol.replies import ApprovalDecided
-from nplt_protocol.requests import Approval
-from nplt_server.conversations.approval_facts import (
-    NOTHING_FAR_BACK,
-    FarBack,
-    last_word_on,
-    last_words_of_step,
-    permission_by,
-    remembered_decisions,
-)
-from nplt_server.conversations.audience import Audience
-from nplt_server.conversations.household import Household, Seat
-from nplt_server.conversations.ledger import Ledger
-from nplt_server.conversations.questions import question_event
-from nplt_server.conversations.turn import Turn
-from nplt_server.conversations.writer import Writer
-from nplt_server.tools.asking import Permission
-from nplt_server.tools.base import ToolPolicy
-from nplt_storage.conversation.history import ConversationHistory
+from nplt_protocol.json_text import JsonObject, JsonValue
+from nplt_protocol.messages import Approval, ApprovalDecided, ApprovalRequest
+from nplt_server.tools import Permission, ToolPolicy
+from nplt_storage.codec import time_as_text
+from nplt_storage.entries import ApprovalEntry, ApprovalState, Entry, ForkedEntry, ToolCallRequest
 from nplt_storage.errors import StorageError
-from nplt_storage.facts.entries import ApprovalEntry, ApprovalState
-from nplt_storage.facts.tool_calls import ToolCallRequest
+from nplt_storage.history import ConversationHistory, is_in
+
+if TYPE_CHECKING:
+    from nplt_server.conversations.conversation import Conversation
+    from nplt_server.conversations.turn import TurnRun
 
 log = logging.getLogger(__name__)
+
+
+_LOOKED_BACK_MAX: Final = 1_000
+
+
+def remembered_decisions(
+    history: ConversationHistory, older: Sequence[Entry] = ()
+) -> dict[str, ApprovalEntry]:
+    """By the name of the tool. What was decided before the newest beginning as a fork or an
+    import, whether that stands or not, does not count. `older`: what a history does not
+    tell that holds a conversation in part."""
+    forks = (e.seq for e in chain(older, history.entries) if isinstance(e, ForkedEntry))
+    begun_at = max(forks, default=0)
+    return {
+        entry.tool_name: entry
+        for entry in chain(older, history.standing)
+        if isinstance(entry, ApprovalEntry) and entry.remember and entry.seq > begun_at
+    }
+
+
+def _is_needed(entry: Entry, history: ConversationHistory) -> bool:
+    """For the decisions to remember: beginnings, and decisions from before what is held."""
+    if isinstance(entry, ApprovalEntry) and entry.remember:
+        return entry.seq < history.first_seq and not is_in(history.hidden, entry.seq)
+    return isinstance(entry, ForkedEntry)
+
+
+def last_words_of_step(history: ConversationHistory, turn_id: str) -> dict[str, ApprovalEntry]:
+    """Of the calls that have no results yet: the last that was said of each, by its id."""
+    turn = history.turn(turn_id)
+    if turn is None or turn.unanswered is None:
+        return {}
+    said: dict[str, ApprovalEntry] = {}
+    for entry in reversed(history.entries):
+        if entry.seq <= turn.unanswered.seq:
+            break
+        if isinstance(entry, ApprovalEntry) and entry.turn_id == turn_id:
+            said.setdefault(entry.tool_call_id, entry)
+    return said
+
+
+def is_open_question(entry: ApprovalEntry | None, now: datetime) -> bool:
+    if entry is None or entry.state != "asked":
+        return False
+    return entry.expires_at is not None and entry.expires_at > now
+
+
+def permission_by(decision: ApprovalEntry) -> Permission:
+    if decision.state == "allowed":
+        return Permission(allowed=True)
+    return Permission(allowed=False, why_not=f"not run: {_why_denied(decision)}")
+
+
+def _why_denied(decision: ApprovalEntry) -> str:
+    tool = decision.tool_name
+    if decision.decided_by is not None and decision.remember:
+        return f"{decision.decided_by} said no to {tool} in this conversation"
+    if decision.decided_by is not None:
+        return f"{decision.decided_by} said no to this call of {tool}"
+    match decision.reason:
+        case "nobody_there":
+            return f"{tool} needs someone's approval, and nobody is here who could be asked"
+        case "expired":
+            return f"{tool} needs someone's approval, and nobody answered in time"
+        case _:
+            return f"{tool} needs someone's approval, and it was not given"
+
+
+_WHOLE_CHARACTERS_MAX: Final = 6_000
+_VALUE_CHARACTERS_MAX: Final = 1_000
+_VALUES_MAX: Final = 16
+_NAME_CHARACTERS_MAX: Final = 200
+
+
+def question_event(session_id: str, asked: ApprovalEntry, call: ToolCallRequest) -> ApprovalRequest:
+    assert asked.turn_id is not None
+    assert asked.expires_at is not None
+    size = len(call.raw_arguments)
+    is_cut = size > _WHOLE_CHARACTERS_MAX
+    arguments: JsonObject = dict(call.arguments or {})
+    return ApprovalRequest(
+        session_id=session_id,
+        approval_id=asked.approval_id,
+        turn_id=asked.turn_id,
+        tool_name=asked.tool_name[:_NAME_CHARACTERS_MAX],
+        arguments=_cut(arguments) if is_cut else arguments,
+        expires_at=time_as_text(asked.expires_at),
+        tool_call_id=asked.tool_call_id,
+        truncated=True if is_cut else None,
+        size=size if is_cut else None,
+    )
+
+
+def _cut(arguments: JsonObject) -> JsonObject:
+    cut: JsonObject = {}
+    for name, value in list(arguments.items())[:_VALUES_MAX]:
+        cut[name[:_NAME_CHARACTERS_MAX]] = _cut_value(value)
+    return cut
+
+
+def _cut_value(value: JsonValue) -> JsonValue:
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    if len(text) <= _VALUE_CHARACTERS_MAX:
+        return value
+    return text[:_VALUE_CHARACTERS_MAX] + "…"
+
 
 _STATES: Final[dict[str, ApprovalState]] = {"allow": "allowed", "deny": "denied"}
 
@@ -62,19 +157,15 @@ class _Question:
 
 
 class Approvals:
-    __slots__ = ("_audience", "_far", "_house", "_ledger", "_open", "_writer")
+    __slots__ = ("_conversation", "_older", "_open", "_services")
 
-    def __init__(
-        self, ledger: Ledger, *, writer: Writer, audience: Audience, household: Household
-    ) -> None:
-        self._ledger = ledger
-        self._writer = writer
-        self._audience = audience
-        self._house = household
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._services = conversation.services
         self._open: dict[str, _Question] = {}
-        self._far: tuple[ref[ConversationHistory], FarBack] | None = None
-        """Of that history, once someone needed it. Not held by it: when words were
-        erased, the history that has them goes."""
+        self._older: tuple[ref[ConversationHistory], list[Entry]] | None = None
+        """What that history does not tell, once someone needed it. The history is not
+        held by it: when words were erased, the one that has them goes."""
 
     # What is known
 
@@ -96,54 +187,51 @@ class Approvals:
         }
 
     async def _remembered(self) -> dict[str, ApprovalEntry]:
-        while (far := self._far_back(self._ledger.history)) is None:
-            history, far = self._ledger.history, NOTHING_FAR_BACK
-            async for batch in self._ledger.profile.store.entries(history.session_id):
-                far = far.with_batch(batch, history)
-            self._far = (ref(history), far)  # which may have been read again meanwhile
-        return remembered_decisions(self._ledger.history, far)
-
-    def _far_back(self, history: ConversationHistory) -> FarBack | None:
-        if history.holds_all:
-            return NOTHING_FAR_BACK
-        return self._far[1] if self._far is not None and self._far[0]() is history else None
+        while not (history := self._conversation.history).holds_all:
+            if self._older is not None and self._older[0]() is history:
+                return remembered_decisions(history, self._older[1])
+            older: list[Entry] = []
+            async for batch in self._conversation.profile.store.entries(history.session_id):
+                older += [entry for entry in batch if _is_needed(entry, history)]
+            self._older = (ref(history), older)  # which may have been read again meanwhile
+        return remembered_decisions(history)
 
     def is_all_that_is_left(self, turn_id: str) -> bool:
         """Whether nothing of a turn's step was begun: it waits for people, and for
         nothing else."""
-        said = last_words_of_step(self._ledger.history, turn_id)
-        calls = self._ledger.history.open_calls(turn_id)
+        said = last_words_of_step(self._conversation.history, turn_id)
+        calls = self._conversation.history.open_calls(turn_id)
         words = [said.get(call.tool_call_id) for call in calls]
         never_begun = all(word is not None and word.state != "allowed" for word in words)
         return never_begun and any(word and self.holds(word.approval_id) for word in words)
 
     # Asking
 
-    async def ask(self, turn: Turn, call: ToolCallRequest) -> Permission:
+    async def ask(self, turn: TurnRun, call: ToolCallRequest) -> Permission:
         try:
             remembered = (await self._remembered()).get(call.tool_name)
             return permission_by(remembered or await self._decision_on(turn, call))
         except StorageError as error:
-            log.warning("%s: nobody could be asked: %s", self._ledger.session_id, error)
+            log.warning("%s: nobody could be asked: %s", self._conversation.session_id, error)
             why_not = "not run: nobody could be asked, for nothing can be written down now"
             return Permission(allowed=False, why_not=why_not)
 
-    async def _decision_on(self, turn: Turn, call: ToolCallRequest) -> ApprovalEntry:
-        before = last_words_of_step(self._ledger.history, turn.turn_id).get(call.tool_call_id)
+    async def _decision_on(self, turn: TurnRun, call: ToolCallRequest) -> ApprovalEntry:
+        before = last_words_of_step(self._conversation.history, turn.turn_id).get(call.tool_call_id)
         if before is not None and before.state != "asked":
-            return before  # asked in an earlier life of the server, decided in this one
+            return before  # asked before a restart, decided since
         question = self._open.get(before.approval_id) if before else None
         if question is None and self._is_alone:
             return await self._deny_at_once(turn, call)
         return await self._answer_to(question or await self._put(turn, call), turn)
 
-    async def _answer_to(self, question: _Question, turn: Turn) -> ApprovalEntry:
+    async def _answer_to(self, question: _Question, turn: TurnRun) -> ApprovalEntry:
         try:
             with anyio.move_on_after(self._seconds_left(question)):
                 await question.answered.wait()
             return question.decision or await self._close(question, "expired")
         except anyio.get_cancelled_exc_class():
-            if not turn.is_left:
+            if not turn.is_suspended:
                 with suppress(StorageError):  # the turn's end will say it
                     await self._close(question, "cancelled")
             raise
@@ -152,59 +240,55 @@ class Approvals:
 
     @property
     def _is_alone(self) -> bool:
-        if self._house.approvals.wait_when_alone:
+        if self._services.approvals.wait_when_alone:
             return False
-        return not any(guest.can_decide for guest in self._audience.guests)
+        return not any(client.can_decide for client in self._conversation.broadcast.clients)
 
     def _seconds_left(self, question: _Question) -> float:
         assert question.asked.expires_at is not None
-        return (question.asked.expires_at - self._house.clock()).total_seconds()
+        return (question.asked.expires_at - self._services.clock()).total_seconds()
 
-    async def _put(self, turn: Turn, call: ToolCallRequest) -> _Question:
-        questions: list[_Question] = []
-        seconds = self._house.approvals.seconds_max
+    async def _put(self, turn: TurnRun, call: ToolCallRequest) -> _Question:
+        seconds = self._services.limits.approval_seconds_max
         draft = replace(
             self._draft(turn, call, "asked"),
-            expires_at=self._house.clock() + timedelta(seconds=seconds),
+            expires_at=self._services.clock() + timedelta(seconds=seconds),
         )
-
-        def stored(entry: object) -> None:
-            assert isinstance(entry, ApprovalEntry)
-            questions.append(self._open_question(entry, call))
-            self._audience.emit(questions[0].event)
-
-        await self._writer.record_prepared(lambda: draft, stored)
-        return questions[0]
+        asked = await self._conversation.writer.append(draft)
+        question = self._open_question(asked, call)
+        self._conversation.broadcast.emit(question.event)
+        return question
 
     def _open_question(self, asked: ApprovalEntry, call: ToolCallRequest) -> _Question:
-        event = question_event(self._ledger.session_id, asked, call)
+        event = question_event(self._conversation.session_id, asked, call)
         question = self._open[asked.approval_id] = _Question(asked=asked, event=event)
         return question
 
-    def take_up(self, turn: Turn) -> None:
-        """What an earlier life of the server asked can be answered again, from now on."""
-        said = last_words_of_step(self._ledger.history, turn.turn_id)
-        for call in self._ledger.history.open_calls(turn.turn_id):
+    def take_up(self, turn: TurnRun) -> None:
+        """Opens the approvals that were asked for before a restart."""
+        turn.asks_people = True
+        said = last_words_of_step(self._conversation.history, turn.turn_id)
+        for call in self._conversation.history.open_calls(turn.turn_id):
             asked = said.get(call.tool_call_id)
             if asked is not None and call.tool_call_id not in turn.results:
                 self._open_question(asked, call)
 
-    def drop(self, turn: Turn) -> None:
+    def drop(self, turn: TurnRun) -> None:
         """The turn is over: whatever it did not come to ask about any more."""
         for question in tuple(self._open.values()):
             if question.asked.turn_id == turn.turn_id:
                 del self._open[question.asked.approval_id]
 
-    async def _deny_at_once(self, turn: Turn, call: ToolCallRequest) -> ApprovalEntry:
+    async def _deny_at_once(self, turn: TurnRun, call: ToolCallRequest) -> ApprovalEntry:
         draft = replace(self._draft(turn, call, "denied"), reason="nobody_there")
-        entry = await self._writer.record_prepared(lambda: draft, self._announce)
-        assert isinstance(entry, ApprovalEntry)
-        return entry
+        decision = await self._conversation.writer.append(draft)
+        self._announce(decision)
+        return decision
 
-    def _draft(self, turn: Turn, call: ToolCallRequest, state: ApprovalState) -> ApprovalEntry:
+    def _draft(self, turn: TurnRun, call: ToolCallRequest, state: ApprovalState) -> ApprovalEntry:
         return ApprovalEntry(
             turn_id=turn.turn_id,
-            approval_id=self._house.new_entry_id(),
+            approval_id=self._services.new_entry_id(),
             tool_call_id=call.tool_call_id,
             tool_name=call.tool_name,
             state=state,
@@ -222,7 +306,7 @@ class Approvals:
         decision = question.decision if question else self._last_word(answer.approval_id)
         if decision is None and question is None:
             raise no_such_question(answer.approval_id)
-        if decision is None or (decision.state == "asked" and self._house.draining):
+        if decision is None or (decision.state == "asked" and self._services.draining):
             raise RequestError(
                 ErrorCode.SHUTTING_DOWN, "the server is shutting down; answer when it is back"
             )
@@ -236,29 +320,23 @@ class Approvals:
 
     async def _close(self, question: _Question, reason: str) -> ApprovalEntry:
         """Nobody decided; unless someone did meanwhile."""
-        draft = replace(_decided(question), state="denied", reason=reason)
-        await self._settle(question, draft)
+        await self._settle(question, _decided(question, "denied", reason=reason))
         assert question.decision is not None
         return question.decision
 
     async def _settle(self, question: _Question, draft: ApprovalEntry) -> bool:
         """Whether it was this that decided it."""
-
-        def prepare() -> ApprovalEntry | None:
+        async with self._conversation.writer.exclusive():
             is_open = self._open.get(draft.approval_id) is question
-            return draft if is_open and question.decision is None else None
+            if not is_open or question.decision is not None:
+                return False
+            question.decision = await self._conversation.writer.append(draft)
+            del self._open[draft.approval_id]
+        self._announce(question.decision)
+        question.answered.set()
+        return True
 
-        def stored(entry: object) -> None:
-            assert isinstance(entry, ApprovalEntry)
-            question.decision = entry
-            self._open.pop(entry.approval_id, None)
-            self._announce(entry)
-            question.answered.set()
-
-        return await self._writer.record_prepared(prepare, stored) is not None
-
-    def _announce(self, decision: object) -> None:
-        assert isinstance(decision, ApprovalEntry)
+    def _announce(self, decision: ApprovalEntry) -> None:
         said = _as_reply(decision)
         details: JsonObject = {
             "approval_id": said.approval_id,
@@ -270,53 +348,33 @@ class Approvals:
         }
         if decision.reason is not None:
             details["reason"] = decision.reason
-        session_id = self._ledger.session_id
-        self._audience.emit(SessionEvent(session_id=session_id, event="approval", details=details))
+        self._conversation.announce("approval", details)
 
     def _last_word(self, approval_id: str) -> ApprovalEntry | None:
-        return last_word_on(self._ledger.history, approval_id)
-
-
-class TurnAsker:
-    """Asks about the calls of one turn. While it waits for people, neither does its
-    clock run nor does it keep another turn from running."""
-
-    __slots__ = ("_approvals", "_seat", "_turn")
-
-    def __init__(self, turn: Turn, *, approvals: Approvals, seat: Seat) -> None:
-        self._turn = turn
-        self._approvals = approvals
-        self._seat = seat
-
-    async def ask(self, call: ToolCallRequest) -> Permission:
-        with self._turn.clock.stopped():
-            self._seat.give_back()
-            return await self._approvals.ask(self._turn, call)
-
-    async def sit_down(self) -> None:
-        await self._seat.take()
+        """Not of questions that lie far back: anyone may ask for any id at any time."""
+        for entry in islice(reversed(self._conversation.history.entries), _LOOKED_BACK_MAX):
+            if isinstance(entry, ApprovalEntry) and entry.approval_id == approval_id:
+                return entry
+        return None
 
 
 def no_such_question(approval_id: str) -> RequestError:
     return RequestError(
-        ErrorCode.NOT_FOUND, f"nothing was asked under {approval_id!r}", field="approval_id"
+        ErrorCode.NOT_FOUND,
+        f"no tool call waits under {approval_id!r}; it may be answered or expired already",
+        field="approval_id",
     )
 
 
 def _answered(question: _Question, answer: Approval, by: str) -> ApprovalEntry:
     state = _STATES[answer.decision]
-    return replace(_decided(question), state=state, decided_by=by, remember=answer.remember)
+    return replace(_decided(question, state), decided_by=by, remember=answer.remember)
 
 
-def _decided(question: _Question) -> ApprovalEntry:
-    asked = question.asked
-    return ApprovalEntry(
-        turn_id=asked.turn_id,
-        approval_id=asked.approval_id,
-        tool_call_id=asked.tool_call_id,
-        tool_name=asked.tool_name,
-        state="denied",
-    )
+def _decided(
+    question: _Question, state: ApprovalState, *, reason: str | None = None
+) -> ApprovalEntry:
+    return replace(question.asked, state=state, expires_at=None, reason=reason)
 
 
 def _as_reply(decision: ApprovalEntry) -> ApprovalDecided:

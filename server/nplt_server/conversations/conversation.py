@@ -1,60 +1,86 @@
-"""One conversation: its history, its queue of turns, its audience.
+"""One conversation: its record, its context, its turn queue, its subscribers.
 
-Sessions hand it work; its writer is the only one that writes, its agenda runs
-one turn at a time. Turns belong to the conversation, not to a connection: a
-client that leaves stops nothing. Nothing here knows about dialects or sockets;
-what must reach clients goes through the audience or the callbacks handed in.
+`Conversation` accepts prompts: a prompt is checked, written to disk, acknowledged, told to
+all subscribers and queued, in that order. Turns belong to the conversation, not to a
+connection: a client that leaves stops nothing. The turn itself is in `turn`; here are the
+steps it is made of: one model call, the tools of one answer, the token check. Other
+changes (rename, fork, redact, compact) are in `operations`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from time import monotonic
+from typing import TypeAlias, TypeVar, overload
 
-import anyio
+from anyio import to_thread
+from msgspec.structs import replace
 
+from nplt_protocol.codec import to_object
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
-from nplt_protocol.events import SessionEvent
-from nplt_protocol.json_values import JsonObject
-from nplt_protocol.replies import Attached, Receipt
-from nplt_protocol.requests import Attach, Prompt
-from nplt_protocol.shapes import write
-from nplt_server.conversations.acceptance import check_room
-from nplt_server.conversations.activity import Activity
-from nplt_server.conversations.agenda import Agenda, AgendaState
-from nplt_server.conversations.audience import Audience
-from nplt_server.conversations.chore import Chore
-from nplt_server.conversations.household import Household
-from nplt_server.conversations.intake import Intake
-from nplt_server.conversations.ledger import Ledger
-from nplt_server.conversations.library import HistoryProfile
-from nplt_server.conversations.mind import Mind
-from nplt_server.conversations.playback import Replay, entry_event, replay_of
-from nplt_server.conversations.unfinished import pick_up, word_for_later
-from nplt_server.conversations.writer import Writer
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.rows import NEW_NAME, ConversationRow
-from nplt_storage.facts.entries import Entry, ModelInputEntry
+from nplt_protocol.json_text import JsonObject
+from nplt_protocol.messages import Attached, Prompt, Receipt, SessionEvent
+from nplt_server.context.source import CallBudget
+from nplt_server.conversations.approvals import Approvals
+from nplt_server.conversations.broadcast import Broadcast, entry_event
+from nplt_server.conversations.context_manager import ContextManager
+from nplt_server.conversations.context_report import usage_of
+from nplt_server.conversations.model_call import ModelCall
+from nplt_server.conversations.record_writer import EntryT, RecordWriter
+from nplt_server.conversations.recovery import shutdown_note
+from nplt_server.conversations.services import Activity, OverThreshold, Services
+from nplt_server.conversations.turn import TurnRun
+from nplt_server.conversations.turn_queue import QueuedJob, TurnQueue, TurnQueueState, call_guarded
+from nplt_server.histories import HistoryProfile
+from nplt_server.usage import UsageSeries
+from nplt_storage.entries import (
+    AttachmentEntry,
+    ClearEntry,
+    Entry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    Role,
+    RollbackEntry,
+    ToolCallRequest,
+    ToolCallResult,
+    ToolResultsEntry,
+)
+from nplt_storage.errors import BadEntry
+from nplt_storage.history import (
+    ConversationHistory,
+    NotInReach,
+    Ranges,
+    SentBefore,
+    is_in,
+    sent_before,
+)
+from nplt_storage.messages import ChatMessage
+from nplt_storage.rows import NEW_NAME, ConversationRow
 from nplt_storage.store import Opened
 
+ATTACHMENTS_MAX = 32
+
 _Given = TypeVar("_Given")
+_DraftT = TypeVar("_DraftT", RollbackEntry, RollbackEntry | None)
+MessageEntry: TypeAlias = ModelInputEntry | ModelOutputEntry | ToolResultsEntry
+_MessageEntry = TypeVar("_MessageEntry", ModelInputEntry, ModelOutputEntry, ToolResultsEntry)
 
 
 class Conversation:
     __slots__ = (
-        "_agenda",
-        "_house",
-        "_ledger",
-        "_mind",
-        "_writer",
+        "_context",
         "activity",
         "approvals",
-        "audience",
+        "broadcast",
         "deleted",
+        "queue",
+        "services",
         "session_id",
         "used_at",
         "user",
+        "writer",
     )
 
     def __init__(
@@ -62,62 +88,45 @@ class Conversation:
         session_id: str,
         *,
         user: str,
-        household: Household,
+        services: Services,
         profile: HistoryProfile,
         opened: Opened | None = None,
+        model: str | None = None,
     ) -> None:
+        """`model`: one that was chosen before anything was stored."""
         self.session_id = session_id
         self.user = user
-        self.audience = Audience(household.limits.message_bytes_max)
+        self.services = services
         self.deleted = False
-        self.used_at = anyio.current_time()
-        self._house = household
-        self._ledger = Ledger(
-            session_id,
-            user=user,
-            household=household,
-            profile=profile,
-            opened=opened,
-            # Everyone is sent out, and comes in again to what another server wrote.
-            outdated=lambda: self.announce("lagged", {"head_seq": self.history.head_seq}),
-        )
-        self.activity = Activity(part_of=household.activity)
-        self._mind: Mind | None = None
-        self._writer = Writer(
-            self._ledger, spawn=household.spawn, activity=self.activity, tell=self._tell
-        )
-        self._agenda = Agenda(
-            self._ledger,
-            household=household,
-            activity=self.activity,
-            mind=lambda: self.mind,
-            writer=self._writer,
-            audience=self.audience,
-        )
-        self.approvals = self._agenda.approvals
+        self.used_at = monotonic()
+        self.activity = Activity(part_of=services.activity)
+        self.broadcast = Broadcast(services.limits.message_bytes_max)
+        self.writer = RecordWriter(self, profile, opened, model=model)
+        self.queue = TurnQueue(self)
+        self.approvals = Approvals(self)
+        self._context: ContextManager | None = None
 
-    # What it is
+    # Its state
 
     @property
     def history(self) -> ConversationHistory:
-        return self._ledger.history
+        return self.writer.history
 
     @property
     def profile(self) -> HistoryProfile:
-        return self._ledger.profile
+        return self.writer.profile
 
     @property
     def is_stored(self) -> bool:
-        return self._ledger.is_stored
+        return self.writer.is_stored
 
     @property
     def is_stale(self) -> bool:
-        return self._ledger.is_stale
+        return self.writer.is_stale
 
     @property
     def row(self) -> ConversationRow | None:
-        """As lists show it, up to the last entry; `None` while it is not stored."""
-        return self._ledger.row
+        return self.writer.row
 
     @property
     def name(self) -> str:
@@ -125,47 +134,29 @@ class Conversation:
 
     @property
     def model(self) -> str:
-        """What answers the next turn."""
-        return self._house.router.choose(self.history.model)
+        """The model that answers the next turn."""
+        return self.services.router.choose(self.writer.model)
 
     @property
-    def mind(self) -> Mind:
-        if self._mind is None:
-            self._mind = Mind(
-                self._ledger,
-                household=self._house,
-                write=self._writer.record_prepared,
-                announce=self.announce,
-            )
-        return self._mind
+    def context(self) -> ContextManager:
+        if self._context is None:
+            self._context = ContextManager(self)
+        return self._context
 
     @property
-    def state(self) -> AgendaState:
-        return self._agenda.state
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a turn or a chore runs or waits."""
-        return self._agenda.is_busy
+    def state(self) -> TurnQueueState:
+        return self.queue.state
 
     @property
     def is_busy(self) -> bool:
-        agenda = self._agenda
-        # What is owed to an outdated record can't be paid through this one.
-        owes = agenda.is_in_debt and not self.is_stale
-        summarizes = self._mind is not None and self._mind.is_summarizing
-        return bool(len(agenda)) or owes or summarizes or not self.activity.is_quiet
+        # The ends of turns that could not be written yet; not to an outdated record.
+        owes = self.queue.owes_ends and not self.is_stale
+        summarizes = self._context is not None and self._context.is_summarizing
+        return bool(len(self.queue)) or owes or summarizes or not self.activity.is_quiet
 
     @property
     def is_unused(self) -> bool:
-        return not self.audience and not self.is_busy
-
-    @property
-    def prompts_waiting(self) -> int:
-        return len(self._agenda.waiting)
-
-    def holds_turn(self, turn_id: str) -> bool:
-        return self._agenda.holds(turn_id)
+        return not self.broadcast and not self.is_busy
 
     def snapshot(self, clients: tuple[JsonObject, ...] = ()) -> Attached:
         return Attached(
@@ -173,135 +164,459 @@ class Conversation:
             name=self.name,
             model=self.model,
             head_seq=self.history.head_seq,
-            active_turn=self._agenda.active_turn,
-            queue=self._agenda.waiting,
-            pending_approvals=tuple(map(write, self.approvals.pending)),
+            active_turn=self.queue.active_turn,
+            queue=self.queue.waiting,
+            pending_approvals=tuple(map(to_object, self.approvals.pending)),
             clients=clients,
         )
 
-    # What can be asked of it
+    # Prompts and jobs
 
     async def accept(self, prompt: Prompt, *, receipt: Callable[[Receipt], None]) -> None:
-        """Returns when the prompt is on disk; the receipt is given before any event."""
-        intake = Intake(
-            prompt,
-            receipt,
-            ledger=self._ledger,
-            agenda=self._agenda,
-            household=self._house,
-            mind=lambda: self.mind,
-        )
-        await intake.take_in(
-            self._writer,
-            check_open=self._check_open,
-            announce=self.announce,
-            accepted=self._accepted,
-        )
+        """Returns when the prompt is on disk; the receipt is given before any event.
 
-    def _accepted(self, prompt: ModelInputEntry) -> None:
+        A prompt that replaces an earlier one (`replace_from`) is two entries, the rollback
+        and itself, with no other in between; if the prompt can't be written, the rollback
+        is rolled back. A `message_id` that was sent before gets its receipt again.
+        """
+        model = self.services.router.wished(model=prompt.model, role=prompt.role)
+        self.check_open()
+        await self.queue.write_owed()
+        async with self.writer.exclusive():
+            self.check_open()
+            earlier = await self._earlier_prompt(prompt.message_id)
+            if earlier is not None:
+                call_guarded(receipt, self._second_receipt(prompt, earlier))
+                return
+            await self._check_attachments(prompt.attachments)
+            rollback = None
+            if prompt.replace_from is not None:
+                self.check_at_rest()
+                rollback = await rollback_before(self.writer, prompt.replace_from)
+                self.check_at_rest()
+            await self._write_prompt(prompt, model, rollback, receipt)
+
+    async def _earlier_prompt(self, message_id: str | None) -> SentBefore | None:
+        """The prompt that was sent with the same `message_id` before. Of a long conversation
+        only the end is in memory; earlier prompts are looked up in the store."""
+        if not message_id:
+            return None
+        history = self.history
+        held = _prompt_in_memory(history, message_id)
+        if held is not None or history.holds_all:
+            return held
+        return await self.profile.store.prompt_by_message_id(self.session_id, message_id)
+
+    async def _write_prompt(
+        self,
+        prompt: Prompt,
+        model: str | None,
+        rollback: RollbackEntry | None,
+        receipt: Callable[[Receipt], None],
+    ) -> None:
+        self.check_open()
+        self._check_room()
+        rolled_back = None if rollback is None else await self.writer.append_silently(rollback)
+
+        def acknowledge(entry: ModelInputEntry) -> None:
+            ahead = self.queue.add(TurnRun(self, entry))
+            call_guarded(receipt, self._first_receipt(entry, ahead=ahead))
+            if rolled_back is not None:
+                self.entry_written(rolled_back)
+                self._announce_rollback(rolled_back)
+
+        try:
+            self.check_open()
+            draft = _draft_of(prompt, turn_id=self.services.new_entry_id(), model=model)
+            entry = await self.add_message(draft, acknowledge=acknowledge)
+        except Exception:
+            if rolled_back is not None:
+                await self.writer.undo(rolled_back)
+            raise
+        self.queue.advance()
         if self.deleted:  # it was on its way while the conversation was deleted
-            self.cancel(prompt.turn_id or "", "the conversation was deleted")
+            self.cancel(entry.turn_id or "", "the conversation was deleted")
 
-    def replay(self, cursor: Attach | None) -> Replay:
-        """What a client that attaches now has missed, to be sent before anything
-        new is said."""
-        return replay_of(
-            self.history,
-            cursor,
-            turn=self._agenda.running,
-            voice=self._agenda.voice,
-            limits=self._house.limits,
-        )
+    async def roll_back(
+        self, to_seq: int = 0, *, turns: Sequence[str] = (), redo: bool = False
+    ) -> RollbackEntry:
+        """Takes back those turns, or else all that came after `to_seq`; with `redo`, brings
+        back what was taken back last."""
 
-    def cancel(self, turn_id: str, reason: str = "cancelled") -> bool:
-        return self._agenda.cancel(turn_id, reason)
+        def drafted(history: ConversationHistory, in_full: bool) -> RollbackEntry:
+            if redo:
+                return history.redo(in_full=in_full)
+            if turns:
+                return history.rollback_turns(list(dict.fromkeys(turns)), in_full=in_full)
+            return history.rollback_to(to_seq, in_full=in_full)
 
-    def delete(self, reason: str) -> None:
-        """Nothing more is accepted, and what runs or waits ends now."""
-        self.deleted = True
-        self._agenda.cancel_all(reason)
-        self._drop_chores(RequestError(ErrorCode.NOT_FOUND, reason, field="session_id"))
+        async with self.writer.exclusive():
+            self.check_at_rest()
+            try:
+                draft = await drafted_rollback(self.writer, drafted)
+            except BadEntry as error:
+                if not turns and not redo:
+                    raise
+                field = "redo" if redo else "turns"
+                raise RequestError(ErrorCode.NOT_FOUND, str(error), field=field) from error
+            self.check_at_rest()
+            entry = await self.append_entry(draft)
+        self._announce_rollback(entry)
+        return entry
 
-    def interrupt(self, reason: str) -> None:
-        """The server stops: what runs ends now. Turns that wait are kept for later,
-        chores are not: nobody would hear of them."""
-        self._agenda.interrupt(reason)
-        self._drop_chores(RequestError(ErrorCode.SHUTTING_DOWN, reason))
+    def _announce_rollback(self, entry: RollbackEntry) -> None:
+        told: JsonObject = {"to_seq": entry.to_seq, "head_seq": entry.seq}
+        if entry.turns:
+            told["turns"] = list(entry.turns)
+        if entry.redo:
+            told["redo"] = True
+        self.announce("rolled_back", told)
 
-    def set_aside(self, reason: str) -> None:
-        self._agenda.set_aside(reason)
-
-    def _drop_chores(self, why: RequestError) -> None:
-        self._agenda.drop_chores(why)
-        if self._mind is not None:
-            self._mind.stop_summarizing()
-
-    def queue(
+    def add_job(
         self,
         work: Callable[[], Awaitable[_Given]],
         *,
         done: Callable[[_Given], None],
         failed: Callable[[Exception], None],
     ) -> None:
-        """Waits for the turns before it; those that come later wait for it."""
-        self._check_open()
-        check_room(self._agenda, self._house.limits.waiting_prompts_max)
-        self._agenda.add(Chore(work=work, done=done, failed=failed))
-        self._agenda.advance()
+        """Queues work among the turns: it waits for those before it, and those after it wait."""
+        self.check_open()
+        self._check_room()
+        self.queue.add(QueuedJob(work=work, done=done, failed=failed))
+        self.queue.advance()
 
-    def check_model(self, model: str) -> str:
-        return self._house.router.check(model)
+    def cancel(self, turn_id: str, reason: str = "cancelled") -> bool:
+        return self.queue.cancel(turn_id, reason)
 
-    async def write_fact(self, draft: Entry) -> Entry:
-        """A line of its own: on disk and told to everyone when it returns."""
-        self._check_open()
-        return await self._writer.record(draft)
+    def _first_receipt(self, prompt: ModelInputEntry, *, ahead: int) -> Receipt:
+        return Receipt(
+            turn_id=prompt.turn_id or "",
+            session_id=self.session_id,
+            seq=prompt.seq,
+            message_id=prompt.message_id,
+            position=ahead,
+            state="waiting" if ahead else "running",
+            model=self.services.router.choose(prompt.model, self.writer.model),
+        )
 
-    async def ensure_stored(self) -> None:
-        await self._ledger.open()
+    def _second_receipt(self, prompt: Prompt, known: SentBefore) -> Receipt:
+        """The same receipt again, with the state the turn is in by now."""
+        if known.text not in (None, prompt.text):
+            raise RequestError(
+                ErrorCode.CONFLICT,
+                "this message_id was used before with another text; use a new one",
+                field="message_id",
+            )
+        turn_id, running, waiting = known.turn_id, self.queue.running, self.queue.waiting
+        is_running = running is not None and running.turn_id == turn_id
+        return Receipt(
+            turn_id=turn_id,
+            session_id=self.session_id,
+            seq=known.seq,
+            message_id=prompt.message_id,
+            position=waiting.index(turn_id) + 1 if turn_id in waiting else 0,
+            state="running" if is_running else known.state,
+            duplicate=True,
+        )
+
+    # The steps of a turn
+
+    async def call_model(self, call: ModelCall) -> ModelOutputEntry:
+        """Makes one model call: prepares the context, checks its tokens, calls the model and
+        writes its output."""
+        turn, output = call.turn, await call.run()
+        draft = output.entry(
+            turn_id=turn.turn_id,
+            call=turn.call,
+            invocation=turn.invocation,
+            new_call_id=self.services.new_entry_id,
+        )
+        entry = await self.add_message(replace(draft, sent=turn.sent))
+        turn.output = None
+        return entry
+
+    async def execute_tools(self, turn: TurnRun) -> dict[str, ToolCallResult]:
+        """Runs the tool calls of the turn's last output concurrently; a failure is a result.
+        Tool calls for which a resumed turn has results are not run again."""
+        open_calls = self.history.open_calls(turn.turn_id)
+        calls = tuple(call for call in open_calls if call.tool_call_id not in turn.results)
+        if len(calls) == 1:
+            await self.execute_tool(turn, calls[0])
+        else:
+            await self._run_tools(turn, calls)
+        return turn.results
+
+    async def execute_tool(self, turn: TurnRun, call: ToolCallRequest) -> ToolCallResult | None:
+        """Runs one tool call; `None` if the turn was suspended before it was approved."""
+
+        await self._run_tools(turn, (call,))
+        return turn.results.get(call.tool_call_id)
+
+    async def _run_tools(self, turn: TurnRun, calls: tuple[ToolCallRequest, ...]) -> None:
+        await self.services.tools.run_all(
+            calls,
+            started=turn.events.tool_started,
+            finished=turn.tool_finished,
+            host=turn.tool_host,
+            asker=turn,
+            cancel_reason=turn.why_stopped,
+        )
+
+    async def check_tokens(self, turn_id: str, call_budget: CallBudget) -> bool:
+        """Before a call: begins a new epoch if one is due, and says whether it did.
+
+        Tokens are counted by the local tokenizer (by characters ÷ 2.5 where there is
+        none), corrected by what the provider reported for earlier calls. Over the
+        threshold, the compression event is raised and handled outside.
+        """
+        draft = self.context.due_epoch(turn_id, call_budget)
+        if draft is None:
+            return False
+        if draft.reason == "budget":
+            event = OverThreshold(session_id=self.session_id, turn_id=turn_id, draft=draft)
+            await self.services.context.over_threshold(event, self.context)
+        else:
+            await self.context.begin_epoch(draft)
+        return True
+
+    def update_token_usage(self, turn: TurnRun) -> None:
+        """Adds the usage of the last call, answered or not. A provider's later report
+        replaces its earlier one."""
+        if turn.output is None or turn.output.usage is None:
+            return
+        usage = turn.output.usage
+        for name, tokens in usage.as_json().items():
+            turn.usage[name] = turn.usage.get(name, 0) + tokens
+        if turn.view is not None:
+            self.context.learn_usage(turn.model, turn.view, usage)
+
+    async def get_token_usage(self) -> UsageSeries:
+        """What was billed, how full the window is, and what the next call would take."""
+        await self.context.ready()
+        return usage_of(self, self.model)
+
+    # Messages
+
+    @overload
+    async def add_message(self, draft: _MessageEntry) -> _MessageEntry: ...
+    @overload
+    async def add_message(
+        self, draft: ModelInputEntry, *, acknowledge: Callable[[ModelInputEntry], None]
+    ) -> ModelInputEntry: ...
+    async def add_message(
+        self,
+        draft: MessageEntry,
+        *,
+        acknowledge: Callable[[ModelInputEntry], None] | None = None,
+    ) -> MessageEntry:
+        """Checked and on disk when it returns; `BadEntry` if it is refused. `acknowledge`
+        is called when a prompt is on disk, before its event is sent."""
+        state = self.context.state
+        match draft:
+            case ModelInputEntry():
+                return await state.append_model_input(draft, acknowledge=acknowledge)
+            case ModelOutputEntry():
+                return await state.append_model_output(draft)
+            case ToolResultsEntry():
+                return await state.append_tool_results(draft)
+
+    def get_messages(self) -> list[ChatMessage]:
+        """Copies, oldest first."""
+        return self.get_recent_messages(sys.maxsize)
+
+    def get_recent_messages(self, n: int) -> list[ChatMessage]:
+        return self.history.recent(n)
+
+    def get_messages_by_role(self, role: Role) -> list[ChatMessage]:
+        return self.history.by_role(role)
+
+    async def clear_messages(self) -> int:
+        """The system message stays; what was said is no longer shown to models. Gives the
+        last seq that is cleared."""
+        through = 0
+        if self.is_stored:
+            through = (await self.append_entry(ClearEntry())).seq - 1
+        self.announce("cleared", {"cleared_through_seq": through})
+        return through
+
+    # Other entries, and events
+
+    async def append_entry(self, draft: EntryT) -> EntryT:
+        """Writes an entry that is no message, and sends its event."""
+        self.check_open()
+        return await self.writer.append(draft)
 
     def announce(self, what: str, details: JsonObject) -> None:
-        self.audience.emit(SessionEvent(session_id=self.session_id, event=what, details=details))
+        self.broadcast.emit(SessionEvent(session_id=self.session_id, event=what, details=details))
 
-    async def leave_word(self) -> None:
-        """Before the server stops: debts are paid, and what only waits is said to."""
-        await self._agenda.pay_debts()
-        if self._agenda.waiting:
-            await self._writer.record(word_for_later(len(self._agenda.waiting)))
+    def entry_written(self, entry: Entry) -> None:
+        """Sends the event of an entry that is on disk."""
+        self.used_at = monotonic()
+        if self._context is not None and self.services.context.namer is not None:
+            self._context.namer.entry_written(entry)
+        if self.broadcast:
+            bytes_max = self.services.limits.message_bytes_max
+            self.broadcast.emit(entry_event(self.session_id, entry, bytes_max))
+
+    # Opening and ending
+
+    def delete(self, reason: str) -> None:
+        """Accepts nothing more and ends the turns that run or wait."""
+        self.deleted = True
+        self.queue.cancel_all(reason)
+        self._drop_jobs(RequestError(ErrorCode.NOT_FOUND, reason, field="session_id"))
+
+    def interrupt(self, reason: str) -> None:
+        """The server stops: what runs ends now. Turns that wait are kept for later,
+        jobs are not: nobody would hear of them."""
+        self.queue.interrupt(reason)
+        self._drop_jobs(RequestError(ErrorCode.SHUTTING_DOWN, reason))
+
+    def _drop_jobs(self, why: RequestError) -> None:
+        self.queue.drop_jobs(why)
+        if self._context is not None:
+            self._context.stop_summarizing()
+
+    async def note_shutdown(self) -> None:
+        """Before the server stops: ends that are owed are written, and what only waits
+        is noted."""
+        await self.queue.write_owed()
+        if self.queue.waiting:
+            await self.writer.append(shutdown_note(len(self.queue.waiting)))
 
     async def close(self) -> None:
-        await self._ledger.close()
+        await self.writer.close()
 
     async def reopen(self) -> None:
         """It was closed to be deleted, and could not be."""
-        await self._ledger.reopen()
+        await self.writer.reopen()
         self.deleted = False
 
-    async def pick_up(self) -> None:
-        """What was left undone when the server stopped last."""
-        await pick_up(
-            self.history,
-            self._agenda,
-            said=self._ledger.said,
-            tools=self._house.tools,
-            now=self._house.clock(),
-            write=self._writer.record,
-        )
+    # Checks
 
-    def _tell(self, entry: Entry) -> None:
-        self.used_at = anyio.current_time()
-        if self._mind is not None:
-            self._mind.hear(entry)
-        if self.audience:
-            bytes_max = self._house.limits.message_bytes_max
-            self.audience.emit(entry_event(self.session_id, entry, bytes_max))
+    def check_at_rest(self) -> None:
+        if self.queue.is_busy:
+            raise RequestError(
+                ErrorCode.BUSY,
+                f"{'An answer' if self.queue.active_turn else 'Another request'} is still "
+                "running. Cancel it, or wait until it has ended.",
+                retry_after=1.0,
+            )
 
-    # When it says no
-
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
         if self.deleted:
             raise RequestError(
-                ErrorCode.NOT_FOUND, "this conversation was deleted", field="session_id"
+                ErrorCode.NOT_FOUND,
+                f"this conversation was deleted; to bring it back: nplt undelete {self.session_id}",
+                field="session_id",
             )
-        if self._house.draining:
-            raise RequestError(ErrorCode.SHUTTING_DOWN, "the server is shutting down")
+        if self.services.draining:
+            raise RequestError(
+                ErrorCode.SHUTTING_DOWN, "the server is shutting down; try again later"
+            )
+
+    def _check_room(self) -> None:
+        waiting_max = self.services.limits.waiting_prompts_max
+        if len(self.queue) >= waiting_max:
+            raise RequestError(
+                ErrorCode.BUSY,
+                f"{waiting_max} requests wait here already; try again when one is answered",
+                retry_after=1.0,
+            )
+
+    async def _check_attachments(self, wanted: tuple[str, ...]) -> None:
+        if not wanted:
+            return
+        if len(wanted) > ATTACHMENTS_MAX:
+            raise RequestError(
+                ErrorCode.TOO_LARGE,
+                f"a prompt takes at most {ATTACHMENTS_MAX} files; send the others with another one",
+                field="attachments",
+            )
+        held = (entry for entry in self.history.entries if isinstance(entry, AttachmentEntry))
+        there = {entry.file_id for entry in held if entry.redacted_at is None}
+        for file_id in wanted:
+            # An older attachment entry may not be in memory; its file is looked up instead.
+            if file_id not in there and not await self.services.files.has(self.session_id, file_id):
+                raise RequestError(
+                    ErrorCode.NOT_FOUND,
+                    f"there is no file {file_id!r} in this conversation; send it first",
+                    field="attachments",
+                )
+
+
+def _draft_of(prompt: Prompt, *, turn_id: str, model: str | None) -> ModelInputEntry:
+    """`model`: the model that the prompt names, or that has its role. It is written into the
+    entry, so that the same model answers after a restart."""
+    role: JsonObject = {} if prompt.role is None else {"role": prompt.role}
+    return ModelInputEntry(
+        turn_id=turn_id,
+        content=prompt.text,
+        message_id=prompt.message_id,
+        model=model,
+        attachments=prompt.attachments,
+        options=prompt.options,
+        metadata={**prompt.metadata, **role},
+    )
+
+
+def _prompt_in_memory(history: ConversationHistory, message_id: str) -> SentBefore | None:
+    """The prompt with that `message_id`, if it is in memory."""
+    prompt = history.prompt_by_message_id(message_id)
+    if prompt is None:
+        return None
+    turn_id = prompt.turn_id or ""
+    state = history.turn_state(turn_id)
+    if state is None:  # rolled back: the end of its turn is still in the record
+        return sent_before(entry for entry in history.entries if entry.seq >= prompt.seq)
+    return SentBefore(seq=prompt.seq, turn_id=turn_id, state=state, text=prompt.content)
+
+
+async def drafted_rollback(
+    writer: RecordWriter, draft: Callable[[ConversationHistory, bool], _DraftT]
+) -> _DraftT:
+    """`draft` is given a history, and whether to say all of it (`in_full`). An open
+    conversation has only its newest entries in memory; for a rollback that concerns others
+    the whole record is read."""
+    history = writer.history
+    try:
+        return draft(history, False)
+    except NotInReach:
+        pass  # the seq lies before the entries in memory
+    entries: list[Entry] = []
+    async for batch in writer.profile.store.entries(history.session_id):
+        entries += batch
+    whole = await to_thread.run_sync(ConversationHistory, history.session_id, entries)
+    return draft(whole, True)
+
+
+async def rollback_before(writer: RecordWriter, replaced_seq: int) -> RollbackEntry | None:
+    """A draft of the rollback of that entry's turn and of those after it; `None` if they are
+    rolled back already, by an earlier attempt of the same request."""
+    history = writer.history
+    if replaced_seq > history.head_seq:
+        raise RequestError(
+            ErrorCode.NOT_FOUND, f"there is no entry {replaced_seq} here", field="replace_from"
+        )
+    base = _active_before(replaced_seq, history.hidden)
+    if is_in(history.hidden, replaced_seq) and base != replaced_seq - 1:
+        raise RequestError(
+            ErrorCode.CONFLICT,
+            f"what stood before entry {replaced_seq} was taken back meanwhile",
+            field="replace_from",
+        )
+
+    def draft(history: ConversationHistory, in_full: bool) -> RollbackEntry | None:
+        turns = history.turns_from(replaced_seq)
+        return history.rollback_turns(turns, in_full=in_full) if turns else None
+
+    return await drafted_rollback(writer, draft)
+
+
+def _active_before(seq: int, hidden: Ranges) -> int:
+    """The newest active entry below `seq`."""
+    before = seq - 1
+    for first, last in reversed(hidden):
+        if first <= before <= last:
+            before = first - 1
+    return before

@@ -1,74 +1,292 @@
-"""What models are not shown any more because a provider refused it, and are again if it
-was not the cause.
+"""Quarantines entries that a provider refuses, so that the conversation can go on.
 
-Of a prompt or an answer that is all of it. Of a call and its results it is the words, of
-the notebook or a widget what stands in it until it is changed, of a summary that it
-stands for anything. The instruction is never hidden: it may hold what a model must not do.
+Models are not shown a quarantined entry. A prompt or an answer is left out whole. Tool
+calls and their results keep their structure but lose their text. The state of the notebook
+or of a widget is left out until its next change. A summary is ignored. The system
+instruction is never quarantined, because it may say what a model must not do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
 
-from nplt_protocol.json_values import JsonObject
-from nplt_server.agent_state import Write
-from nplt_server.context.levels import ContextEntry
-from nplt_server.context.screens import screen_sources
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.facts.entries import (
+from nplt_server.context.messages import (
+    ContextEntry,
+    ModelInputMessage,
+    ToolResultsMessage,
+    screen_sources,
+)
+from nplt_server.context.source import ContextView
+from nplt_server.errors import ProviderError, ProviderRefused, RequestTooLarge
+from nplt_storage.entries import (
     CompactionEntry,
+    FaultEntry,
+    ModelInvocationDescriptor,
+    ModelOutputEntry,
     NotebookEntry,
     QuarantineEntry,
+    ToolResultsEntry,
     WidgetEntry,
 )
+from nplt_storage.history import ConversationHistory
 
-REFUSED: Final = "refused_by_provider"
+if TYPE_CHECKING:
+    from nplt_server.conversations.conversation import Conversation
+    from nplt_server.conversations.turn import TurnRun
+
+REFUSED_BY_PROVIDER: Final = "refused_by_provider"
 NOT_THE_CAUSE: Final = "not_the_cause"
 
+_RELEASES_MAX: Final = 2
+"""An entry that was quarantined on a guess and released this often is not quarantined on
+a guess again. One release is not enough: another entry may have caused that refusal."""
+_ATTEMPTS_MAX: Final = 3
+"""Retries with more entries quarantined, in one turn. The next turn may try others."""
+_NOTHING: Final[frozenset[int]] = frozenset()
 
-class Quarantine:
-    __slots__ = ("_announce", "_history", "_write")
 
-    def __init__(
-        self,
-        history: Callable[[], ConversationHistory],
-        *,
-        write: Write,
-        announce: Callable[[str, JsonObject], None],
-    ) -> None:
-        self._history = history
-        self._write = write
-        self._announce = announce
+async def quarantine(conversation: Conversation, seq: int, reason: str) -> bool:
+    """Writes a quarantine entry, which a rollback can undo like any other entry.
 
-    async def put(self, seq: int, reason: str) -> bool:
-        """A rollback undoes it, too. False: it is there already, or can't be."""
-
-        def prepare() -> QuarantineEntry | None:
-            if seq in self._history().quarantined or not self._can_hide(seq):
-                return None
-            return QuarantineEntry(target_seq=seq, code=REFUSED, content=reason)
-
-        if await self._write(prepare) is None:
+    False: the entry is quarantined already, or is of a kind that can't be.
+    """
+    async with conversation.writer.exclusive():
+        history = conversation.history
+        if seq in history.quarantined or not _can_quarantine(history, seq):
             return False
-        self._announce("quarantined", {"seq": seq, "code": REFUSED, "reason": reason})
-        return True
+        await conversation.writer.append(
+            QuarantineEntry(target_seq=seq, code=REFUSED_BY_PROVIDER, content=reason)
+        )
+    conversation.announce(
+        "quarantined", {"seq": seq, "code": REFUSED_BY_PROVIDER, "reason": reason}
+    )
+    return True
 
-    async def lift(self, seq: int, reason: str) -> None:
-        def prepare() -> QuarantineEntry | None:
-            if seq not in self._history().quarantined:
-                return None
-            return QuarantineEntry(target_seq=seq, code=NOT_THE_CAUSE, content=reason, lifted=True)
 
-        if await self._write(prepare) is not None:
-            self._announce("released", {"seq": seq, "code": NOT_THE_CAUSE, "reason": reason})
+async def release(conversation: Conversation, seq: int, reason: str) -> None:
+    async with conversation.writer.exclusive():
+        if seq not in conversation.history.quarantined:
+            return
+        await conversation.writer.append(
+            QuarantineEntry(target_seq=seq, code=NOT_THE_CAUSE, content=reason, lifted=True)
+        )
+    conversation.announce("released", {"seq": seq, "code": NOT_THE_CAUSE, "reason": reason})
 
-    def _can_hide(self, seq: int) -> bool:
-        history = self._history()
-        entry = next(iter(history.entries_after(seq - 1) or ()), None)
-        kinds = ContextEntry | NotebookEntry | WidgetEntry | CompactionEntry
-        if entry is not None:
-            return isinstance(entry, kinds)
-        # Told long before what is held, and yet shown.
-        newest = [compaction.seq for compaction in history.compactions]
-        return seq in screen_sources(history).values() or seq in newest
+
+def _can_quarantine(history: ConversationHistory, seq: int) -> bool:
+    entry = next(iter(history.entries_after(seq - 1) or ()), None)
+    if entry is not None:
+        return isinstance(entry, ContextEntry | NotebookEntry | WidgetEntry | CompactionEntry)
+    # An entry older than those in memory may still be shown: a summary, or the entry that
+    # holds the current state of the notebook or of a widget.
+    newest = [compaction.seq for compaction in history.compactions]
+    return seq in screen_sources(history).values() or seq in newest
+
+
+class RefusalRecovery:
+    """Retries the refused calls of one turn with entries quarantined.
+
+    If the model then answers, or refuses another message, the quarantined entries were the
+    cause and stay quarantined. If the model refuses the same message again, other entries
+    shown in that message are quarantined too. When none are left, the entries quarantined so
+    far are released and the turn fails. If the refused message is the current prompt,
+    the prompt is quarantined and the turn fails.
+    """
+
+    __slots__ = (
+        "_attempts",
+        "_conversation",
+        "_has_dropped_reasoning",
+        "_named",
+        "_turn",
+        "_unconfirmed",
+    )
+
+    def __init__(self, turn: TurnRun) -> None:
+        self._turn = turn
+        self._conversation = turn.conversation
+        self._unconfirmed: list[int] = []
+        """Entries quarantined in this turn that are not known to be the cause yet."""
+        self._named = _NOTHING
+        """The entries that the refusal named; empty if it named none."""
+        self._attempts = 0
+        self._has_dropped_reasoning = False
+
+    async def recover_from(self, error: ProviderError) -> str | None:
+        """The reason for calling the model again; `None` if no retry can help."""
+        if not isinstance(error, ProviderRefused) or isinstance(error, RequestTooLarge):
+            return None
+        turn, reason = self._turn, f"{self._turn.model}: {error}"
+        if error.reasoning_refused and not self._has_dropped_reasoning:
+            self._has_dropped_reasoning = True
+            await self._conversation.context.drop_sealed_reasoning(turn.model)
+            return f"{error}; {turn.model} is asked again without what it had thought"
+        candidates, named = self._candidates(error)
+        if self._is_about_something_else(named):
+            if not self._named:
+                await self._release_all()
+                candidates, named = self._candidates(error)
+            self.confirm_quarantined()
+        quarantined: list[int] = []
+        if self._attempts < _ATTEMPTS_MAX:
+            for seq in candidates:
+                if await quarantine(self._conversation, seq, reason):
+                    quarantined.append(seq)
+        if quarantined:
+            self._attempts += 1
+            self._unconfirmed += quarantined
+            self._named |= named
+            which = ", ".join(map(str, quarantined))
+            return f"{error}; {turn.model} is asked again without what it refuses ({which})"
+        if turn.prompt.seq in named:
+            await self._release_all()
+            await quarantine(self._conversation, turn.prompt.seq, reason)
+            raise ProviderRefused(
+                f"{error}: it is this prompt, so models are not shown it again; use other words"
+            )
+        if named & self._named:
+            await self._release_all()
+        return None
+
+    async def turn_failed(self, error: ProviderError) -> None:
+        """Releases entries that were quarantined on a guess, and notes whether the provider
+        refused content without naming a message."""
+        await self.turn_cancelled()
+        self._turn.content_refused = (
+            isinstance(error, ProviderRefused)
+            and error.content_refused
+            and error.message_index is None
+            and not error.entry_seqs
+        )
+
+    async def turn_cancelled(self) -> None:
+        """Releases entries that were quarantined on a guess: without an answer nobody knows
+        whether they were the cause."""
+        if not self._named:
+            await self._release_all()
+
+    def confirm_quarantined(self) -> None:
+        """Keeps the entries in quarantine: the call without them was not refused for the
+        same reason, so they were the cause."""
+        self._unconfirmed = []
+        self._named = _NOTHING
+
+    def _is_about_something_else(self, named: frozenset[int]) -> bool:
+        if not self._named or not named:
+            return bool(self._named) != bool(named)
+        return self._named.isdisjoint(named)
+
+    async def _release_all(self) -> None:
+        reason = f"it is not shown that {self._turn.model} refuses it"
+        for seq in self._unconfirmed:
+            await release(self._conversation, seq, reason)
+        self._unconfirmed = []
+
+    # Finding the entries that a refusal may be about
+
+    def _candidates(self, refusal: ProviderRefused) -> tuple[tuple[int, ...], frozenset[int]]:
+        """The entries to quarantine (never the turn's own prompt), and all entries that the
+        refusal names.
+
+        If the refusal names a message, the candidates are the entries whose text is in that
+        message, including the text of a summary and of the live screen. Entries that this
+        model has accepted before are candidates only if there are no others. If the refusal
+        names no message, the candidates are entries that no model has accepted yet: earlier
+        prompts that were refused, the latest tool results, new states of widgets.
+        """
+        view, history = self._turn.view, self._conversation.history
+        if view is None:
+            return (), _NOTHING
+        if refusal.entry_seqs:
+            named = [
+                seq
+                for shown_seq in refusal.entry_seqs
+                for seq in _entries_shown_at(history, view, shown_seq)
+            ]
+            seqs = self._without_prompt(named)
+            new = tuple(_never_accepted(history, seqs, by=self._turn.invocation))
+            return new or seqs, frozenset(named)
+        if not refusal.content_refused or refusal.message_index is not None:
+            # The refusal is not about content, or is about the system instruction.
+            return (), _NOTHING
+        return self._without_prompt(self._not_yet_accepted(history, view)), _NOTHING
+
+    def _without_prompt(self, seqs: Iterable[int]) -> tuple[int, ...]:
+        quarantined = self._conversation.history.quarantined
+        own = self._turn.prompt.seq
+        return tuple(seq for seq in dict.fromkeys(seqs) if seq != own and seq not in quarantined)
+
+    def _not_yet_accepted(self, history: ConversationHistory, view: ContextView) -> Iterator[int]:
+        yield from _never_accepted(history, _in_head(history, view), by=None)
+        turn = history.turn(self._turn.turn_id)
+        if turn is not None and isinstance(turn.entries[-1], ToolResultsEntry):
+            yield turn.entries[-1].seq
+            return
+        releases = Counter(
+            entry.target_seq
+            for entry in history.standing
+            if isinstance(entry, QuarantineEntry) and entry.lifted
+        )
+        for seq in _refused_since_last_output(history):
+            if releases[seq] < _RELEASES_MAX:
+                yield seq
+
+
+def _entries_shown_at(history: ConversationHistory, view: ContextView, seq: int) -> Iterator[int]:
+    """The entries whose text is in the message that shows entry `seq`."""
+    if view.has_head and seq == next(m.seq for m in view.messages if m.role != "system"):
+        yield from _in_head(history, view)
+        return
+    yield seq
+    message = next((each for each in view.messages if each.seq == seq), None)
+    if isinstance(message, ModelInputMessage | ToolResultsMessage) and message.live_screen:
+        yield from _on_screen(history, before=seq)
+
+
+def _in_head(history: ConversationHistory, view: ContextView) -> Iterator[int]:
+    if view.selection.compaction is not None:
+        yield view.selection.compaction.seq
+    yield from screen_sources(history).values()
+
+
+def _on_screen(history: ConversationHistory, *, before: int) -> Iterator[int]:
+    """The notebook and widget entries that were current when entry `before` was written."""
+    latest: dict[str, int] = {}
+    for entry in history.standing:
+        if entry.seq >= before:
+            break
+        if isinstance(entry, NotebookEntry | WidgetEntry):
+            latest[entry.widget if isinstance(entry, WidgetEntry) else entry.kind] = entry.seq
+    yield from {seq for seq in screen_sources(history).values() if seq < before} | {
+        *latest.values()
+    }
+
+
+def _never_accepted(
+    history: ConversationHistory, seqs: Iterable[int], *, by: ModelInvocationDescriptor | None
+) -> Iterator[int]:
+    """Those entries that the model `by`, or any model if `None`, has not answered after."""
+    outputs = (e for e in reversed(history.standing) if isinstance(e, ModelOutputEntry))
+    last = next((output for output in outputs if by in (None, output.invocation)), None)
+    compactions = {entry.seq for entry in history.compactions}
+    for seq in seqs:
+        if last is None:
+            accepted_through = 0
+        elif last.sent is None:
+            accepted_through = last.seq
+        else:
+            accepted_through = last.sent.epoch_seq if seq in compactions else last.sent.head_seq
+        if seq > accepted_through:
+            yield seq
+
+
+def _refused_since_last_output(history: ConversationHistory) -> Iterator[int]:
+    for turn in reversed(history.shown_turns):
+        if any(isinstance(entry, ModelOutputEntry) for entry in turn.entries):
+            return  # the model that answered accepted all earlier entries
+
+        was_refused = isinstance(turn.end, FaultEntry) and turn.end.of_request
+        if was_refused and turn.prompt is not None:
+            yield turn.prompt.seq

@@ -1,10 +1,10 @@
-"""Which conversations are open, and who may enter them.
+"""Holds the open conversations: opens and closes them, and checks who may enter.
 
-A conversation is opened when someone needs it and closed when nobody did for a
-while, or when too many are open at once. Fresh ids are reserved for a user
-without costing a file: the conversation is stored with its first message, from
-whichever connection that comes. What isn't yours is answered exactly like what
-isn't there.
+A conversation is opened when someone needs it and closed when it was unused for a while,
+or when too many are open. Fresh ids are reserved for a user without a file: the
+conversation is stored with its first message, from whichever connection that comes. What
+belongs to another user is answered exactly like what does not exist. An id may also be
+chosen by a client (`make`): it is reserved in the same way.
 
     reserved ──first message──▶ open ◀──needed / unused──▶ closed
                                   └──────deleted──────▶ trash
@@ -14,38 +14,49 @@ Opening, closing, deleting and copying one conversation never overlap: a lock pe
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import NamedTuple
 
 import anyio
+from msgspec.structs import replace
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
-from nplt_protocol.events import SessionEvent
+from nplt_protocol.messages import SessionEvent
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.household import Household
-from nplt_server.conversations.library import Found, HistoryProfile
+from nplt_server.conversations.recovery import resume_unfinished
+from nplt_server.conversations.services import Services
 from nplt_server.errors import no_such_conversation
-from nplt_storage.conversation.row_lists import RowQuery
-from nplt_storage.conversation.rows import ConversationRow
+from nplt_server.histories import FoundConversation, HistoryProfile
 from nplt_storage.errors import ConversationExists, ConversationNotFound
+from nplt_storage.files.format import LOCAL_USER
+from nplt_storage.ids import is_session_id
+from nplt_storage.rows import ConversationRow, RowQuery
 
 _UNUSED_SECONDS_MAX = 60.0
 _UNUSED_MAX = 128
 _RESERVED_MAX = 10_000
 _CANDIDATES_MAX = 20
+_ROWS_LOOKED_AT = 50
+
+LAST = "@last"
+"""In place of an id: the conversation that was changed last."""
 
 
 class _Reservation(NamedTuple):
     user: str
     profile: HistoryProfile
+    model: str | None = None
+    """Chosen there before anything was said."""
 
 
 class Registry:
-    def __init__(self, household: Household) -> None:
-        self._house = household
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self._open: dict[str, Conversation] = {}
         self._locks: dict[str, anyio.Lock] = {}
         self._reserved: OrderedDict[str, _Reservation] = OrderedDict()
@@ -57,13 +68,12 @@ class Registry:
 
     def fresh(self, user: str, history: str | None = None) -> Conversation:
         """A new conversation under a reserved id, not stored yet."""
-        profile = self._house.library.profile(history)
-        session_id = self._house.new_session_id()
-        self._reserve(session_id, _Reservation(user, profile))
-        return self._keep(self._unstored(session_id, user, profile))
+        profile = self._services.histories.profile(history)
+        session_id = self._services.new_session_id()
+        return self._open_unstored(session_id, self._reserve(session_id, user, profile))
 
     async def get(self, session_id: str, user: str) -> Conversation:
-        """The open conversation; opened if need be."""
+        """The conversation of that id, opened if need be."""
         conversation = self._open.get(session_id)
         if conversation is None or conversation.is_stale:
             async with self.alone_with(session_id):
@@ -71,16 +81,17 @@ class Registry:
                 conversation = self._open.get(session_id) or await self._load(session_id, user)
         if conversation.deleted or conversation.user != user:
             raise no_such_conversation(session_id)
-        conversation.used_at = anyio.current_time()
+        conversation.used_at = monotonic()
         return conversation
 
-    async def find(self, session_id: str, user: str) -> Found | None:
+    async def find(self, session_id: str, user: str) -> FoundConversation | None:
         """Where it is kept, and its row; `None` while it is only reserved."""
         conversation = self._open.get(session_id)
         if conversation is not None and conversation.row is not None:
-            found = Found(profile=conversation.profile, row=conversation.row)
+            found = FoundConversation(profile=conversation.profile, row=conversation.row)
         else:
-            kept = await self._house.library.find(session_id)
+            is_id = is_session_id(session_id)
+            kept = await self._services.histories.find(session_id) if is_id else None
             if kept is None:
                 if not self._is_reserved(session_id, user):
                     raise no_such_conversation(session_id)
@@ -90,20 +101,73 @@ class Registry:
             raise no_such_conversation(session_id)
         return found
 
-    async def resolve(self, wanted: str, user: str) -> str:
-        """Exact id, else exact name, else unique prefix of an id."""
-        if self._is_reserved(wanted, user):
-            return wanted
-        found = await self._house.library.find(wanted)
-        if found is not None and found.row.user == user:
-            return wanted
-        for query in (RowQuery(name_is=wanted), RowQuery(id_prefix=wanted)) if wanted else ():
-            matches = await self._house.library.all_rows(user, query)
+    async def resolve(self, wanted: str, user: str, *, by_prefix: bool = False) -> str:
+        """The id of the conversation that is meant, as `lookup`; an error if there is none."""
+        session_id = await self.lookup(wanted, user, by_prefix=by_prefix)
+        if session_id is not None:
+            return session_id
+        if by_prefix or is_session_id(wanted):
+            raise no_such_conversation(wanted)
+        raise RequestError(
+            ErrorCode.MALFORMED,
+            "`session_id` is not a session id, and no conversation has that name.",
+            field="session_id",
+        )
+
+    async def lookup(self, wanted: str, user: str, *, by_prefix: bool = False) -> str | None:
+        """Exact id, else exact name, else, `by_prefix`, the only id that begins so; `@last`:
+        the one that was changed last."""
+        for session_id in _ids_of(wanted, user):
+            conversation = self._open.get(session_id)
+            if conversation is not None and conversation.user == user:
+                return session_id
+            if self._is_reserved(session_id, user):
+                return session_id
+            found = await self._services.histories.find(session_id)
+            if found is not None and found.row.user == user:
+                return session_id
+        queries = [RowQuery(name_is=wanted)]
+        if by_prefix:
+            queries.append(RowQuery(id_prefix=wanted))
+        for query in queries if wanted else ():
+            matches = await self._services.histories.all_rows(user, query)
             if len(matches) == 1:
                 return matches[0].session_id
             if matches:
                 raise _ambiguous(wanted, matches)
-        raise no_such_conversation(wanted)
+        if wanted == LAST:
+            return await self._last(user)
+        return None
+
+    async def make(self, wanted: str, user: str, history: str | None = None) -> Conversation:
+        """A new conversation under an id that the user chose, not stored yet. Nobody learns
+        whether another user has one of that id. Called when `lookup` found none."""
+        profile = self._services.histories.profile(history)
+        session_id = own_id(wanted, user)
+        async with self.alone_with(session_id):
+            if await self.is_taken(session_id, user):
+                raise no_such_conversation(wanted)
+            return self._open_unstored(session_id, self._reserve(session_id, user, profile))
+
+    async def _last(self, user: str) -> str:
+        """Lists are newest first, except that pinned ones come before all others."""
+        query = RowQuery(limit=_ROWS_LOOKED_AT, archived=False)
+        newest: ConversationRow | None = None
+        while True:
+            page = await self._services.histories.list(user, query)
+            for row in page.rows:
+                if newest is None or row.updated_at > newest.updated_at:
+                    newest = row
+            is_over = page.next_cursor is None or not page.rows[-1].pinned
+            if is_over and newest is not None:
+                return newest.session_id
+            if is_over:
+                raise RequestError(
+                    ErrorCode.NOT_FOUND,
+                    "there is no conversation yet; the first prompt makes one",
+                    field="session_id",
+                )
+            query = replace(query, cursor=page.next_cursor)
 
     # Looking around
 
@@ -113,18 +177,23 @@ class Registry:
 
     def turn_holder(self, turn_id: str, user: str) -> Conversation | None:
         for conversation in self._open.values():
-            if conversation.user == user and conversation.holds_turn(turn_id):
+            if conversation.user == user and conversation.queue.holds(turn_id):
                 return conversation
         return None
 
     # Going out
 
     def left(self, conversation: Conversation) -> None:
-        """Its last listener may have gone: nothing is kept of a conversation in
+        """Its last subscriber may have gone: nothing is kept of a conversation in
         which nothing was said. Its id stays reserved."""
         is_ours = self._open.get(conversation.session_id) is conversation
         if is_ours and conversation.is_unused and not conversation.is_stored:
-            del self._open[conversation.session_id]
+            session_id, record = conversation.session_id, conversation.writer
+            del self._open[session_id]
+            if session_id in self._reserved:
+                self._reserved[session_id] = _Reservation(
+                    conversation.user, record.profile, record.model
+                )
 
     async def delete(self, session_id: str, user: str) -> None:
         """To the trash, also if it is damaged; whoever is attached is told and finds
@@ -139,15 +208,36 @@ class Registry:
                 await self._delete_open(conversation)
             self._reserved.pop(session_id, None)
         if conversation is not None:
-            conversation.audience.emit(SessionEvent(session_id=session_id, event="deleted"))
+            conversation.broadcast.emit(SessionEvent(session_id=session_id, event="deleted"))
+
+    async def find_in_trash(self, wanted: str, user: str) -> str:
+        """Exact id, else exact name, else unique prefix of an id, of what was deleted."""
+        rows = [each.row for each in await self._services.histories.trash(user)]
+        for found in (
+            [row for row in rows if row.session_id == wanted],
+            [row for row in rows if row.name == wanted],
+            [row for row in rows if wanted and row.session_id.startswith(wanted)],
+        ):
+            if len(found) == 1:
+                return found[0].session_id
+            if found:
+                raise _ambiguous(wanted, found)
+        raise RequestError(
+            ErrorCode.NOT_FOUND,
+            f"there is no deleted conversation {wanted!r}; "
+            "nplt sessions --trash lists those that can be brought back",
+            field="session_id",
+        )
 
     async def undelete(self, session_id: str, user: str) -> None:
         """Out of the trash of whichever history has it there."""
+        if not is_session_id(session_id):
+            raise no_such_conversation(session_id)
         async with self.alone_with(session_id):
             if session_id in self._open or session_id in self._reserved:
                 raise no_such_conversation(session_id)
             try:
-                await self._house.library.undelete(session_id, user)
+                await self._services.histories.undelete(session_id, user)
             except (ConversationNotFound, ConversationExists):
                 # Another's that has the same id is none of this user's business.
                 raise no_such_conversation(session_id) from None
@@ -155,12 +245,12 @@ class Registry:
     async def is_taken(self, session_id: str, user: str) -> bool:
         """By anybody, in any history, or reserved for a conversation yet to come; or by
         what someone other than that user deleted, and may want back."""
-        library = self._house.library
+        histories = self._services.histories
         if session_id in self._open or session_id in self._reserved:
             return True
-        if await library.find(session_id) is not None:
+        if await histories.find(session_id) is not None:
             return True
-        return await library.is_trash_of_another(session_id, user)
+        return await histories.is_trash_of_another(session_id, user)
 
     async def _delete_open(self, conversation: Conversation) -> None:
         session_id = conversation.session_id
@@ -179,7 +269,7 @@ class Registry:
 
     async def close_unused(self) -> None:
         """Those unused for long, and the longest unused of too many."""
-        now = anyio.current_time()
+        now = monotonic()
         unused = sorted(
             (each for each in self._open.values() if each.is_unused), key=lambda each: each.used_at
         )
@@ -214,51 +304,57 @@ class Registry:
         await self.make_room()
         found = await self.find(session_id, user)
         if found is None:
-            profile = self._reserved[session_id].profile
-            return self._keep(self._unstored(session_id, user, profile))
+            return self._open_unstored(session_id, self._reserved[session_id])
         opened = await found.profile.store.open(session_id)
         conversation = Conversation(
             session_id,
             user=user,
-            household=self._house,
+            services=self._services,
             profile=found.profile,
             opened=opened,
         )
         try:
-            await conversation.pick_up()
+            await resume_unfinished(conversation)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await conversation.close()
             raise
-        return self._keep(conversation)
+        self._open[session_id] = conversation
+        return conversation
 
     async def make_room(self) -> None:
         """Before one more is opened: each takes a file descriptor."""
         if len(self._open) > _UNUSED_MAX * 3 // 2:
             await self.close_unused()
 
-    def _unstored(self, session_id: str, user: str, profile: HistoryProfile) -> Conversation:
-        return Conversation(session_id, user=user, household=self._house, profile=profile)
-
-    def _keep(self, conversation: Conversation) -> Conversation:
-        self._open[conversation.session_id] = conversation
+    def _open_unstored(self, session_id: str, reserved: _Reservation) -> Conversation:
+        """One that is not stored yet."""
+        conversation = Conversation(
+            session_id,
+            user=reserved.user,
+            services=self._services,
+            profile=reserved.profile,
+            model=reserved.model,
+        )
+        self._open[session_id] = conversation
         return conversation
 
     def _is_reserved(self, session_id: str, user: str) -> bool:
         reservation = self._reserved.get(session_id)
         return reservation is not None and reservation.user == user
 
-    def _reserve(self, session_id: str, reservation: _Reservation) -> None:
-        self._reserved[session_id] = reservation
+    def _reserve(self, session_id: str, user: str, profile: HistoryProfile) -> _Reservation:
+        reservation = self._reserved[session_id] = _Reservation(user, profile)
         for oldest in tuple(self._reserved)[: max(0, len(self._reserved) - _RESERVED_MAX)]:
             if oldest in self._open:
                 self._reserved.move_to_end(oldest)
             else:
                 del self._reserved[oldest]
+        return reservation
 
     @asynccontextmanager
     async def alone_with(self, session_id: str) -> AsyncIterator[None]:
-        """Whatever must not meet its opening, closing or deleting."""
+        """Holds the lock of one conversation: nobody else opens, closes or deletes it."""
         lock = self._locks.setdefault(session_id, anyio.Lock())
         try:
             async with lock:
@@ -269,10 +365,31 @@ class Registry:
                 self._locks.pop(session_id, None)
 
 
+_OWN_CHARACTERS_MAX = 51
+"""Of an id that a user chose, where the part that makes it the user's own stands behind."""
+
+
+def own_id(wanted: str, user: str) -> str:
+    """The id under which a user's conversation is kept that the user calls by an id.
+
+    Where several users share a server it ends in a part that differs from user to user, so
+    that each can have a `default`, and none can find out which ids the others use.
+    """
+    if user == LOCAL_USER:
+        return wanted
+    digest = hashlib.sha256(f"{user}\n{wanted}".encode()).hexdigest()
+    return f"{wanted[:_OWN_CHARACTERS_MAX]}-{digest[:12]}"
+
+
+def _ids_of(wanted: str, user: str) -> Iterable[str]:
+    """Under which ids it may be kept."""
+    return dict.fromkeys((wanted, own_id(wanted, user))) if is_session_id(wanted) else ()
+
+
 def _ambiguous(wanted: str, rows: list[ConversationRow]) -> RequestError:
     return RequestError(
         ErrorCode.AMBIGUOUS,
-        f"{wanted!r} could be any of {len(rows)} conversations",
+        f"{wanted!r} could mean any of {len(rows)} conversations; give an id",
         field="session_id",
         details={
             "candidates": [

@@ -1,132 +1,181 @@
-"""A turn: one prompt until its final answer. What it is, and what it works with.
+"""Runs one turn: from a prompt to its final answer.
 
-turn_loop   runs it            listening   has a model answer
-desk        lays out its desk  tool_step   runs the tools of an answer
+`TurnRun` is the turn: its prompt, model, call number, output, results, usage, clock and
+cancel scope. Its loop is context, model call, output entry, tools, results, again; bounded
+in calls and in time:
+
+    prompt → context → model → deltas → one output entry → tools → results → again
+
+Every turn ends with one entry on disk: an answer, a partial answer, or a fault with the
+reason. Cancelling closes the provider's stream at once; the output so far is kept as
+interrupted. A turn that waits for an approval can be suspended, and resumed after a restart
+of the server.
+
+Retries and fallback are in `model_call`, repairs after a crash in `recovery`. Time spent
+waiting for approvals does not count towards the turn's time limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import anyio
+from msgspec.structs import replace
 
-from nplt_protocol.json_values import JsonObject
-from nplt_server.accumulator import ModelOutputAccumulator
-from nplt_server.agent_state import AgentState
-from nplt_server.context.views import ContextView
-from nplt_server.conversations.quarantine import Quarantine
-from nplt_server.conversations.turn_clock import TurnClock
-from nplt_server.conversations.voice import Voice
-from nplt_server.deltas import UsageReport
-from nplt_server.providers.base import Provider
-from nplt_server.providers.metrics import ModelMetrics
-from nplt_server.providers.model_facts import CallRoom
-from nplt_server.providers.retrying import RetryPolicy
-from nplt_server.tools.asking import Asker
-from nplt_server.tools.base import ToolHost
-from nplt_server.tools.runner import ToolRunner
-from nplt_storage.facts.entries import Entry, ModelInputEntry, ModelInvocationDescriptor
-from nplt_storage.facts.tool_calls import BlobReference, ToolCallResult
+from nplt_protocol.json_text import JsonObject
+from nplt_protocol.messages import TurnFinished, TurnStarted
+from nplt_server import logs
+from nplt_server.context.source import ContextView
+from nplt_server.conversations.broadcast import TurnEvents
+from nplt_server.conversations.model_call import ModelCall
+from nplt_server.errors import (
+    ProviderUnavailable,
+    TooManySteps,
+    TurnTooLong,
+    error_to_tell,
+)
+from nplt_server.providers.accumulator import ModelOutputAccumulator, usage_as_json
+from nplt_server.providers.router import ModelRoute
+from nplt_server.tools import Permission, ToolFailed
+from nplt_storage.entries import (
+    Entry,
+    FaultEntry,
+    ModelInputEntry,
+    ModelInvocationDescriptor,
+    SentContext,
+    ToolCallRequest,
+    ToolCallResult,
+    ToolResultsEntry,
+)
+from nplt_storage.errors import BadEntry, StorageError
+from nplt_storage.search import SearchHit, SearchQuery
 
-TurnState = Literal["completed", "interrupted", "failed"]
-WriteEntry: TypeAlias = Callable[[Entry], Awaitable[Entry]]
+if TYPE_CHECKING:
+    from nplt_server.conversations.conversation import Conversation
+
+log = logging.getLogger(__name__)
+
+FinalTurnState = Literal["completed", "interrupted", "failed"]
+
+
+class TurnClock:
+    """Limits how long a turn takes, not counting the time it waits for approvals."""
+
+    __slots__ = ("_scope", "_seconds_left", "_stops")
+
+    def __init__(self) -> None:
+        self._scope: anyio.CancelScope | None = None
+        self._seconds_left = math.inf
+        self._stops = 0
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the turn waits for an approval or for a slot."""
+        return bool(self._stops)
+
+    def start(self, seconds: float) -> anyio.CancelScope:
+        """A cancel scope that ends after so many seconds, not counting stops."""
+        self._scope = anyio.CancelScope(deadline=monotonic() + seconds)
+        return self._scope
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stops the clock. Stops may overlap: the clock goes on after the last one."""
+        self._stops += 1
+        if self._stops == 1 and self._scope is not None:
+            self._seconds_left = self._scope.deadline - monotonic()
+            self._scope.deadline = math.inf
+        try:
+            yield
+        finally:
+            self._stops -= 1
+            if not self._stops and self._scope is not None:
+                self._scope.deadline = monotonic() + self._seconds_left
+
+
+class TurnSuspended(Exception):
+    """The turn has not ended: it is resumed after the next start of the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TurnLimits:
-    steps_max: int = 10
-    answer_bytes_max: int = 8 * 1024 * 1024
-    call_seconds_max: float = 300.0
-    turn_seconds_max: float = 1_800.0
-    result_bytes_max: int = 32 * 1024
-    """Of a tool's result in the record; the whole of a larger one is kept beside it."""
+class TurnOutcome:
+    state: FinalTurnState
+    seq: int
+    usage: JsonObject
+    error: JsonObject | None = None
 
 
-class PrepareContext(Protocol):
-    def __call__(self, *, tokens_max: int | None) -> Awaitable[ContextView]: ...
+class TurnRun:
+    __slots__ = (
+        "_has_slot",
+        "_scope",
+        "asks_people",
+        "call",
+        "cancel_called",
+        "cancel_reason",
+        "clock",
+        "content_refused",
+        "conversation",
+        "events",
+        "has_answer",
+        "invocation",
+        "is_suspended",
+        "model",
+        "output",
+        "prompt",
+        "results",
+        "route",
+        "tool_host",
+        "usage",
+        "view",
+    )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Respondent:
-    """The model that answers, and what it is shown."""
-
-    model: str
-    provider: Provider
     invocation: ModelInvocationDescriptor
-    metrics: ModelMetrics
-    answer_tokens_max: int
-    prepare: PrepareContext
-    """What the next call is shown, of so many tokens at the most."""
-    billed: Callable[[ContextView, UsageReport], None]
-    """Hears what a provider says that it used for what it was shown."""
-    has_window: Callable[[int], bool]
-    """Hears what its provider says that fits. False: nothing new."""
-    takes_no_more: Callable[[CallRoom], None]
-    """Hears what was taken at last, since more was refused."""
+    route: ModelRoute
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallingRules:
-    """What may be done when a call fails before it is answered."""
-
-    retries: RetryPolicy
-    instead_of: Callable[[Sequence[str], str | None], str | None]
-    """The next model, after those, not one of that provider."""
-    quarantine: Quarantine
-    forget_thoughts: Callable[[str], Awaitable[None]]
-    """Begins an epoch for that model, in which it is not shown what it sealed itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnDesk:
-    """What a turn works with, handed to it by its conversation."""
-
-    state: AgentState
-    respondent: Callable[[str], Respondent]
-    """The model of that name."""
-    rules: CallingRules
-    tools: ToolRunner
-    host: ToolHost
-    asker: Asker
-    sit_down: Callable[[], Awaitable[None]]
-    """Before a model is called: it stood up while it waited for people."""
-    voice: Voice
-    limits: TurnLimits
-    new_call_id: Callable[[], str]
-    write: WriteEntry
-    """On disk when it returns; not to be cancelled half way."""
-    keep_blob: Callable[[bytes], Awaitable[BlobReference]]
-
-
-@dataclass(slots=True, kw_only=True)
-class Turn:
-    prompt: ModelInputEntry
-    model: str = ""
-    """Chosen when the turn starts; fixed once anybody has begun to answer."""
-    cancel_reason: str = "cancelled"
-    cancel_called: bool = False
-    call: int = 0
-    output: ModelOutputAccumulator | None = None
-    shown: ContextView | None = None
-    """What the running call was shown."""
-    of_request: bool = False
-    """It fails because what was sent is not taken, and nobody said which part of it."""
-    results: dict[str, ToolCallResult] = field(default_factory=dict)
-    usage: dict[str, int] = field(default_factory=dict)
-    clock: TurnClock = field(default_factory=TurnClock)
-    has_answer: bool = False
-    """It is taken up again where it waited for people: call `call` is answered, and of
-    its tools `results` are known."""
-    is_left: bool = False
-    """The server stops, and the turn goes on after the next start."""
-    _scope: anyio.CancelScope | None = None
+    def __init__(self, conversation: Conversation, prompt: ModelInputEntry) -> None:
+        self.conversation = conversation
+        self.prompt = prompt
+        self.model = ""
+        """Chosen when the turn starts; fixed once there is output."""
+        self.call = 0
+        self.has_answer = False
+        """The turn is resumed after it waited for an approval: the output of call number
+        `call` is written, and `results` holds the tool results so far."""
+        self.results: dict[str, ToolCallResult] = {}
+        self.usage: dict[str, int] = {}
+        self.output: ModelOutputAccumulator | None = None
+        self.view: ContextView | None = None
+        """The context of the current call."""
+        self.content_refused = False
+        """The provider refused the content of the request without naming a message."""
+        self.clock = TurnClock()
+        self._has_slot = False
+        self.events = TurnEvents(conversation, self.turn_id)
+        self.tool_host = TurnToolHost(self)
+        self.asks_people = False
+        self.cancel_called = False
+        self.cancel_reason = "cancelled"
+        self.is_suspended = False
+        """The server is stopping, and the turn is resumed after the next start."""
+        self._scope: anyio.CancelScope | None = None
 
     @property
     def turn_id(self) -> str:
         assert self.prompt.turn_id is not None
         return self.prompt.turn_id
+
+    def use_model(self, model: str) -> None:
+        self.model = model
+        self.route, self.invocation = self.conversation.services.router.route(model)
+
+    # Stopping it
 
     def cancel(self, reason: str) -> None:
         self.cancel_called = True
@@ -134,26 +183,278 @@ class Turn:
         if self._scope is not None:
             self._scope.cancel()
 
-    def leave(self, reason: str) -> None:
-        """Nothing more is written or said of it in this life of the server."""
-        self.is_left = True
+    def suspend(self, reason: str) -> None:
+        """Stops the turn without an entry or event. It is resumed after a restart."""
+        self.is_suspended = True
         self.cancel(reason)
 
     def cancellable(self) -> anyio.CancelScope:
-        """A fresh scope that `cancel` reaches, also when it came before."""
-        self._scope = anyio.CancelScope()
+        """A new scope that `cancel` cancels, even if `cancel` was called before."""
+        return self._reached_by_cancel(anyio.CancelScope())
+
+    def _reached_by_cancel(self, scope: anyio.CancelScope) -> anyio.CancelScope:
+        self._scope = scope
         if self.cancel_called:
-            self._scope.cancel()
-        return self._scope
+            scope.cancel()
+        return scope
+
+    def why_stopped(self) -> str:
+        """The reason written into the results of tools that were stopped."""
+        is_over = self._scope is not None and self._scope.cancel_called
+        return str(self._too_long) if is_over and not self.cancel_called else self.cancel_reason
+
+    @property
+    def _too_long(self) -> TurnTooLong:
+        return TurnTooLong(self.conversation.services.limits.turn_seconds_max)
+
+    # Running it
+
+    async def run(self) -> TurnOutcome:
+        """Runs the turn until its last entry is on disk, or raises `TurnSuspended`."""
+        seconds = self.conversation.services.limits.turn_seconds_max
+        with self._reached_by_cancel(self.clock.start(seconds)):
+            try:
+                return await self._run_steps()
+            except Exception as error:
+                if isinstance(error, StorageError) and not isinstance(error, BadEntry):
+                    raise  # nothing can be written now, so the turn can't be ended either
+                return await self._end_early("failed", error=self._error_as_json(error))
+        if self.is_suspended:
+            raise TurnSuspended
+        if not self.cancel_called:
+            return await self._end_early("failed", error=self._error_as_json(self._too_long))
+        cancelled: JsonObject = {"code": "cancelled", "message": self.cancel_reason}
+        return await self._end_early("interrupted", error=cancelled)
+
+    async def _run_steps(self) -> TurnOutcome:
+        conversation, model_call = self.conversation, ModelCall(self)
+        steps_max = conversation.services.limits.steps_max
+        for call in range(self.call, steps_max):
+            self.call = call
+            self.events.begin_call(call)
+            if self.has_answer:  # from before the restart
+                self.has_answer = False
+            else:
+                if not self.take_slot_now():
+                    with self.clock.stopped():
+                        await self.take_slot()
+                output = await conversation.call_model(model_call)
+                if not output.tool_calls:
+                    return TurnOutcome(state="completed", seq=output.seq, usage={**self.usage})
+                self.results = {}
+            await conversation.execute_tools(self)
+            await self.write_results(why_skipped=self.why_stopped())
+        raise TooManySteps(steps_max)
+
+    def take_slot_now(self) -> bool:
+        """Takes a turn slot without waiting; False if none is free."""
+        if not self._has_slot:
+            conversation = self.conversation
+            self._has_slot = conversation.services.slots.take_now(conversation.user)
+        return self._has_slot
+
+    async def take_slot(self) -> None:
+        """Waits for a turn slot."""
+        await self.conversation.services.slots.take(self.conversation.user)
+        self._has_slot = True
+
+    def give_back_slot(self) -> None:
+        if self._has_slot:
+            self._has_slot = False
+            self.conversation.services.slots.give_back(self.conversation.user)
+
+    async def _end_early(
+        self, state: Literal["interrupted", "failed"], *, error: JsonObject
+    ) -> TurnOutcome:
+        """Ends the turn without a complete answer: writes a result for every open tool call,
+        then the partial answer or a fault."""
+        code, reason = str(error["code"]), str(error["message"])
+        await self.write_results(why_skipped=reason, execute_error=reason)
+        output, self.output = self.output, None
+        entry: Entry
+        if output is not None and output.text:
+            cut = output.cut_entry(
+                turn_id=self.turn_id,
+                call=self.call,
+                invocation=self.invocation,
+                state=state,
+                error=error,
+            )
+            entry = await self.conversation.add_message(replace(cut, sent=self.sent))
+        else:
+            usage = None if output is None else usage_as_json(output.usage)
+            fault = FaultEntry(
+                turn_id=self.turn_id,
+                content=reason,
+                code=code,
+                state=state,
+                invocation=None if usage is None else self.invocation,
+                usage=usage,
+                of_request=self.content_refused,
+            )
+            entry = await self.conversation.writer.append(fault)
+        return TurnOutcome(state=state, seq=entry.seq, usage={**self.usage}, error=error)
+
+    def _error_as_json(self, error: Exception) -> JsonObject:
+        known = error_to_tell(error, log, f"turn {self.turn_id} failed")
+        fields: JsonObject = {"code": known.code, "message": known.message}
+        if isinstance(error, ProviderUnavailable) and error.retry_after is not None:
+            fields["retry_after"] = round(error.retry_after, 3)
+        return fields
+
+    @property
+    def sent(self) -> SentContext | None:
+        return self.view.sent if self.view is not None else None
+
+    # Its tools
+
+    async def ask(self, call: ToolCallRequest) -> Permission:
+        """Asks people whether the tool call may run. Meanwhile the turn's clock is stopped
+        and its slot is free for other turns."""
+        self.asks_people = True
+        with self.clock.stopped():
+            self.give_back_slot()
+            return await self.conversation.approvals.ask(self, call)
+
+    def tool_finished(self, result: ToolCallResult) -> None:
+        if self.is_suspended:
+            return  # the tool was not run; the approval is asked for again after the restart
+        if logs.tools.on:
+            logs.tools(
+                "ran",
+                turn=self.turn_id,
+                tool=result.tool_name,
+                status=result.status,
+                seconds=result.duration,
+                characters=len(result.result),
+            )
+        self.results[result.tool_call_id] = result
+        self.events.tool_finished(result)
+
+    async def write_results(self, *, why_skipped: str, execute_error: str | None = None) -> None:
+        """Writes one entry with the results of all open tool calls. A call without a result
+        counts as skipped. `execute_error`: why the turn ends while they are executed."""
+        conversation = self.conversation
+        calls = conversation.history.open_calls(self.turn_id)
+        if not calls:
+            return
+        tools = conversation.services.tools
+        results = [
+            self.results.get(call.tool_call_id) or tools.skipped(call, why_skipped)
+            for call in calls
+        ]
+        kept = tuple([await self._keep_whole(result) for result in results])
+        draft = ToolResultsEntry(
+            turn_id=self.turn_id, call=self.call, results=kept, execute_error=execute_error
+        )
+        await conversation.add_message(draft)
+
+    async def _keep_whole(self, result: ToolCallResult) -> ToolCallResult:
+        """Stores a result over the size limit as a blob; the entry holds its beginning."""
+        bytes_max = self.conversation.services.limits.tool_result_bytes_max
+        if len(result.result) * 4 <= bytes_max:
+            return result
+        data = result.result.encode()
+        if len(data) <= bytes_max:
+            return result
+        beginning = data[:bytes_max].decode(errors="ignore")
+        blob = None
+        with anyio.CancelScope(shield=True):
+            blob = await self.conversation.writer.keep_blob(data)
+        return replace(result, result=beginning, blob=blob)
+
+    # Its events
+
+    def started_event(self) -> TurnStarted:
+        return TurnStarted(
+            session_id=self.conversation.session_id,
+            turn_id=self.turn_id,
+            seq=self.prompt.seq,
+            model=self.model,
+            message_id=self.prompt.message_id,
+        )
+
+    def finished_event(self, outcome: TurnOutcome) -> TurnFinished:
+        return TurnFinished(
+            session_id=self.conversation.session_id,
+            turn_id=self.turn_id,
+            state=outcome.state,
+            seq=outcome.seq,
+            usage=outcome.usage,
+            error=outcome.error,
+            model=self.model or None,
+        )
 
 
-class TurnLeft(Exception):
-    """The turn has not ended."""
+_Changed = TypeVar("_Changed")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnOutcome:
-    state: TurnState
-    seq: int
-    usage: JsonObject
-    error: JsonObject | None = None
+class TurnToolHost:
+    """The tools' access to the conversation of one turn.
+
+    A tool that could not be stopped may still run when the turn is over; its changes are
+    then refused.
+    """
+
+    __slots__ = ("_conversation", "_is_over", "turn_id")
+
+    def __init__(self, turn: TurnRun) -> None:
+        self.turn_id = turn.turn_id
+        self._conversation = turn.conversation
+        self._is_over = False
+
+    def close(self) -> None:
+        self._is_over = True
+
+    @property
+    def session_id(self) -> str:
+        return self._conversation.session_id
+
+    @property
+    def user(self) -> str:
+        return self._conversation.user
+
+    @property
+    def notebook(self) -> str:
+        return self._conversation.context.state.notebook
+
+    async def update_notebook(self, change: Callable[[str], str]) -> str:
+        state = self._conversation.context.state
+        return await state.update_memory_notebook(self._in_time(change), turn_id=self.turn_id)
+
+    def widget_state(self, name: str) -> JsonObject:
+        return self._conversation.context.state.widget_state(name)
+
+    async def update_widget(
+        self, name: str, change: Callable[[JsonObject], JsonObject]
+    ) -> JsonObject:
+        state = self._conversation.context.state
+        return await state.update_widget(name, self._in_time(change), turn_id=self.turn_id)
+
+    def find_result(self, tool_call_id: str) -> ToolCallResult | None:
+        for entry in reversed(self._conversation.history.standing):
+            if isinstance(entry, ToolResultsEntry):
+                for result in entry.results:
+                    if result.tool_call_id == tool_call_id:
+                        return result
+        return None
+
+    async def read_blob(self, blob_id: str, offset: int, length: int) -> bytes:
+        store = self._conversation.profile.store
+        return await store.blob(self.session_id, blob_id, offset, length)
+
+    async def search(self, query: str, limit: int) -> Sequence[SearchHit]:
+        histories = self._conversation.services.histories
+        found = await histories.search(self.user, SearchQuery(text=query, limit=limit))
+        return list(found.hits)
+
+    def _in_time(self, change: Callable[[_Changed], _Changed]) -> Callable[[_Changed], _Changed]:
+        """Wraps a change with a check that the turn is not over. The check runs when the
+        change is written, not when it is requested."""
+
+        def checked(before: _Changed) -> _Changed:
+            if self._is_over:
+                raise ToolFailed("the turn is over")
+            return change(before)
+
+        return checked

@@ -1,0 +1,207 @@
+"""The provider port: requests to a model, and the deltas that come back.
+
+`Provider` is what every vendor implements. A request is a list of context messages; an
+answer is a stream of `ModelOutputDelta`. `router` finds the provider of a model, `build`
+makes them from the settings. A vendor's SDK is imported at its first call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from msgspec import Struct, field, structs
+
+from nplt_protocol import JsonValue
+
+if TYPE_CHECKING:
+    from nplt_server.context.messages import ContextMessage
+    from nplt_server.tools import ToolDescription
+    from nplt_server.usage import ModelPrices
+    from nplt_storage.entries import ModelInvocationDescriptor
+
+# ------------------------------------------------------------------------------
+# Deltas: pieces of an output in flight
+#
+# Every provider gives these six. An opaque piece is vendor-specific: it goes back to the model
+# it came from, at the same place, and nobody else reads it. Tool-call pieces with the same
+# `index` belong to one call; their arguments are raw text until the call is complete, because
+# models stream JSON in fragments.
+
+
+class TextPiece(Struct, frozen=True, kw_only=True):
+    text: str
+
+
+class ReasoningPiece(Struct, frozen=True, kw_only=True):
+    text: str
+
+
+class ToolCallPiece(Struct, frozen=True, kw_only=True):
+    index: int
+    tool_name: str = ""
+    arguments: str = ""
+
+
+class OpaquePiece(Struct, frozen=True, kw_only=True):
+    """At this place of the answer: a signature of the reasoning before it, an item's id."""
+
+    data: Mapping[str, JsonValue]
+
+
+class UsageReport(Struct, frozen=True, kw_only=True):
+    """Usage of one call; a later report of the same call replaces an earlier one."""
+
+    input_tokens: int
+    """All input tokens, those served from a cache included."""
+    output_tokens: int
+    cached_tokens: int = 0
+
+    def as_json(self) -> dict[str, int]:
+        said = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
+        return said | {"cached_tokens": self.cached_tokens} if self.cached_tokens else said
+
+
+class Stopped(Struct, frozen=True, kw_only=True):
+    """The provider said that it is done. A stream without it was cut."""
+
+    reason: str
+
+
+ModelOutputDelta: TypeAlias = (
+    TextPiece | ReasoningPiece | ToolCallPiece | OpaquePiece | UsageReport | Stopped
+)
+
+
+# ------------------------------------------------------------------------------
+# The provider port
+#
+# `call_model` is an async context manager of deltas: leaving it closes the provider's stream
+# at once. A provider only reads the request. It fails with a `ProviderError`; any other
+# exception is a bug of the provider and also ends the turn as `failed`.
+
+
+class ModelRequest(Struct, frozen=True, kw_only=True):
+    invocation: ModelInvocationDescriptor
+    context: Sequence[ContextMessage]
+    tools: tuple[ToolDescription, ...] = ()
+    options: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Of the prompt: `temperature`, `output_tokens`, `effort`; whoever can't is silent."""
+    answer_tokens_max: int | None = None
+    """How long the answer may be, unless the options say less."""
+
+    @property
+    def output_tokens(self) -> int | None:
+        """The less of what the prompt and the settings say."""
+        wanted = self.options.get("output_tokens")
+        if not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1:
+            return self.answer_tokens_max
+        return min(wanted, self.answer_tokens_max or wanted)
+
+    def temperature(self, most: float) -> float | None:
+        """As the prompt asks for it, within what the vendor takes."""
+        wanted = self.options.get("temperature")
+        if not isinstance(wanted, int | float) or isinstance(wanted, bool) or wanted != wanted:
+            return None
+        return min(max(float(wanted), 0.0), most)
+
+
+class Provider(Protocol):
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def specification(self) -> str:
+        """The wire format spoken behind the port, e.g. `openai-chat`."""
+        ...
+
+    @property
+    def models(self) -> tuple[str, ...]: ...
+
+    def call_model(
+        self, request: ModelRequest
+    ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]: ...
+
+    async def aclose(self) -> None:
+        """When the server stops: no call runs any more."""
+        ...
+
+
+CONTEXT_TOKENS = 128_000
+"""Of a model without settings and without a known name."""
+OFFLINE_CONTEXT_TOKENS = 16_000_000
+"""Of `offline/echo`: whatever fits a message fits it."""
+_OUTPUT_TOKENS = 8_192
+_OUTPUT_TOKENS_OF_LARGE = 16_384
+_LARGE_CONTEXT_TOKENS = 200_000
+"""Models with such windows think before they answer, and that counts as output."""
+_CONTEXT_TOKENS_MIN = 1_024
+_ANSWER_TOKENS_MIN = 256
+"""No model is too small for so much: who refuses it does so for another reason."""
+
+
+class ModelFacts(Struct, frozen=True, kw_only=True):
+    context_tokens: int = CONTEXT_TOKENS
+    output_tokens: int | None = None
+    prices: ModelPrices | None = None
+    counts_tokens: bool = True
+    """Whether what it reports is in tokens: one that counts words teaches us nothing."""
+    takes_images: bool = False
+    takes_tools: bool = True
+    """Whether it is told of tools: if not, they take no room in its window."""
+
+    @property
+    def answer_tokens(self) -> int:
+        """How long an answer may be, with all the thinking before it."""
+        if self.output_tokens:
+            return self.output_tokens
+        is_large = self.context_tokens >= _LARGE_CONTEXT_TOKENS
+        most = _OUTPUT_TOKENS_OF_LARGE if is_large else _OUTPUT_TOKENS
+        return min(most, self.context_tokens // 4)
+
+    @property
+    def budget_tokens(self) -> int:
+        """What may be sent: the window without the room for the answer."""
+        # A setting that leaves nothing to send is a mistake no call can mend.
+        return max(self.context_tokens - self.answer_tokens, self.context_tokens // 8)
+
+    def within(self, window_tokens: int) -> ModelFacts:
+        """The same model, whose window is smaller than anybody said."""
+        room = window_tokens // 4
+        return structs.replace(
+            self,
+            context_tokens=min(self.context_tokens, window_tokens),
+            output_tokens=None if self.output_tokens is None else min(self.output_tokens, room),
+        )
+
+
+class CallRoom(Struct, frozen=True, kw_only=True):
+    """What one call may take of a model's window: to be shown, and to answer in."""
+
+    context_tokens: int
+    answer_tokens: int
+
+    def shortened(self, share: float) -> CallRoom:
+        """Both, for providers refuse their sum without saying what of it is too much."""
+        return CallRoom(
+            context_tokens=max(int(self.context_tokens * share), _CONTEXT_TOKENS_MIN),
+            answer_tokens=max(int(self.answer_tokens * share), _ANSWER_TOKENS_MIN),
+        )
+
+    def within(self, other: CallRoom | None) -> CallRoom:
+        if other is None:
+            return self
+        return CallRoom(
+            context_tokens=min(self.context_tokens, other.context_tokens),
+            answer_tokens=min(self.answer_tokens, other.answer_tokens),
+        )
+
+
+class Patience(Struct, frozen=True, kw_only=True):
+    """Time limits, the same for all vendors."""
+
+    connect_seconds: float = 5.0
+    first_token_seconds: float = 120.0
+    gap_seconds: float = 60.0
+    """Between two pieces of an answer, pings included."""

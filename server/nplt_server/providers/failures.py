@@ -1,8 +1,6 @@
-"""What a provider's failure means: who acts next.
+"""A provider's failures as the server's own errors: statuses, events, transport errors.
 
-Whatever went wrong comes in as plain values (a status, the fields of an error body, an
-exception of the HTTP library) and leaves as one of our own errors with a sentence of our
-own. The provider's words are only looked into: they may quote a prompt or a key.
+The provider's text is only searched, never quoted: it may contain a prompt or a key.
 """
 
 from __future__ import annotations
@@ -11,6 +9,7 @@ import re
 import time
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from typing import Final
 
 from nplt_server.errors import (
     NoSuchModel,
@@ -20,7 +19,43 @@ from nplt_server.errors import (
     ProviderUnavailable,
     RequestTooLarge,
 )
-from nplt_server.providers.window_words import window_named
+
+# ------------------------------------------------------------------------------
+# The window's size, read from the text of a refusal
+#
+# Nothing else of that text is used. Limits of tokens per minute count as windows too: a
+# larger request is never accepted.
+
+WINDOW_TOKENS_MIN: Final = 256
+"""Less is no window but a misreading."""
+_TOKENS: Final = r"(\d{1,3}(?:,\d{3})+|\d+)"
+_SAYINGS: Final = tuple(
+    re.compile(saying.replace("N", _TOKENS), re.IGNORECASE)
+    for saying in (
+        # OpenAI, vLLM, SGLang, OpenRouter; llama.cpp; Mistral
+        r"maximum context length (?:is|of) N\b",
+        r"context (?:size|window|length) (?:is |of )?\(?N\b",
+        r"with N maximum context length",
+        # Anthropic: the prompt alone, or with the room for the answer
+        r"\d+ tokens > N maximum",
+        r"exceed context limit: \d+ \+ \d+ > N\b",
+        # Gemini
+        r"maximum number of tokens allowed \(?N\b",
+        # OpenAI and Groq, of an account
+        r"tokens per min\w* \(TPM\): limit:? N\b",
+    )
+)
+
+
+def window_named(words: str) -> int | None:
+    """The tokens of the question and the room for the answer, together."""
+    for saying in _SAYINGS:
+        found = saying.search(words)
+        if found is not None:
+            tokens = int(found[1].replace(",", "")[:12])
+            return tokens if tokens >= WINDOW_TOKENS_MIN else None
+    return None
+
 
 _RETRY_AFTER_SECONDS_MAX = 3600.0
 _INDEX_DIGITS_MAX = 6
@@ -76,28 +111,37 @@ def failure_of(
     """Of an answer with an error status; `kind`, `code`, `param` and `message` are the
     fields of its body, `retry_after` is the header as it came."""
     if status in (401, 403):
-        return ProviderUnauthorized(f"the provider does not accept the key ({status})")
+        return ProviderUnauthorized(
+            f"the provider does not accept the API key ({status}); check the server's settings"
+        )
     if status == 402 or {code, kind} & {*_NO_MONEY} or _SAYS_NO_MONEY.search(message):
-        return ProviderUnauthorized(f"the account at the provider has no credit left ({status})")
+        return ProviderUnauthorized(
+            f"the account at the provider has no credit left ({status}); choose another model"
+        )
     if status == 429 and not _TOO_LARGE_FOR_A_MINUTE.search(message):
         return ProviderUnavailable(
-            "the provider asks for fewer requests (429)",
+            "the provider gets too many requests (429); try again later",
             retry_after=seconds_of(retry_after),
             is_busy=True,
         )
     if status in (408, 409, 425) or status >= 500:
         return ProviderUnavailable(
-            f"the provider is in trouble ({status})", retry_after=seconds_of(retry_after)
+            f"the provider has a problem of its own ({status}); try again later",
+            retry_after=seconds_of(retry_after),
         )
     if status in (413, 429) or _TOO_LARGE.search(f"{kind} {code} {message}"):
         return RequestTooLarge(
-            f"the request is larger than the provider takes ({status})",
+            f"this is too long for the model ({status}); compact or clear the conversation",
             window_tokens=window_named(message),
         )
     if status == 404:
-        return NoSuchModel("the provider does not know this model or address (404)")
+        return NoSuchModel(
+            "the provider does not know this model or address (404); check the model and base_url"
+        )
     if status in _NOT_THE_ADDRESS:
-        return ProviderRefused(f"the provider's address is not the right one ({status})")
+        return ProviderRefused(
+            f"the provider's address is not the right one ({status}); check base_url"
+        )
     return _refusal(status, code=code, param=param, message=message)
 
 
@@ -105,20 +149,17 @@ def _refusal(status: int, *, code: str, param: str, message: str) -> ProviderRef
     says = f"the provider refused the request ({status})"
     if status not in (400, 422):
         return ProviderRefused(says)
-    message_index, block_index = named_place(param, message)
+    found = _NAMED_MESSAGE.search(param) or _NAMED_MESSAGE.search(message)
+    # Unless it names a field of the request that holds something else.
+    field = _FIELD.match(param)
+    is_content = (field is None or field[0] in _OF_CONTENT) and not _OTHER_FIELD.match(message)
     return ProviderRefused(
         says,
-        message_index=message_index,
-        block_index=block_index,
-        is_of_request=message_index is not None or _is_of_content(param, message),
-        is_of_thoughts=_THOUGHTS.search(f"{code} {message}") is not None,
+        message_index=int(found[1]) if found else None,
+        block_index=int(found[2]) if found and found[2] else None,
+        content_refused=found is not None or is_content,
+        reasoning_refused=_THOUGHTS.search(f"{code} {message}") is not None,
     )
-
-
-def _is_of_content(param: str, message: str) -> bool:
-    """Unless it names a field of the request that holds something else."""
-    field = _FIELD.match(param)
-    return (field is None or field[0] in _OF_CONTENT) and not _OTHER_FIELD.match(message)
 
 
 def failure_in_stream(
@@ -135,7 +176,7 @@ def failure_in_stream(
     failure = failure_of(status, kind=kind, code=code, message=message)
     if isinstance(failure, ProviderUnavailable):
         return ProviderUnavailable(
-            "the provider broke off with an error", before_first_token=before_first_token
+            "the provider broke off with an error; ask again", before_first_token=before_first_token
         )
     return failure
 
@@ -147,18 +188,24 @@ def failure_of_transport(error: Exception, *, before_first_token: bool) -> Provi
     is_its_own = isinstance(error, httpx2.HTTPError | httpx2.InvalidURL)
     cause = error if is_its_own else error.__cause__
     if isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout):
-        return ProviderUnavailable("the provider can't be reached")
+        return ProviderUnavailable("the provider can't be reached; check the network and base_url")
     if isinstance(cause, httpx2.TimeoutException):
         return too_slow(before_first_token=before_first_token)
     if isinstance(cause, httpx2.UnsupportedProtocol | httpx2.InvalidURL):
-        return ProviderRefused("the provider's address is not one that can be called")
+        return ProviderRefused(
+            "the provider's address is not one that can be called; check base_url"
+        )
     return ProviderUnavailable(
-        "the connection to the provider broke", before_first_token=before_first_token
+        "the connection to the provider broke; ask again", before_first_token=before_first_token
     )
 
 
 def too_slow(*, before_first_token: bool) -> ProviderUnavailable:
-    what = "did not begin to answer" if before_first_token else "fell silent in its answer"
+    what = (
+        "did not begin to answer in time"
+        if before_first_token
+        else "stopped in the middle of the answer"
+    )
     return ProviderUnavailable(
         f"the provider {what}", before_first_token=before_first_token, timed_out=True
     )
@@ -166,16 +213,9 @@ def too_slow(*, before_first_token: bool) -> ProviderUnavailable:
 
 def unreadable(*, before_first_token: bool) -> ProviderUnavailable:
     return ProviderUnavailable(
-        "the provider sent something that can't be read", before_first_token=before_first_token
+        "the provider sent something that can't be read; ask again, or check base_url",
+        before_first_token=before_first_token,
     )
-
-
-def named_place(param: str, message: str) -> tuple[int | None, int | None]:
-    """Of the message a refusal names, in the list that was sent, and of its block."""
-    found = _NAMED_MESSAGE.search(param) or _NAMED_MESSAGE.search(message)
-    if found is None:
-        return None, None
-    return int(found[1]), int(found[2]) if found[2] else None
 
 
 def seconds_of(retry_after: str | None) -> float | None:

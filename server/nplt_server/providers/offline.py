@@ -1,55 +1,68 @@
-"""`offline/echo`: answers without any model, so that everything can be tried.
+"""Providers that need no vendor: `offline/echo`, and models that are Python functions.
 
-It answers with the prompt itself, streamed word by word. Prompts that start
-with `!` exercise the rest:
+`offline/echo` answers with the prompt itself, streamed word by word, so that everything can
+be tried. Prompts that start with `!` exercise the rest:
 
     !slow SECONDS [TEXT]   spreads the answer (TEXT, or fifty words) over that time
     !fail                  fails as a provider does
     !tool NAME JSON        calls that tool, then answers with its result
     !think TEXT            sends reasoning first
 
-A pure function writes the script of an answer; the provider only plays it.
+A pure function writes the script of an answer; the provider streams it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+import time
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass
+from inspect import isawaitable
 from itertools import chain
+from typing import TypeAlias, cast
 
 import anyio
 import anyio.lowlevel
+from msgspec import Struct
 
-from nplt_server.context import (
+from nplt_server.context.messages import (
     ContextMessage,
     ModelInputMessage,
     ModelOutputMessage,
     SystemMessage,
     ToolResultsMessage,
 )
-from nplt_server.deltas import (
+from nplt_server.errors import ConfigurationError, ProviderError, ProviderRefused
+from nplt_server.providers import (
     ModelOutputDelta,
+    ModelRequest,
     ReasoningPiece,
     Stopped,
     TextPiece,
     ToolCallPiece,
     UsageReport,
 )
-from nplt_server.errors import ProviderError, ProviderRefused
-from nplt_server.providers.base import ModelRequest
+from nplt_server.settings import load_named
 
 _WORDS = re.compile(r"\s*\S+\s*")
 _FIFTY_WORDS = " ".join(f"word{number}" for number in range(1, 51))
-_BREATH = 64
-"""Words said without looking up; then other tasks get a chance."""
+_CHECKPOINT_EVERY = 64
+"""Words between two checkpoints, at which other tasks can run."""
+_CONTEXTS_KNOWN_MAX = 1_000
 _ECHO_SECONDS_MAX = 3.0
-"""A book pasted into the prompt is not read back at reading speed."""
+"""A longer echo is sent faster, so that no echo takes longer than this."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Script:
+class Script(Struct, frozen=True, kw_only=True):
     deltas: Iterable[ModelOutputDelta]
     """Made while they are played: a long prompt has very many words."""
     length: int
@@ -57,7 +70,20 @@ class Script:
     """How long playing it takes; `None`: at the provider's own speed."""
 
 
-class OfflineProvider:
+class _StreamingProvider:
+    def call_model(
+        self, request: ModelRequest
+    ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
+        return aclosing(self._stream(request))
+
+    async def aclose(self) -> None:
+        pass  # it holds nothing
+
+    def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        raise NotImplementedError
+
+
+class OfflineProvider(_StreamingProvider):
     """Also a reference for the port: the smallest provider there can be."""
 
     specification = "offline"
@@ -66,36 +92,28 @@ class OfflineProvider:
     def __init__(self, provider_id: str = "offline", *, words_per_second: float = 30.0) -> None:
         self.id = provider_id
         self._words_per_second = words_per_second
+        self._words = WordCounts()
 
-    def call_model(
-        self, request: ModelRequest
-    ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
-        return aclosing(self._play(request))
-
-    async def aclose(self) -> None:
-        pass  # it holds nothing
-
-    async def _play(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
-        script = write_script(request.context)
-        seconds = script.seconds if script.seconds is not None else self._usual_time(script)
-        started = anyio.current_time()
+    async def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        script = write_script(request.context, heard=self._words.of(request.context))
+        seconds = script.seconds
+        if seconds is None:
+            rate = self._words_per_second
+            seconds = min(script.length / rate, _ECHO_SECONDS_MAX) if rate else 0.0
+        started = time.monotonic() if seconds else 0.0
         for number, delta in enumerate(script.deltas, start=1):
             yield delta
-            ahead = started + seconds * number / script.length - anyio.current_time()
+            ahead = 0.0
+            if seconds:
+                ahead = started + seconds * number / script.length - time.monotonic()
             if ahead > 0.002:
                 await anyio.sleep(ahead)
-            elif number % _BREATH == 0:
+            elif number % _CHECKPOINT_EVERY == 0:
                 await anyio.lowlevel.checkpoint()
 
-    def _usual_time(self, script: Script) -> float:
-        if not self._words_per_second:
-            return 0.0
-        return min(script.length / self._words_per_second, _ECHO_SECONDS_MAX)
 
-
-def write_script(context: Sequence[ContextMessage]) -> Script:
+def write_script(context: Sequence[ContextMessage], *, heard: int) -> Script:
     last = context[-1]
-    heard = sum(map(_count_words, context))
     if isinstance(last, ToolResultsMessage):
         text = "\n".join(result.result for result in last.results)
         return _answer(text or "(the tool said nothing)", heard=heard)
@@ -111,7 +129,8 @@ def write_script(context: Sequence[ContextMessage]) -> Script:
         case "!tool":
             name, _, arguments = rest.strip().partition(" ")
             call = ToolCallPiece(index=0, tool_name=name, arguments=arguments.strip() or "{}")
-            return Script(deltas=(call, Stopped(reason="tool_calls"), _usage(heard, 1)), length=3)
+            usage = UsageReport(input_tokens=heard, output_tokens=1)
+            return Script(deltas=(call, Stopped(reason="tool_calls"), usage), length=3)
         case "!think":
             return _answer(rest.strip() or "hm", heard=heard, thoughts=rest.strip() or "hm")
         case _:
@@ -124,7 +143,7 @@ def _answer(text: str, *, heard: int, seconds: float | None = None, thoughts: st
         deltas=chain(
             (ReasoningPiece(text=word) for word in _words(thoughts)),
             (TextPiece(text=word) for word in _words(text)),
-            (Stopped(reason="end"), _usage(heard, words)),
+            (Stopped(reason="end"), UsageReport(input_tokens=heard, output_tokens=words)),
         ),
         length=len(thoughts.split()) + words + 2,
         seconds=seconds,
@@ -133,10 +152,6 @@ def _answer(text: str, *, heard: int, seconds: float | None = None, thoughts: st
 
 def _words(text: str) -> Iterator[str]:
     return (match.group() for match in _WORDS.finditer(text))
-
-
-def _usage(heard: int, said: int) -> UsageReport:
-    return UsageReport(input_tokens=heard, output_tokens=said)
 
 
 def _slow_arguments(rest: str) -> tuple[float, str]:
@@ -150,6 +165,38 @@ def _slow_arguments(rest: str) -> tuple[float, str]:
     return seconds, text.strip() or _FIFTY_WORDS
 
 
+class WordCounts:
+    """Counts the words of contexts. A context that has only grown since the call before is
+    counted from where it was then; every call is shown the whole conversation again."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Counted] = {}
+
+    def of(self, context: Sequence[ContextMessage]) -> int:
+        known = self._known.pop(id(context[0]), None)
+        if known is None or not known.begins(context):
+            known = _Counted(context[0], context[0], 0, 0)
+        words = known.words + sum(map(_count_words, context[known.length :]))
+        self._known[id(context[0])] = _Counted(context[0], context[-1], len(context), words)
+        while len(self._known) > _CONTEXTS_KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+        return words
+
+
+class _Counted(Struct, frozen=True):
+    first: ContextMessage
+    last: ContextMessage
+    length: int
+    words: int
+
+    def begins(self, context: Sequence[ContextMessage]) -> bool:
+        return (
+            len(context) >= self.length
+            and context[0] is self.first
+            and context[self.length - 1] is self.last
+        )
+
+
 def _count_words(message: ContextMessage) -> int:
     match message:
         case SystemMessage():
@@ -160,3 +207,67 @@ def _count_words(message: ContextMessage) -> int:
             return len(message.content.split()) + len(message.tool_calls)
         case ToolResultsMessage():
             return sum(len(text.split()) for text in message.texts)
+
+
+# ------------------------------------------------------------------------------
+# Models that are Python functions
+#
+# The function gets the request and returns a text, or yields pieces (async or not), or is a
+# coroutine that returns either. An answer of plain texts is complete when it ends; one of
+# deltas must end with `Stopped`. A function that is not async runs on the event loop and is
+# meant to be quick.
+
+
+Piece: TypeAlias = str | ModelOutputDelta
+Said: TypeAlias = str | Iterable[Piece] | AsyncIterable[Piece]
+ModelFunction: TypeAlias = Callable[[ModelRequest], Said | Awaitable[Said]]
+
+
+class ScriptedProvider(_StreamingProvider):
+    specification = "python"
+
+    def __init__(
+        self,
+        function: ModelFunction,
+        *,
+        provider_id: str = "scripted",
+        models: tuple[str, ...] = ("model",),
+    ) -> None:
+        self.id = provider_id
+        self.models = models
+        self._function = function
+
+    async def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        said = self._function(request)
+        if isawaitable(said):
+            said = await said
+        speaks_in_deltas = False
+        async with aclosing(_pieces(said)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, str):
+                    yield TextPiece(text=piece)
+                else:
+                    speaks_in_deltas = True
+                    yield piece
+        if not speaks_in_deltas:
+            yield Stopped(reason="end")
+
+
+async def _pieces(said: Said) -> AsyncGenerator[Piece, None]:
+    if isinstance(said, str):
+        yield said
+    elif isinstance(said, AsyncIterable):
+        async for piece in said:
+            yield piece
+    else:
+        for piece in said:
+            yield piece
+            await anyio.lowlevel.checkpoint()
+
+
+def load_function(name: str) -> ModelFunction:
+    """`package.module:function`; a mistake is the operator's to mend."""
+    found = load_named(name, "providers")
+    if not callable(found):
+        raise ConfigurationError([f"providers: {name!r} is not a function"])
+    return cast(ModelFunction, found)

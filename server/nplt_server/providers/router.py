@@ -1,30 +1,433 @@
-"""`provider/model` names to the provider that answers under them.
+"""Maps `provider/model` names to providers, with a circuit breaker, retries and metrics.
 
-Who answers a turn: the model the prompt names, or the one that plays the role it names,
-or the conversation's, or the default. That is decided when the prompt is accepted or the
-turn starts, and holds for all calls of the turn: a model is fixed inside a turn. Calls
-outside of turns (a summary) ask for their role's model one by one. Only if nobody began
-to answer may one of the `fallback` models take the turn, in their order.
+A turn's model is chosen once, from the prompt, its role, the conversation or the default.
+Fallback models are tried only if the failed call produced no output. An exception inside a
+provider's adapter ends that call and nothing else.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import traceback
+from collections import Counter
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager, aclosing
 from difflib import get_close_matches
+from typing import Final, Literal, TypeAlias
 
 import anyio
+from msgspec import Struct, field
 
-from nplt_protocol.codes import ErrorCode
-from nplt_protocol.errors import RequestError
-from nplt_server.providers.base import Provider
-from nplt_server.providers.breaker import Breaker
-from nplt_server.providers.line import ProviderLine
-from nplt_server.providers.retrying import RetryPolicy
-from nplt_storage.facts.entries import ModelInvocationDescriptor
+from nplt_protocol import ErrorCode, JsonObject, RequestError
+from nplt_server.errors import (
+    AnswerCut,
+    ProviderError,
+    ProviderPaused,
+    ProviderRefused,
+    ProviderUnauthorized,
+    ProviderUnavailable,
+    RequestTooLarge,
+)
+from nplt_server.providers import (
+    ModelOutputDelta,
+    ModelRequest,
+    Provider,
+    Stopped,
+    TextPiece,
+    UsageReport,
+)
+from nplt_server.usage import ModelPrices, as_amount
+from nplt_storage.entries import ModelInvocationDescriptor
 
 log = logging.getLogger(__name__)
+
+# ------------------------------------------------------------------------------
+# The circuit breaker of a provider
+#
+# Five failures in a row open the breaker for 30 s; then one call, the probe, is let through.
+# If the probe fails, the breaker opens for twice as long, up to 300 s. While the breaker is
+# open, calls fail at once, so that a fallback can be tried.
+#
+# A failure with a retry time does not count, since callers obey that time; only if the time
+# exceeds `patience_seconds` does the breaker open until then. Refusals (of a key, of a
+# request, by a rate limit) do not count either.
+
+FAILURES_MAX: Final = 5
+OPEN_SECONDS: Final = 30.0
+OPEN_SECONDS_MAX: Final = 300.0
+_PROBE_SECONDS: Final = 1.0
+"""Retry time of other calls while a probe is running."""
+
+BreakerState: TypeAlias = Literal["closed", "open", "half_open"]
+
+
+class Breaker:
+    def __init__(
+        self, *, patience_seconds: float = 30.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`patience_seconds`: the longest wait before a retry."""
+        self._clock = clock
+        self._patience_seconds = patience_seconds
+        self._failures = 0
+        self._open_seconds = OPEN_SECONDS
+        self._open_until: float | None = None
+        self._openings = 0
+        self._probe: BreakerPermit | None = None
+
+    @property
+    def state(self) -> BreakerState:
+        if self._open_until is None:
+            return "closed"
+        return "open" if self._clock() < self._open_until else "half_open"
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until a call is let through."""
+        return 0.0 if self._open_until is None else max(0.0, self._open_until - self._clock())
+
+    def admit(self) -> BreakerPermit:
+        """Lets a call through, or raises `ProviderPaused`. The call reports its outcome to the
+        permit."""
+        match self.state:
+            case "open":
+                raise ProviderPaused(retry_after=self.seconds_left)
+            case "half_open" if self._probe is not None:
+                raise ProviderPaused(retry_after=_PROBE_SECONDS)
+            case "half_open":
+                self._probe = BreakerPermit(self, self._openings)
+                return self._probe
+            case "closed":
+                return BreakerPermit(self, self._openings)
+
+    def _open(self, seconds: float) -> None:
+        self._open_until = max(self._clock() + seconds, self._open_until or 0.0)
+        self._openings += 1
+        self._probe = None
+
+
+class BreakerPermit:
+    """Takes the outcome of one call. For a call that began before the breaker opened, a
+    success closes the breaker, but a failure is ignored: the breaker has opened already."""
+
+    def __init__(self, breaker: Breaker, openings: int) -> None:
+        self._breaker = breaker
+        self._openings = openings
+        """The number of times the breaker had opened when the call was let through."""
+
+    def began(self) -> None:
+        """The provider has begun to answer. Other calls are let through without waiting for
+        the end, which may take minutes. The outcome is still reported at the end."""
+        self._breaker._open_until = None
+        self._breaker._probe = None
+
+    def succeeded(self) -> None:
+        """The provider answered; a refusal counts as an answer."""
+        self._breaker._failures = 0
+        self._breaker._open_seconds = OPEN_SECONDS
+        self.began()
+
+    def failed(self, *, retry_after: float | None = None) -> None:
+        """`retry_after`: seconds to wait, if the provider named a time."""
+        breaker = self._breaker
+        was_probe = breaker._probe is self
+        if retry_after is not None:
+            if was_probe or retry_after > breaker._patience_seconds:
+                breaker._open(min(retry_after, OPEN_SECONDS_MAX))
+            return
+        if self._openings != breaker._openings:
+            return  # the breaker has opened since the call began
+        breaker._failures += 1
+        if was_probe:
+            breaker._open_seconds = min(breaker._open_seconds * 2, OPEN_SECONDS_MAX)
+        if was_probe or (breaker._failures >= FAILURES_MAX and breaker._open_until is None):
+            breaker._open(breaker._open_seconds)
+
+    def given_up(self) -> None:
+        """The call ended without an outcome, for example by cancellation. Counts as neither
+        success nor failure."""
+        if self._breaker._probe is self:
+            self._breaker._probe = None
+
+
+# ------------------------------------------------------------------------------
+# Bugs in providers' adapters
+#
+# An unexpected exception ends a turn, not the server; so does SystemExit, and a cancellation
+# that did not come from this server (a library may leak one of its own). The text of an
+# exception is never logged: it may contain a key.
+
+
+def _refusal_for_bug(error: BaseException, provider_id: str) -> ProviderRefused | None:
+    """The error for an adapter's bug; `None` for a cancellation by this server, which the
+    caller raises again."""
+    match error:
+        case asyncio.CancelledError():
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                return None
+            log.error("provider %s cancelled itself", provider_id)
+            return ProviderRefused("the provider failed: it cancelled itself")
+        case Exception() | SystemExit():
+            name = type(error).__name__
+            where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+            log.error("provider %s failed: %s\n%s", provider_id, name, where)
+            return ProviderRefused(f"the provider failed: {name}")
+        case _:
+            return None
+
+
+# ------------------------------------------------------------------------------
+# Metrics of one model since the server started, for STATUS
+
+FailureKind: TypeAlias = Literal[
+    "paused", "timed_out", "unavailable", "unauthorized", "too_large", "refused", "cut"
+]
+BUCKET_SECONDS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
+"""Upper bounds of the buckets; one more bucket holds longer durations."""
+
+
+def kind_of(error: ProviderError) -> FailureKind:
+    match error:
+        case ProviderPaused():
+            return "paused"
+        case ProviderUnavailable(timed_out=True):
+            return "timed_out"
+        case ProviderUnavailable():
+            return "unavailable"
+        case ProviderUnauthorized():
+            return "unauthorized"
+        case RequestTooLarge():
+            return "too_large"
+        case AnswerCut():
+            return "cut"
+        case _:
+            return "refused"
+
+
+class Durations(Struct):
+    count: int = 0
+    seconds: float = 0.0
+    longest: float = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKET_SECONDS) + 1))
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.seconds += seconds
+        self.longest = max(self.longest, seconds)
+        place = next((n for n, edge in enumerate(BUCKET_SECONDS) if seconds <= edge), -1)
+        self.buckets[place] += 1
+
+    def as_json(self) -> JsonObject:
+        """`buckets`: durations per bucket, by upper bound; not cumulative."""
+        edges = [*(f"{edge:g}" for edge in BUCKET_SECONDS), "more"]
+        buckets: JsonObject = {
+            edge: number for edge, number in zip(edges, self.buckets, strict=True) if number
+        }
+        return {
+            "count": self.count,
+            "sum": round(self.seconds, 3),
+            "max": round(self.longest, 3),
+            "buckets": buckets,
+        }
+
+
+class ModelMetrics(Struct):
+    calls: int = 0
+    retries: int = 0
+    fail_overs: int = 0
+    """How often a fallback was called instead of this model."""
+    failures: Counter[FailureKind] = field(default_factory=Counter[FailureKind])
+    first_token: Durations = field(default_factory=Durations)
+    whole: Durations = field(default_factory=Durations)
+    """Durations of complete calls."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+
+    def count_usage(self, usage: UsageReport) -> None:
+        """Negative counts are treated as 0."""
+        self.input_tokens += max(0, usage.input_tokens)
+        self.output_tokens += max(0, usage.output_tokens)
+        self.cached_tokens += max(0, usage.cached_tokens)
+
+    def as_json(self, prices: ModelPrices | None) -> JsonObject:
+        failures: JsonObject = {str(kind): number for kind, number in self.failures.items()}
+        metrics: JsonObject = {
+            "calls": self.calls,
+            "failures": failures,
+            "retries": self.retries,
+            "fail_overs": self.fail_overs,
+            "first_token_seconds": self.first_token.as_json(),
+            "call_seconds": self.whole.as_json(),
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "cached_tokens": self.cached_tokens,
+        }
+        if prices is not None:
+            cost = prices.cost(
+                input_tokens=self.input_tokens,
+                output_tokens=self.output_tokens,
+                cached_tokens=self.cached_tokens,
+            )
+            metrics["cost"] = as_amount(cost)
+        return metrics
+
+
+# ------------------------------------------------------------------------------
+# The route to one model: its provider with breaker and metrics
+#
+# Bugs in the provider's adapter are turned into `ProviderRefused`.
+
+
+class ModelRoute:
+    def __init__(
+        self, provider: Provider, model: str, breaker: Breaker, *, clock: Callable[[], float]
+    ) -> None:
+        self.id = provider.id
+        self._provider = provider
+        self._clock = clock
+        self.invocation = ModelInvocationDescriptor(
+            provider=provider.id, specification=provider.specification, model=model
+        )
+        self.breaker = breaker
+        """Shared by all models of the provider."""
+        self.metrics = ModelMetrics()
+
+    def call_model(
+        self, request: ModelRequest
+    ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
+        return aclosing(self._call(request))
+
+    async def _call(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        try:
+            permit = self.breaker.admit()
+        except ProviderPaused as error:  # no request is sent
+            self.metrics.failures[kind_of(error)] += 1
+            raise
+        observer = _CallObserver(self.metrics, permit, clock=self._clock)
+        try:
+            async with self._provider.call_model(request) as deltas:
+                async for delta in deltas:
+                    if not (observer.has_begun and type(delta) is TextPiece):
+                        observer.observe(delta)
+                    yield delta
+            if not (observer.has_begun or observer.is_whole):
+                # An empty stream that ends cleanly counts as unavailable.
+                raise ProviderUnavailable("the provider ended its answer before it began")
+        except ProviderError as error:
+            observer.failed(error)
+            raise
+        except BaseException as error:
+            permit.given_up()  # a bug here says nothing about the provider
+            refused = _refusal_for_bug(error, self.id)
+            if refused is None:
+                raise
+            self.metrics.failures[kind_of(refused)] += 1
+            raise refused from None
+        else:
+            observer.ended()
+        finally:
+            if observer.usage is not None:
+                self.metrics.count_usage(observer.usage)
+
+
+class _CallObserver:
+    """Counts one call in the metrics, and reports to the breaker."""
+
+    def __init__(
+        self, metrics: ModelMetrics, permit: BreakerPermit, *, clock: Callable[[], float]
+    ) -> None:
+        self._metrics = metrics
+        self._permit = permit
+        self._clock = clock
+        self._began_at = clock()
+        self.usage: UsageReport | None = None
+        self.has_begun = self.is_whole = False
+        metrics.calls += 1
+
+    def observe(self, delta: ModelOutputDelta) -> None:
+        if isinstance(delta, UsageReport):
+            self.usage = delta
+        elif isinstance(delta, Stopped):
+            self.is_whole = True
+        elif not self.has_begun:
+            self.has_begun = True
+            self._permit.began()
+            self._metrics.first_token.add(self._clock() - self._began_at)
+
+    def ended(self) -> None:
+        if self.is_whole:
+            self._permit.succeeded()
+            self._metrics.whole.add(self._clock() - self._began_at)
+        else:
+            # The caller sees that `Stopped` is missing; the breaker and the metrics are told.
+            self.failed(AnswerCut())
+
+    def failed(self, error: ProviderError) -> None:
+        self._metrics.failures[kind_of(error)] += 1
+        match error:
+            case ProviderUnavailable(is_busy=True, retry_after=None):
+                self._permit.given_up()  # rate limited: neither a success nor a failure
+            case ProviderUnavailable():
+                self._permit.failed(retry_after=error.retry_after)
+            case AnswerCut():
+                self._permit.failed()
+            case _:
+                self._permit.succeeded()
+
+
+# ------------------------------------------------------------------------------
+# Retries
+#
+# A call is retried only if the provider was unreachable or busy, there was no output, and the
+# call did not time out. A retry time that the provider gives is obeyed; if it is longer than
+# `patience_seconds`, there is no retry. The policy decides; the caller waits and announces it.
+
+
+class RetryPolicy(Struct, frozen=True, kw_only=True):
+    retries_max: int = 2
+    first_seconds: float = 0.5
+    """The shortest first wait; each later wait is twice as long."""
+    seconds_max: float = 4.0
+    patience_seconds: float = 30.0
+    """A provider that asks for a longer wait is not retried."""
+    random: Callable[[], float] = random.random
+    sleep: Callable[[float], Awaitable[None]] = anyio.sleep
+
+    def wait_before_retry(self, error: ProviderError, *, retries: int) -> float | None:
+        """Seconds to wait before the next retry; `None` for no retry. The wait has random
+        jitter, so that calls do not come back all at once, but is never shorter than the
+        provider's retry time."""
+        if retries >= self.retries_max or not isinstance(error, ProviderUnavailable):
+            return None
+        if isinstance(error, ProviderPaused) or error.timed_out or not error.before_first_token:
+            return None
+        if error.retry_after is not None:
+            if error.retry_after > self.patience_seconds:
+                return None
+            return error.retry_after + self.first_seconds * self.random()
+        shortest = self.first_seconds * 2.0**retries
+        return min(shortest * (1.0 + self.random()), self.seconds_max)
+
+
+# ------------------------------------------------------------------------------
+# The router
+#
+# A turn's model is the one the prompt names, or its role's, or the conversation's, or the
+# default. It is chosen when the prompt is accepted or the turn starts and is fixed inside the
+# turn. Calls outside of turns (a summary) use their role's model. The `fallback` models are
+# tried in order, only if there was no output.
 
 
 class ProviderRouter:
@@ -38,7 +441,7 @@ class ProviderRouter:
         retries: RetryPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A name nobody answers to is a `RequestError` whose field says where it stands:
+        """Raises `RequestError` for an unknown model; its `field` names the setting:
         `default_model`, `roles.planner`, `fallback`."""
         self.retries = retries or RetryPolicy()
         self._providers = tuple(providers)
@@ -46,14 +449,14 @@ class ProviderRouter:
             provider.id: Breaker(patience_seconds=self.retries.patience_seconds, clock=clock)
             for provider in self._providers
         }
-        self._lines = {
-            f"{provider.id}/{model}": ProviderLine(
-                provider, self.breakers[provider.id], clock=clock
+        self.routes = {
+            f"{provider.id}/{model}": ModelRoute(
+                provider, model, self.breakers[provider.id], clock=clock
             )
             for provider in self._providers
             for model in provider.models
         }
-        self.models = tuple(self._lines)
+        self.models = tuple(self.routes)
         self.default_model = self.models[0]
         if default_model:
             self.default_model = self.check(default_model, field="default_model")
@@ -63,8 +466,8 @@ class ProviderRouter:
         self.fallback = tuple(self.check(model, field="fallback") for model in fallback)
 
     def check(self, name: str, *, field: str = "model") -> str:
-        """The name itself, or an error that says which ones there are."""
-        if name in self._lines:
+        """Returns the name, or raises an error that lists the models."""
+        if name in self.routes:
             return name
         near = get_close_matches(name, self.models, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]}?" if near else f"; there is {', '.join(self.models)}"
@@ -76,12 +479,12 @@ class ProviderRouter:
         )
 
     def wished(self, *, model: str | None, role: str | None) -> str | None:
-        """The model somebody asks for by its name or by its role; `None`: they don't mind."""
-        of_role = None if role is None else self.played_by(role)
+        """The model that is named, or that has the role; `None` if neither is given."""
+        of_role = None if role is None else self.model_of_role(role)
         return of_role if model is None else self.check(model)
 
-    def played_by(self, role: str) -> str:
-        """The model that plays the role, or an error that says which roles there are."""
+    def model_of_role(self, role: str) -> str:
+        """The model of the role; raises an error that lists the roles."""
         if role in self.roles:
             return self.roles[role]
         known = f"there is {', '.join(self.roles)}" if self.roles else "no role is set here"
@@ -93,34 +496,27 @@ class ProviderRouter:
         )
 
     def choose(self, *wishes: str | None) -> str:
-        """The first wish that can be met: a model that left the settings since
-        it was chosen must not make a conversation unusable."""
-        return next((wish for wish in wishes if wish and wish in self._lines), self.default_model)
+        """The first of the models that exists, or the default: a conversation whose model was
+        removed from the settings must stay usable."""
+        return next((wish for wish in wishes if wish and wish in self.routes), self.default_model)
 
-    def route(self, name: str) -> tuple[ProviderLine, ModelInvocationDescriptor]:
-        line = self._lines[self.check(name)]
-        _, _, model = name.partition("/")
-        return line, ModelInvocationDescriptor(
-            provider=line.id, specification=line.specification, model=model
-        )
+    def route(self, name: str) -> tuple[ModelRoute, ModelInvocationDescriptor]:
+        route = self.routes[self.check(name)]
+        return route, route.invocation
 
     def instead_of(self, tried: Sequence[str], *, avoid: str | None = None) -> str | None:
-        """The next model to be asked when those did not begin to answer; not one of the
-        provider to be avoided, nor of one that is left alone for now."""
+        """The next fallback that was not tried yet, is not of the provider to avoid, and
+        whose breaker is not open; `None` if there is none."""
         for model in self.fallback:
-            line = self._lines[model]
-            is_well = line.id != avoid and line.breaker.state != "open"
-            if is_well and model not in tried:
+            route = self.routes[model]
+            is_available = route.id != avoid and route.breaker.state != "open"
+            if is_available and model not in tried:
                 return model
         return None
 
-    @property
-    def lines(self) -> Iterator[tuple[str, ProviderLine]]:
-        return iter(self._lines.items())
-
     async def aclose(self) -> None:
-        """When the server stops: all side by side, for one that hangs, or can't be closed,
-        must not take the time of the others."""
+        """Closes all providers concurrently, so that one that hangs does not delay the
+        others."""
         async with anyio.create_task_group() as closing:
             for provider in self._providers:
                 closing.start_soon(_close, provider)
@@ -130,5 +526,6 @@ async def _close(provider: Provider) -> None:
     try:
         await provider.aclose()
     except Exception as error:
-        # Not its words: a key may be in them.
+        # Not the exception's text, which may contain a key.
+
         log.warning("%s could not be closed: %s", provider.id, type(error).__name__)

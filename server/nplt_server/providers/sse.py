@@ -1,8 +1,7 @@
-"""Server-sent events out of bytes, however those are cut.
+"""Parses server-sent events, as bytes, as far as model APIs use them.
 
-Only what model APIs use: the name of an event and its data, as bytes, so that a JSON
-parser gets them without a copy through `str`. `id` and `retry` are passed over, and
-comments (pings of some servers) too. An event that no empty line ends is never given.
+The event's name and its data are read, without a copy through `str`. `id`, `retry` and
+comments are skipped. An event without its closing empty line is not given.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
 """
@@ -14,7 +13,7 @@ from typing import NamedTuple
 
 import orjson
 
-from nplt_protocol.json_values import JsonObject
+from nplt_protocol import JsonObject
 from nplt_server.errors import ProviderUnavailable
 
 _EVENT_BYTES_MAX = 16 * 1024 * 1024

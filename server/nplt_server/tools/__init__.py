@@ -1,0 +1,178 @@
+"""The tool port: what a tool is, what is offered to a model, and whether it may run.
+
+A tool is a name, a schema and a function. Policies come from the settings by name, else
+by the tool's class; `ask` goes to an `Asker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
+from hashlib import sha256
+from types import MappingProxyType
+from typing import Final, Literal, Protocol, TypeAlias, assert_never
+
+import orjson
+from msgspec import Struct
+
+from nplt_protocol import JsonObject
+from nplt_storage.entries import ToolCallRequest, ToolCallResult
+from nplt_storage.search import SearchHit
+
+# ------------------------------------------------------------------------------
+# Tools, and the host they run in
+#
+# `ToolHost` is all a running tool may ask of its conversation. A tool may raise anything; the
+# runner makes a result of it that the model can read.
+
+ToolClass: TypeAlias = Literal["read", "write", "network"]
+"""The worst a tool does outside of its own conversation: look, change, talk to others.
+What changes nothing but the conversation (a notebook, say) only reads."""
+
+ToolPolicy: TypeAlias = Literal["allow", "ask", "deny"]
+
+
+class ToolDescription(Struct, frozen=True, kw_only=True):
+    name: str
+    description: str
+    parameters: JsonObject
+    """JSON Schema of the arguments."""
+    tool_class: ToolClass = "read"
+
+
+class ToolHost(Protocol):
+    """The conversation a tool runs in, as far as a tool may see and change it."""
+
+    @property
+    def session_id(self) -> str: ...
+
+    @property
+    def user(self) -> str: ...
+
+    @property
+    def turn_id(self) -> str: ...
+
+    @property
+    def notebook(self) -> str: ...
+
+    async def update_notebook(self, change: Callable[[str], str]) -> str:
+        """Reads, changes and records as one step; gives the new text. `change` may
+        raise `ToolFailed`, and then nothing is changed."""
+        ...
+
+    def widget_state(self, name: str) -> JsonObject:
+        """Empty if the widget has none yet."""
+        ...
+
+    async def update_widget(
+        self, name: str, change: Callable[[JsonObject], JsonObject]
+    ) -> JsonObject:
+        """As `update_notebook`, of any other widget."""
+        ...
+
+    def find_result(self, tool_call_id: str) -> ToolCallResult | None:
+        """Of the results that stand in this conversation and are at hand."""
+        ...
+
+    async def read_blob(self, blob_id: str, offset: int, length: int) -> bytes:
+        """A part of what is kept beside the record; offset and length in bytes."""
+        ...
+
+    async def search(self, query: str, limit: int) -> Sequence[SearchHit]:
+        """In all conversations of this user, newest first."""
+        ...
+
+
+class Tool(Struct, frozen=True, kw_only=True):
+    description: ToolDescription
+    run: Callable[[JsonObject, ToolHost], Awaitable[str]]
+
+
+class ToolFailed(Exception):
+    """Raised by a tool with a sentence meant for the model."""
+
+
+class ToolOffer(Struct, frozen=True, kw_only=True):
+    descriptions: tuple[ToolDescription, ...] = ()
+    digest: str = ""
+    texts: tuple[str, ...] = ()
+    """What each takes of a model's window, whatever format it is sent in."""
+
+
+def offer_of(descriptions: tuple[ToolDescription, ...]) -> ToolOffer:
+    if not descriptions:
+        return ToolOffer()
+    texts = tuple(_as_text(one) for one in descriptions)
+    digest = sha256("\n".join(texts).encode()).hexdigest()[:16]
+    return ToolOffer(descriptions=descriptions, digest=digest, texts=texts)
+
+
+def _as_text(tool: ToolDescription) -> str:
+    said = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    return orjson.dumps(said).decode()
+
+
+# ------------------------------------------------------------------------------
+# Policies: by the tool's name in the settings, else by its class
+#
+#     allow   offered and run
+#     ask     offered; run when someone attached has said yes
+#     deny    not offered, and not run
+
+ToolPolicies: TypeAlias = Mapping[str, ToolPolicy]
+"""By the name of a tool, or by `server__`: all tools of an MCP server."""
+
+BY_CLASS: Final[Mapping[ToolClass, ToolPolicy]] = MappingProxyType(
+    {"read": "allow", "write": "ask", "network": "ask"}
+)
+# Comparing takes time that grows with the square of it, and models can write much.
+_NAME_CHARACTERS_MAX: Final = 200
+
+NO_POLICIES: Final[ToolPolicies] = MappingProxyType({})
+
+
+def policy_of(tool: ToolDescription, policies: ToolPolicies) -> ToolPolicy:
+    server, mark, _ = tool.name.partition("__")
+    by_server = policies.get(server + mark, BY_CLASS[tool.tool_class])
+    return policies.get(tool.name, by_server)
+
+
+def refusal(tool: ToolDescription, policies: ToolPolicies) -> str | None:
+    """Why it is never run; `None` if it may be."""
+    match policy_of(tool, policies):
+        case "allow" | "ask":
+            return None
+        case "deny":
+            return f"not run: {tool.name} is denied by the server's settings"
+        case unreachable:
+            assert_never(unreachable)
+
+
+def unknown_tools(policies: ToolPolicies, names: Collection[str]) -> list[str]:
+    """A sentence for each name in the settings that no tool has."""
+    return [
+        f"tools: there is no tool {name!r}{did_you_mean(name, names)}"
+        for name in policies
+        if name not in names
+    ]
+
+
+def did_you_mean(name: str, names: Collection[str]) -> str:
+    near = get_close_matches(name[:_NAME_CHARACTERS_MAX], names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+# ------------------------------------------------------------------------------
+# Permission: the port to whoever answers for a tool with policy `ask`
+#
+# Waiting for an answer does not count as the tool's time.
+
+
+class Permission(Struct, frozen=True, kw_only=True):
+    allowed: bool
+    why_not: str = ""
+    """A sentence for the model."""
+
+
+class Asker(Protocol):
+    async def ask(self, call: ToolCallRequest) -> Permission: ...

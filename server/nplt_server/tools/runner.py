@@ -1,27 +1,183 @@
-"""Runs the calls of one answer side by side, and gives every call one result.
+"""Runs the tool calls of one answer side by side, one result for each.
 
-Whatever happens becomes a result the model can read: an unknown tool, broken
-arguments, a refusal, an exception, a time-out, a cancellation. What was never
-begun is `skipped`; what was stopped half way has `failed`, for it may have done
-something already. A call that people are asked about holds up no other.
+Whatever happens becomes a result the model can read. What was never begun is `skipped`;
+what was stopped half way has `failed`. Each run ends in time; results are bounded. A call
+that waits for approval holds up no other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Final
+from itertools import chain
+from typing import TYPE_CHECKING, Final, Literal
 
 import anyio
+from msgspec import Struct
 
-from nplt_server.tools.asking import Asker, NobodyToAsk, Permission
-from nplt_server.tools.attempt import Outcome, Work, attempt
-from nplt_server.tools.base import Tool, ToolDescription, ToolHost, ToolPolicy
-from nplt_server.tools.bounds import bounded
-from nplt_server.tools.offer import ToolOffer, offer_of
-from nplt_server.tools.outside import OutsideAnyConversation
-from nplt_server.tools.policy import NO_POLICIES, ToolPolicies, did_you_mean, policy_of, refusal
-from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult, ToolStatus
+from nplt_protocol import JsonObject
+from nplt_server.digest.text import clean_text
+from nplt_server.tools import (
+    NO_POLICIES,
+    Asker,
+    Tool,
+    ToolDescription,
+    ToolFailed,
+    ToolHost,
+    ToolOffer,
+    ToolPolicies,
+    ToolPolicy,
+    did_you_mean,
+    offer_of,
+    policy_of,
+    refusal,
+)
+from nplt_storage.entries import ToolCallRequest, ToolCallResult, ToolStatus
+
+if TYPE_CHECKING:
+    from nplt_server.tools.mcp import McpServers
+
+# ------------------------------------------------------------------------------
+# One run of one tool, with a time limit
+#
+# The tool has its own task. If it swallows its cancellation it is abandoned after a moment of
+# grace. No exception of a tool gets out, not even SystemExit.
+
+log = logging.getLogger(__name__)
+
+GRACE_SECONDS: Final = 1.0
+"""For a cancelled tool to put away what it was working with."""
+
+_NAMES_MAX: Final = 5
+
+_left_behind: set[asyncio.Task[ToolOutcome]] = set()
+"""The loop itself would forget them half way."""
+
+
+class AllTools:
+    """Our own first: a provider's cache begins with the tools, and ours never change.
+    They are made when somebody first looks: a server that starts has other things to do."""
+
+    def __init__(self, make: Callable[[], tuple[Tool, ...]], servers: McpServers | None) -> None:
+        self._make = make
+        self._own: tuple[Tool, ...] | None = None
+        self._servers = servers
+
+    def __iter__(self) -> Iterator[Tool]:
+        own = self.own
+        return iter(own) if self._servers is None else chain(own, self._servers.tools)
+
+    @property
+    def own(self) -> tuple[Tool, ...]:
+        if self._own is None:
+            self._own = self._make()
+        return self._own
+
+
+class ToolOutcome(Struct, frozen=True, kw_only=True):
+    status: Literal["success", "failed"]
+    text: str
+
+
+class ToolWork(Struct, frozen=True, kw_only=True):
+    tool: Tool
+    arguments: JsonObject
+    host: ToolHost
+    seconds_max: float
+
+    @property
+    def name(self) -> str:
+        return self.tool.description.name
+
+
+async def attempt(work: ToolWork, *, ended: Callable[[ToolOutcome | None], None]) -> None:
+    """`ended` hears what came of it, once, also when this is cancelled: `None`, unless
+    the tool had ended by then."""
+    task = asyncio.create_task(_run(work), name=f"tool {work.name}")
+    try:
+        await asyncio.wait({task}, timeout=work.seconds_max)
+    except asyncio.CancelledError:
+        await _dismiss(task, work)
+        ended(_outcome(task) if _has_succeeded(task) else None)
+        raise
+    if task.done():
+        ended(_outcome(task))
+        return
+    await _dismiss(task, work)
+    late = f"{work.name} did not finish within {work.seconds_max:g} s"
+    ended(_outcome(task) if _has_succeeded(task) else ToolOutcome(status="failed", text=late))
+
+
+async def _run(work: ToolWork) -> ToolOutcome:
+    try:
+        text: object = await work.tool.run(work.arguments, work.host)
+    except asyncio.CancelledError:
+        raise
+    except ToolFailed as failure:
+        return ToolOutcome(status="failed", text=str(failure))
+    except BaseException as error:
+        log.exception("tool %s failed", work.name)
+        return ToolOutcome(status="failed", text=f"{work.name} failed: {_in_short(error)}")
+    if not isinstance(text, str):
+        log.error("tool %s gave %s, not text", work.name, type(text).__name__)
+        what = f"{work.name} gave {type(text).__name__} instead of text"
+        return ToolOutcome(status="failed", text=what)
+    return ToolOutcome(status="success", text=text)
+
+
+async def _dismiss(task: asyncio.Task[ToolOutcome], work: ToolWork) -> None:
+    task.cancel()
+    with anyio.CancelScope(shield=True):
+        await asyncio.wait({task}, timeout=GRACE_SECONDS)
+    if not task.done():
+        log.warning("tool %s does not let itself be cancelled and is left behind", work.name)
+        _left_behind.add(task)
+        task.add_done_callback(_left_behind.discard)
+
+
+def _has_succeeded(task: asyncio.Task[ToolOutcome]) -> bool:
+    return task.done() and not task.cancelled() and task.result().status == "success"
+
+
+def _outcome(task: asyncio.Task[ToolOutcome]) -> ToolOutcome:
+    if task.cancelled():
+        return ToolOutcome(status="failed", text="the tool gave up: it cancelled itself")
+    return task.result()
+
+
+def _in_short(error: BaseException) -> str:
+    """What failed, by name: what an exception says may hold what no model should read.
+    Of several that failed together, the first few."""
+    names: dict[str, None] = {}
+    waiting = [error]
+    while waiting and len(names) < _NAMES_MAX:
+        match waiting.pop():
+            case BaseExceptionGroup() as several:
+                waiting += reversed(several.exceptions)
+            case ToolFailed() as failure:
+                names[str(failure)] = None
+            case one:
+                names[type(one).__name__] = None
+    return ", ".join(names)
+
+
+RESULT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Of UTF-8. Smaller limits say how much of it stands in the record and is shown."""
+
+
+def bounded(text: str, *, bytes_max: int = RESULT_BYTES_MAX) -> str:
+    """Text that can be written down. That it was cut stands first, where it is read."""
+    if len(text) * 4 <= bytes_max:  # no character takes more
+        return clean_text(text)
+    # Each takes at least a byte, so only the beginning is worth encoding.
+    beginning = clean_text(text[: bytes_max + 1]).encode()
+    if len(text) <= bytes_max and len(beginning) <= bytes_max:
+        return clean_text(text)
+    kept = beginning[:bytes_max].decode(errors="ignore")
+    return f"[cut: the first {len(kept):,} of {len(text):,} characters]\n{kept}"
+
 
 Started = Callable[[ToolCallRequest], None]
 Finished = Callable[[ToolCallResult], None]
@@ -45,6 +201,7 @@ class ToolRunner:
         self._all = tools
         self._clock = clock
         self._offer = ToolOffer()
+        self._offered_of: tuple[Tool, ...] = ()
         self._policies = policies
         self._seconds_max = seconds_max
         self._at_once_max = at_once_max
@@ -53,9 +210,12 @@ class ToolRunner:
     @property
     def offer(self) -> ToolOffer:
         """What a model is offered, always in the same order."""
-        descriptions = tuple(tool for tool, policy in self.every if policy != "deny")
-        if descriptions != self._offer.descriptions:
-            self._offer = offer_of(descriptions)
+        tools = tuple(self._all)
+        if tools != self._offered_of:
+            descriptions = tuple(tool for tool, policy in self.every if policy != "deny")
+            if descriptions != self._offer.descriptions:
+                self._offer = offer_of(descriptions)
+            self._offered_of = tools
         return self._offer
 
     @property
@@ -76,9 +236,9 @@ class ToolRunner:
         *,
         started: Started,
         finished: Finished,
-        host: ToolHost | None = None,
-        asker: Asker | None = None,
-        cancel_reason: Callable[[], str] = lambda: "cancelled",
+        host: ToolHost,
+        asker: Asker,
+        cancel_reason: Callable[[], str],
     ) -> None:
         """`finished` hears one result of each call, as they come; the rest of them
         before this ends if it is cancelled."""
@@ -89,16 +249,19 @@ class ToolRunner:
             del unheard[number]
             finished(result)
 
-        async def run(number: int, call: ToolCallRequest, work: Work) -> None:
-            if not (permission := await self._permission(call, work.tool, asker)).allowed:
-                hear(number, self.skipped(call, permission.why_not))
-                return
+        async def run(number: int, call: ToolCallRequest, work: ToolWork) -> None:
+            if policy_of(work.tool.description, self._policies) == "ask":
+                permission = await asker.ask(call)
+                if not permission.allowed:
+                    hear(number, self.skipped(call, permission.why_not))
+                    return
             async with places:
                 began = anyio.current_time()
 
-                def ended(outcome: Outcome | None) -> None:
+                def ended(outcome: ToolOutcome | None) -> None:
                     elapsed = anyio.current_time() - began
-                    how = outcome or _stopped(cancel_reason())
+                    stopped = f"stopped before it was done: {cancel_reason()}"
+                    how = outcome or ToolOutcome(status="failed", text=stopped)
                     hear(number, self._result(call, how.status, how.text, elapsed))
 
                 started(call)
@@ -107,8 +270,8 @@ class ToolRunner:
         try:
             async with anyio.create_task_group() as side_by_side:
                 for number, call in enumerate(calls):
-                    work = self._prepare(number, call, host or OutsideAnyConversation())
-                    if isinstance(work, Work):
+                    work = self._prepare(number, call, host)
+                    if isinstance(work, ToolWork):
                         side_by_side.start_soon(run, number, call, work)
                         continue
                     if work.status != "skipped":
@@ -126,14 +289,9 @@ class ToolRunner:
         done what it was to do, so it is not run again."""
         return self._result(call, "failed", f"outcome unknown: {reason}", 0.0)
 
-    async def _permission(
-        self, call: ToolCallRequest, tool: Tool, asker: Asker | None
-    ) -> Permission:
-        if policy_of(tool.description, self._policies) != "ask":
-            return Permission(allowed=True)
-        return await (asker or NobodyToAsk()).ask(call)
-
-    def _prepare(self, number: int, call: ToolCallRequest, host: ToolHost) -> Work | ToolCallResult:
+    def _prepare(
+        self, number: int, call: ToolCallRequest, host: ToolHost
+    ) -> ToolWork | ToolCallResult:
         """What is to be done, or why it is not."""
         if number >= self._calls_max:
             return self.skipped(call, f"not run: at most {self._calls_max} calls in one step")
@@ -149,7 +307,7 @@ class ToolRunner:
         if call.arguments is None:
             unreadable = call.parse_error or "the arguments could not be read"
             return self._result(call, "failed", unreadable, 0.0)
-        return Work(
+        return ToolWork(
             tool=tool, arguments=dict(call.arguments), host=host, seconds_max=self._seconds_max
         )
 
@@ -164,7 +322,3 @@ class ToolRunner:
             duration=round(elapsed, 6),
             timestamp=self._clock(),
         )
-
-
-def _stopped(reason: str) -> Outcome:
-    return Outcome(status="failed", text=f"stopped before it was done: {reason}")

@@ -1,19 +1,16 @@
-"""Conversations kept as JSON files: the default store.
+"""Conversations kept as JSON files: the default backend.
 
-    store           the port
-    desk            who has which conversation in hand; where damage is noticed
-    workshop        the data directory in use: lock, catalogue, threads
-    starting        what changed on disk since the catalogue last saw it;
-                    `indexing` reads it, `reading_order` says what comes first
-    file            one conversation's file: opened by the rule, read anywhere
-    opening         what of it is read to go on; `window` is its end
-    record          its one writer; `live` holds what a running answer has said
-    blobs           what is too large for a line
-    building        a whole conversation on its way in
-    redacting       the one rewrite there is; `writing` makes the new file
-    trash           what was deleted, for a while
-    free_space      whether there is room to write at all
-    disk, names     what is asked of the system, and what is called how
+    store       `JsonFileStore`: the interface, and which conversations are open
+    record      `FileRecord`: the writer of one conversation
+    rewrite     writes a whole file: imports and redaction
+    append      commits: the write, the sync, the acknowledgement
+    commit_threads      the threads in which the disk works
+    conversation_file   one conversation's file: opening, reading, blobs
+    live_journal        the text of a running answer
+    format      the bytes: header, lines, closing line, recovery, file names
+    foreign     converts documents of older programs
+    directory   the data directory in use: lock, index, threads, free space, catching up
+    trash       deleted conversations
 
-`storage/FORMAT.md` is the normative text of all that is on disk.
+`storage/FORMAT.md` specifies what is on disk.
 """

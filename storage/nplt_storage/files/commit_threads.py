@@ -1,15 +1,13 @@
-"""Threads that wait for the disk, so that conversations commit side by side.
+"""The threads in which the disk works: one per commit, few for other work.
 
-A commit does little but wait, and the system lets files that are synced at the
-same time share that wait. So each commit has a thread to itself from beginning
-to end, and the event loop is woken once for all that were finished since it
-last looked: few wake-ups are what makes many commits cheap.
+Each commit has a thread of its own from beginning to end, because it mostly waits,
+and the system lets files that are synced at the same time share that wait. The
+event loop is woken once for all commits that have finished since it last looked.
 
-Threads are started when there is work for them. Work goes to the thread that
-was idle last, so those that are not needed stay idle, and leave after a while.
-A commit that hangs keeps its thread and nobody else's: others are started
-beside it, up to a bound. All are daemons: a disk that never answers must not
-keep the process from ending.
+Threads are started on demand. Work goes to the thread that became idle last, so
+the others stay idle and end after a while. A commit that hangs occupies only its
+own thread; others are started beside it, up to a limit. All are daemon threads, so
+that a disk that never answers does not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -19,7 +17,9 @@ from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections import deque
 from collections.abc import Callable
 from threading import Lock, Thread
-from typing import Final
+from typing import Final, TypeVar
+
+from anyio import CapacityLimiter, to_thread
 
 from nplt_storage.errors import StorageUnavailable
 
@@ -39,17 +39,17 @@ class _Job:
         self.error: BaseException | None = None
 
 
-class _Seat:
-    """Where one thread waits for work. A bell each, not a queue for all: the
+class _ThreadSlot:
+    """Where one thread waits for work. A wake each, not a queue for all: the
     standard library's `SimpleQueue.get` may sleep past its timeout when several
     threads wait in it (seen with Python 3.11)."""
 
-    __slots__ = ("bell", "job")
+    __slots__ = ("job", "wake")
 
     def __init__(self, job: _Job) -> None:
         self.job: _Job | None = job
-        self.bell = Lock()
-        self.bell.acquire()
+        self.wake = Lock()
+        self.wake.acquire()
 
 
 class CommitThreads:
@@ -61,11 +61,12 @@ class CommitThreads:
         self._lock = Lock()
         self._is_closed = False
         self._count = 0
-        self._idle: list[_Seat] = []
+        self._idle: list[_ThreadSlot] = []
         self._waiting: deque[_Job] = deque()
         """Work for which there is no thread: all that may be are busy."""
         self._finished: dict[AbstractEventLoop, list[_Job]] = {}
-        """Who is to be told; a loop that is in here was woken and has not looked yet."""
+        """Finished jobs by the event loop that waits for them. A loop in here was woken and
+        has not fetched its jobs yet."""
 
     @property
     def count(self) -> int:
@@ -76,9 +77,8 @@ class CommitThreads:
         return self._count - len(self._idle)
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
-        """Under way when this returns, whether or not the result is awaited: to
-        stop waiting does not stop the work. `StorageUnavailable`: there is no
-        thread for it, and it will not be done."""
+        """The work is under way when this returns, and cancelling the future does not
+        stop it. `StorageUnavailable`: there is no thread, and it will not be done."""
         done: Future[None] = get_running_loop().create_future()
         self._add(_Job(work, done))
         return done
@@ -90,8 +90,8 @@ class CommitThreads:
         except StorageUnavailable:
             done: Future[None] = get_running_loop().create_future()
             job = _Job(work, done)
-            _carry_out(job)
-            _settle(job)
+            _run_job(job)
+            _report(job)
             return done
 
     def start(self, work: Callable[[], None]) -> None:
@@ -102,39 +102,39 @@ class CommitThreads:
         """Idle threads leave now, the others when they are through."""
         with self._lock:
             self._is_closed = True
-            for seat in self._idle:
-                seat.bell.release()
+            for slot in self._idle:
+                slot.wake.release()
             self._count -= len(self._idle)
             self._idle.clear()
 
     def _add(self, job: _Job) -> None:
         with self._lock:
             if self._idle:
-                seat = self._idle.pop()
-                seat.job = job
-                seat.bell.release()
+                slot = self._idle.pop()
+                slot.job = job
+                slot.wake.release()
                 return
             if self._count >= self._threads_max:
                 self._waiting.append(job)
                 return
             self._count += 1
         try:
-            Thread(target=self._work, args=(_Seat(job),), name="commit", daemon=True).start()
+            Thread(target=self._work, args=(_ThreadSlot(job),), name="commit", daemon=True).start()
         except RuntimeError as error:
             with self._lock:
                 self._count -= 1
-            raise StorageUnavailable(f"no thread for the disk: {error}") from error
+            raise StorageUnavailable(f"the system gives no more threads: {error}") from error
 
-    def _work(self, seat: _Seat) -> None:
-        while (job := seat.job) is not None:
-            _carry_out(job)
+    def _work(self, slot: _ThreadSlot) -> None:
+        while (job := slot.job) is not None:
+            _run_job(job)
             with self._lock:
                 loop = self._note_finished(job)
-                is_idle = self._take_next(seat)
+                is_idle = self._take_next(slot)
             if loop is not None:
                 self._wake(loop)
             if is_idle:
-                self._wait(seat)
+                self._wait(slot)
 
     def _note_finished(self, job: _Job) -> AbstractEventLoop | None:
         """The loop that has to be woken for it, if it was not woken before."""
@@ -145,25 +145,26 @@ class CommitThreads:
         finished.append(job)
         return loop if len(finished) == 1 else None
 
-    def _take_next(self, seat: _Seat) -> bool:
-        """Whether the thread is to wait for work; without, and with none, it leaves."""
-        seat.job = self._waiting.popleft() if self._waiting else None
-        if seat.job is not None:
+    def _take_next(self, slot: _ThreadSlot) -> bool:
+        """Gives the thread its next job. True: there is none, and it must wait. False with no
+        job: the threads are closed, and it ends."""
+        slot.job = self._waiting.popleft() if self._waiting else None
+        if slot.job is not None:
             return False
         if self._is_closed:
             self._count -= 1
             return False
-        self._idle.append(seat)
+        self._idle.append(slot)
         return True
 
-    def _wait(self, seat: _Seat) -> None:
-        if not seat.bell.acquire(timeout=self._idle_seconds_max):
+    def _wait(self, slot: _ThreadSlot) -> None:
+        if not slot.wake.acquire(timeout=self._idle_seconds_max):
             with self._lock:
-                if seat in self._idle:
-                    self._idle.remove(seat)
+                if slot in self._idle:
+                    self._idle.remove(slot)
                     self._count -= 1
                     return
-            seat.bell.acquire()  # it rang while the thread got up to leave
+            slot.wake.acquire()  # it rang while the thread got up to leave
 
     def _wake(self, loop: AbstractEventLoop) -> None:
         try:
@@ -176,10 +177,10 @@ class CommitThreads:
         with self._lock:
             finished = self._finished.pop(loop)
         for job in finished:
-            _settle(job)
+            _report(job)
 
 
-def _settle(job: _Job) -> None:
+def _report(job: _Job) -> None:
     if job.done is None or job.done.done():
         return  # whoever waited has given up
     if job.error is None:
@@ -188,10 +189,33 @@ def _settle(job: _Job) -> None:
         job.done.set_exception(job.error)
 
 
-def _carry_out(job: _Job) -> None:
+def _run_job(job: _Job) -> None:
     try:
         job.work()
     except BaseException as error:
         job.error = error
         if job.done is None:
             log.exception("work that nobody waited for failed")
+
+
+# ------------------------------------------------------------------------------
+# Worker threads for other disk work
+#
+# There are few readers, so that they do not keep the disk from writers. Work that
+# has begun is waited for, also when the caller is cancelled.
+
+_WRITERS_MAX: Final = 64
+_READERS_MAX: Final = 8
+_T = TypeVar("_T")
+
+
+class DiskThreads:
+    def __init__(self) -> None:
+        self._writers = CapacityLimiter(_WRITERS_MAX)
+        self._readers = CapacityLimiter(_READERS_MAX)
+
+    async def read(self, work: Callable[[], _T]) -> _T:
+        return await to_thread.run_sync(work, limiter=self._readers)
+
+    async def write(self, work: Callable[[], _T]) -> _T:
+        return await to_thread.run_sync(work, limiter=self._writers)

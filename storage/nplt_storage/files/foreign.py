@@ -1,16 +1,15 @@
-"""Conversations another program saved as one JSON document, taken in as ours.
+"""Converts a conversation that another program saved as one JSON document.
 
     {"session_id": …, "messages": [{"role", "content", "timestamp",
       "tool_calls": [{"tool_name", "arguments", "result", "status", …}],
       "metadata"}], "created_at": …, "updated_at": …}
 
-Pure: bytes in, header and entries out. Times without a zone are taken as UTC;
-one that can't be read, or is the first instant there is, as the one before it.
-A turn is a user's message and the answers up to the next; one that has no final
-answer is ended, so that nobody runs an old prompt again. What JSON can't carry
-twice the same way (NaN, half a surrogate pair, huge integers) is replaced; the
-original file is kept by the caller. So is what is odd about a message
-(`odd_messages`); only one that is none at all makes the document unusable.
+Pure functions: bytes in, header and entries out. Times without a zone are UTC; one
+that can't be read, or is the first instant there is, becomes the one before it. A
+turn is a user's message and the answers up to the next one; a turn without a final
+answer is ended, so that no old prompt runs again. Values that JSON readers do not
+agree on (NaN, lone surrogates, huge integers) are replaced; the caller keeps the
+original file.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ import json
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
-from nplt_storage.facts.entries import (
+from nplt_storage.entries import (
     UNSTAMPED,
     DebugEntry,
     Entry,
@@ -30,13 +29,76 @@ from nplt_storage.facts.entries import (
     ModelInputEntry,
     ModelOutputEntry,
     SystemInstructionEntry,
+    ToolCallRequest,
+    ToolCallResult,
     ToolResultsEntry,
+    ToolStatus,
 )
-from nplt_storage.facts.json_values import INTEGER_MAX, INTEGER_MIN
-from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult, ToolStatus
-from nplt_storage.files.layout import Header
-from nplt_storage.files.odd_messages import as_text, regular, why_unusable
+from nplt_storage.files.format import Header
 from nplt_storage.ids import is_session_id
+from nplt_storage.json_values import INTEGER_MAX, INTEGER_MIN
+
+# ------------------------------------------------------------------------------
+# Normalizing one message
+#
+# An odd message does not make the document unusable. `role` and `content` become
+# text; a value that had to be changed is kept in `metadata` as `imported_…`, shortened
+# if it is large.
+
+_KEYS: Final = frozenset(["role", "content", "timestamp", "tool_calls", "metadata"])
+_KEPT_LETTERS_MAX: Final = 16 * 1024
+NO_ROLE: Final = "message"
+"""No program calls a role that: it is taken in like every role nobody knows."""
+
+
+def why_unusable(message: Any) -> str | None:
+    if not isinstance(message, dict):
+        return "is no JSON object"
+    if "role" not in message and "content" not in message:
+        return "has neither a role nor a content"
+    return None
+
+
+def regular(message: dict[str, Any], time_of: Callable[[Any], datetime | None]) -> dict[str, Any]:
+    """With `metadata` that holds all other keys too."""
+    role, content = message.get("role"), message.get("content")
+    calls, metadata = message.get("tool_calls"), message.get("metadata")
+    kept: dict[str, Any] = {}
+    if not isinstance(role, str) or not role:
+        kept["role"], role = role, NO_ROLE
+    if not isinstance(content, str):
+        kept["content"], content = content, _text_of(content)
+    if time_of(message.get("timestamp")) is None:
+        kept["timestamp"] = message.get("timestamp")
+    if not isinstance(calls, list):
+        kept["tool_calls"] = calls
+    if not isinstance(metadata, dict):
+        kept["metadata"], metadata = metadata, {}
+    others = {name: value for name, value in message.items() if name not in _KEYS}
+    odd = {f"imported_{name}": _cut(value) for name, value in kept.items() if value is not None}
+    return message | {"role": role, "content": content, "metadata": others | metadata | odd}
+
+
+def _text_of(content: Any) -> str:
+    """Of a list of parts, those that are text; of anything else, its JSON."""
+    if content is None:
+        return ""
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    found = [text for text in texts if isinstance(text, str)]
+    if found or isinstance(content, list):
+        return "\n".join(found)
+    return as_text(content)
+
+
+def _cut(value: Any) -> Any:
+    text = as_text(value)
+    return value if len(text) <= _KEPT_LETTERS_MAX else text[:_KEPT_LETTERS_MAX] + "…"
+
+
+def as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
 
 _DOCUMENT_KEYS = frozenset(["session_id", "messages", "created_at", "updated_at"])
 _OUR_KEYS = frozenset(["format", "crc", "head_seq", "epoch_offset"])

@@ -1,40 +1,39 @@
-"""The one writer of a conversation that is kept in a file, and all it may do.
+"""Writes one conversation that is kept in a file.
 
-Appends go through the commit threads (`committer`); what a running answer
-says goes to the journal beside; blobs before the lines that name them. The row
-is folded along, so that lists and pages know what stands without reading.
+Appends go through the commit threads. The text of a running answer goes to the live
+journal. Blobs are written before the lines that refer to them. Every append updates the
+conversation's row and hands it to the index and to the caller.
 
-A conversation whose very first append fails was never there: its file is taken
-back, and made again by the next append that works.
+If the first append to a new file fails, the file is removed; the next append creates it
+again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
-from typing import Literal
 
 import anyio
+from msgspec.structs import replace
 
-from nplt_storage.catalogue.freshness import FileStamp, FoundFile
-from nplt_storage.conversation.rows import fold
-from nplt_storage.erasing import blobs_named_by
+from nplt_storage.entries import BlobReference, Entry
 from nplt_storage.errors import ConversationReadOnly, StorageError, StorageUnavailable
-from nplt_storage.facts.entries import Entry
-from nplt_storage.facts.tool_calls import BlobReference
-from nplt_storage.files.access import plain_errors
-from nplt_storage.files.appender import Appender
-from nplt_storage.files.blobs import keep_blob
-from nplt_storage.files.committer import COMMIT_SECONDS_MAX, Committer
-from nplt_storage.files.indexing import part_of, void_stamp
-from nplt_storage.files.layout import Header
-from nplt_storage.files.live import LiveJournal
-from nplt_storage.files.names import blobs_of, live_of
-from nplt_storage.files.opening import OpenedFile, create_file
-from nplt_storage.files.redacting import Redaction, redact_entry, remove_traces
-from nplt_storage.files.workshop import Workshop
+from nplt_storage.file_system import FoundFile
+from nplt_storage.files.append import COMMIT_SECONDS_MAX, Appender, Committer
+from nplt_storage.files.conversation_file import OpenedFile, create_file, keep_blob, plain_errors
+from nplt_storage.files.directory import OpenDirectory, part_of, void_stamp
+from nplt_storage.files.format import (
+    Header,
+    blobs_of,
+    live_of,
+)
+from nplt_storage.files.live_journal import LiveJournal
+from nplt_storage.files.rewrite import Redaction, redact_entry, remove_traces
+from nplt_storage.index.tables import FileStamp
+from nplt_storage.redaction import blobs_named_by
+from nplt_storage.rows import ConversationRow, fold
+from nplt_storage.store import DeltaKind
 
 log = logging.getLogger(__name__)
 
@@ -44,23 +43,27 @@ class FileRecord:
         self,
         opened: OpenedFile,
         *,
-        workshop: Workshop,
+        directory: OpenDirectory,
         closed: Callable[[FileRecord], None],
         header: Header | None = None,
     ) -> None:
-        """`header`: it was made just now, and could be taken back."""
+        """`header`: given for a file that was just created. Until the first append the file
+        may be removed, and created again with this header."""
         self.file = opened.file
         self.row = opened.row
         self._found = opened.found
-        self._workshop = workshop
+        self._directory = directory
         self._closed = closed
         self._header = header
-        self._journal = LiveJournal(live_of(self.file.path), files=workshop.disk, said=opened.said)
-        self._commits = self._new_commits(opened.descriptor)
+        self._journal = LiveJournal(
+            live_of(self.file.path), files=directory.disk, partial_answer=opened.partial_answer
+        )
+        self._committer = self._new_committer(opened.descriptor)
         self._blobs_to_name: set[str] = set()
-        self._is_catalogue_behind = False
-        """Whether it may still hold what was erased here: then what it is told of the
-        file fits no file, so that the next start reads it anew."""
+        self._is_index_behind = False
+        """Whether the index may still hold text that was erased from the file. While it may,
+        the index is given a stamp that matches no file, so that the next start reads the
+        file anew."""
         self._is_open = True
 
     @property
@@ -69,74 +72,77 @@ class FileRecord:
 
     @property
     def is_there(self) -> bool:
-        """Not so between a creation that was taken back and the next one."""
+        """Whether the file exists. It does not after a failed first append."""
         return self.file.tail is not None
 
-    async def append(self, entry: Entry) -> None:
+    async def append(self, entry: Entry) -> ConversationRow:
         self._check_open()
         try:
-            await self._workshop.space.check(self.session_id)
+            await self._directory.space.check(self.session_id)
             if not self.is_there:
                 await self._create_again()
-            await self._commits.append(entry)
+            await self._committer.append(entry)
         except (StorageUnavailable, ConversationReadOnly):
             if self._header is not None and self.is_there:
-                await self._take_back()
+                await self._discard_new()
             raise
+        return self.row
 
-    def say(self, turn_id: str, call: int, kind: Literal["text", "reasoning"], text: str) -> None:
+    def journal_delta(self, turn_id: str, call: int, kind: DeltaKind, text: str) -> None:
         if self._is_open:
-            self._journal.say(turn_id, call, kind, text)
+            self._journal.journal_delta(turn_id, call, kind, text)
 
     async def keep_blob(self, data: bytes) -> BlobReference:
         self._check_open()
-        await self._workshop.space.check(self.session_id)
-        reference = await self._workshop.threads.write(lambda: self._keep_blob(data))
+        await self._directory.space.check(self.session_id)
+        reference = await self._directory.threads.write(lambda: self._keep_blob(data))
         self._blobs_to_name.add(reference.blob_id)
         return reference
 
     async def redact(self, seq: int, *, at: datetime) -> Entry:
         self._check_open()
-        await self._commits.close()
+        await self._committer.close()
         redaction = await self._rewrite(seq, at=at)
         self.row = replace(redaction.row, last_accessed=self.row.last_accessed)
-        with anyio.CancelScope(shield=True):  # begun is begun: half of it leaves the words
-            stamp = await self._workshop.threads.write(lambda: self._clean_up(redaction))
-            await self._workshop.catalogue.redact(self.row, stamp, seq)
-            self._is_catalogue_behind = False
+        with anyio.CancelScope(shield=True):  # stopped halfway, traces of the text would stay
+            stamp = await self._directory.threads.write(lambda: self._clean_up(redaction))
+            await self._directory.index.redact(self.row, stamp, seq)
+            self._is_index_behind = False
         return redaction.tombstone
 
     async def close(self) -> None:
         if not self._is_open:
             return
         self._is_open = False
-        await self._commits.close()
+        await self._committer.close()
         stamps: list[FileStamp] = []
         with anyio.move_on_after(COMMIT_SECONDS_MAX, shield=True):
-            await self._workshop.commits.submit_or_do(lambda: stamps.extend(self._let_go()))
-        if stamps:
-            self._workshop.catalogue.note(self.row, stamps[0])
+            await self._directory.commit_threads.submit_or_do(
+                lambda: stamps.extend(self._last_stamp())
+            )
+        if stamps and self.session_id not in self._directory.damage:
+            self._directory.index.note(self.row, stamps[0])
         self._closed(self)
 
     # Inside
 
     async def _rewrite(self, seq: int, *, at: datetime) -> Redaction:
-        before, was_behind = self.file.tail, self._is_catalogue_behind
-        self._is_catalogue_behind = True
+        before, was_behind = self.file.tail, self._is_index_behind
+        self._is_index_behind = True
         try:
-            return await self._workshop.threads.write(
-                lambda: redact_entry(self._workshop.disk, self.file, seq, at=at)
+            return await self._directory.threads.write(
+                lambda: redact_entry(self._directory.disk, self.file, seq, at=at)
             )
         except StorageError:
-            self._is_catalogue_behind = was_behind or self.file.tail is not before
+            self._is_index_behind = was_behind or self.file.tail is not before
             raise
         finally:
-            # The file is another one now: the next append opens it by the rule.
-            self._commits = self._new_commits(None)
+            # The file was replaced: the next append opens the new one and checks its end.
+            self._committer = self._new_committer(None)
 
     def _clean_up(self, redaction: Redaction) -> FileStamp:
-        disk, path = self._workshop.disk, self.file.path
-        attachments = self._workshop.directory.files / self.session_id
+        disk, path = self._directory.disk, self.file.path
+        attachments = self._directory.paths.files / self.session_id
         with plain_errors(self.session_id):
             self._journal.drop_stale()
             remove_traces(
@@ -155,24 +161,23 @@ class FileRecord:
         self._journal.note(entry)
         if self._blobs_to_name:
             self._blobs_to_name -= blobs_named_by([entry])
-        # Where the file ends is known; its time is not worth a question to the
-        # system. A start after a crash takes a short look at its end instead.
+        # The stamp has the file's size but not its time, which would cost a system call per
+        # append. After a crash the next start reads the end of the file instead.
         tail = self.file.tail
         assert tail is not None
         stamp = self.stamp(part_of(self._found, tail.end))
-        self._workshop.catalogue.note(self.row, stamp, entry)
+        self._directory.index.note(self.row, stamp, entry)
 
-    def _new_commits(self, descriptor: int | None) -> Committer:
+    def _new_committer(self, descriptor: int | None) -> Committer:
         return Committer(
-            Appender(self.file, descriptor, sync_later=self._workshop.sync_later),
+            Appender(self.file, descriptor, sync_later=self._directory.sync_later),
             appended=self._appended,
-            closed=lambda: None,
-            threads=self._workshop.commits,
+            threads=self._directory.commit_threads,
         )
 
     def stamp(self, found: FoundFile) -> FileStamp:
         stamp = self._stamp_of_all(found)
-        return void_stamp(found.name, stamp) if self._is_catalogue_behind else stamp
+        return void_stamp(found.name, stamp) if self._is_index_behind else stamp
 
     def _stamp_of_all(self, found: FoundFile) -> FileStamp:
         tail = self.file.tail
@@ -181,43 +186,45 @@ class FileRecord:
             file=found,
             end_offset=tail.end,
             head_seq=tail.closing.head_seq,
-            synced=self._workshop.syncs_at_once,
+            synced=self._directory.syncs_at_once,
         )
 
-    def _let_go(self) -> list[FileStamp]:
-        """How the file is left, if that can be told; else the next start looks."""
+    def _last_stamp(self) -> list[FileStamp]:
+        """The stamp of the closed file; empty if the file can't be examined, and then the
+        next start reads it."""
         self._journal.close()
         if not self.is_there:
             return []
         try:
-            return [self.stamp(self._workshop.disk.found(self.file.path))]
+            return [self.stamp(self._directory.disk.found(self.file.path))]
         except OSError:
             return []
 
     def _keep_blob(self, data: bytes) -> BlobReference:
         with plain_errors(self.session_id):
-            return keep_blob(self._workshop.disk, blobs_of(self.file.path), data)
+            return keep_blob(self._directory.disk, blobs_of(self.file.path), data)
 
-    async def _take_back(self) -> None:
+    async def _discard_new(self) -> None:
         if self.file.writing.locked():
-            return  # the disk has not answered: nobody knows what is there
-        await self._commits.close()
+            return  # a write hangs, and its outcome is not known
+
+        await self._committer.close()
         try:
-            await self._workshop.threads.write(self.file.remove_unused)
+            await self._directory.threads.write(self.file.remove_unused)
         except StorageError as error:
             log.warning("%s: an unused file stays: %s", self.file.path.name, error)
         else:
-            self._workshop.catalogue.forget(self.session_id)
-        self._commits = self._new_commits(None)
+            self._directory.index.forget(self.session_id)
+        self._committer = self._new_committer(None)
 
     async def _create_again(self) -> None:
         header = self._header
         assert header is not None
-        opened = await self._workshop.threads.write(
-            lambda: create_file(self._workshop.disk, self.file, header)
+        opened = await self._directory.threads.write(
+            lambda: create_file(self._directory.disk, self.file, header)
         )
         self._found = opened.found
-        self._commits = self._new_commits(opened.descriptor)
+        self._committer = self._new_committer(opened.descriptor)
 
     def _check_open(self) -> None:
         if not self._is_open:

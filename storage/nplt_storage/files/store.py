@@ -1,63 +1,455 @@
-"""Conversations kept as files, one each, in a data directory that is ours alone.
+"""Keeps conversations as files, one each, in a data directory used by one server.
 
     <data_dir>/history/session_YYYYMMDD_<id>.json
 
-The files are the truth; the catalogue beside them answers for lists and search,
-and nothing is read at a start that it knows already. A file has an open
-descriptor only while its conversation is open, or something of it is being
-read. All disk work runs in threads, one hop each, so conversations commit side
-by side. Deleting moves to the trash.
+The files are the truth. The index beside them answers lists and search, and saves
+reading unchanged files at a start. A file is only open while its conversation is, or
+while it is being read. All disk work runs in threads, so conversations commit side by
+side. Deleting moves a conversation to the trash.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
+from msgspec.structs import replace
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.paging import MessagePage, PageQuery, read_page
-from nplt_storage.conversation.row_lists import RowPage, RowQuery
-from nplt_storage.conversation.rows import ConversationRow
-from nplt_storage.conversation.searching import SearchPage, SearchQuery
-from nplt_storage.conversation.sent_before import SentBefore
-from nplt_storage.conversation.views import content_of
-from nplt_storage.data_directory import DataDirectory
-from nplt_storage.facts.checks import check_time
-from nplt_storage.facts.entries import Entry
-from nplt_storage.facts.json_values import check_object, check_text
-from nplt_storage.files.access import plain_errors
-from nplt_storage.files.blobs import read_blob
-from nplt_storage.files.building import FileBuilder, NewConversation
-from nplt_storage.files.desk import Desk
-from nplt_storage.files.file import JsonFile
-from nplt_storage.files.layout import Header
-from nplt_storage.files.names import blobs_of, file_name
-from nplt_storage.files.opening import OpenedFile, batch_of, create_file, open_at_end
-from nplt_storage.files.resent import PromptFinder
+from nplt_storage.codec import check_time, decode_verified, encode_line, peek_kind
+from nplt_storage.entries import BlobReference, Entry, ModelInputEntry
+from nplt_storage.errors import (
+    BadEntry,
+    ConversationDamaged,
+    ConversationExists,
+    ConversationNotFound,
+    ConversationReadOnly,
+    StorageError,
+    StorageUnavailable,
+)
+from nplt_storage.file_system import DataDirectory, Disk, FoundFile
+from nplt_storage.files.commit_threads import DiskThreads
+from nplt_storage.files.conversation_file import (
+    JsonFile,
+    OpenedFile,
+    batch_of,
+    create_file,
+    keep_blob,
+    open_at_end,
+    plain_errors,
+    read_blob,
+)
+from nplt_storage.files.directory import FileSettings, OpenDirectory, open_directory, void_stamp
+from nplt_storage.files.format import (
+    Header,
+    blobs_of,
+    encode_header,
+    file_name,
+    on_its_way,
+)
+from nplt_storage.files.record import FileRecord
+from nplt_storage.files.rewrite import NewFile
 from nplt_storage.files.trash import KEPT_FOR
-from nplt_storage.files.workshop import FileSettings, Workshop, open_workshop
-from nplt_storage.store import Builder, Opened, Origin, Record, StoreDescription
+from nplt_storage.history import ConversationHistory, SentBefore, sent_before
+from nplt_storage.ids import is_session_id
+from nplt_storage.index.tables import FileStamp, PromptsFound
+from nplt_storage.json_values import check_object, check_text
+from nplt_storage.messages import content_of
+from nplt_storage.pages import MessagePage, PageQuery, read_page
+from nplt_storage.rows import ConversationRow, RowPage, RowQuery
+from nplt_storage.search import SearchPage, SearchQuery
+from nplt_storage.store import (
+    Builder,
+    DeletedConversation,
+    Opened,
+    Origin,
+    Record,
+    StoreDescription,
+)
+
+# ------------------------------------------------------------------------------
+# Open files: one writer per conversation, one operation at a time on each
+#
+# A file that turns out to be damaged is marked so here, whoever was reading it.
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_LOOK_SECONDS: Final = 1.0
+
+
+class OpenFiles:
+    def __init__(self, directory: OpenDirectory) -> None:
+        self._directory = directory
+        self._names = directory.names
+        self._files: dict[str, JsonFile] = {}
+        """The files used since the start; the opening rule was applied to each."""
+        self._records: dict[str, FileRecord] = {}
+        self._busy: set[str] = set()
+        self._building: set[str] = set()
+        self._reading_again = anyio.Lock()
+        self._look_again_at: dict[str, float] = {}
+        self._looked_at: dict[str, FoundFile] = {}
+        """Files that were changed by somebody else, as they were when they were read."""
+
+    # One at a time
+
+    @contextmanager
+    def alone_with_new(self, session_id: str) -> Iterator[None]:
+        if not is_session_id(session_id):
+            raise ConversationNotFound(session_id)
+        if session_id in self._names or session_id in self._busy:
+            raise ConversationExists(session_id)
+        with self.alone(session_id):
+            yield
+
+    @contextmanager
+    def building(self, session_id: str) -> Iterator[None]:
+        """One building at a time for each id. If a conversation of that id is created
+        meanwhile, that one stays and the building fails."""
+        with self.alone_with_new(session_id):
+            if session_id in self._building:
+                raise ConversationExists(session_id)
+        self._building.add(session_id)
+        try:
+            yield
+        finally:
+            self._building.discard(session_id)
+
+    @contextmanager
+    def alone(self, session_id: str, *, to_delete: bool = False) -> Iterator[None]:
+        if to_delete and session_id not in self._names:
+            raise ConversationNotFound(session_id)
+        if session_id in self._busy or (session_id in self._records and not to_delete):
+            raise ConversationReadOnly(session_id, "it is open already")
+        self._busy.add(session_id)
+        try:
+            yield
+        finally:
+            self._busy.discard(session_id)
+
+    # Records
+
+    def record(self, opened: OpenedFile, header: Header | None = None) -> FileRecord:
+        """Makes and registers the conversation's writer; `header` if the file was created
+        just now."""
+        session_id = opened.file.session_id
+        record = FileRecord(opened, directory=self._directory, closed=self._closed, header=header)
+        self._records[session_id] = record
+        self._files[session_id] = opened.file
+        self._names[session_id] = opened.file.path.name
+        return record
+
+    def _closed(self, record: FileRecord) -> None:
+        del self._records[record.session_id]
+        if not record.is_there:
+            self._names.pop(record.session_id, None)
+            self._files.pop(record.session_id, None)
+
+    async def close_record(self, session_id: str) -> None:
+        record = self._records.get(session_id)
+        if record is not None:
+            await record.close()
+
+    async def close_records(self) -> None:
+        for record in list(self._records.values()):
+            await record.close()
+
+    # Files
+
+    async def find(self, session_id: str) -> tuple[ConversationRow, JsonFile]:
+        """The file, and the row as it was when the file ended at its head."""
+        record = self._records.get(session_id)
+        if record is not None and record.is_there and session_id not in self._directory.damage:
+            return record.row, record.file
+        row = await self.row(session_id)
+        name = self._names.get(session_id)
+        if row is None or name is None:
+            raise ConversationNotFound(session_id)
+        if row.damaged:
+            reason = self._directory.damage.get(session_id, "it was found so before")
+            damage = ConversationDamaged(session_id, reason)
+            damage.data_dir = self._directory.paths.path
+            raise damage
+        if session_id not in self._files:
+            file = self._files[session_id] = self.file_at(name, session_id)
+            file.head_seq_min = row.head_seq
+        return row, self._files[session_id]
+
+    async def row(self, session_id: str) -> ConversationRow | None:
+        if session_id in self._names:
+            await self._directory.scan.order.wait_for(session_id)
+            # One that is open was read to be opened, and tells the index itself.
+            if session_id in self._directory.scan.unread and session_id not in self._records:
+                await self._read_again(session_id)
+        return await self._directory.index.row(session_id)
+
+    async def _read_again(self, session_id: str) -> None:
+        """`StorageUnavailable` if that is no better now than it was."""
+        unread = self._directory.scan.unread
+        async with self._reading_again:
+            name = self._names.get(session_id)
+            if name is None or session_id not in unread:
+                return  # somebody else was first
+            known = await self._directory.index.known(session_id)
+            stamp = None if known is None else known[1]
+            reading = self._directory.scan.reading(session_id, name, stamp)
+            await self._directory.learn(reading.whole())
+            if session_id not in self._names:  # deleted meanwhile
+                self.forget(session_id)
+            elif reading.is_unread:
+                raise StorageUnavailable(f"the file of {session_id!r} can't be read now")
+            unread.discard(session_id)
+
+    def file_at(self, name: str, session_id: str) -> JsonFile:
+        return JsonFile(
+            self._directory.paths.history / name,
+            session_id,
+            files=self._directory.disk,
+            new_id=self._directory.settings.new_id,
+        )
+
+    async def take_in(self, session_id: str, names: Sequence[str]) -> None:
+        """Adds the conversation whose files of these names were put in place just now."""
+        self._names[session_id] = names[-1]
+        try:
+            await self._directory.learn(self._directory.scan.pieces(session_id, names))
+        except StorageError as error:
+            # It is there all the same: who hears that it failed would do it again.
+            log.error("%s is not in lists yet: %s", names[-1], error)
+            self._directory.scan.unread.add(session_id)
+
+    def forget(self, session_id: str) -> None:
+        self._names.pop(session_id, None)
+        self._files.pop(session_id, None)
+        self._looked_at.pop(session_id, None)
+        self._look_again_at.pop(session_id, None)
+        self._directory.damage.pop(session_id, None)
+        self._directory.scan.unread.discard(session_id)
+        self._directory.index.forget(session_id)
+
+    # Damage by somebody else
+
+    async def look_for_damage(self, rows: Sequence[ConversationRow]) -> set[str]:
+        """Which of these turn out to be damaged. A look at size and time, at most once a
+        second, is enough for a file that nobody changed behind our back; another one is
+        read, once. What is open is left to those who read it."""
+        now = self._directory.settings.seconds()
+        closed = {
+            row.session_id: row
+            for row in rows
+            if now >= self._look_again_at.get(row.session_id, now)
+            and not row.damaged
+            and self._is_idle(row)
+        }
+        if not closed:
+            return set()
+        self._look_again_at |= dict.fromkeys(closed, now + _LOOK_SECONDS)
+        stamps = await self._directory.index.stamps(list(closed))
+        paths = {id_: self._directory.paths.history / self._names[id_] for id_ in stamps}
+        changed = await self._directory.threads.read(lambda: self._changed(paths, stamps))
+        damaged: set[str] = set()
+        for session_id, found in changed.items():
+            row, path = closed[session_id], paths[session_id]
+            _, reason = await self._directory.threads.read(
+                lambda: self._directory.scan.row_in(path, session_id)  # noqa: B023
+            )
+            self._looked_at[session_id] = found
+            if reason is not None and self._is_idle(row):
+                self._set_apart(session_id, path.name, row, reason)
+                damaged.add(session_id)
+        return damaged
+
+    def _is_idle(self, row: ConversationRow) -> bool:
+        id_ = row.session_id
+        return id_ in self._names and id_ not in self._records and id_ not in self._busy
+
+    def _changed(
+        self, paths: Mapping[str, Path], stamps: Mapping[str, FileStamp]
+    ) -> dict[str, FoundFile]:
+        """Blocks. One that is gone, or can't be looked at, is left to those who open it."""
+        changed: dict[str, FoundFile] = {}
+        for session_id, stamp in stamps.items():
+            with suppress(OSError):
+                found = self._directory.disk.found(paths[session_id])
+                is_known = stamp.file.size < 0 or found in (
+                    stamp.file,
+                    self._looked_at.get(session_id),
+                )
+                if not is_known:
+                    changed[session_id] = found
+        return changed
+
+    # Work that may meet damage
+
+    async def opening(self, file: JsonFile, row: ConversationRow, work: Callable[[], _T]) -> _T:
+        with self._set_apart_if_damaged(file, row):
+            return await self._directory.threads.write(work)
+
+    async def reading(self, file: JsonFile, row: ConversationRow, work: Callable[[], _T]) -> _T:
+        was_settled = file.tail is not None
+        with self._set_apart_if_damaged(file, row):
+            result = await self._directory.threads.read(work)
+        if not was_settled:
+            await self._note_settled(file, row)
+        return result
+
+    @contextmanager
+    def _set_apart_if_damaged(self, file: JsonFile, row: ConversationRow) -> Iterator[None]:
+        try:
+            yield
+        except ConversationDamaged as damage:
+            damage.data_dir = self._directory.paths.path
+            self._set_apart(file.session_id, file.path.name, row, damage.reason)
+            raise
+
+    def _set_apart(self, session_id: str, name: str, row: ConversationRow, reason: str) -> None:
+        self._directory.damage[session_id] = reason
+        # What was there is remembered: a file cut short must not look sound later.
+        stamp = replace(
+            void_stamp(name, None),
+            head_seq=row.head_seq,
+            synced=self._directory.syncs_at_once,
+        )
+        self._directory.index.note(replace(row, damaged=True), stamp)
+
+    async def _note_settled(self, file: JsonFile, row: ConversationRow) -> None:
+        """Opening wrote the file's end anew: what is known of it must fit again."""
+        try:
+            found = await self._directory.threads.read(
+                lambda: self._directory.disk.found(file.path)
+            )
+        except OSError:
+            return
+        tail = file.tail
+        is_idle = file.session_id not in self._records and file.session_id not in self._busy
+        if tail is not None and is_idle and tail.closing.head_seq == row.head_seq:
+            stamp = FileStamp(file=found, end_offset=tail.end, head_seq=row.head_seq)
+            self._directory.index.note(row, stamp)
+
+
+# ------------------------------------------------------------------------------
+# Building a conversation: imported, copied or moved from elsewhere
+#
+# Lines are written to a temporary file, blobs to a temporary folder. When all of it is
+# on disk the folder is renamed, then the file: with that the conversation exists. What
+# a crash leaves before that is removed at the next start.
+
+
+class NewConversation:
+    """Blocks."""
+
+    def __init__(self, disk: Disk, path: Path, header: Header) -> None:
+        self._disk = disk
+        self._path = path
+        self._session_id = header.session_id
+        self._blobs = on_its_way(blobs_of(path))
+        with plain_errors(self._session_id):
+            disk.remove_tree(self._blobs)  # left by a crash
+            self._file = NewFile(disk, path, encode_header(header), created_at=header.created_at)
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """All of them or, if one can't be remembered, none."""
+        lines: list[tuple[Entry, bytes]] = []
+        for due, entry in enumerate(entries, self._file.head_seq + 1):
+            if entry.seq != due:
+                raise BadEntry(f"entry {entry.seq} can't follow entry {due - 1}")
+            lines.append((entry, encode_line(entry)))
+        with plain_errors(self._session_id):
+            for entry, line in lines:
+                self._file.add(line, kind=entry.kind, at=entry.timestamp)
+
+    def keep_blob(self, data: bytes) -> BlobReference:
+        with plain_errors(self._session_id):
+            return keep_blob(self._disk, self._blobs, data)
+
+    def finish(self) -> None:
+        """The conversation exists when this returns."""
+        with plain_errors(self._session_id):
+            if self._path.name in self._disk.names_in(self._path.parent):
+                raise ConversationExists(self._session_id)
+            self._file.seal()
+            self._name_blobs()
+            self._disk.rename(self._file.beside, self._path)
+            try:
+                self._disk.sync_directory(self._path.parent)
+            except OSError:
+                self._disk.remove(self._path)  # who is told that it failed must not meet it
+                raise
+
+    def abandon(self) -> None:
+        self._file.abandon()
+        self._disk.remove_tree(self._blobs)
+
+    def _name_blobs(self) -> None:
+        kept = self._disk.names_in(self._blobs)
+        if not kept:
+            return
+        target = blobs_of(self._path)
+        if self._disk.names_in(target):
+            # Left by one that never got its file: equal names hold equal bytes.
+            for name in kept:
+                self._disk.rename(self._blobs / name, target / name)
+            self._disk.sync_directory(target)
+            self._disk.remove_tree(self._blobs)
+        else:
+            self._disk.rename(self._blobs, target)
+        self._disk.sync_directory(target.parent)
+
+
+class FileBuilder:
+    """The same, for those who must not block."""
+
+    def __init__(self, conversation: NewConversation, threads: DiskThreads) -> None:
+        self._conversation = conversation
+        self._threads = threads
+
+    async def add(self, entries: Sequence[Entry]) -> None:
+        await self._threads.write(lambda: self._conversation.add(entries))
+
+    async def keep_blob(self, data: bytes) -> BlobReference:
+        return await self._threads.write(lambda: self._conversation.keep_blob(data))
+
+
+# ------------------------------------------------------------------------------
+# Finding a prompt by its message_id
+#
+# The index knows its number, and the line is read before it is believed. Where the
+# index does not cover the whole file, or is wrong, the file is read from its beginning
+# once, and the index is told what was found.
+
+
+def all_prompts(file: JsonFile) -> PromptsFound:
+    """Blocks, as long as the file is long. Of two with one name the first counts."""
+    prompts: dict[str, int] = {}
+    with file.reading_lines() as (read, tail):
+        for line in tail.lines(read).forward(tail.first):
+            if peek_kind(line.data) == ModelInputEntry.kind:
+                entry = decode_verified(line.data)
+                if isinstance(entry, ModelInputEntry) and entry.message_id is not None:
+                    prompts.setdefault(entry.message_id, line.seq)
+        through = tail.closing.head_seq
+    return PromptsFound(session_id=file.session_id, prompts=prompts, through=through)
+
 
 _DAY: Final = timedelta(days=1)
 
 
 class JsonFileStore:
-    def __init__(self, workshop: Workshop, *, clock: Callable[[], datetime]) -> None:
+    def __init__(self, directory: OpenDirectory, *, clock: Callable[[], datetime]) -> None:
         """Use `open_directory`: it takes the lock and looks at what is there."""
-        self._workshop = workshop
-        self._desk = Desk(workshop)
-        self._prompts = PromptFinder(workshop, self._desk)
+        self._directory = directory
+        self._open_files = OpenFiles(directory)
         self._clock = clock
         self._trash_emptied_at = clock()  # by the start
+        self._trash_rows: dict[Path, ConversationRow] = {}
+        """Of the deleted conversations that were listed: their files do not change."""
 
     @classmethod
     async def open_directory(
@@ -67,59 +459,61 @@ class JsonFileStore:
         clock: Callable[[], datetime],
         settings: FileSettings | None = None,
     ) -> JsonFileStore:
-        workshop = await open_workshop(data_dir, settings or FileSettings(), now=clock())
-        return cls(workshop, clock=clock)
+        directory = await open_directory(data_dir, settings or FileSettings(), now=clock())
+        return cls(directory, clock=clock)
 
     @property
     def directory(self) -> DataDirectory:
-        return self._workshop.directory
+        return self._directory.paths
 
     @property
     def description(self) -> StoreDescription:
-        promise = self._workshop.settings.durability.promise
+        promise = self._directory.settings.durability.promise
         return StoreDescription(backend="json", promise=promise, path=str(self.directory.path))
 
     @property
     def read_only_reason(self) -> str | None:
-        return self._workshop.space.shortage
+        return self._directory.space.shortage
 
     # Writing
 
     async def create(self, session_id: str, *, user: str) -> Record:
         check_text(user, "the user's name")
-        with self._desk.alone_with_new(session_id):
-            await self._workshop.space.check(session_id)
+        with self._open_files.alone_with_new(session_id):
+            await self._directory.space.check(session_id)
             header = Header(session_id=session_id, created_at=self._clock(), user=user)
             name = file_name(session_id, header.created_at)
-            file = self._desk.file_at(name, session_id)
-            opened = await self._workshop.threads.write(
-                lambda: create_file(self._workshop.disk, file, header)
+            file = self._open_files.file_at(name, session_id)
+            opened = await self._directory.threads.write(
+                lambda: create_file(self._directory.disk, file, header)
             )
-            record = self._desk.record(opened, header)
-            self._workshop.catalogue.note(opened.row, record.stamp(opened.found))
+            record = self._open_files.record(opened, header)
+            self._directory.index.note(opened.row, record.stamp(opened.found))
         return record
 
     async def open(self, session_id: str) -> Opened:
-        with self._desk.alone_to_open(session_id):
-            row, file = await self._desk.find(session_id)
-            opened, history = await self._desk.opening(
+        with self._open_files.alone(session_id):
+            row, file = await self._open_files.find(session_id)
+            opened, history = await self._open_files.opening(
                 file, row, lambda: self._opened_with_history(file, row)
             )
-            record = self._desk.record(opened)
-        return Opened(record=record, history=history, row=opened.row, said=opened.said)
+            record = self._open_files.record(opened)
+        return Opened(
+            record=record, history=history, row=opened.row, partial_answer=opened.partial_answer
+        )
 
     def _opened_with_history(
         self, file: JsonFile, row: ConversationRow
     ) -> tuple[OpenedFile, ConversationHistory]:
         """Blocks: a long history takes its time to be made."""
-        opened = open_at_end(self._workshop.disk, file, row)
+        opened = open_at_end(self._directory.disk, file, row)
         try:
-            turns_max = self._workshop.settings.max_turns
+            turns_max = self._directory.settings.turns_max
             return opened, ConversationHistory(
                 file.session_id, opened.entries, row=opened.row, turns_max=turns_max
             )
         except BaseException:
-            self._workshop.disk.close(opened.descriptor)
+            self._directory.disk.close(opened.descriptor)
             raise
 
     @asynccontextmanager
@@ -127,7 +521,7 @@ class JsonFileStore:
         check_text(origin.user, "the user's name")
         check_object(origin.extra, "what is said about the conversation")
         check_time(origin.created_at, "the time of its creation")
-        threads = self._workshop.threads
+        threads = self._directory.threads
         header = Header(
             session_id=session_id,
             created_at=origin.created_at,
@@ -136,51 +530,65 @@ class JsonFileStore:
         )
         name = file_name(session_id, origin.created_at)
         path = self.directory.history / name
-        with self._desk.building(session_id):
-            await self._workshop.space.check(session_id)
-            new = await threads.write(lambda: NewConversation(self._workshop.disk, path, header))
+        with self._open_files.building(session_id):
+            await self._directory.space.check(session_id)
+            new = await threads.write(lambda: NewConversation(self._directory.disk, path, header))
             try:
                 yield FileBuilder(new, threads)
-                with self._desk.alone_with_new(session_id):
+                with self._open_files.alone_with_new(session_id):
                     await threads.write(new.finish)
                     with anyio.CancelScope(shield=True):
-                        await self._desk.take_in(session_id, [name])
+                        await self._open_files.take_in(session_id, [name])
             except BaseException:
                 with anyio.CancelScope(shield=True):
                     await threads.write(new.abandon)
                 raise
 
     async def delete(self, session_id: str) -> None:
-        with self._desk.alone_to_delete(session_id):
-            await self._desk.close_record(session_id)
-            at, trash = self._clock(), self._workshop.trash
+        with self._open_files.alone(session_id, to_delete=True):
+            await self._open_files.close_record(session_id)
+            at, trash = self._clock(), self._directory.trash
             is_gone = Event()
             try:
-                await self._workshop.threads.write(
+                await self._directory.threads.write(
                     lambda: trash.put(session_id, at=at, gone=is_gone.set)
                 )
             finally:
                 if is_gone.is_set():
-                    self._desk.forget(session_id)
+                    self._open_files.forget(session_id)
         await self._empty_trash_once_a_day(at)
 
     async def undelete(self, session_id: str, *, user: str | None = None) -> None:
-        with self._desk.alone_with_new(session_id):
-            names = await self._workshop.threads.write(
-                lambda: self._workshop.trash.take_back(session_id, user=user)
+        with self._open_files.alone_with_new(session_id):
+            names = await self._directory.threads.write(
+                lambda: self._directory.trash.restore(session_id, user=user)
             )
             with anyio.CancelScope(shield=True):
-                await self._desk.take_in(session_id, names)
+                await self._open_files.take_in(session_id, names)
 
     async def is_trash_of_another(self, session_id: str, user: str) -> bool:
-        trash = self._workshop.trash
-        return bool(await self._workshop.threads.read(lambda: trash.owners(session_id)) - {user})
+        trash = self._directory.trash
+        return bool(await self._directory.threads.read(lambda: trash.owners(session_id)) - {user})
+
+    async def trash(self, user: str) -> Sequence[DeletedConversation]:
+        return await self._directory.threads.read(lambda: self._trash_of(user))
+
+    def _trash_of(self, user: str) -> list[DeletedConversation]:
+        """Blocks: files that were not listed before are read."""
+        known, self._trash_rows = self._trash_rows, {}
+        found: dict[str, DeletedConversation] = {}
+        for at, session_id, path in self._directory.trash.conversations():
+            row = known.get(path) or self._directory.scan.row_in(path, session_id)[0]
+            self._trash_rows[path] = row
+            if row.user == user:
+                found.setdefault(session_id, DeletedConversation(row=row, deleted_at=at))
+        return list(found.values())
 
     async def empty_trash(self, older_than: timedelta = KEPT_FOR) -> int:
         """Removes for good what was deleted that long ago; says how many there were."""
         now = self._clock()
-        return await self._workshop.threads.write(
-            lambda: self._workshop.trash.empty(now, older_than)
+        return await self._directory.threads.write(
+            lambda: self._directory.trash.empty(now, older_than)
         )
 
     async def _empty_trash_once_a_day(self, now: datetime) -> None:
@@ -194,51 +602,71 @@ class JsonFileStore:
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):
-            await self._desk.close_records()
-            await self._workshop.close()
+            await self._open_files.close_records()
+            await self._directory.close()
 
     # Reading
 
     async def page(self, session_id: str, query: PageQuery) -> MessagePage:
-        row, file = await self._desk.find(session_id)
+        row, file = await self._open_files.find(session_id)
 
         def read() -> MessagePage:
             with file.reading(row.head_seq) as entries:
-                return read_page(query, entries, hidden=row.hidden)
+                return read_page(query, entries, row.hidden, row.unfinished)
 
-        return await self._desk.reading(file, row, read)
+        return await self._open_files.reading(file, row, read)
 
     async def text_of(self, session_id: str, seq: int) -> str | None:
-        row, file = await self._desk.find(session_id)
+        row, file = await self._open_files.find(session_id)
 
         def read() -> str | None:
             with file.reading() as entries:
-                entry = next(entries.after(seq - 1), None) if seq >= 1 else None
+                entry = entries.at(seq)
                 return None if entry is None else content_of(entry)
 
-        return await self._desk.reading(file, row, read)
+        return await self._open_files.reading(file, row, read)
 
-    async def prompt_with(self, session_id: str, message_id: str) -> SentBefore | None:
-        return await self._prompts.find(session_id, message_id)
+    async def prompt_by_message_id(self, session_id: str, message_id: str) -> SentBefore | None:
+        row, file = await self._open_files.find(session_id)
+        index = self._directory.index
+        try:
+            seq, through = await index.prompt(session_id, message_id)
+        except StorageUnavailable:
+            seq, through = None, 0  # the file knows as well
+        if seq is None and through >= row.head_seq:
+            return None
+
+        def read(seq: int | None) -> SentBefore | None:
+            with file.reading() as entries:
+                following = () if seq is None else entries.after(seq - 1)
+                return sent_before(following, message_id=message_id, hidden=row.hidden)
+
+        found = await self._open_files.reading(file, row, lambda: read(seq))
+        if found is None:
+            searched = await self._open_files.reading(file, row, lambda: all_prompts(file))
+            index.note_prompts(searched)
+            seq = searched.prompts.get(message_id)
+            found = await self._open_files.reading(file, row, lambda: read(seq))
+        return found
 
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
-        _, file = await self._desk.find(session_id)
+        _, file = await self._open_files.find(session_id)
 
         def read() -> bytes:
             with plain_errors(session_id):
                 directory = blobs_of(file.path)
-                return read_blob(self._workshop.disk, directory, blob_id, offset, length)
+                return read_blob(self._directory.disk, directory, blob_id, offset, length)
 
-        return await self._workshop.threads.read(read)
+        return await self._directory.threads.read(read)
 
     async def entries(
         self, session_id: str, *, after: int = 0, through: int | None = None
     ) -> AsyncIterator[Sequence[Entry]]:
-        row, file = await self._desk.find(session_id)
+        row, file = await self._open_files.find(session_id)
         last = row.head_seq if through is None else min(through, row.head_seq)
         seq = max(after, 0)
         while seq < last:
-            batch = await self._desk.reading(
+            batch = await self._open_files.reading(
                 file,
                 row,
                 lambda: batch_of(file, after=seq, through=last),  # noqa: B023
@@ -247,23 +675,28 @@ class JsonFileStore:
             yield batch
 
     async def origin(self, session_id: str) -> Origin:
-        row, file = await self._desk.find(session_id)
-        header = await self._desk.reading(file, row, file.header)
+        row, file = await self._open_files.find(session_id)
+        header = await self._open_files.reading(file, row, file.header)
         return Origin(user=header.user, created_at=header.created_at, extra=header.extra)
 
     # All of them
 
     async def row(self, session_id: str) -> ConversationRow | None:
-        return await self._desk.row(session_id)
+        return await self._open_files.row(session_id)
 
     async def list(self, user: str, query: RowQuery) -> RowPage:
-        return await self._workshop.catalogue.list(user, query)
+        page = await self._directory.index.list(user, query)
+        damaged = await self._open_files.look_for_damage(page.rows)
+        if damaged:
+            rows = (replace(r, damaged=r.damaged or r.session_id in damaged) for r in page.rows)
+            page = replace(page, rows=tuple(rows))
+        return page
 
     async def count(self, user: str) -> int:
-        return await self._workshop.catalogue.count(user)
+        return await self._directory.index.count(user)
 
     async def search(self, user: str, query: SearchQuery) -> SearchPage:
-        return await self._workshop.catalogue.search(user, query)
+        return await self._directory.index.search(user, query)
 
     def touch(self, session_id: str, at: datetime) -> None:
-        self._workshop.catalogue.touch(session_id, at)
+        self._directory.index.touch(session_id, at)

@@ -1,14 +1,14 @@
-"""Deleting a conversation: a move, not an end; for a while it can be brought back.
+"""Moves deleted conversations to the trash, and back.
 
     trash/YYYYMMDDTHHMMSS_<id>/     when it was deleted (UTC), and all of it:
-        session_YYYYMMDD_<id>.json  and what stood beside it
+        session_YYYYMMDD_<id>.json  and the files beside it
         files/                      its attachments
 
-The conversation's file goes first: with it the conversation is gone, in one
-step. It comes back last. What a crash left in between stands in the directory
-of conversations without its file, and is moved after it at the next start.
-Nothing is overwritten: what meets its own name gets another, and folders are
-merged, for in them equal names hold equal bytes. Everything here blocks.
+The conversation's file is moved first: with that the conversation is deleted. It
+comes back last. What a crash leaves in between stands in the directory of
+conversations without its file, and is moved at the next start. Nothing is
+overwritten: a file whose name is taken gets another one, and folders are merged,
+since equal names in them hold equal bytes. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -19,19 +19,23 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Final
 
-from nplt_storage.data_directory import DataDirectory
 from nplt_storage.errors import ConversationExists, ConversationNotFound
-from nplt_storage.file_operations import read_all
-from nplt_storage.files.access import plain_errors
-from nplt_storage.files.disk import Disk
-from nplt_storage.files.layout import LOCAL_USER, BadHeader, LaterFormat
-from nplt_storage.files.names import companion_of, companions, is_blobs, session_id_of
-from nplt_storage.files.recovery import read_header
+from nplt_storage.file_system import DataDirectory, Disk, opened
+from nplt_storage.files.conversation_file import plain_errors, reader_of
+from nplt_storage.files.format import (
+    LOCAL_USER,
+    BadHeader,
+    LaterFormat,
+    companion_of,
+    companions,
+    is_blobs,
+    read_header,
+    session_id_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +62,9 @@ class Trash:
             paths = [history / name for name in names if session_id_of(name) == session_id]
             if not paths:
                 raise ConversationNotFound(session_id)
-            folder = self._new_folder(f"{at.astimezone(UTC):{_TIME}}_{session_id}")
+            trash, name = self._directory.trash, f"{at.astimezone(UTC):{_TIME}}_{session_id}"
+            folder = trash / self._free_name(trash, name)
+            disk.make_directory(folder)
             for path in paths:
                 disk.rename(path, folder / path.name)
             gone()
@@ -70,9 +76,10 @@ class Trash:
                 disk.sync_directory(self._directory.files)
                 disk.sync_directory(folder)
 
-    def take_back(self, session_id: str, *, user: str | None = None) -> list[str]:
-        """The names its files have again: those of the latest deletion, of what was that
-        user's."""
+    def restore(self, session_id: str, *, user: str | None = None) -> list[str]:
+        """Restores the files of the latest deletion of that user's conversation, and returns
+        their names."""
+
         disk, history, files = self._disk, self._directory.history, self._directory.files
         with plain_errors(session_id):
             folder = self._latest(session_id, user)
@@ -94,12 +101,22 @@ class Trash:
             disk.remove_tree(folder)
         return whole
 
+    def conversations(self) -> Iterator[tuple[datetime, str, Path]]:
+        """When each was deleted, its id and its file; the last deleted first."""
+        for name in reversed(self._folders()):
+            session_id = deleted_id(name)
+            folder = self._directory.trash / name
+            for file in self._disk.names_in(folder):
+                if session_id is not None and session_id_of(file) == session_id:
+                    at = datetime.strptime(name[:15], _TIME).replace(tzinfo=UTC)
+                    yield at, session_id, folder / file
+
     def finish(self, names: Sequence[str]) -> None:
         """What a crash left behind of deletions: `names` are those in the directory
         of conversations. What can't be moved stays where it is."""
         disk, history, files = self._disk, self._directory.history, self._directory.files
         there = {session_id_of(name) for name in names}
-        folders = {_owner(name): self._directory.trash / name for name in self._folders()}
+        folders = {deleted_id(name): self._directory.trash / name for name in self._folders()}
         left = {owner: folder for owner, folder in folders.items() if owner not in there}
         for name in names:
             if (owner := companion_of(name)) in left:
@@ -120,7 +137,7 @@ class Trash:
         return len(old)
 
     def owners(self, session_id: str) -> set[str]:
-        """Whose it was that can be brought back under that id."""
+        """The users whose deleted conversations of that id are in the trash."""
         with plain_errors(session_id):
             users = [self._user_of(folder, session_id) for folder in self._of(session_id)]
         return {user for user in users if user is not None}
@@ -133,15 +150,12 @@ class Trash:
         return self._user_in(folder / whole[0]) if whole else None
 
     def _user_in(self, path: Path) -> str:
-        descriptor = self._disk.open(path, os.O_RDONLY)
-        try:
-            size = self._disk.size(descriptor)
-            header, _ = read_header(partial(_read, self._disk, descriptor), size)
-        except (BadHeader, LaterFormat):
-            return LOCAL_USER
-        finally:
-            self._disk.close(descriptor)
-        return header.user
+        with opened(self._disk, path, os.O_RDONLY) as descriptor:
+            try:
+                read = reader_of(self._disk, descriptor)
+                return read_header(read, self._disk.size(descriptor))[0].user
+            except (BadHeader, LaterFormat):
+                return LOCAL_USER
 
     def _put_companions(self, names: Sequence[str], paths: Sequence[Path], folder: Path) -> None:
         beside = [name for path in paths for name in companions(names, path)]
@@ -170,12 +184,8 @@ class Trash:
 
     def _free_name(self, folder: Path, name: str) -> str:
         taken = set(self._disk.names_in(folder))
-        return next(each for number in count(1) if (each := _numbered(name, number)) not in taken)
-
-    def _new_folder(self, name: str) -> Path:
-        folder = self._directory.trash / self._free_name(self._directory.trash, name)
-        self._disk.make_directory(folder)
-        return folder
+        numbered = (f"{name}~{number}" for number in count(2))
+        return next(each for each in chain([name], numbered) if each not in taken)
 
     def _latest(self, session_id: str, user: str | None) -> Path:
         for folder in reversed(self._of(session_id)):
@@ -186,16 +196,13 @@ class Trash:
 
     def _of(self, session_id: str) -> list[Path]:
         folders = self._folders()
-        return [self._directory.trash / name for name in folders if _owner(name) == session_id]
+        return [self._directory.trash / name for name in folders if deleted_id(name) == session_id]
 
     def _folders(self) -> list[str]:
         """The oldest deletion first."""
         names = self._disk.names_in(self._directory.trash)
-        return sorted((name for name in names if _FOLDER.fullmatch(name)), key=_age_key)
-
-
-def _read(disk: Disk, descriptor: int, offset: int, length: int) -> bytes:
-    return read_all(disk, descriptor, length, offset)
+        found = [name for name in names if _FOLDER.fullmatch(name)]
+        return sorted(found, key=lambda name: (name[:15], len(name), name))
 
 
 @contextmanager
@@ -207,15 +214,7 @@ def _left_if_it_fails(name: str) -> Iterator[None]:
         log.warning("%s was deleted and can't be moved to the trash: %s", name, error.strerror)
 
 
-def _numbered(name: str, number: int) -> str:
-    return name if number == 1 else f"{name}~{number}"
-
-
-def _owner(folder: str) -> str:
+def deleted_id(folder: str) -> str | None:
+    """Which conversation that folder of the trash holds; `None`: it is no such folder."""
     parts = _FOLDER.fullmatch(folder)
-    assert parts is not None
-    return parts[2]
-
-
-def _age_key(folder: str) -> tuple[str, int, str]:
-    return folder[:15], len(folder), folder
+    return parts[2] if parts else None

@@ -18,9 +18,40 @@ skipped. Nothing here needs pytest: `RULES` can be run by any program.
 
 from __future__ import annotations
 
-from nplt_storage.testing.conformance import RULES, StoreConformance, run_rule
-from nplt_storage.testing.expecting import RuleBroken
-from nplt_storage.testing.maker import Ability, StoreMaker
-from nplt_storage.testing.rulebook import Rule
+import asyncio
+import unittest
+from collections.abc import Callable
+from typing import Any
+
+from nplt_storage.testing import rules
+from nplt_storage.testing.support import Ability, Rule, RuleBroken, StoreMaker
 
 __all__ = ["RULES", "Ability", "Rule", "RuleBroken", "StoreConformance", "StoreMaker", "run_rule"]
+
+RULES: tuple[Rule, ...] = tuple(rules.RULES)
+
+
+async def run_rule(rule: Rule, maker: StoreMaker) -> None:
+    """Raises `RuleBroken`, or whatever the store raised, if it does not hold."""
+    if rule.needs is not None and rule.needs not in maker.can:
+        raise unittest.SkipTest(f"these stores don't {rule.needs}")
+    try:
+        await rule.run(maker)
+    finally:
+        await maker.close()
+
+
+class StoreConformance:
+    """Subclass it with a fixture `maker` that gives a `StoreMaker`: see the package."""
+
+
+def _as_test(rule: Rule) -> Callable[[Any, StoreMaker], None]:
+    def test(_self: Any, maker: StoreMaker) -> None:
+        asyncio.run(run_rule(rule, maker))
+
+    test.__name__ = f"test_{rule.name}"
+    return test
+
+
+for _rule in RULES:
+    setattr(StoreConformance, f"test_{_rule.name}", _as_test(_rule))

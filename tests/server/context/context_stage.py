@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 
+from msgspec.structs import replace
 from tests.storage.conversations import START, Pen, answer_to, call
 
-from nplt_server.context.measuring import Measure
-from nplt_server.context.messages import ContextMessage
+from nplt_server.context.messages import ContextMessage, ModelOutputMessage
 from nplt_server.context.projection import Policy, Projection
-from nplt_server.context.views import CallFrame, ContextView
-from nplt_server.tools.offer import ToolOffer
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.rows import fold_all, new_row
-from nplt_storage.facts.entries import (
+from nplt_server.context.source import CallBudget, ContextView, Measure, PromptReference
+from nplt_server.tokens import CharacterCounter
+from nplt_server.tools import ToolOffer
+from nplt_storage.entries import (
+    LIVE_SCREEN,
     Entry,
     EpochEntry,
     FaultEntry,
+    LevelOfDetailSections,
     ModelInputEntry,
     ModelOutputEntry,
     NotebookEntry,
+    ToolCallRequest,
+    ToolCallResult,
     ToolResultsEntry,
 )
-from nplt_storage.facts.sections import LIVE_SCREEN, LevelOfDetailSections
-from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
+from nplt_storage.history import ConversationHistory
+from nplt_storage.rows import fold_all, new_row
+
+
+def render_context(
+    history: ConversationHistory,
+    prompt_ref: PromptReference = None,
+    *,
+    measure: Measure | None = None,
+    call_budget: CallBudget | None = None,
+    policy: Policy = "epochs",
+) -> tuple[ContextMessage, ...]:
+    """From nothing: a projection that was kept must give the same."""
+    projection = Projection(history, measure or Measure(CharacterCounter()), policy=policy)
+    return tuple(projection.context(prompt_ref, call_budget or CallBudget()).messages)
+
+
+def calls_in(message: ContextMessage) -> tuple[ToolCallRequest, ...]:
+    return message.tool_calls if isinstance(message, ModelOutputMessage) else ()
 
 
 class Quarters:
@@ -73,8 +93,8 @@ class Talk:
         return self.pen.history
 
     @property
-    def frame(self) -> CallFrame:
-        return CallFrame(
+    def call_budget(self) -> CallBudget:
+        return CallBudget(
             budget_tokens=self.budget,
             tools_tokens=self.tools_tokens,
             offer=ToolOffer(digest=self.tools_digest),
@@ -106,10 +126,10 @@ class Talk:
         return turn_id
 
     def call(self, turn_id: str) -> ContextView:
-        epoch = self.projection.due_epoch(turn_id, self.frame, screen=self.screen)
+        epoch = self.projection.due_epoch(turn_id, self.call_budget, screen=self.screen)
         if epoch is not None:
             self.write(epoch)
-        view = self.projection.context(turn_id, self.frame)
+        view = self.projection.context(turn_id, self.call_budget)
         self.requests.append(Request(turn_id=turn_id, view=view, epoch=self.history.epoch))
         return view
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.facts.entries import (
+from nplt_storage.entries import (
     ClearEntry,
     CompactionEntry,
     Entry,
@@ -17,6 +16,7 @@ from nplt_storage.facts.entries import (
     QuarantineEntry,
     ToolResultsEntry,
 )
+from nplt_storage.history import ConversationHistory
 
 _E = TypeVar("_E", bound=Entry)
 Said = ModelInputEntry | ModelOutputEntry | ToolResultsEntry

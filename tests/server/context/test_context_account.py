@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from tests.server.context.context_stage import Quarters, Talk, words
 from tests.storage.conversations import START
 
-from nplt_server.context.account import EntryAccount, account
-from nplt_server.context.measuring import Measure
 from nplt_server.context.projection import Projection
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.rows import fold_all, new_row
-from nplt_storage.facts.entries import (
+from nplt_server.context.source import Measure
+from nplt_server.conversations.context_report import EntryReport, report_entries
+from nplt_storage.entries import (
     ClearEntry,
     CompactionEntry,
     EpochEntry,
@@ -23,11 +20,13 @@ from nplt_storage.facts.entries import (
     RollbackEntry,
     SystemInstructionEntry,
 )
+from nplt_storage.history import ConversationHistory
+from nplt_storage.rows import fold_all, new_row
 
 
-def rows(talk: Talk, turn_id: str | ModelInputEntry | None = None) -> tuple[EntryAccount, ...]:
-    view = talk.projection.context(turn_id, talk.frame)
-    told = account(talk.history, view, turn_id)
+def rows(talk: Talk, turn_id: str | ModelInputEntry | None = None) -> tuple[EntryReport, ...]:
+    view = talk.projection.context(turn_id, talk.call_budget)
+    told = report_entries(talk.history, view, turn_id)
     assert sum(row.tokens for row in told) == view.tokens
     return told
 
@@ -44,10 +43,10 @@ def test_what_is_sent_has_a_row_each_and_the_tools_one_of_their_own() -> None:
     assert told == [
         (0, "tools", None, None, "tools"),
         (1, "system_instruction", "system", "live", "system"),
-        (2, "model_input", "model_input", "live", "live"),
-        (3, "model_output", "model_output", "live", "live"),
-        (4, "tool_results", "tool_result", "live", "live"),
-        (5, "model_output", "model_output", "live", "live"),
+        (2, "model_input", "user", "live", "live"),
+        (3, "model_output", "assistant", "live", "live"),
+        (4, "tool_results", "tool", "live", "live"),
+        (5, "model_output", "assistant", "live", "live"),
     ]
     assert rows(talk)[0].tokens == 7
 
@@ -145,10 +144,10 @@ def test_an_epoch_not_written_yet_is_accounted_for_as_if_it_were() -> None:
     for _ in range(9):
         talk.turn(words(90))
     draft = ModelInputEntry(turn_id="t99", content=words(400))
-    epoch = talk.projection.due_epoch(draft, talk.frame, screen="tea")
+    epoch = talk.projection.due_epoch(draft, talk.call_budget, screen="tea")
     assert epoch is not None
-    view = talk.projection.context(draft, talk.frame, epoch=epoch)
-    told = account(talk.history, view, draft)
+    view = talk.projection.context(draft, talk.call_budget, epoch=epoch)
+    told = report_entries(talk.history, view, draft)
     assert [row.reason for row in told[-2:]] == ["live", "head"]
     assert sum(row.tokens for row in told) == view.tokens
 
@@ -165,5 +164,5 @@ def test_many_entries_that_are_left_out_make_few_rows() -> None:
         replace(EpochEntry(reason="asked", omitted_through=199), seq=201, id="e", timestamp=START)
     )
     view = Projection(tail, Measure(Quarters())).context(None)
-    told = [(row.seq, row.through_seq, row.reason) for row in account(tail, view)]
+    told = [(row.seq, row.through_seq, row.reason) for row in report_entries(tail, view)]
     assert told == [(1, 50, "not_held"), (51, 200, "omitted"), (201, 201, "not_for_models")]

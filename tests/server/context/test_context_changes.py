@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.server.context.context_stage import Quarters, Talk, reopened, words
 
-from nplt_server.context.measuring import Measure
 from nplt_server.context.projection import Projection
-from nplt_storage.facts.entries import (
+from nplt_server.context.source import Measure
+from nplt_storage.entries import (
     ClearEntry,
     CompactionEntry,
     Entry,
@@ -66,7 +66,7 @@ def test_what_the_first_call_was_shown_already_begins_nothing() -> None:
 def test_neither_does_a_change_in_an_epoch_in_which_nothing_was_sent_yet(change: Entry) -> None:
     talk = Talk()
     talk.turn()
-    talk.write(talk.projection.asked_epoch(talk.frame))
+    talk.write(talk.projection.asked_epoch(talk.call_budget))
     talk.write(change)
     talk.turn()
     talk.turn()
@@ -76,7 +76,7 @@ def test_neither_does_a_change_in_an_epoch_in_which_nothing_was_sent_yet(change:
 def test_but_a_summary_is_shown_by_an_epoch_after_it_whatever_was_sent() -> None:
     talk = Talk()
     talk.turn()
-    talk.write(talk.projection.asked_epoch(talk.frame))
+    talk.write(talk.projection.asked_epoch(talk.call_budget))
     talk.write(CompactionEntry(content="they met", from_seq=1, through_seq=2))
     talk.turn()
     talk.turn()
@@ -108,10 +108,10 @@ def test_a_rollback_begins_an_epoch_also_after_the_conversation_was_opened_anew(
     talk.write(RollbackEntry(to_seq=to_seq))
     history = reopened(talk.history)
     assert history.entries[-1].seq == to_seq
-    draft = Projection(history, Measure(Quarters())).due_epoch(None, talk.frame)
+    draft = Projection(history, Measure(Quarters())).due_epoch(None, talk.call_budget)
     assert draft is not None
     assert draft.reason == "rollback"
-    assert draft == talk.projection.due_epoch(None, talk.frame)
+    assert draft == talk.projection.due_epoch(None, talk.call_budget)
 
 
 def test_and_only_one() -> None:
@@ -122,7 +122,7 @@ def test_and_only_one() -> None:
     talk.turn()
     history = reopened(talk.history)
     assert talk.reasons == ["rollback"]
-    assert Projection(history, Measure(Quarters())).due_epoch(None, talk.frame) is None
+    assert Projection(history, Measure(Quarters())).due_epoch(None, talk.call_budget) is None
 
 
 def test_the_record_says_what_a_call_was_made_from_and_whether_it_was_trimmed() -> None:

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.server.context.context_stage import Quarters, Talk, words
 from tests.storage.conversations import START
 
-from nplt_server.context.measuring import Measure
-from nplt_server.context.plan import plan_epoch
 from nplt_server.context.projection import Projection
-from nplt_server.context.selection import EpochPlan, Selection
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.rows import fold_all, new_row
-from nplt_storage.conversation.turns import Turn
-from nplt_storage.facts.entries import (
+from nplt_server.context.source import EpochPlan, Measure, Selection, plan_epoch
+from nplt_storage.entries import (
     ClearEntry,
     CompactionEntry,
     Entry,
     EpochEntry,
+    LevelOfDetail,
     QuarantineEntry,
     RenamedEntry,
     RollbackEntry,
     SystemInstructionEntry,
 )
-from nplt_storage.facts.sections import LevelOfDetail
+from nplt_storage.history import ConversationHistory
+from nplt_storage.rows import fold_all, new_row
+from nplt_storage.turns import Turn
 
 
 def test_two_hundred_turns_with_a_notebook_extend_each_other_or_an_epoch_says_why_not() -> None:
@@ -123,7 +120,7 @@ def test_a_window_that_is_held_whole_needs_nothing_older() -> None:
     for _ in range(20):
         talk.turn()
     tail = opened_from(talk, talk.history.shown_turns[-2].number, turns_max=2)
-    assert Projection(tail, Measure(Quarters())).due_epoch(None, talk.frame) is None
+    assert Projection(tail, Measure(Quarters())).due_epoch(None, talk.call_budget) is None
 
 
 def test_a_full_budget_begins_an_epoch_that_leaves_half_of_it_free() -> None:
@@ -184,9 +181,9 @@ def test_an_epoch_somebody_wishes_for_halves_what_is_shown() -> None:
     talk = Talk(budget=20_000)
     for _ in range(20):
         talk.turn(words(90))
-    before = talk.projection.context(None, talk.frame).tokens
-    talk.write(talk.projection.asked_epoch(talk.frame))
-    after = talk.projection.context(None, talk.frame).tokens
+    before = talk.projection.context(None, talk.call_budget).tokens
+    talk.write(talk.projection.asked_epoch(talk.call_budget))
+    after = talk.projection.context(None, talk.call_budget).tokens
     assert after <= before / 2
     assert talk.epochs[0].budget_tokens == 20_000
 
@@ -196,11 +193,11 @@ def test_what_an_epoch_will_show_is_known_before_it_is_written() -> None:
     for _ in range(8):
         talk.turn(words(90))
     mine = talk.prompt(words(200))
-    draft = talk.projection.due_epoch(mine, talk.frame, screen="tea")
+    draft = talk.projection.due_epoch(mine, talk.call_budget, screen="tea")
     assert draft is not None
-    foreseen = talk.projection.context(mine, talk.frame, epoch=draft)
+    foreseen = talk.projection.context(mine, talk.call_budget, epoch=draft)
     talk.write(draft)
-    view = talk.projection.context(mine, talk.frame)
+    view = talk.projection.context(mine, talk.call_budget)
     # The head carries the number of the epoch, which was not known then.
     assert list(foreseen.messages[1:]) == list(view.messages[1:])
     assert foreseen.tokens == view.tokens
@@ -215,7 +212,7 @@ def test_a_conversation_opened_from_its_end_goes_on_as_if_it_had_never_been_clos
     tail = opened_from(talk, epoch.omitted_through + 1)
     projection = Projection(tail, Measure(Quarters()))
     assert tail.first_seq > 1
-    assert projection.due_epoch(None, talk.frame) is None
+    assert projection.due_epoch(None, talk.call_budget) is None
     assert list(projection.context(None).messages) == list(talk.projection.context(None).messages)
 
 
@@ -227,11 +224,11 @@ def test_without_all_that_the_epoch_shows_a_new_one_begins() -> None:
     assert epoch is not None
     tail = opened_from(talk, epoch.omitted_through + 3)
     projection = Projection(tail, Measure(Quarters()))
-    draft = projection.due_epoch(None, talk.frame)
+    draft = projection.due_epoch(None, talk.call_budget)
     assert draft is not None
     assert draft.reason == "reach"
     tail.add(replace(draft, seq=tail.head_seq + 1, id="e", timestamp=START))
-    assert projection.due_epoch(None, talk.frame) is None
+    assert projection.due_epoch(None, talk.call_budget) is None
 
 
 def test_a_summary_is_asked_for_of_what_fades_and_stands_for_just_that() -> None:
@@ -239,7 +236,7 @@ def test_a_summary_is_asked_for_of_what_fades_and_stands_for_just_that() -> None
     for number in range(12):
         talk.turn(f"{number} {words(60)}")
     mine = talk.prompt(words(300))
-    draft = talk.projection.due_epoch(mine, talk.frame)
+    draft = talk.projection.due_epoch(mine, talk.call_budget)
     assert draft is not None
     task = talk.projection.summary_task(mine, draft)
     assert task is not None
@@ -273,7 +270,7 @@ def test_what_has_not_ended_will_be_live_whatever_an_epoch_says_of_others() -> N
     talk = Talk(budget=100)
     running = talk.prompt("one")
     talk.fail(talk.prompt(words(300), waits=True))
-    talk.write(talk.projection.asked_epoch(talk.frame))
+    talk.write(talk.projection.asked_epoch(talk.call_budget))
     talk.output(running, "first")
     levels = {message.seq: message.level for message in talk.projection.context(None).messages}
     assert levels[1] == "live"
@@ -283,7 +280,7 @@ def test_after_a_clear_nothing_that_came_before_is_needed() -> None:
     talk = Talk()
     talk.turn()
     talk.write(ClearEntry())
-    assert talk.projection.asked_epoch(talk.frame).omitted_through == talk.history.head_seq
+    assert talk.projection.asked_epoch(talk.call_budget).omitted_through == talk.history.head_seq
 
 
 def opened_from(talk: Talk, seq: int, turns_max: int | None = None) -> ConversationHistory:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.server.context.context_stage import Quarters, Talk, words
+from msgspec.structs import replace
+from tests.server.context.context_stage import Quarters, Talk, render_context, words
 from tests.storage.conversations import call
 
-from nplt_server.context.cut_steps import fair_shares
-from nplt_server.context.fitting import ContextTooSmall
-from nplt_server.context.measuring import Measure
-from nplt_server.context.messages import ModelInputMessage, ToolResultsMessage
-from nplt_server.context.projection import Projection, render_context
-from nplt_server.context.shortening import cut_middle, shorten_call
-from nplt_server.context.views import CallFrame
-from nplt_storage.facts.entries import EpochEntry, SystemInstructionEntry
-from nplt_storage.facts.tool_calls import ToolCallRequest
+from nplt_server.context.fitting import ContextTooSmall, fair_shares
+from nplt_server.context.messages import (
+    ModelInputMessage,
+    ToolResultsMessage,
+    cut_middle,
+    shorten_call,
+)
+from nplt_server.context.projection import Projection
+from nplt_server.context.source import CallBudget, Measure
+from nplt_storage.entries import EpochEntry, SystemInstructionEntry, ToolCallRequest
 
 count = Quarters().count
 
@@ -32,9 +32,9 @@ def test_a_history_ten_times_the_window_gives_a_context_that_fits_and_fills_it_w
             talk.turn(words(200), steps=turns % 3 // 2, result=words(100), answer=words(150))
             turns += 1
     mine = talk.prompt("and now?")
-    frame = CallFrame(budget_tokens=8_000, tools_tokens=200)
+    call_budget = CallBudget(budget_tokens=8_000, tools_tokens=200)
     measure = Measure(Quarters())
-    view = Projection(talk.history, measure).context(mine, frame)
+    view = Projection(talk.history, measure).context(mine, call_budget)
     assert measure.counted < len(talk.history.entries)
     assert 4_000 <= view.tokens <= 8_000
     assert {message.level for message in view.messages} == {"live", "summary", "gist"}
@@ -87,11 +87,11 @@ def test_the_calls_of_a_turn_see_the_same_older_turns_while_there_is_room() -> N
     for _ in range(30):
         talk.turn(words(50))
     mine = talk.prompt("look")
-    frame = CallFrame(budget_tokens=1_000)
-    first = talk.projection.context(mine, frame)
+    call_budget = CallBudget(budget_tokens=1_000)
+    first = talk.projection.context(mine, call_budget)
     talk.output(mine, "wait", calls=1)
     talk.results(mine, words(150))
-    second = talk.projection.context(mine, frame)
+    second = talk.projection.context(mine, call_budget)
     assert first.is_trimmed
     assert list(second.messages)[: len(first.messages)] == list(first.messages)
 
@@ -102,7 +102,7 @@ def test_nothing_is_shown_in_more_detail_than_the_epoch_shows_it() -> None:
         talk.turn(words(100))
     talk.write(EpochEntry(reason="asked", gist_through=8, summary_through=8))
     mine = talk.prompt(words(100))
-    view = talk.projection.context(mine, CallFrame(budget_tokens=380))
+    view = talk.projection.context(mine, CallBudget(budget_tokens=380))
     assert view.is_trimmed
     assert {message.level for message in view.messages if message.seq <= 8} == {"gist"}
 
@@ -141,7 +141,7 @@ def test_only_where_instruction_and_tools_do_not_fit_there_is_none() -> None:
     talk.turn(words(1_000), steps=3, result=words(500))
     talk.tools_tokens = 20
     with pytest.raises(ContextTooSmall) as caught:
-        talk.projection.context(talk.prompt(), talk.frame)
+        talk.projection.context(talk.prompt(), talk.call_budget)
     assert (caught.value.needed, caught.value.budget) == (124, 150)
 
 
@@ -150,7 +150,9 @@ def test_the_same_record_gives_the_same_context() -> None:
     talk.turn(words(100), steps=2, result=words(200))
     mine = talk.prompt(words(400))
     contexts = [
-        render_context(talk.history, mine, measure=Measure(Quarters()), frame=talk.frame)
+        render_context(
+            talk.history, mine, measure=Measure(Quarters()), call_budget=talk.call_budget
+        )
         for _ in range(2)
     ]
     assert contexts[0] == contexts[1]

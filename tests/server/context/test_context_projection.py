@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
-from tests.server.context.context_stage import Quarters, Talk, words
+from msgspec.structs import replace
+from tests.server.context.context_stage import Quarters, Talk, calls_in, render_context, words
 from tests.storage.conversations import answer_to, call
 
-from nplt_server.context import ContextMessage, SystemMessage, render_context
-from nplt_server.context.levels import message_of
-from nplt_server.context.measuring import Measure
 from nplt_server.context.messages import (
+    HIDDEN_RESULT,
+    ContextMessage,
     ModelInputMessage,
     ModelOutputMessage,
+    SystemMessage,
     ToolResultsMessage,
-    tool_calls_of,
-    usage_of,
+    message_of,
+    steps_of,
 )
 from nplt_server.context.projection import Projection
-from nplt_server.context.selection import EpochPlan, Selection
-from nplt_server.context.steps import HIDDEN_RESULT, steps_of
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.turns import Turn
-from nplt_storage.facts.entries import (
+from nplt_server.context.source import EpochPlan, Measure, Selection
+from nplt_storage.entries import (
+    LIVE_SCREEN,
+    BlobReference,
     ClearEntry,
     CompactionEntry,
     EpochEntry,
+    LevelOfDetailSections,
     ModelInputEntry,
     ModelOutputEntry,
     QuarantineEntry,
     SystemInstructionEntry,
     ToolResultsEntry,
 )
-from nplt_storage.facts.redaction import redacted
-from nplt_storage.facts.sections import LIVE_SCREEN, LevelOfDetailSections
-from nplt_storage.facts.tool_calls import BlobReference
+from nplt_storage.history import ConversationHistory
+from nplt_storage.redaction import redacted
+from nplt_storage.turns import Turn
 
 
 def said(messages: tuple[ContextMessage, ...] | list[ContextMessage]) -> list[str]:
@@ -101,7 +101,7 @@ def test_of_a_quarantined_call_or_its_results_it_is_shown_that_the_tool_ran() ->
         talk.output(mine, "done")
         talk.write(QuarantineEntry(target_seq=target, code="refused", content="no"))
         assert shown(talk) == ["look", said, given, "done"]
-        (called,) = [call for m in render_context(talk.history) for call in tool_calls_of(m)]
+        (called,) = [call for m in render_context(talk.history) for call in calls_in(m)]
         assert called.arguments == ({} if target == 2 else {"at": 1})
 
 
@@ -207,9 +207,9 @@ def test_a_prompt_not_written_yet_is_shown_as_it_will_be() -> None:
     talk = Talk()
     talk.turn("one", answer="first")
     draft = ModelInputEntry(turn_id="t9", content="two")
-    before = talk.projection.context(draft, talk.frame)
+    before = talk.projection.context(draft, talk.call_budget)
     talk.write(draft)
-    after = talk.projection.context("t9", talk.frame)
+    after = talk.projection.context("t9", talk.call_budget)
     assert said(list(before.messages)) == said(list(after.messages)) == ["one", "first", "two"]
     assert before.tokens == after.tokens
 
@@ -240,9 +240,9 @@ def test_no_entry_is_counted_twice_even_where_a_context_is_made_anew() -> None:
     for _ in range(10):
         talk.turn()
     measure = talk.projection.measure
-    Projection(talk.history, measure).context(None, talk.frame)
+    Projection(talk.history, measure).context(None, talk.call_budget)
     before = measure.counted
-    Projection(talk.history, measure).context(None, talk.frame)
+    Projection(talk.history, measure).context(None, talk.call_budget)
     assert measure.counted == before
 
 
@@ -272,7 +272,7 @@ def test_with_newest_live_only_the_newest_input_is_shown_in_full() -> None:
     assert texts[0] == "tea"
     assert texts[1].startswith("(summary) a")
     assert texts[2:] == ["b" + words(99), "c" + words(99)]
-    assert talk.projection.due_epoch(mine, talk.frame) is None
+    assert talk.projection.due_epoch(mine, talk.call_budget) is None
 
 
 def test_the_screen_comes_with_the_last_result_and_the_results_stay_as_they_were() -> None:
@@ -304,18 +304,9 @@ def test_long_arguments_are_shortened_with_the_output_and_stay_an_object() -> No
         arguments={"a": "x" * 5_000, "b": 1},
     )
     output = ModelOutputEntry(turn_id="t", content="", tool_calls=(long,))
-    [live] = tool_calls_of(message_of(output, "live"))
-    [gist] = tool_calls_of(message_of(output, "gist"))
+    [live] = calls_in(message_of(output, "live"))
+    [gist] = calls_in(message_of(output, "gist"))
     assert live == long
     assert gist.arguments is not None
     assert gist.arguments["b"] == 1
     assert len(gist.raw_arguments) < 250
-
-
-def test_abilities_are_asked_for_and_what_lacks_them_is_passed_by() -> None:
-    output = ModelOutputMessage(content="", tool_calls=(call(),), usage={"input_tokens": 3})
-    assert tool_calls_of(output) == (call(),)
-    assert usage_of(output) == {"input_tokens": 3}
-    for other in (SystemMessage(instruction="be kind"), ModelInputMessage(content="a"), object()):
-        assert tool_calls_of(other) == ()
-        assert usage_of(other) is None

@@ -6,18 +6,14 @@ from collections.abc import Callable, Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.server.context.context_stage import Quarters, Talk, reopened, words
+from tests.server.context.context_stage import Quarters, Talk, calls_in, reopened, words
 from tests.server.context.naive_context import naive_context
 
-from nplt_server.context.account import account
-from nplt_server.context.measuring import Measure
-from nplt_server.context.messages import (
-    ContextMessage,
-    ToolResultsMessage,
-    tool_calls_of,
-)
+from nplt_server.context.messages import ContextMessage, ToolResultsMessage
 from nplt_server.context.projection import Projection
-from nplt_storage.facts.entries import (
+from nplt_server.context.source import Measure
+from nplt_server.conversations.context_report import report_entries
+from nplt_storage.entries import (
     ClearEntry,
     CompactionEntry,
     ModelInputEntry,
@@ -154,8 +150,8 @@ def test_every_context_fits_is_whole_in_order_extends_the_last_and_adds_up(
 
 def check_projection(talk: Talk, turn_id: str | None) -> None:
     """What the kept projection says is what one made anew says, and adds up."""
-    view = talk.projection.context(turn_id, talk.frame)
-    anew = Projection(talk.history, Measure(Quarters())).context(turn_id, talk.frame)
+    view = talk.projection.context(turn_id, talk.call_budget)
+    anew = Projection(talk.history, Measure(Quarters())).context(turn_id, talk.call_budget)
     assert list(view.messages) == list(anew.messages)
     assert list(view.sizes) == list(anew.sizes)
     assert view.tokens == anew.tokens == sum(view.sizes) + talk.tools_tokens
@@ -164,7 +160,7 @@ def check_projection(talk: Talk, turn_id: str | None) -> None:
         first = view.has_head + (view.messages[:1] != [] and view.messages[0].role == "system")
         shown = [(message.seq, message.level) for message in view.messages[first:]]
         assert shown == naive_context(talk.history, turn_id)
-    rows = account(talk.history, view, turn_id)
+    rows = report_entries(talk.history, view, turn_id)
     assert sum(row.tokens for row in rows) == view.tokens
     told = [row for row in rows if row.seq]
     assert [row.seq for row in told[1:]] == [row.through_seq + 1 for row in told[:-1]]
@@ -174,34 +170,34 @@ def check_projection(talk: Talk, turn_id: str | None) -> None:
 def check_draft(talk: Talk) -> None:
     """A prompt that is not written yet leaves no trace in what is kept."""
     draft = ModelInputEntry(turn_id="new", content="what if?")
-    before = list(talk.projection.context(None, talk.frame).messages)
-    drafted = list(talk.projection.context(draft, talk.frame).messages)
-    anew = Projection(talk.history, Measure(Quarters())).context(draft, talk.frame)
+    before = list(talk.projection.context(None, talk.call_budget).messages)
+    drafted = list(talk.projection.context(draft, talk.call_budget).messages)
+    anew = Projection(talk.history, Measure(Quarters())).context(draft, talk.call_budget)
     assert drafted == list(anew.messages)
-    assert list(talk.projection.context(None, talk.frame).messages) == before
+    assert list(talk.projection.context(None, talk.call_budget).messages) == before
 
 
 def check_reopened(talk: Talk) -> None:
     """Who reads it from its files holds nothing that was taken back, and goes on alike."""
     projection = Projection(reopened(talk.history), Measure(Quarters()))
-    due = talk.projection.due_epoch(None, talk.frame)
-    assert projection.due_epoch(None, talk.frame) == due
-    again = projection.context(None, talk.frame)
-    assert list(again.messages) == list(talk.projection.context(None, talk.frame).messages)
+    due = talk.projection.due_epoch(None, talk.call_budget)
+    assert projection.due_epoch(None, talk.call_budget) == due
+    again = projection.context(None, talk.call_budget)
+    assert list(again.messages) == list(talk.projection.context(None, talk.call_budget).messages)
 
 
 def check_whole(messages: Sequence[ContextMessage]) -> None:
     """Every call is followed by its results; each turn's messages are in order."""
     for place, message in enumerate(messages):
         after = messages[place + 1] if place + 1 < len(messages) else None
-        calls = tool_calls_of(message)
+        calls = calls_in(message)
         if calls:
             assert isinstance(after, ToolResultsMessage)
             given = [result.tool_call_id for result in after.results]
             assert given == [call.tool_call_id for call in calls]
         if isinstance(message, ToolResultsMessage):
             assert place
-            assert tool_calls_of(messages[place - 1])
+            assert calls_in(messages[place - 1])
     asked = [message.seq for message in messages if message.role == "model_input" and message.seq]
     # The head, if there is one, is numbered like the epoch it belongs to.
     assert asked[1:] == sorted(asked[1:])
@@ -211,7 +207,7 @@ def check_requests(talk: Talk) -> None:
     """Each fits, and inside an epoch begins with the one before it."""
     for request in talk.requests:
         check_whole(request.messages)
-        assert request.view.tokens <= (request.view.frame.budget_tokens or 0)
+        assert request.view.tokens <= (request.view.call_budget.budget_tokens or 0)
     for before, after in zip(talk.requests, talk.requests[1:], strict=False):
         is_other = before.epoch is not after.epoch
         slides = before.epoch is not None and talk.turns_max is not None

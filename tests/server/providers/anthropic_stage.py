@@ -9,31 +9,34 @@ from itertools import count
 from typing import Any
 
 import orjson
+from tests.vendors.answers import Answer, Part
+from tests.vendors.apis import Api
+from tests.vendors.caching import Usage
+from tests.vendors.emulator import Emulator, Limits
+from tests.vendors.sse import Wire
 
-from nplt_protocol.json_values import JsonValue
-from nplt_server.accumulator import ModelOutputAccumulator
-from nplt_server.context import (
+from nplt_protocol import JsonValue
+from nplt_server.context.messages import (
     ContextMessage,
     ModelInputMessage,
     ModelOutputMessage,
     SystemMessage,
     ToolResultsMessage,
 )
-from nplt_server.deltas import ModelOutputDelta, Stopped, ToolCallPiece
 from nplt_server.errors import ProviderError
-from nplt_server.providers.anthropic.abilities import ModelAbilities, abilities_of
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Provider, Stopped, ToolCallPiece
+from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_server.providers.anthropic.parse import MessageParser
-from nplt_server.providers.anthropic.render import RULES, Rendered, render
-from nplt_server.providers.base import ModelRequest, Provider
-from nplt_server.providers.compiling import compile_context
-from nplt_server.testing.vendors.answers import Answer, Part
-from nplt_server.testing.vendors.apis import Api
-from nplt_server.testing.vendors.caching import Usage
-from nplt_server.testing.vendors.emulator import Emulator, Limits
-from nplt_server.testing.vendors.sse import Wire
-from nplt_server.tools.base import ToolDescription
-from nplt_storage.facts.entries import ModelInvocationDescriptor, ModelOutputEntry
-from nplt_storage.facts.tool_calls import ToolCallResult
+from nplt_server.providers.anthropic.render import (
+    RULES,
+    ModelAbilities,
+    abilities_of,
+    render,
+)
+from nplt_server.providers.client import RenderedRequest
+from nplt_server.providers.compiler import compile_context
+from nplt_server.tools import ToolDescription
+from nplt_storage.entries import ModelInvocationDescriptor, ModelOutputEntry, ToolCallResult
 
 Json = dict[str, Any]
 
@@ -69,7 +72,7 @@ def request(
     )
 
 
-def rendered(asked: ModelRequest, abilities: ModelAbilities | None = None) -> Rendered:
+def rendered(asked: ModelRequest, abilities: ModelAbilities | None = None) -> RenderedRequest:
     compiled = compile_context(asked.context, rules=RULES, origin=asked.invocation)
     return render(asked, compiled, abilities or abilities_of(asked.invocation.model))
 

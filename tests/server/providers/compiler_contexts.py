@@ -7,16 +7,21 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from nplt_server.context import (
+from nplt_server.context.messages import (
     ContextMessage,
     ModelInputMessage,
     ModelOutputMessage,
     SystemMessage,
     ToolResultsMessage,
 )
-from nplt_storage.facts.entries import ModelInvocationDescriptor, OutputPart
-from nplt_storage.facts.json_values import JsonValue
-from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult, ToolStatus
+from nplt_storage.entries import (
+    ModelInvocationDescriptor,
+    OutputPart,
+    ToolCallRequest,
+    ToolCallResult,
+    ToolStatus,
+)
+from nplt_storage.json_values import JsonValue
 
 OWN: Final = ModelInvocationDescriptor(provider="p", specification="s", model="own")
 OTHER: Final = ModelInvocationDescriptor(provider="p", specification="s", model="other")

@@ -15,14 +15,13 @@ from typing import Literal, Protocol, TypeAlias
 
 import pytest
 
-from nplt_protocol.json_values import JsonValue
-from nplt_server.accumulator import ModelOutputAccumulator
-from nplt_server.context import ModelInputMessage
-from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
+from nplt_protocol import JsonValue
+from nplt_server.context.messages import ModelInputMessage
 from nplt_server.errors import ProviderError
-from nplt_server.providers.base import ModelRequest, Provider
-from nplt_server.tools.base import ToolDescription
-from nplt_storage.facts.entries import ModelInvocationDescriptor, ModelOutputEntry
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Provider, Stopped, TextPiece
+from nplt_server.providers.accumulator import ModelOutputAccumulator
+from nplt_server.tools import ToolDescription
+from nplt_storage.entries import ModelInvocationDescriptor, ModelOutputEntry
 
 SceneName: TypeAlias = Literal[
     "text",

@@ -13,21 +13,7 @@ import orjson
 from tests.server.providers.contract import Scene, SceneName, Stage
 from tests.support.llama import speech
 from tests.support.llama.server import MODEL, LlamaServer, llama_server
-
-from nplt_server.accumulator import ModelOutputAccumulator
-from nplt_server.deltas import Stopped, TextPiece, ToolCallPiece, UsageReport
-from nplt_server.errors import ProviderUnavailable
-from nplt_server.providers.anthropic.provider import AnthropicProvider
-from nplt_server.providers.base import ModelRequest, Provider
-from nplt_server.providers.local.provider import LocalProvider
-from nplt_server.providers.offline import OfflineProvider
-from nplt_server.providers.openai.chat_render import ChatDialect
-from nplt_server.providers.openai.client import OpenAIClient
-from nplt_server.providers.openai.dialect import Dialect
-from nplt_server.providers.openai.provider import OpenAIProvider
-from nplt_server.providers.openai.responses_render import ResponsesDialect
-from nplt_server.providers.scripted import Piece, ScriptedProvider
-from nplt_server.testing.vendors import (
+from tests.vendors import (
     Answer,
     Cut,
     Emulator,
@@ -37,12 +23,30 @@ from nplt_server.testing.vendors import (
     ToolCall,
     emulator,
 )
-from nplt_server.testing.vendors.answers import Unheard
-from nplt_server.testing.vendors.sse import Wire
+from tests.vendors.answers import Unheard
+from tests.vendors.sse import Wire
+
+from nplt_server.errors import ProviderUnavailable
+from nplt_server.providers import (
+    ModelRequest,
+    Provider,
+    Stopped,
+    TextPiece,
+    ToolCallPiece,
+    UsageReport,
+)
+from nplt_server.providers.accumulator import ModelOutputAccumulator
+from nplt_server.providers.anthropic.client import AnthropicProvider
+from nplt_server.providers.client import VendorApi, VendorProvider
+from nplt_server.providers.local_model import LocalProvider
+from nplt_server.providers.offline import OfflineProvider, Piece, ScriptedProvider
+from nplt_server.providers.openai.chat import ChatApi
+from nplt_server.providers.openai.client import OpenAIClient
+from nplt_server.providers.openai.responses import ResponsesApi
 
 Api: TypeAlias = Literal["chat", "responses", "messages"]
 OpenStage: TypeAlias = Callable[[], AbstractAsyncContextManager[Stage]]
-_DIALECTS: dict[str, Dialect] = {"chat": ChatDialect(), "responses": ResponsesDialect()}
+_VENDOR_APIS: dict[str, VendorApi] = {"chat": ChatApi(), "responses": ResponsesApi()}
 _TEXT = "an answer of several pieces"
 
 
@@ -137,10 +141,11 @@ class ScriptedStage(_AnyStage):
 
 
 class EmulatorStage(_AnyStage):
-    def __init__(self, vendors: Emulator, api: Api) -> None:
+    def __init__(self, vendors: Emulator, api: Api, *, url: str | None = None) -> None:
+        """`url`: of whoever stands before it."""
         model = "claude-opus-4-5" if api == "messages" else "gpt-5.6"
         super().__init__(
-            provider_of(api, model=model, key=vendors.key, url=vendors.url),
+            provider_of(api, model=model, key=vendors.key, url=url or vendors.url),
         )
         self._vendors = vendors
         self._unheard = {"type": "sculpture", "id": "s_1", "marble": [1]}
@@ -249,7 +254,7 @@ def provider_of(api: Api, *, model: str, key: str, url: str) -> Provider:
     if api == "messages":
         return AnthropicProvider(models=(model,), key=key, base_url=url)
     client = OpenAIClient(api_key=key, base_url=f"{url}/v1")
-    return OpenAIProvider("openai", client, dialect=_DIALECTS[api], models=(model,))
+    return VendorProvider("openai", client, vendor_api=_VENDOR_APIS[api], models=(model,))
 
 
 @asynccontextmanager
@@ -272,7 +277,7 @@ def _emulated(api: Api) -> OpenStage:
 @asynccontextmanager
 async def open_local() -> AsyncIterator[Stage]:
     provider = LocalProvider(file=llama_server().model_file)
-    stage = LocalStage(provider, (await provider.keeper.running()).pid)
+    stage = LocalStage(provider, (await provider.running())[0].pid)
     async with _closing(stage):
         yield stage
 

@@ -9,37 +9,34 @@ from itertools import count
 from typing import Any
 
 import orjson
+from tests.support.vendor_models import rendered_in
+from tests.vendors.answers import Answer, Part
+from tests.vendors.apis import Api
+from tests.vendors.caching import Usage
+from tests.vendors.emulator import Emulator, Limits
+from tests.vendors.sse import Wire
 
-from nplt_protocol.json_values import JsonValue
-from nplt_server.accumulator import ModelOutputAccumulator
-from nplt_server.context import (
+from nplt_protocol import JsonValue
+from nplt_server.context.messages import (
     ContextMessage,
     ModelInputMessage,
     ModelOutputMessage,
     SystemMessage,
     ToolResultsMessage,
 )
-from nplt_server.deltas import ModelOutputDelta
-from nplt_server.providers.base import ModelRequest
-from nplt_server.providers.openai.chat_render import ChatDialect
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Patience
+from nplt_server.providers.accumulator import ModelOutputAccumulator
+from nplt_server.providers.client import VendorApi, VendorProvider
+from nplt_server.providers.openai.chat import ChatApi
 from nplt_server.providers.openai.client import OpenAIClient
-from nplt_server.providers.openai.dialect import Dialect
-from nplt_server.providers.openai.provider import OpenAIProvider
-from nplt_server.providers.openai.responses_render import ResponsesDialect
-from nplt_server.providers.patience import Patience
-from nplt_server.testing.vendors.answers import Answer, Part
-from nplt_server.testing.vendors.apis import Api
-from nplt_server.testing.vendors.caching import Usage
-from nplt_server.testing.vendors.emulator import Emulator, Limits
-from nplt_server.testing.vendors.sse import Wire
-from nplt_server.tools.base import ToolDescription
-from nplt_storage.facts.entries import ModelInvocationDescriptor
-from nplt_storage.facts.tool_calls import ToolCallResult
+from nplt_server.providers.openai.responses import ResponsesApi
+from nplt_server.tools import ToolDescription
+from nplt_storage.entries import ModelInvocationDescriptor, ToolCallResult
 
 REASONER = "gpt-5.6"
 PLAIN = "gpt-4o-mini"
-CHAT = ChatDialect()
-RESPONSES = ResponsesDialect()
+CHAT = ChatApi()
+RESPONSES = ResponsesApi()
 LOOK = ToolDescription(
     name="look",
     description="Looks at something.",
@@ -49,7 +46,7 @@ LOOK = ToolDescription(
 
 def request(
     *context: ContextMessage,
-    dialect: Dialect = CHAT,
+    vendor_api: VendorApi = CHAT,
     model: str = REASONER,
     tools: tuple[ToolDescription, ...] = (LOOK,),
     options: dict[str, JsonValue] | None = None,
@@ -57,7 +54,7 @@ def request(
 ) -> ModelRequest:
     return ModelRequest(
         invocation=ModelInvocationDescriptor(
-            provider="openai", specification=dialect.specification, model=model
+            provider="openai", specification=vendor_api.specification, model=model
         ),
         context=context or (ModelInputMessage(content="hello", seq=1),),
         tools=tools,
@@ -69,17 +66,17 @@ def request(
 @asynccontextmanager
 async def provider_of(
     vendors: Emulator,
-    dialect: Dialect = CHAT,
+    vendor_api: VendorApi = CHAT,
     *,
     key: str | None = None,
     patience: Patience | None = None,
-) -> AsyncIterator[OpenAIProvider]:
+) -> AsyncIterator[VendorProvider]:
     client = OpenAIClient(
         api_key=vendors.key if key is None else key,
         base_url=vendors.openai_url,
         patience=patience,
     )
-    provider = OpenAIProvider("openai", client, dialect=dialect, models=(REASONER,))
+    provider = VendorProvider("openai", client, vendor_api=vendor_api, models=(REASONER,))
     try:
         yield provider
     finally:
@@ -101,7 +98,7 @@ def calls_of(output: ModelOutputAccumulator) -> list[tuple[str, str]]:
 
 
 async def heard(
-    provider: OpenAIProvider, asked: ModelRequest, deltas: list[ModelOutputDelta]
+    provider: VendorProvider, asked: ModelRequest, deltas: list[ModelOutputDelta]
 ) -> ModelOutputAccumulator:
     """`deltas` also holds what came before an error."""
     async with provider.call_model(asked) as stream:
@@ -111,24 +108,24 @@ async def heard(
 
 
 async def asked_over_http(
-    vendors: Emulator, dialect: Dialect, asked: ModelRequest | None = None, **how: Any
+    vendors: Emulator, vendor_api: VendorApi, asked: ModelRequest | None = None, **how: Any
 ) -> ModelOutputAccumulator:
-    async with provider_of(vendors, dialect, **how) as provider:
-        return await heard(provider, asked or request(dialect=dialect), [])
+    async with provider_of(vendors, vendor_api, **how) as provider:
+        return await heard(provider, asked or request(vendor_api=vendor_api), [])
 
 
-def parsed(dialect: Dialect, *events: dict[str, Any] | bytes) -> list[ModelOutputDelta]:
-    parser = dialect.parser(dialect.render(request(dialect=dialect)))
+def parsed(vendor_api: VendorApi, *events: dict[str, Any] | bytes) -> list[ModelOutputDelta]:
+    parser = vendor_api.parser(rendered_in(vendor_api, request(vendor_api=vendor_api)))
     lines = [each if isinstance(each, bytes) else orjson.dumps(each) for each in events]
     return [delta for line in lines for delta in parser.feed(line)]
 
 
 class Talk:
     """A conversation in memory: rendered, admitted by the emulator's rules, answered,
-    parsed, remembered, rendered again. Dialect and model may change on the way."""
+    parsed, remembered, rendered again. API and model may change on the way."""
 
-    def __init__(self, dialect: Dialect, *, model: str = REASONER) -> None:
-        self.dialect, self.model = dialect, model
+    def __init__(self, vendor_api: VendorApi, *, model: str = REASONER) -> None:
+        self.vendor_api, self.model = vendor_api, model
         self.context: list[ContextMessage] = [SystemMessage(instruction="be brief")]
         self._vendors = Emulator(limits=Limits(cached_tokens_min=0))
         self.bodies: list[dict[str, Any]] = []
@@ -138,20 +135,20 @@ class Talk:
     @property
     def api(self) -> Api:
         return self._vendors.api(
-            "chat" if self.dialect.path == "/chat/completions" else "responses"
+            "chat" if self.vendor_api.specification == "openai-chat" else "responses"
         )
 
     def prompt(self, text: str) -> None:
         self.context.append(ModelInputMessage(content=text, seq=self._seq))
 
     def answers(self, *parts: Part, wire: Wire | None = None) -> ModelOutputAccumulator:
-        asked = request(*self.context, dialect=self.dialect, model=self.model)
-        rendered = self.dialect.render(asked)
+        asked = request(*self.context, vendor_api=self.vendor_api, model=self.model)
+        rendered = rendered_in(self.vendor_api, asked)
         body: dict[str, Any] = rendered.body
         self.bodies.append(body)
         self.usages.append(self.api.admit(body))
         events = self.api.events(body, Answer(parts=parts), self.usages[-1], wire or Wire())
-        parser = self.dialect.parser(rendered)
+        parser = self.vendor_api.parser(rendered)
         lines = [
             e.data.encode() if isinstance(e.data, str) else orjson.dumps(e.data) for e in events
         ]

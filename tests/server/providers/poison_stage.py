@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import anyio
-from tests.server.household import Clock, make_household
-from tests.server.stage import Stage
+from msgspec.structs import replace
+from tests.server.conversations import Stage
+from tests.server.services import Clock, make_services
+from tests.vendors.answers import Answer, ApiName, Call, say
+from tests.vendors.emulator import Emulator
+from tests.vendors.rejections import Rejection
 
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.thinking import Thinking
-from nplt_server.providers.anthropic.provider import AnthropicProvider
-from nplt_server.providers.base import Provider
-from nplt_server.providers.openai.chat_render import ChatDialect
+from nplt_server.conversations.services import ContextServices
+from nplt_server.providers import Provider
+from nplt_server.providers.anthropic.client import AnthropicProvider
+from nplt_server.providers.client import VendorProvider
+from nplt_server.providers.openai.chat import ChatApi
 from nplt_server.providers.openai.client import OpenAIClient
-from nplt_server.providers.openai.provider import OpenAIProvider
-from nplt_server.providers.openai.responses_render import ResponsesDialect
-from nplt_server.testing.vendors.answers import Answer, ApiName, Call, say
-from nplt_server.testing.vendors.emulator import Emulator
-from nplt_server.testing.vendors.rejections import Rejection
-from nplt_server.tools.base import Tool
-from nplt_storage.facts.entries import Entry, ModelInputEntry, ModelOutputEntry
+from nplt_server.providers.openai.responses import ResponsesApi
+from nplt_server.tools import Tool
+from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry
 from nplt_storage.memory import MemoryStore
 
 MARKER = "POISON"
@@ -63,8 +63,8 @@ async def provider_for(api: ApiName, vendors: Emulator) -> AsyncIterator[Provide
         )
     else:
         client = OpenAIClient(api_key=vendors.key, base_url=vendors.openai_url)
-        dialect = ChatDialect() if api == "chat" else ResponsesDialect()
-        provider = OpenAIProvider("openai", client, dialect=dialect, models=("gpt-4o-mini",))
+        vendor_api = ChatApi() if api == "chat" else ResponsesApi()
+        provider = VendorProvider("openai", client, vendor_api=vendor_api, models=("gpt-4o-mini",))
     try:
         yield provider
     finally:
@@ -76,7 +76,7 @@ async def conversation_with(
     entries: Sequence[Entry],
     provider: Provider,
     *,
-    thinking: Thinking | None = None,
+    context_services: ContextServices | None = None,
     tools: tuple[Tool, ...] | None = None,
 ) -> AsyncIterator[Stage]:
     """What stands in the record is never judged: it happened."""
@@ -88,15 +88,20 @@ async def conversation_with(
     await record.close()
     async with anyio.create_task_group() as tasks:
         allowed = tuple(tool.description.name for tool in tools or ())
-        house = make_household(
-            tasks, provider, store=store, thinking=thinking, tools=tools, allowed=allowed
+        services = make_services(
+            tasks,
+            provider,
+            store=store,
+            context_services=context_services,
+            tools=tools,
+            allowed=allowed,
         )
         yield Stage(
             Conversation(
                 "s1",
                 user="local",
-                household=house,
-                profile=house.library.default,
+                services=services,
+                profile=services.histories.default,
                 opened=await store.open("s1"),
             )
         )

@@ -17,11 +17,11 @@ from tests.server.providers.anthropic_stage import (
     request,
 )
 from tests.server.providers.compiler_contexts import contexts
+from tests.vendors.answers import Part, Text, Thinking, ToolCall
+from tests.vendors.emulator import Emulator
 
-from nplt_protocol.json_values import JsonObject
-from nplt_server.context import ContextMessage
-from nplt_server.testing.vendors.answers import Part, Text, Thinking, ToolCall
-from nplt_server.testing.vendors.emulator import Emulator
+from nplt_protocol import JsonObject
+from nplt_server.context.messages import ContextMessage
 
 THINKS: JsonObject = {"effort": "high"}
 LONG = "word " * 100

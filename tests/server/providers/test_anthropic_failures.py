@@ -10,7 +10,7 @@ from email.utils import format_datetime
 
 import anyio
 import pytest
-from tests.server.household import make_household
+from tests.server.conversations import Stage
 from tests.server.providers.anthropic_stage import (
     BUDGETED,
     THEN,
@@ -19,16 +19,15 @@ from tests.server.providers.anthropic_stage import (
     heard_until_it_fails,
     request,
 )
-from tests.server.stage import Stage
+from tests.server.services import make_services
+from tests.vendors import faults
+from tests.vendors.answers import Answer, Call, Text, Thinking, ToolCall
+from tests.vendors.emulator import Emulator, emulator
 
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.deltas import Stopped
 from nplt_server.errors import ProviderUnauthorized, ProviderUnavailable
-from nplt_server.providers.anthropic.provider import AnthropicProvider
-from nplt_server.providers.patience import Patience
-from nplt_server.testing.vendors import faults
-from nplt_server.testing.vendors.answers import Answer, Call, Text, Thinking, ToolCall
-from nplt_server.testing.vendors.emulator import Emulator, emulator
+from nplt_server.providers import Patience, Stopped
+from nplt_server.providers.anthropic.client import AnthropicProvider
 
 KEY = "sk-canary-0123456789"
 ANSWER = Answer(parts=(Thinking("let me see"), Text("It is blue, mostly.")))
@@ -51,9 +50,9 @@ async def claude(vendors: Emulator) -> AsyncIterator[AnthropicProvider]:
 async def staged(provider: AnthropicProvider) -> AsyncIterator[Stage]:
     """A real conversation with it."""
     async with anyio.create_task_group() as tasks:
-        household = make_household(tasks, provider)
-        profile = household.library.default
-        yield Stage(Conversation("s1", user="local", household=household, profile=profile))
+        services = make_services(tasks, provider)
+        profile = services.histories.default
+        yield Stage(Conversation("s1", user="local", services=services, profile=profile))
         tasks.cancel_scope.cancel()
 
 
@@ -87,7 +86,7 @@ async def test_no_fault_looks_like_an_answer(
     else:
         assert isinstance(error, ProviderUnavailable)
         assert error.retry_after == (7.0 if name == "429" else None)
-        assert error.before_first_token == (not accumulated(said).reasoning_length)
+        assert error.before_first_token == (not accumulated(said).reasoning)
     # And it can be asked again.
     assert isinstance((await heard(claude, request()))[-1], Stopped)
 

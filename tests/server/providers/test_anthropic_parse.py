@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.server.providers.anthropic_stage import Json, accumulated
 
-from nplt_server.deltas import (
+from nplt_server.errors import ProviderError, ProviderRefused, ProviderUnavailable
+from nplt_server.providers import (
     ModelOutputDelta,
     OpaquePiece,
     Stopped,
@@ -18,7 +19,6 @@ from nplt_server.deltas import (
     ToolCallPiece,
     UsageReport,
 )
-from nplt_server.errors import ProviderError, ProviderRefused, ProviderUnavailable
 from nplt_server.providers.anthropic.parse import MessageParser
 
 

@@ -17,17 +17,8 @@ from tests.server.providers.anthropic_stage import (
     heard,
     request,
 )
-
-from nplt_server.context import ModelInputMessage, ModelOutputMessage
-from nplt_server.deltas import ModelOutputDelta, Stopped, TextPiece
-from nplt_server.errors import (
-    ConfigurationError,
-    ProviderRefused,
-    RequestTooLarge,
-)
-from nplt_server.providers.anthropic.provider import AnthropicProvider
-from nplt_server.testing.vendors import faults
-from nplt_server.testing.vendors.answers import (
+from tests.vendors import faults
+from tests.vendors.answers import (
     Answer,
     Call,
     Refusal,
@@ -36,9 +27,14 @@ from nplt_server.testing.vendors.answers import (
     ToolCall,
     Unheard,
 )
-from nplt_server.testing.vendors.emulator import Emulator, emulator
-from nplt_server.testing.vendors.rejections import Rejection
-from nplt_server.testing.vendors.sse import Wire
+from tests.vendors.emulator import Emulator, emulator
+from tests.vendors.rejections import Rejection
+from tests.vendors.sse import Wire
+
+from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
+from nplt_server.errors import ConfigurationError, ProviderRefused, RequestTooLarge
+from nplt_server.providers import ModelOutputDelta, Stopped, TextPiece
+from nplt_server.providers.anthropic.client import AnthropicProvider
 
 KEY = "sk-canary-0123456789"
 RICH = Answer(

@@ -17,18 +17,18 @@ from tests.server.providers.anthropic_stage import (
     request,
     result,
 )
+from tests.vendors.emulator import Emulator
 
-from nplt_protocol.json_values import JsonObject
-from nplt_server.context import (
+from nplt_protocol import JsonObject
+from nplt_server.context.messages import (
     ModelInputMessage,
     ModelOutputMessage,
     SystemMessage,
     ToolResultsMessage,
 )
-from nplt_server.providers.anthropic.abilities import ModelAbilities, abilities_of
-from nplt_server.testing.vendors.emulator import Emulator
-from nplt_server.tools.base import ToolDescription
-from nplt_storage.facts.tool_calls import ToolCallRequest
+from nplt_server.providers.anthropic.render import ModelAbilities, abilities_of
+from nplt_server.tools import ToolDescription
+from nplt_storage.entries import ToolCallRequest
 
 BOTH = "claude-opus-4-6"  # thinks as it likes, and takes a temperature
 

@@ -9,19 +9,16 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.vendors.emulator import Emulator, emulator
+from tests.vendors.faults import Stall
 
-from nplt_server.context import ModelInputMessage
-from nplt_server.deltas import TextPiece
+from nplt_server.context.messages import ModelInputMessage
 from nplt_server.errors import ConfigurationError, ProviderRefused, ProviderUnavailable
-from nplt_server.provider_settings import LocalSettings
-from nplt_server.providers.base import ModelRequest
-from nplt_server.providers.building import ProviderBuilder, build_router
-from nplt_server.providers.local.provider import LocalProvider
-from nplt_server.providers.patience import Patience
+from nplt_server.providers import ModelRequest, Patience, TextPiece
+from nplt_server.providers.build import ProviderBuilder, build_router
+from nplt_server.providers.local_model import LocalProvider
 from nplt_server.providers.router import ProviderRouter
-from nplt_server.settings import Settings
-from nplt_server.testing.vendors.emulator import Emulator, emulator
-from nplt_server.testing.vendors.faults import Stall
+from nplt_server.settings import LocalSettings, Settings
 
 KEY = "sk-canary-0123456789"
 
@@ -174,7 +171,7 @@ def test_the_local_model_has_the_window_and_the_time_of_the_settings() -> None:
     builder = ProviderBuilder(environ={}, models=settings.models, patience=patience)
     local = builder.build(LocalSettings())
     assert isinstance(local, LocalProvider)
-    assert local.keeper.order.window_tokens == 8192
+    assert local.window_tokens == 8192
     assert local.patience == patience
 
 
@@ -218,16 +215,16 @@ def test_the_settings_retries_are_the_routers() -> None:
     assert router.models == ("offline/echo",)
 
 
-def test_nothing_of_a_vendors_sdk_is_imported_before_somebody_asks() -> None:
+def test_no_optional_package_is_imported_before_it_is_needed() -> None:
     program = (
         "import sys; from pathlib import Path; import nplt_server.app;"
-        "from nplt_server.settings_sources import load_settings;"
-        "from nplt_server.providers.building import build_router;"
-        "from nplt_server.equipment import equip;"
+        "from nplt_server.settings_loader import load_settings;"
+        "from nplt_server.providers.build import build_router;"
+        "from nplt_server.app import build_shared_parts;"
         "keys = {'OPENAI_API_KEY': 'x', 'ANTHROPIC_API_KEY': 'y'};"
         "settings = load_settings({}, config_file=Path('/dev/null'), environ=keys);"
-        "equip(settings, build_router(settings, keys), nplt_server.app.utc_now);"
-        "print({'openai', 'anthropic', 'httpx2', 'xllamacpp', 'mcp'} & set(sys.modules))"
+        "build_shared_parts(settings, build_router(settings, keys), nplt_server.app.utc_now);"
+        "print({'openai', 'anthropic', 'httpx2', 'xllamacpp', 'mcp', 'redis'} & set(sys.modules))"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert told.stdout == "set()\n", told.stderr

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.server.providers.compiler_contexts import OTHER, OWN, asks, call, gives, result, says
 
-from nplt_server.context import ContextMessage
-from nplt_server.providers.compiling import Compiled, ContextCompiler, VendorRules
+from nplt_server.context.messages import ContextMessage
+from nplt_server.providers.compiler import CompiledContext, ContextCompiler, VendorRules
 
 
 def long_context(exchanges: int = 3) -> list[ContextMessage]:
@@ -15,7 +15,7 @@ def long_context(exchanges: int = 3) -> list[ContextMessage]:
     return messages
 
 
-def is_continued(later: Compiled, earlier: Compiled) -> bool:
+def is_continued(later: CompiledContext, earlier: CompiledContext) -> bool:
     """The steps compiled then are there still, not others like them."""
     closed = earlier.steps[:-1]
     return all(now is then for now, then in zip(later.steps, closed, strict=False))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from tests.server.providers.compiler_contexts import OTHER, OWN, asks, call, gives, result, thought
 
-from nplt_server.context import ContextMessage, ModelOutputMessage
-from nplt_server.providers.compiling import (
+from nplt_server.context.messages import ContextMessage, ModelOutputMessage
+from nplt_server.providers.compiler import (
     AnswerBlock,
     AssistantStep,
-    Compiled,
     CompiledCall,
+    CompiledContext,
     OpaqueBlock,
     ReasoningBlock,
     TextBlock,
@@ -20,7 +19,7 @@ from nplt_server.providers.compiling import (
     blocks_of,
     compile_context,
 )
-from nplt_storage.facts.entries import ModelInvocationDescriptor, OutputPart
+from nplt_storage.entries import ModelInvocationDescriptor, OutputPart
 
 SEAL = OpaqueBlock(data={"signature": "sealed"})
 CALLED = CompiledCall(call_id="a", tool_name="look", arguments_json="{}")
@@ -41,17 +40,17 @@ SIGNED = ModelOutputMessage(
 )
 
 
-def compiled(*messages: ContextMessage) -> Compiled:
+def compiled(*messages: ContextMessage) -> CompiledContext:
     return compile_context([asks("go"), *messages], rules=VendorRules(), origin=OWN)
 
 
-def blocks(compiled: Compiled) -> list[AnswerBlock]:
+def blocks(compiled: CompiledContext) -> list[AnswerBlock]:
     step = compiled.steps[1]
     assert isinstance(step, AssistantStep)
     return list(blocks_of(step))
 
 
-def codes(compiled: Compiled) -> list[str]:
+def codes(compiled: CompiledContext) -> list[str]:
     return [repair.code for repair in compiled.repairs if repair.seq == SIGNED.seq]
 
 

@@ -4,45 +4,44 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from copy import deepcopy
 
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.server.providers.compiler_contexts import OTHER, OWN, asks, contexts, gives, result
 
-from nplt_server.context import ContextMessage, ModelOutputMessage, SystemMessage
-from nplt_server.providers.compiling import (
+from nplt_server.context.messages import ContextMessage, ModelOutputMessage, SystemMessage
+from nplt_server.providers.compiler import (
     AssistantStep,
-    Compiled,
     CompiledCall,
+    CompiledContext,
+    CompiledStep,
     ContextCompiler,
     OpaqueBlock,
     ReasoningBlock,
-    Step,
     TextBlock,
     UserStep,
     VendorRules,
     blocks_of,
     compile_context,
 )
-from nplt_storage.facts.entries import ModelInvocationDescriptor
-from nplt_storage.facts.tool_calls import ToolCallRequest
+from nplt_storage.entries import ModelInvocationDescriptor, ToolCallRequest
 
 RULES = VendorRules(text_characters_max=200)
 
 
 def compiled_for(
     messages: list[ContextMessage], origin: ModelInvocationDescriptor = OWN
-) -> Compiled:
+) -> CompiledContext:
     return compile_context(messages, rules=RULES, origin=origin)
 
 
-def answers(compiled: Compiled) -> list[AssistantStep]:
+def answers(compiled: CompiledContext) -> list[AssistantStep]:
     return [step for step in compiled.steps if isinstance(step, AssistantStep)]
 
 
-def texts_of(step: Step) -> Iterator[str]:
+def texts_of(step: CompiledStep) -> Iterator[str]:
     if isinstance(step, UserStep):
         yield from step.texts
         yield from (each.text for each in step.results)
@@ -61,14 +60,14 @@ def test_every_rule_holds_whatever_is_compiled(messages: list[ContextMessage]) -
     check_parts_are_all_of_an_answer_and_end_with_what_was_said(compiled)
 
 
-def check_steps_alternate_and_both_ends_are_the_users(compiled: Compiled) -> None:
+def check_steps_alternate_and_both_ends_are_the_users(compiled: CompiledContext) -> None:
     steps = compiled.steps
     kinds = [UserStep if place % 2 == 0 else AssistantStep for place in range(len(steps))]
     assert [type(step) for step in steps] == kinds
     assert len(steps) % 2 == 1
 
 
-def check_right_behind_calls_stand_their_results_in_order(compiled: Compiled) -> None:
+def check_right_behind_calls_stand_their_results_in_order(compiled: CompiledContext) -> None:
     asked: tuple[CompiledCall, ...] = ()
     for step in compiled.steps:
         if isinstance(step, AssistantStep):
@@ -80,7 +79,7 @@ def check_right_behind_calls_stand_their_results_in_order(compiled: Compiled) ->
         assert len(step.texts) == len(step.text_seqs)
 
 
-def check_ids_and_names_fit_and_no_id_comes_twice(compiled: Compiled) -> None:
+def check_ids_and_names_fit_and_no_id_comes_twice(compiled: CompiledContext) -> None:
     calls = [each for step in answers(compiled) for each in step.calls]
     for each in calls:
         assert re.fullmatch("[A-Za-z0-9_-]{1,40}", each.call_id)
@@ -88,7 +87,9 @@ def check_ids_and_names_fit_and_no_id_comes_twice(compiled: Compiled) -> None:
     assert len({each.call_id for each in calls}) == len(calls)
 
 
-def check_every_text_can_be_written_is_not_blank_and_not_too_long(compiled: Compiled) -> None:
+def check_every_text_can_be_written_is_not_blank_and_not_too_long(
+    compiled: CompiledContext,
+) -> None:
     said = [text for step in compiled.steps for text in texts_of(step)]
     for text in [*said, compiled.system or "none"]:
         assert text.strip()
@@ -96,14 +97,14 @@ def check_every_text_can_be_written_is_not_blank_and_not_too_long(compiled: Comp
         assert len(text) <= 200
 
 
-def check_arguments_are_objects(compiled: Compiled) -> None:
+def check_arguments_are_objects(compiled: CompiledContext) -> None:
     for each in [each for step in answers(compiled) for each in step.calls]:
         assert isinstance(orjson.loads(each.arguments_json), dict)
         assert "\0" not in str(orjson.loads(each.arguments_json))
         assert len(each.arguments_json) <= 200
 
 
-def check_parts_are_all_of_an_answer_and_end_with_what_was_said(compiled: Compiled) -> None:
+def check_parts_are_all_of_an_answer_and_end_with_what_was_said(compiled: CompiledContext) -> None:
     for step in answers(compiled):
         blocks = list(blocks_of(step))
         said = [block.text for block in blocks if isinstance(block, TextBlock)]
@@ -134,7 +135,7 @@ def test_no_model_is_given_the_reasoning_of_another(messages: list[ContextMessag
         assert not (step.parts or step.reasoning) or set(step.seqs) - {0} <= thinkers
 
 
-def shown_again(compiled: Compiled) -> list[ContextMessage]:
+def shown_again(compiled: CompiledContext) -> list[ContextMessage]:
     """A context that says what was compiled."""
     messages: list[ContextMessage] = [SystemMessage(instruction=compiled.system)]
     for step in compiled.steps:
@@ -206,9 +207,7 @@ def test_a_context_that_grows_compiles_as_if_it_were_new(
 def test_every_entry_is_found_behind_the_step_that_shows_it(
     messages: list[ContextMessage],
 ) -> None:
-    numbered = [deepcopy(message) for message in messages]
-    for seq, message in enumerate(numbered, start=1):
-        object.__setattr__(message, "seq", seq)
+    numbered = [replace(message, seq=seq) for seq, message in enumerate(messages, start=1)]
     compiled = compiled_for(numbered)
     behind = [seq for step in compiled.steps for seq in step.seqs]
     assert behind == sorted(set(behind))

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import MappingProxyType
 
 import orjson
 import pytest
+from msgspec.structs import replace
 from tests.server.providers.compiler_contexts import OWN, asks, call, gives, result, says
 
-from nplt_server.context import (
+from nplt_server.context.messages import (
     ContextMessage,
     ModelInputMessage,
     SystemMessage,
     ToolResultsMessage,
 )
-from nplt_server.providers.compiling import (
+from nplt_server.providers.compiler import (
     AssistantStep,
-    Compiled,
+    CompiledContext,
     UserStep,
     VendorRules,
     compile_context,
 )
-from nplt_storage.facts.json_values import JsonValue
+from nplt_storage.json_values import JsonValue
 
 
-def compiled(*messages: ContextMessage, rules: VendorRules | None = None) -> Compiled:
+def compiled(*messages: ContextMessage, rules: VendorRules | None = None) -> CompiledContext:
     return compile_context(messages, rules=rules or VendorRules(), origin=OWN)
 
 
-def user(compiled: Compiled, place: int = -1) -> UserStep:
+def user(compiled: CompiledContext, place: int = -1) -> UserStep:
     step = compiled.steps[place]
     assert isinstance(step, UserStep)
     return step
 
 
-def answer(compiled: Compiled, place: int = 1) -> AssistantStep:
+def answer(compiled: CompiledContext, place: int = 1) -> AssistantStep:
     step = compiled.steps[place]
     assert isinstance(step, AssistantStep)
     return step
 
 
-def codes(compiled: Compiled) -> list[tuple[str, int]]:
+def codes(compiled: CompiledContext) -> list[tuple[str, int]]:
     return [(repair.code, repair.seq) for repair in compiled.repairs]
 
 

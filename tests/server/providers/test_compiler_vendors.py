@@ -9,18 +9,18 @@ import orjson
 import pytest
 from hypothesis import given
 from tests.server.providers.compiler_contexts import OWN, asks, call, contexts, gives, result, says
+from tests.vendors.answers import ApiName
+from tests.vendors.emulator import Emulator
+from tests.vendors.rejections import Rejection
 
-from nplt_server.context import ContextMessage
-from nplt_server.providers.compiling import Compiled, UserStep, VendorRules, compile_context
-from nplt_server.testing.vendors.answers import ApiName
-from nplt_server.testing.vendors.emulator import Emulator
-from nplt_server.testing.vendors.rejections import Rejection
+from nplt_server.context.messages import ContextMessage
+from nplt_server.providers.compiler import CompiledContext, UserStep, VendorRules, compile_context
 
 Json: TypeAlias = dict[str, Any]
 SCHEMA: Json = {"type": "object", "properties": {}}
 
 
-def as_messages(compiled: Compiled) -> Json:
+def as_messages(compiled: CompiledContext) -> Json:
     messages: list[Json] = []
     for step in compiled.steps:
         content: list[Json]
@@ -54,7 +54,7 @@ def as_messages(compiled: Compiled) -> Json:
     return {**body, **system, "messages": messages}
 
 
-def as_chat(compiled: Compiled) -> Json:
+def as_chat(compiled: CompiledContext) -> Json:
     messages: list[Json] = [{"role": "system", "content": compiled.system}]
     for step in compiled.steps:
         if isinstance(step, UserStep):
@@ -78,7 +78,7 @@ def as_chat(compiled: Compiled) -> Json:
     return {"model": "gpt-4.1", "messages": messages, "tools": tools}
 
 
-def as_responses(compiled: Compiled) -> Json:
+def as_responses(compiled: CompiledContext) -> Json:
     def items() -> Iterator[Json]:
         for step in compiled.steps:
             if isinstance(step, UserStep):
@@ -97,7 +97,7 @@ def as_responses(compiled: Compiled) -> Json:
     return {"model": "gpt-4.1", "instructions": compiled.system, "input": list(items())}
 
 
-PRINTERS: dict[ApiName, Callable[[Compiled], Json]] = {
+PRINTERS: dict[ApiName, Callable[[CompiledContext], Json]] = {
     "messages": as_messages,
     "chat": as_chat,
     "responses": as_responses,
@@ -119,7 +119,9 @@ def test_a_result_that_was_lost_would_be_noticed(name: ApiName) -> None:
     whole = compile_context(
         [asks("go"), says("", call("a")), gives(result("a"))], rules=VendorRules(), origin=OWN
     )
-    lost = Compiled(system="", steps=(*whole.steps[:-1], UserStep(texts=("hm",), text_seqs=(0,))))
+    lost = CompiledContext(
+        system="", steps=(*whole.steps[:-1], UserStep(texts=("hm",), text_seqs=(0,)))
+    )
     Emulator().api(name).admit(PRINTERS[name](whole))
     with pytest.raises(Rejection):
         Emulator().api(name).admit(PRINTERS[name](lost))

@@ -11,7 +11,7 @@ from tests.server.providers.contract_stages import Api, provider_of
 from tests.support.llama import speech
 from tests.support.llama.server import MODEL, llama_server
 
-from nplt_server.context import (
+from nplt_server.context.messages import (
     ContextMessage,
     ModelInputMessage,
     ModelOutputMessage,
@@ -19,10 +19,9 @@ from nplt_server.context import (
     ToolResultsMessage,
 )
 from nplt_server.errors import RequestTooLarge
-from nplt_server.providers.base import ModelRequest, Provider
-from nplt_server.tools.base import ToolDescription
-from nplt_storage.facts.entries import ModelInvocationDescriptor
-from nplt_storage.facts.tool_calls import ToolCallResult
+from nplt_server.providers import ModelRequest, Provider
+from nplt_server.tools import ToolDescription
+from nplt_storage.entries import ModelInvocationDescriptor, ToolCallResult
 
 EACH_API = pytest.mark.parametrize("api", get_args(Api))
 

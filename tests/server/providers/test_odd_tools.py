@@ -8,27 +8,27 @@ import orjson
 import pytest
 from tests.server.providers import anthropic_stage
 from tests.server.providers.openai_stage import CHAT, RESPONSES, request
+from tests.support.vendor_models import rendered_in
+from tests.vendors.emulator import Emulator
+from tests.vendors.models import CLAUDE_MODELS, GPT_MODELS
 
-from nplt_protocol.json_values import JsonObject
-from nplt_server.providers.anthropic.abilities import abilities_of
-from nplt_server.providers.anthropic.render import RULES, render
-from nplt_server.providers.compiling import compile_context
-from nplt_server.providers.known_models import ANTHROPIC_MODELS, OPENAI_MODELS
-from nplt_server.providers.openai.dialect import Dialect
-from nplt_server.testing.vendors.emulator import Emulator
-from nplt_server.testing.vendors.models import CLAUDE_MODELS, GPT_MODELS
-from nplt_server.tools.base import ToolDescription
+from nplt_protocol import JsonObject
+from nplt_server.providers.anthropic.render import RULES, abilities_of, render
+from nplt_server.providers.client import VendorApi
+from nplt_server.providers.compiler import compile_context
+from nplt_server.providers.models import ANTHROPIC_MODELS, OPENAI_MODELS
+from nplt_server.tools import ToolDescription
 
 CITY: JsonObject = {"properties": {"city": {"type": "string"}}, "required": ["city"]}
 PLACE: JsonObject = {"properties": {"place": {"type": "array"}}}
 
 
-def offered(dialect: Dialect, parameters: JsonObject, description: str = "Odd.") -> Any:
+def offered(vendor_api: VendorApi, parameters: JsonObject, description: str = "Odd.") -> Any:
     """As the vendor is offered it, who takes it."""
     tool = ToolDescription(name="odd", description=description, parameters=parameters)
-    body = dialect.render(request(dialect=dialect, tools=(tool,))).body
+    body = rendered_in(vendor_api, request(vendor_api=vendor_api, tools=(tool,))).body
     sent = orjson.loads(orjson.dumps(body))
-    Emulator().api("chat" if dialect is CHAT else "responses").admit(sent)
+    Emulator().api("chat" if vendor_api is CHAT else "responses").admit(sent)
     return sent["tools"][0].get("function") or sent["tools"][0]
 
 
@@ -49,10 +49,10 @@ ODD: list[JsonObject] = [
 ]
 
 
-@pytest.mark.parametrize("dialect", [CHAT, RESPONSES])
+@pytest.mark.parametrize("vendor_api", [CHAT, RESPONSES])
 @pytest.mark.parametrize("parameters", ODD)
-def test_openai_takes_every_schema(dialect: Dialect, parameters: JsonObject) -> None:
-    assert offered(dialect, parameters)["parameters"]["type"] == "object"
+def test_openai_takes_every_schema(vendor_api: VendorApi, parameters: JsonObject) -> None:
+    assert offered(vendor_api, parameters)["parameters"]["type"] == "object"
 
 
 @pytest.mark.parametrize("parameters", ODD)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.server.providers.compiler_contexts import OWN, contexts
 from tests.server.providers.openai_stage import (
     CHAT,
@@ -18,13 +17,14 @@ from tests.server.providers.openai_stage import (
     Talk,
     request,
 )
+from tests.support.vendor_models import rendered_in
+from tests.vendors.answers import Part, Refusal, Text, Thinking, ToolCall
+from tests.vendors.emulator import Emulator, Limits
+from tests.vendors.models import GptModel
 
-from nplt_server.context import ContextMessage
-from nplt_server.providers.openai.dialect import Dialect
-from nplt_server.providers.openai.responses_render import ResponsesDialect
-from nplt_server.testing.vendors.answers import Part, Refusal, Text, Thinking, ToolCall
-from nplt_server.testing.vendors.emulator import Emulator, Limits
-from nplt_server.testing.vendors.models import GptModel
+from nplt_server.context.messages import ContextMessage
+from nplt_server.providers.client import VendorApi
+from nplt_server.providers.openai.responses import ResponsesApi
 
 _PARTS: st.SearchStrategy[Part] = st.sampled_from(
     [
@@ -38,13 +38,13 @@ _PARTS: st.SearchStrategy[Part] = st.sampled_from(
     ]
 )
 _ANSWERS = st.lists(_PARTS, max_size=5)
-_SPEAKERS: st.SearchStrategy[tuple[Dialect, str]] = st.sampled_from(
+_SPEAKERS: st.SearchStrategy[tuple[VendorApi, str]] = st.sampled_from(
     [
         (CHAT, PLAIN),
         (CHAT, REASONER),
         (RESPONSES, PLAIN),
         (RESPONSES, REASONER),
-        (ResponsesDialect(summarizes_reasoning=True), REASONER),
+        (ResponsesApi(summarizes_reasoning=True), REASONER),
     ]
 )
 
@@ -53,15 +53,15 @@ _FEWER = settings(max_examples=settings().max_examples // 4)
 """The compiler's own properties try the same contexts."""
 
 
-@pytest.mark.parametrize(("dialect", "name"), [(CHAT, "chat"), (RESPONSES, "responses")])
+@pytest.mark.parametrize(("vendor_api", "name"), [(CHAT, "chat"), (RESPONSES, "responses")])
 @_FEWER
 @given(context=contexts)
 def test_every_context_is_admitted(
-    dialect: Dialect, name: str, context: list[ContextMessage]
+    vendor_api: VendorApi, name: str, context: list[ContextMessage]
 ) -> None:
     vendors = Emulator(limits=Limits(gpt_models=(GptModel(name=OWN.model, reasons=True),)))
-    asked = replace(request(dialect=dialect, tools=(LOOK,)), context=context, invocation=OWN)
-    rendered = dialect.render(asked)
+    asked = replace(request(vendor_api=vendor_api, tools=(LOOK,)), context=context, invocation=OWN)
+    rendered = rendered_in(vendor_api, asked)
     body = orjson.loads(orjson.dumps(rendered.body))
     vendors.api("chat" if name == "chat" else "responses").admit(body)
     assert len(rendered.seqs) == len(body["messages" if name == "chat" else "input"])
@@ -70,11 +70,11 @@ def test_every_context_is_admitted(
 @_FEWER
 @given(steps=st.lists(st.tuples(_SPEAKERS, _ANSWERS, st.booleans()), max_size=6))
 def test_models_take_turns_and_each_admits_what_the_others_said(
-    steps: list[tuple[tuple[Dialect, str], list[Part], bool]],
+    steps: list[tuple[tuple[VendorApi, str], list[Part], bool]],
 ) -> None:
     talk = Talk(CHAT)
-    for (dialect, model), parts, tools_run in steps:
-        talk.dialect, talk.model = dialect, model
+    for (vendor_api, model), parts, tools_run in steps:
+        talk.vendor_api, talk.model = vendor_api, model
         talk.prompt("and now?")
         talk.answers(*parts)  # raises what the vendor would answer
         if tools_run:

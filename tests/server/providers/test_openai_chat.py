@@ -16,13 +16,14 @@ from tests.server.providers.openai_stage import (
     parsed,
     request,
 )
+from tests.support.vendor_models import rendered_in
+from tests.vendors.answers import Refusal, Text, Thinking, ToolCall
+from tests.vendors.sse import Wire
 
-from nplt_server.deltas import OpaquePiece, ReasoningPiece, Stopped, TextPiece, UsageReport
 from nplt_server.errors import ProviderRefused, ProviderUnavailable
-from nplt_server.providers.openai.chat_render import ChatDialect
-from nplt_server.testing.vendors.answers import Refusal, Text, Thinking, ToolCall
-from nplt_server.testing.vendors.sse import Wire
-from nplt_server.tools.base import ToolDescription
+from nplt_server.providers import OpaquePiece, ReasoningPiece, Stopped, TextPiece, UsageReport
+from nplt_server.providers.openai.chat import ChatApi
+from nplt_server.tools import ToolDescription
 
 DONE = b"[DONE]"
 
@@ -71,7 +72,7 @@ def test_most_of_a_growing_conversation_is_served_from_the_cache() -> None:
 )
 def test_a_model_is_asked_for_what_it_takes(model: str, sent: str, left_out: str) -> None:
     asked = request(model=model, options={"temperature": 0.5, "effort": "low"})
-    body = CHAT.render(asked).body
+    body = rendered_in(CHAT, asked).body
     assert sent in body
     assert left_out not in body
     Talk(CHAT).api.admit(body)
@@ -79,13 +80,13 @@ def test_a_model_is_asked_for_what_it_takes(model: str, sent: str, left_out: str
 
 def test_a_model_nobody_knows_is_asked_for_everything() -> None:
     asked = request(model="qwen3:8b", options={"temperature": 9, "effort": "low"})
-    body = CHAT.render(asked).body
+    body = rendered_in(CHAT, asked).body
     assert (body["temperature"], body["reasoning_effort"]) == (2.0, "low")
 
 
 @pytest.mark.parametrize("options", [{"temperature": True}, {"temperature": "hot", "effort": 3}])
 def test_options_that_make_no_sense_are_left_out(options: dict[str, Any]) -> None:
-    body = CHAT.render(request(model="any", options=options)).body
+    body = rendered_in(CHAT, request(model="any", options=options)).body
     assert not {"temperature", "reasoning_effort"} & body.keys()
 
 
@@ -93,19 +94,19 @@ def test_options_that_make_no_sense_are_left_out(options: dict[str, Any]) -> Non
 def test_an_answer_is_as_long_as_the_prompt_wants_and_the_settings_let_it(
     wanted: int, sent: int
 ) -> None:
-    body = CHAT.render(request(options={"output_tokens": wanted})).body
+    body = rendered_in(CHAT, request(options={"output_tokens": wanted})).body
     assert body["max_completion_tokens"] == sent
 
 
 def test_older_servers_are_told_the_length_in_the_older_field() -> None:
-    body = ChatDialect(tokens_field="max_tokens").render(request()).body
+    body = rendered_in(ChatApi(tokens_field="max_tokens"), request()).body
     assert body["max_tokens"] == 4096
     assert "max_completion_tokens" not in body
 
 
 def test_tools_with_odd_names_and_schemas_are_admitted_and_called_by_their_own_name() -> None:
     odd = ToolDescription(name="files.read/é" * 9, description="long " * 999, parameters={})
-    rendered = CHAT.render(request(tools=(LOOK, odd)))
+    rendered = rendered_in(CHAT, request(tools=(LOOK, odd)))
     Talk(CHAT).api.admit(rendered.body)
     name = next(name for name, own in rendered.own_names.items() if own == odd.name)
     parser = CHAT.parser(rendered)
@@ -121,7 +122,7 @@ def test_every_message_knows_its_entries() -> None:
     talk.answers(ToolCall("look"))
     talk.runs_tools()
     talk.prompt("and now?")
-    assert CHAT.render(request(*talk.context)).seqs == ((), (2,), (3,), (4,), (5,))
+    assert rendered_in(CHAT, request(*talk.context)).seqs == ((), (2,), (3,), (4,), (5,))
 
 
 # What is made of an answer
@@ -172,14 +173,14 @@ def test_reasoning_told_twice_is_heard_once() -> None:
 
 
 def test_reasoning_goes_back_in_the_field_it_came_in_where_that_is_wanted() -> None:
-    talk = Talk(ChatDialect(returns_reasoning=True))
+    talk = Talk(ChatApi(returns_reasoning=True))
     talk.prompt("look")
     said = talk.answers(
         Thinking("let me see"), ToolCall("look"), wire=Wire(reasoning_field="reasoning")
     )
     assert said.reasoning == "let me see"
     talk.runs_tools()
-    body: Any = talk.dialect.render(request(*talk.context)).body
+    body: Any = rendered_in(talk.vendor_api, request(*talk.context)).body
     assert body["messages"][2]["reasoning"] == "let me see"
 
 

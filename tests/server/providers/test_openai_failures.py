@@ -12,12 +12,7 @@ from nplt_server.errors import (
     ProviderUnavailable,
     RequestTooLarge,
 )
-from nplt_server.providers.failures import (
-    failure_in_stream,
-    failure_of,
-    named_place,
-    seconds_of,
-)
+from nplt_server.providers.failures import failure_in_stream, failure_of, seconds_of
 
 
 @pytest.mark.parametrize(
@@ -56,7 +51,7 @@ def test_a_429_for_one_request_that_is_too_large_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "param", "message", "is_of_request"),
+    ("status", "param", "message", "content_refused"),
     [
         (400, "", "Bad request.", True),
         (422, "", "", True),
@@ -72,11 +67,11 @@ def test_a_429_for_one_request_that_is_too_large_is_not_waited_for() -> None:
     ],
 )
 def test_only_what_was_said_can_be_refused_for_what_it_says(
-    status: int, param: str, message: str, is_of_request: bool
+    status: int, param: str, message: str, content_refused: bool
 ) -> None:
     failure = failure_of(status, param=param, message=message)
     assert isinstance(failure, ProviderRefused)
-    assert failure.is_of_request == is_of_request
+    assert failure.content_refused == content_refused
 
 
 @pytest.mark.parametrize(
@@ -92,7 +87,7 @@ def test_sealed_thoughts_that_are_not_taken_are_known_by_their_words(
 ) -> None:
     failure = failure_of(400, code=code, message=message)
     assert isinstance(failure, ProviderRefused)
-    assert failure.is_of_thoughts
+    assert failure.reasoning_refused
 
 
 @pytest.mark.parametrize(
@@ -127,7 +122,6 @@ def test_a_providers_words_do_not_reach_the_user() -> None:
     ],
 )
 def test_a_refusal_names_a_message(param: str, message: str, index: int | None) -> None:
-    assert named_place(param, message)[0] == index
     failure = failure_of(400, param=param, message=message)
     assert isinstance(failure, ProviderRefused)
     assert failure.message_index == index

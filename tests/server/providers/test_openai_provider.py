@@ -22,9 +22,13 @@ from tests.server.providers.openai_stage import (
     provider_of,
     request,
 )
+from tests.vendors import faults
+from tests.vendors.answers import Answer, Call, say
+from tests.vendors.emulator import Emulator, emulator
+from tests.vendors.rejections import Rejection
+from tests.vendors.sse import Wire
 
-from nplt_server.context import ModelInputMessage
-from nplt_server.deltas import ModelOutputDelta, TextPiece
+from nplt_server.context.messages import ModelInputMessage
 from nplt_server.errors import (
     ConfigurationError,
     ProviderRefused,
@@ -32,18 +36,11 @@ from nplt_server.errors import (
     ProviderUnavailable,
     RequestTooLarge,
 )
-from nplt_server.providers.openai.blame import with_entries
+from nplt_server.providers import ModelOutputDelta, Patience, TextPiece
+from nplt_server.providers.client import RenderedRequest, VendorApi, VendorProvider, with_entries
 from nplt_server.providers.openai.client import OpenAIClient
-from nplt_server.providers.openai.dialect import Dialect, Rendered
-from nplt_server.providers.openai.provider import OpenAIProvider
-from nplt_server.providers.patience import Patience
-from nplt_server.testing.vendors import faults
-from nplt_server.testing.vendors.answers import Answer, Call, say
-from nplt_server.testing.vendors.emulator import Emulator, emulator
-from nplt_server.testing.vendors.rejections import Rejection
-from nplt_server.testing.vendors.sse import Wire
 
-BOTH = pytest.mark.parametrize("dialect", [CHAT, RESPONSES], ids=["chat", "responses"])
+BOTH = pytest.mark.parametrize("vendor_api", [CHAT, RESPONSES], ids=["chat", "responses"])
 
 
 @pytest.fixture
@@ -81,32 +78,33 @@ SILENT: dict[str, faults.Fault] = {
 
 @BOTH
 async def test_a_fault_before_the_first_token_leaves_others_to_be_asked(
-    vendors: Emulator, dialect: Dialect
+    vendors: Emulator, vendor_api: VendorApi
 ) -> None:
-    async with provider_of(vendors, dialect) as provider:
-        for name, fault in SILENT.items():
-            vendors.fail_next(fault)
-            deltas: list[ModelOutputDelta] = []
+    for name, fault in SILENT.items():
+        vendors.fail_next(fault)
+        deltas: list[ModelOutputDelta] = []
+        # Each on a new connection: on a kept one, to hang up is no failure.
+        async with provider_of(vendors, vendor_api) as provider:
             with pytest.raises(ProviderUnavailable) as caught:
-                await heard(provider, request(dialect=dialect), deltas)
-            failure = caught.value
-            assert not deltas, name
-            assert failure.before_first_token, name
-            assert not failure.timed_out, name
-            assert failure.retry_after == (7.0 if name == "429" else None), name
+                await heard(provider, request(vendor_api=vendor_api), deltas)
+        failure = caught.value
+        assert not deltas, name
+        assert failure.before_first_token, name
+        assert not failure.timed_out, name
+        assert failure.retry_after == (7.0 if name == "429" else None), name
 
 
 @BOTH
 async def test_a_fault_in_the_answer_is_told_and_never_ends_it(
-    vendors: Emulator, dialect: Dialect
+    vendors: Emulator, vendor_api: VendorApi
 ) -> None:
     vendors.script = lambda _: say("an answer of several pieces")
-    async with provider_of(vendors, dialect) as provider:
+    async with provider_of(vendors, vendor_api) as provider:
         for name, fault in TALKING.items():
             vendors.fail_next(fault)
             deltas: list[ModelOutputDelta] = []
             with pytest.raises(ProviderUnavailable) as caught:
-                await heard(provider, request(dialect=dialect), deltas)
+                await heard(provider, request(vendor_api=vendor_api), deltas)
             assert TextPiece(text="an ans") in deltas, name
             assert accumulated(deltas).stop_reason is None, name
             assert not caught.value.before_first_token, name
@@ -114,32 +112,32 @@ async def test_a_fault_in_the_answer_is_told_and_never_ends_it(
 
 @BOTH
 async def test_a_server_that_does_not_begin_is_not_waited_for(
-    vendors: Emulator, dialect: Dialect
+    vendors: Emulator, vendor_api: VendorApi
 ) -> None:
     vendors.fail_next(faults.Stall(after=0))
     with pytest.raises(ProviderUnavailable) as caught:
-        await asked_over_http(vendors, dialect, patience=Patience(first_token_seconds=0.05))
+        await asked_over_http(vendors, vendor_api, patience=Patience(first_token_seconds=0.05))
     assert (caught.value.timed_out, caught.value.before_first_token) == (True, True)
     vendors.release()
 
 
 @BOTH
 async def test_a_server_that_falls_silent_is_not_waited_for(
-    vendors: Emulator, dialect: Dialect
+    vendors: Emulator, vendor_api: VendorApi
 ) -> None:
     vendors.fail_next(faults.Stall(after=6))
     vendors.script = lambda _: say("an answer of several pieces")
     deltas: list[ModelOutputDelta] = []
-    async with provider_of(vendors, dialect, patience=Patience(gap_seconds=0.3)) as provider:
+    async with provider_of(vendors, vendor_api, patience=Patience(gap_seconds=0.3)) as provider:
         with pytest.raises(ProviderUnavailable) as caught:
-            await heard(provider, request(dialect=dialect), deltas)
+            await heard(provider, request(vendor_api=vendor_api), deltas)
     assert (caught.value.timed_out, caught.value.before_first_token) == (True, False)
     assert accumulated(deltas).stop_reason is None
     vendors.release()
 
 
 @pytest.mark.parametrize(
-    ("dialect", "fault"),
+    ("vendor_api", "fault"),
     [
         (CHAT, faults.NoEnd()),
         (CHAT, faults.NoEnd(stop_sent=True)),
@@ -148,10 +146,10 @@ async def test_a_server_that_falls_silent_is_not_waited_for(
     ids=["chat", "chat without [DONE]", "responses"],
 )
 async def test_an_answer_without_its_end_has_not_stopped(
-    vendors: Emulator, dialect: Dialect, fault: faults.Fault
+    vendors: Emulator, vendor_api: VendorApi, fault: faults.Fault
 ) -> None:
     vendors.fail_next(fault)
-    output = await asked_over_http(vendors, dialect)
+    output = await asked_over_http(vendors, vendor_api)
     assert (output.text, output.stop_reason) == ("hello", None)
 
 
@@ -166,12 +164,12 @@ async def test_a_server_that_is_not_there_can_be_asked_later(vendors: Emulator) 
 
 @BOTH
 async def test_a_wrong_key_is_the_operators_and_appears_nowhere(
-    vendors: Emulator, dialect: Dialect, caplog: pytest.LogCaptureFixture
+    vendors: Emulator, vendor_api: VendorApi, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     key = "sk-very-secret-key"
     with pytest.raises(ProviderUnauthorized) as caught:
-        await asked_over_http(vendors, dialect, key=key)
+        await asked_over_http(vendors, vendor_api, key=key)
     assert key not in caplog.text
     assert key not in repr(caught.value)
     assert caught.value.__cause__ is None
@@ -202,8 +200,8 @@ def test_a_key_that_is_none_is_refused_without_a_word_of_it(key: str) -> None:
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/v1", "nowhere"])
 async def test_an_address_that_is_none_is_refused(url: str) -> None:
-    provider = OpenAIProvider(
-        "openai", OpenAIClient(api_key="k", base_url=url), dialect=CHAT, models=()
+    provider = VendorProvider(
+        "openai", OpenAIClient(api_key="k", base_url=url), vendor_api=CHAT, models=()
     )
     with pytest.raises(ProviderRefused):
         await heard(provider, request(), [])
@@ -217,15 +215,16 @@ async def test_a_model_that_is_not_there_is_a_refusal(vendors: Emulator) -> None
 
 @BOTH
 async def test_what_does_not_fit_is_said_to_be_too_large(
-    vendors: Emulator, dialect: Dialect
+    vendors: Emulator, vendor_api: VendorApi
 ) -> None:
     book = ModelInputMessage(content="word " * 200_000, seq=1)
+    asked = request(book, vendor_api=vendor_api, model=PLAIN)
     with pytest.raises(RequestTooLarge):
-        await asked_over_http(vendors, dialect, request(book, dialect=dialect, model=PLAIN))
+        await asked_over_http(vendors, vendor_api, asked)
 
 
 @pytest.mark.parametrize(
-    ("dialect", "rejection"),
+    ("vendor_api", "rejection"),
     [
         (CHAT, Rejection("No.", param="messages[0].content")),
         (CHAT, Rejection("Invalid 'messages.[0].content'")),
@@ -234,30 +233,30 @@ async def test_what_does_not_fit_is_said_to_be_too_large(
     ids=["param", "words", "item"],
 )
 async def test_a_refusal_that_names_a_message_names_its_entry(
-    vendors: Emulator, dialect: Dialect, rejection: Rejection
+    vendors: Emulator, vendor_api: VendorApi, rejection: Rejection
 ) -> None:
     def refuse(_: Call) -> Answer:
         raise rejection
 
     vendors.script = refuse
-    asked = request(ModelInputMessage(content="poison", seq=42), dialect=dialect)
+    asked = request(ModelInputMessage(content="poison", seq=42), vendor_api=vendor_api)
     with pytest.raises(ProviderRefused) as caught:
-        await asked_over_http(vendors, dialect, asked)
+        await asked_over_http(vendors, vendor_api, asked)
     assert caught.value.entry_seqs == (42,)
 
 
 def refusal() -> ProviderRefused:
-    return ProviderRefused("no", is_of_request=True)
+    return ProviderRefused("no", content_refused=True)
 
 
 @pytest.mark.parametrize(
     "words", ["No tool output found for call call_own1.", "Item 'rs_12345' can't be verified."]
 )
 def test_a_refusal_that_names_an_id_names_its_entry(words: str) -> None:
-    sent = Rendered(
+    sent = RenderedRequest(
         body={"input": [{}, {"id": "rs_12345"}, {"call_id": "call_own1"}]}, seqs=((), (1,), (1,))
     )
-    chat = Rendered(body={"messages": [{"tool_calls": [{"id": "call_own1"}]}]}, seqs=((1,),))
+    chat = RenderedRequest(body={"messages": [{"tool_calls": [{"id": "call_own1"}]}]}, seqs=((1,),))
     assert with_entries(refusal(), words, sent).entry_seqs == (1,)
     named = with_entries(refusal(), "call_own1", chat)
     assert (named.entry_seqs, named.message_index) == ((1,), 0)
@@ -267,7 +266,7 @@ def test_a_refusal_that_names_an_id_names_its_entry(words: str) -> None:
 
 @pytest.mark.parametrize("own_id", ["a", "1", "schema", "function", "call_1", "call_own"])
 def test_no_entry_is_named_by_what_only_looks_like_its_id(own_id: str) -> None:
-    sent = Rendered(body={"messages": [{"tool_call_id": own_id}]}, seqs=((1,),))
+    sent = RenderedRequest(body={"messages": [{"tool_call_id": own_id}]}, seqs=((1,),))
     words = "Invalid schema for function 'a1': array schema missing items (call_own17)."
     assert with_entries(refusal(), words, sent).entry_seqs == ()
 
@@ -321,5 +320,5 @@ def test_the_sdk_is_not_imported_before_it_is_needed(monkeypatch: pytest.MonkeyP
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "openai", None)
     monkeypatch.setitem(sys.modules, "httpx2", None)
-    for room in ("provider", "chat_render", "responses_render"):
-        import_module(f"{ours}.{room}")
+    for module in ("chat", "responses"):
+        import_module(f"{ours}.{module}")

@@ -15,18 +15,17 @@ from tests.server.providers.openai_stage import (
     parsed,
     request,
 )
+from tests.support.vendor_models import rendered_in
+from tests.vendors.answers import Refusal, Text, Thinking, ToolCall, Unheard
 
-from nplt_server.context import ModelInputMessage, ModelOutputMessage
-from nplt_server.deltas import OpaquePiece, Stopped, TextPiece, UsageReport
+from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
 from nplt_server.errors import ProviderRefused, ProviderUnavailable
-from nplt_server.providers.openai.answer_clock import AnswerClock
-from nplt_server.providers.openai.responses_parse import ResponsesParser
-from nplt_server.providers.openai.responses_render import ResponsesDialect
-from nplt_server.providers.patience import Patience
-from nplt_server.testing.vendors.answers import Refusal, Text, Thinking, ToolCall, Unheard
-from nplt_storage.facts.entries import OutputPart
+from nplt_server.providers import OpaquePiece, Patience, Stopped, TextPiece, UsageReport
+from nplt_server.providers.client import AnswerClock
+from nplt_server.providers.openai.responses import ResponsesApi, ResponsesParser
+from nplt_storage.entries import OutputPart
 
-SUMMING_UP = ResponsesDialect(summarizes_reasoning=True)
+SUMMING_UP = ResponsesApi(summarizes_reasoning=True)
 ITEM = {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "look", "arguments": ""}
 
 
@@ -43,13 +42,13 @@ def _output(*parts: dict[str, Any] | str, text: str = "yes") -> ModelOutputMessa
         for part in parts
     )
     return ModelOutputMessage(
-        content=text, parts=kept, invocation=request(dialect=RESPONSES).invocation, seq=2
+        content=text, parts=kept, invocation=request(vendor_api=RESPONSES).invocation, seq=2
     )
 
 
 def _input_after(message: ModelOutputMessage) -> list[dict[str, Any]]:
     first, last = (ModelInputMessage(content="so?", seq=seq) for seq in (1, 3))
-    body: Any = RESPONSES.render(request(first, message, last, dialect=RESPONSES)).body
+    body: Any = rendered_in(RESPONSES, request(first, message, last, vendor_api=RESPONSES)).body
     items: list[dict[str, Any]] = body["input"]
     return items[1:-1]
 
@@ -57,9 +56,9 @@ def _input_after(message: ModelOutputMessage) -> list[dict[str, Any]]:
 # What is sent
 
 
-@pytest.mark.parametrize("dialect", [RESPONSES, SUMMING_UP], ids=["silent", "summing up"])
-def test_reasoning_goes_back_encrypted_with_what_it_led_to(dialect: ResponsesDialect) -> None:
-    talk = Talk(dialect)
+@pytest.mark.parametrize("vendor_api", [RESPONSES, SUMMING_UP], ids=["silent", "summing up"])
+def test_reasoning_goes_back_encrypted_with_what_it_led_to(vendor_api: ResponsesApi) -> None:
+    talk = Talk(vendor_api)
     talk.prompt("look at both")
     talk.answers(Thinking("first"), Text("I will."), ToolCall("look"), ToolCall("look"))
     talk.runs_tools()
@@ -91,27 +90,27 @@ def test_items_come_back_with_their_ids() -> None:
 
 
 def test_nothing_is_kept_at_the_vendors() -> None:
-    body = RESPONSES.render(request(dialect=RESPONSES)).body
+    body = rendered_in(RESPONSES, request(vendor_api=RESPONSES)).body
     assert (body["store"], body["include"]) == (False, ["reasoning.encrypted_content"])
 
 
 def test_a_model_that_does_not_reason_is_not_asked_for_reasoning() -> None:
-    asked = request(dialect=SUMMING_UP, model=PLAIN, options={"effort": "low", "temperature": 1})
-    body = SUMMING_UP.render(asked).body
+    asked = request(vendor_api=SUMMING_UP, model=PLAIN, options={"effort": "low", "temperature": 1})
+    body = rendered_in(SUMMING_UP, asked).body
     assert not {"include", "reasoning"} & body.keys()
     assert body["temperature"] == 1.0
     Talk(RESPONSES).api.admit(body)
 
 
 def test_effort_and_summaries_are_asked_for_together() -> None:
-    asked = request(dialect=SUMMING_UP, options={"effort": "low", "temperature": 1})
-    body = SUMMING_UP.render(asked).body
+    asked = request(vendor_api=SUMMING_UP, options={"effort": "low", "temperature": 1})
+    body = rendered_in(SUMMING_UP, asked).body
     assert body["reasoning"] == {"effort": "low", "summary": "auto"}
     assert "temperature" not in body
 
 
 def test_an_answer_is_never_shorter_than_the_least_the_api_takes() -> None:
-    body = RESPONSES.render(request(dialect=RESPONSES, options={"output_tokens": 1})).body
+    body = rendered_in(RESPONSES, request(vendor_api=RESPONSES, options={"output_tokens": 1})).body
     assert body["max_output_tokens"] == 16
 
 

@@ -16,12 +16,13 @@ from tests.server.providers.openai_stage import (
     provider_of,
     request,
 )
+from tests.support.vendor_models import rendered_in
+from tests.vendors.answers import Answer, Call, Refusal, Text, Thinking, ToolCall, say
+from tests.vendors.emulator import Emulator, emulator
+from tests.vendors.sse import Wire
 
-from nplt_server.deltas import UsageReport
-from nplt_server.providers.openai.dialect import Dialect
-from nplt_server.testing.vendors.answers import Answer, Call, Refusal, Text, Thinking, ToolCall, say
-from nplt_server.testing.vendors.emulator import Emulator, emulator
-from nplt_server.testing.vendors.sse import Wire
+from nplt_server.providers import UsageReport
+from nplt_server.providers.client import VendorApi
 
 ANSWERS = {
     "text": say("Grüße, 世界 👋", " and more"),
@@ -54,19 +55,19 @@ async def vendors() -> AsyncIterator[Emulator]:
         yield opened
 
 
-@pytest.mark.parametrize("dialect", [CHAT, RESPONSES], ids=["chat", "responses"])
+@pytest.mark.parametrize("vendor_api", [CHAT, RESPONSES], ids=["chat", "responses"])
 @pytest.mark.parametrize("wire", WIRES)
 async def test_an_answer_is_the_same_as_through_the_sdks_objects(
-    vendors: Emulator, dialect: Dialect, wire: str
+    vendors: Emulator, vendor_api: VendorApi, wire: str
 ) -> None:
     vendors.wire = WIRES[wire]
-    async with provider_of(vendors, dialect) as provider, _sdk(vendors) as sdk:
+    async with provider_of(vendors, vendor_api) as provider, _sdk(vendors) as sdk:
         for name, answer in ANSWERS.items():
             vendors.script = partial(_say_always, answer)
-            asked = request(dialect=dialect)
+            asked = request(vendor_api=vendor_api)
             ours = await heard(provider, asked, [])
-            body: Any = dialect.render(asked).body
-            theirs = await (_chat if dialect is CHAT else _response)(sdk, body)
+            body: Any = rendered_in(vendor_api, asked).body
+            theirs = await (_chat if vendor_api is CHAT else _response)(sdk, body)
             assert ours.usage is not None
             assert (ours.text, calls_of(ours), ours.stop_reason, ours.usage) == theirs, name
 

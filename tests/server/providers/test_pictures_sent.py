@@ -8,13 +8,13 @@ import orjson
 import pytest
 from tests.server.providers import anthropic_stage, openai_stage
 from tests.server.providers.openai_stage import CHAT, RESPONSES
+from tests.support.vendor_models import rendered_in
+from tests.vendors.emulator import Emulator
 
-from nplt_server.context import ContextAttachment, ModelInputMessage
-from nplt_server.providers.anthropic.abilities import abilities_of
-from nplt_server.providers.anthropic.render import RULES, render
-from nplt_server.providers.compiling import compile_context
-from nplt_server.providers.openai.dialect import Dialect
-from nplt_server.testing.vendors.emulator import Emulator
+from nplt_server.context.messages import ContextAttachment, ModelInputMessage
+from nplt_server.providers.anthropic.render import RULES, abilities_of, render
+from nplt_server.providers.client import VendorApi
+from nplt_server.providers.compiler import compile_context
 
 PICTURE = ContextAttachment(name="cat.png", content_type="image/png", data_base64="iVBORw0KGgo=")
 ASKED = ModelInputMessage(seq=3, content="what is this?", attachments=(PICTURE,))
@@ -28,16 +28,16 @@ def admitted(api: Any, body: object) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("dialect", "api", "picture"),
+    ("vendor_api", "api", "picture"),
     [
         (CHAT, "chat", {"type": "image_url", "image_url": {"url": URL}}),
         (RESPONSES, "responses", {"type": "input_image", "image_url": URL}),
     ],
 )
 def test_openai_is_shown_the_picture_before_the_words(
-    dialect: Dialect, api: str, picture: dict[str, object]
+    vendor_api: VendorApi, api: str, picture: dict[str, object]
 ) -> None:
-    rendered = dialect.render(openai_stage.request(ASKED, dialect=dialect))
+    rendered = rendered_in(vendor_api, openai_stage.request(ASKED, vendor_api=vendor_api))
     sent = admitted(api, rendered.body)
     shown, said = (sent.get("messages") or sent["input"])[-1]["content"]
     assert shown == picture

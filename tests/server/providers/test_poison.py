@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from tests.server.conversations import Stage
 from tests.server.providers.poison_stage import (
     APIS,
     MARKER,
@@ -14,16 +15,15 @@ from tests.server.providers.poison_stage import (
     refuses_the_marker,
     turn,
 )
-from tests.server.stage import Stage
+from tests.vendors.answers import ApiName, echo
+from tests.vendors.emulator import Emulator, Limits, emulator
+from tests.vendors.models import ClaudeModel, GptModel
 
-from nplt_protocol.events import AgentThought, SessionEvent
-from nplt_server.conversations import changes
-from nplt_server.providers.base import Provider
-from nplt_server.testing.vendors.answers import ApiName, echo
-from nplt_server.testing.vendors.emulator import Emulator, Limits, emulator
-from nplt_server.testing.vendors.models import ClaudeModel, GptModel
-from nplt_server.widgets.todo_list import TodoList
-from nplt_storage.facts.entries import (
+from nplt_protocol.messages import AgentThought, SessionEvent
+from nplt_server.conversations import operations
+from nplt_server.providers import Provider
+from nplt_server.widgets.builtin import TodoList
+from nplt_storage.entries import (
     CompactionEntry,
     Entry,
     EpochEntry,
@@ -33,11 +33,13 @@ from nplt_storage.facts.entries import (
     OutputPart,
     QuarantineEntry,
     SystemInstructionEntry,
+    ToolCallRequest,
+    ToolCallResult,
     ToolResultsEntry,
+    ToolStatus,
     UnknownEntry,
     WidgetEntry,
 )
-from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult, ToolStatus
 
 ELSEWHERE = ModelInvocationDescriptor(provider="x", specification="x-talk", model="x-1")
 THEN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -173,7 +175,7 @@ async def test_a_rollback_undoes_it() -> None:
     ):
         await stage.play("go on")
         assert [*stage.conversation.history.quarantined] == [4]
-        await changes.roll_back(stage.conversation, 4)
+        await operations.roll_back(stage.conversation, 4)
         assert stage.conversation.history.quarantined == {}
         vendors.script = echo
         await stage.play("go on")

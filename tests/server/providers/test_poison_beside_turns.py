@@ -4,7 +4,6 @@ the blame can't be told at once."""
 from __future__ import annotations
 
 import pytest
-from tests.server.household import model_of
 from tests.server.providers.poison_stage import (
     APIS,
     MARKER,
@@ -13,27 +12,29 @@ from tests.server.providers.poison_stage import (
     provider_for,
     refuses_the_marker,
 )
-from tests.server.test_putting_aside import Picky
+from tests.server.services import model_of
+from tests.server.test_quarantine import Picky
+from tests.vendors.answers import Answer, ApiName, Call, ToolCall, say
+from tests.vendors.emulator import emulator
+from tests.vendors.rejections import Rejection
 
-from nplt_server.conversations import changes
-from nplt_server.conversations.thinking import ContextRules, Counting, Thinking
-from nplt_server.providers.model_facts import ModelFacts
-from nplt_server.testing.vendors.answers import Answer, ApiName, Call, ToolCall, say
-from nplt_server.testing.vendors.emulator import emulator
-from nplt_server.testing.vendors.rejections import Rejection
-from nplt_server.tokens.characters import CharacterCounter
+from nplt_server.conversations import operations
+from nplt_server.conversations.agent_state import QUARANTINED_STATE
+from nplt_server.conversations.services import ContextServices, TokenCounting
+from nplt_server.providers import ModelFacts
+from nplt_server.settings import ContextSettings
+from nplt_server.tokens import CharacterCounter
 from nplt_server.tools.typed import typed_tool
-from nplt_server.widgets.notebook import NotebookWidget
-from nplt_server.widgets.screen import REFUSED
-from nplt_storage.facts.entries import NotebookEntry, SystemInstructionEntry
+from nplt_server.widgets.builtin import NotebookWidget
+from nplt_storage.entries import NotebookEntry, SystemInstructionEntry
 
 THINKING = {
-    "epochs": Thinking(counting=Counting(CharacterCounter)),
-    "newest live": Thinking(
-        counting=Counting(CharacterCounter), rules=ContextRules(policy="newest_live")
+    "epochs": ContextServices(counting=TokenCounting(CharacterCounter())),
+    "newest live": ContextServices(
+        counting=TokenCounting(CharacterCounter()), rules=ContextSettings(policy="newest_live")
     ),
-    "a small window": Thinking(
-        counting=Counting(CharacterCounter),
+    "a small window": ContextServices(
+        counting=TokenCounting(CharacterCounter()),
         models={"test/model": ModelFacts(context_tokens=1_200, output_tokens=200)},
     ),
 }
@@ -47,13 +48,15 @@ async def test_a_notebook_that_is_refused_is_hidden_until_it_is_changed(
     model = Picky(MARKER, names_place=names_place)
     long = [entry for number in range(1, 9) for entry in plain_turn(number)]
     async with conversation_with(
-        [*long, NotebookEntry(content=MARKER)], model_of(model.answer), thinking=THINKING[rule]
+        [*long, NotebookEntry(content=MARKER)],
+        model_of(model.answer),
+        context_services=THINKING[rule],
     ) as stage:
         for prompt in ("one", "two"):
             assert (await stage.play(prompt)).state == "completed"
         assert len(model.requests) == 3
         assert [*stage.conversation.history.quarantined] == [17]
-        assert REFUSED in str(list(model.requests[-1].context))
+        assert QUARANTINED_STATE in str(list(model.requests[-1].context))
 
 
 async def test_a_first_prompt_need_not_be_given_up_for_the_screen_it_carries() -> None:
@@ -79,7 +82,7 @@ async def test_a_model_that_poisons_its_own_notebook_can_be_talked_to(api: ApiNa
         # Both what it asked for and what stands in the notebook since.
         assert (await stage.play("note it")).state == "completed"
         assert len(vendors.received) == 4
-        await changes.clear(stage.conversation)
+        await operations.clear(stage.conversation)
         assert (await stage.play("go on")).state == "completed"
         assert len(vendors.received) == 5
 

@@ -11,18 +11,19 @@ import orjson
 import pytest
 from tests.server.providers import anthropic_stage
 from tests.server.providers.openai_stage import CHAT, accumulated, request
+from tests.support.vendor_models import rendered_in
+from tests.vendors import Answer, Emulator, Refusal, Text, Thinking, ToolCall, say
+from tests.vendors.answers import ApiName
+from tests.vendors.sse import Wire, dressed, encoded
 
-from nplt_server.accumulator import ModelOutputAccumulator
+from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_server.providers.anthropic.parse import MessageParser
-from nplt_server.providers.openai.dialect import Dialect
-from nplt_server.providers.openai.responses_render import ResponsesDialect
+from nplt_server.providers.client import VendorApi
+from nplt_server.providers.openai.responses import ResponsesApi
 from nplt_server.providers.sse import SseParser
-from nplt_server.testing.vendors import Answer, Emulator, Refusal, Text, Thinking, ToolCall, say
-from nplt_server.testing.vendors.answers import ApiName
-from nplt_server.testing.vendors.sse import Wire, dressed, encoded
 
 Json: TypeAlias = dict[str, Any]
-RESPONSES = ResponsesDialect(summarizes_reasoning=True)
+RESPONSES = ResponsesApi(summarizes_reasoning=True)
 ANSWERS = {
     "text": say("Grüße, 世界 👋", " and more"),
     "reasoning": Answer(parts=(Thinking("first\n\nthen"), Text("so it is"))),
@@ -214,12 +215,12 @@ async def test_responses_read_by_us_are_those_the_sdk_reads(answer: Answer) -> N
     await _compare("responses", RESPONSES, answer)
 
 
-async def _compare(name: ApiName, dialect: Dialect, answer: Answer) -> None:
-    rendered = dialect.render(request(dialect=dialect, options={"effort": "high"}))
+async def _compare(name: ApiName, vendor_api: VendorApi, answer: Answer) -> None:
+    rendered = rendered_in(vendor_api, request(vendor_api=vendor_api, options={"effort": "high"}))
     body: Any = rendered.body
     stream = recorded(name, body, answer)
     read_by_sdk = as_chat_of_the_sdk if name == "chat" else as_response_of_the_sdk
-    assert as_we_read(stream, dialect.parser(rendered)) == await read_by_sdk(stream)
+    assert as_we_read(stream, vendor_api.parser(rendered)) == await read_by_sdk(stream)
 
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from nplt_protocol.errors import RequestError
-from nplt_server.providers.base import ModelRequest
-from nplt_server.providers.breaker import FAILURES_MAX
-from nplt_server.providers.router import ProviderRouter
-from nplt_server.providers.scripted import ScriptedProvider
+from nplt_protocol import RequestError
+from nplt_server.providers import ModelRequest
+from nplt_server.providers.offline import ScriptedProvider
+from nplt_server.providers.router import FAILURES_MAX, ProviderRouter
 
 
 class Closable(ScriptedProvider):

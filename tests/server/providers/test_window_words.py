@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nplt_server.errors import RequestTooLarge
-from nplt_server.providers.failures import failure_of
-from nplt_server.providers.model_facts import CallRoom, ModelFacts
-from nplt_server.providers.window_words import window_named
+from nplt_server.providers import CallRoom, ModelFacts
+from nplt_server.providers.failures import failure_of, window_named
 
 SAYINGS = {
     "This model's maximum context length is 8192 tokens. However, your messages resulted in"

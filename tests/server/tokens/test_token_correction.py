@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nplt_server.tokens.correction import COUNTED_MIN, MODELS_MAX, Correction
+from nplt_server.tokens import COUNTED_MIN, MODELS_MAX, Correction
 
 MODEL = "openai/gpt-5.2"
 counts = st.integers(0, 2**40)

@@ -7,10 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.server.tokens.corpus import o200k_counts, texts
 
-from nplt_server.tokens.characters import CharacterCounter
-from nplt_server.tokens.counter import TokenCounter, best_counter
-from nplt_server.tokens.o200k import O200kCounter, load_o200k
-from nplt_server.tokens.sampling import WHOLE_CHARACTERS_MAX, counted_in_samples
+from nplt_server.tokens import (
+    WHOLE_CHARACTERS_MAX,
+    CharacterCounter,
+    FunctionCounter,
+    TokenCounter,
+    best_counter,
+    counted_in_samples,
+    load_o200k,
+)
 
 TEXTS = texts()
 COUNTS = o200k_counts()
@@ -21,7 +26,7 @@ any_text = st.text(st.characters(exclude_categories=()))
 
 
 @pytest.fixture(scope="module")
-def o200k() -> O200kCounter:
+def o200k() -> FunctionCounter:
     counter = load_o200k()
     if counter is None:
         pytest.skip("needs the extra `tokens`")
@@ -33,7 +38,7 @@ def test_every_text_of_the_corpus_has_its_count() -> None:
     assert len(TEXTS) >= 25
 
 
-def test_the_counts_of_the_corpus_are_true(o200k: O200kCounter) -> None:
+def test_the_counts_of_the_corpus_are_true(o200k: FunctionCounter) -> None:
     assert {name: o200k.count(text) for name, text in TEXTS.items()} == COUNTS
 
 
@@ -100,13 +105,13 @@ def test_a_sampled_count_is_near_the_count_of_the_whole(name: str) -> None:
     assert sampled == pytest.approx(ESTIMATE.count(TEXTS[name]) * repeated, rel=0.02)
 
 
-def test_special_tokens_are_plain_text(o200k: O200kCounter) -> None:
+def test_special_tokens_are_plain_text(o200k: FunctionCounter) -> None:
     assert o200k.count("<|endoftext|>") == 7
     assert ESTIMATE.count("<|endoftext|>") > 1
 
 
 @given(any_text)
-def test_the_exact_counter_counts_any_text(o200k: O200kCounter, text: str) -> None:
+def test_the_exact_counter_counts_any_text(o200k: FunctionCounter, text: str) -> None:
     assert 0 <= o200k.count(text) <= len(text.encode("utf-8", "surrogatepass"))
 
 
@@ -119,5 +124,5 @@ def test_without_its_package_there_is_no_exact_counter(monkeypatch: pytest.Monke
     def missing(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr("nplt_server.tokens.o200k.import_module", missing)
+    monkeypatch.setattr("nplt_server.tokens.import_module", missing)
     assert best_counter().name == "characters"

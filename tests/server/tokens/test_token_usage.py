@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nplt_server.tokens.prices import ModelPrices, as_amount
-from nplt_server.tokens.usage import (
+from nplt_server.usage import (
     Estimate,
+    ModelPrices,
     Occupancy,
     UsageSeries,
+    as_amount,
     model_bills,
     occupancy_of,
 )
-from nplt_storage.conversation.billing import Billed
+from nplt_storage.rows import Billed
 
 PRICES = {"openai/big": ModelPrices.of(1.25, 10, 0.125), "openai/small": ModelPrices.of(0.1, 0.4)}
 tokens = st.integers(0, 2**53 - 1)

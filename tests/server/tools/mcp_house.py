@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from nplt_protocol.json_values import JsonObject, JsonValue
-from nplt_server.tools.base import Tool, ToolFailed
-from nplt_server.tools.mcp.config import McpServerConfig
-from nplt_server.tools.mcp.server import McpServerStatus, RetryPauses
-from nplt_server.tools.mcp.servers import McpServers
-from nplt_server.tools.outside import OutsideAnyConversation
+from tests.support.tool_hosts import NoConversationHost
+
+from nplt_protocol import JsonObject, JsonValue
+from nplt_server.tools import Tool, ToolFailed
+from nplt_server.tools.mcp import McpServer, McpServers, RetryPauses
+from nplt_server.tools.mcp.connection import McpServerConfig
 
 SUPPORT = Path(__file__).parents[2] / "support"
 SOON = RetryPauses(seconds_min=0.01, seconds_max=0.1)
@@ -32,11 +32,11 @@ class McpHouse:
     def tool(self, name: str) -> Tool:
         return next(tool for tool in self.servers.tools if tool.description.name == name)
 
-    def status(self, name: str) -> McpServerStatus:
-        return next(status for status in self.servers.status if status.name == name)
+    def server(self, name: str) -> McpServer:
+        return self.servers.by_name[name]
 
     async def call(self, name: str, /, **arguments: JsonValue) -> str:
-        return await self.tool(name).run(dict(arguments), OutsideAnyConversation())
+        return await self.tool(name).run(dict(arguments), NoConversationHost())
 
     async def until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -50,7 +50,7 @@ class McpHouse:
                 await asyncio.sleep(0.005)
 
     async def until_connected(self, *names: str) -> None:
-        await self.until(lambda: all(self.status(name).state == "connected" for name in names))
+        await self.until(lambda: all(self.server(name).state == "connected" for name in names))
 
 
 @asynccontextmanager

@@ -9,12 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.server.tools.mcp_house import described
 
-from nplt_protocol.json_values import JsonValue
-from nplt_server.tools.mcp.config import McpServerConfig
-from nplt_server.tools.mcp.foreign_text import clean_foreign, cut_foreign
-from nplt_server.tools.mcp.listing import SCHEMA_BYTES_MAX, SCHEMA_DEPTH_MAX, sifted
-from nplt_server.tools.mcp.names import full_name, full_names
-from nplt_server.tools.mcp.servers import McpServers
+from nplt_protocol import JsonValue
+from nplt_server.tools.mcp import McpServers, full_name, full_names
+from nplt_server.tools.mcp.connection import McpServerConfig
+from nplt_server.tools.mcp.results import (
+    SCHEMA_BYTES_MAX,
+    SCHEMA_DEPTH_MAX,
+    checked_listing,
+    clean_foreign,
+    cut_foreign,
+)
 
 server_names = st.sampled_from(["a", "a_a", "a-_-", "a_a_a", "-", "x" * 32])
 fitting_names = st.text("a_-", min_size=1, max_size=30)
@@ -79,7 +83,7 @@ def test_what_is_secret_is_not_shown_with_a_configuration() -> None:
 
 def left_out(*tools: JsonValue) -> dict[str, str]:
     reasons: dict[str, str] = {}
-    kept = sifted([*tools, described("good")], left_out=reasons.__setitem__)
+    kept = checked_listing([*tools, described("good")], left_out=reasons.__setitem__)
     assert [tool["name"] for tool in kept if isinstance(tool, dict)] == ["good"]
     return reasons
 
@@ -118,7 +122,7 @@ def test_a_schema_may_be_as_deep_and_as_large_as_the_limits_say() -> None:
         {"name": "deep", "inputSchema": deep},
         {"name": "large", "inputSchema": large},
     ]
-    assert len(sifted(tools, left_out=lambda name, reason: pytest.fail(reason))) == 2
+    assert len(checked_listing(tools, left_out=lambda name, reason: pytest.fail(reason))) == 2
 
 
 def test_what_is_no_tool_at_all_is_left_out() -> None:
@@ -126,7 +130,7 @@ def test_what_is_no_tool_at_all_is_left_out() -> None:
 
 
 def test_of_two_tools_of_one_name_the_first_is_kept() -> None:
-    kept = sifted(
+    kept = checked_listing(
         [described("a", description="first"), described("a")], left_out=lambda name, reason: None
     )
     assert kept == [described("a", description="first")]
@@ -134,7 +138,9 @@ def test_of_two_tools_of_one_name_the_first_is_kept() -> None:
 
 def test_only_what_is_used_of_a_tool_is_kept() -> None:
     said = described("a", outputSchema={"pattern": "(a+)+$"}, annotations={"readOnlyHint": True})
-    assert sifted([said], left_out=lambda name, reason: None) == [described("a", description="")]
+    assert checked_listing([said], left_out=lambda name, reason: None) == [
+        described("a", description="")
+    ]
 
 
 def test_descriptions_are_cut_and_cleaned_and_values_are_not() -> None:
@@ -143,7 +149,7 @@ def test_descriptions_are_cut_and_cleaned_and_values_are_not() -> None:
         "properties": {"description": {"description": "a\x1b[1mb", "enum": ["x\x1b"]}},
     }
     tool: JsonValue = {"name": "a", "description": "\x00" + "z" * 2_000, "inputSchema": schema}
-    assert sifted([tool], left_out=lambda name, reason: None) == [
+    assert checked_listing([tool], left_out=lambda name, reason: None) == [
         {
             "name": "a",
             "description": "z" * 1_023 + "…",

@@ -22,15 +22,13 @@ from tests.server.tools.mcp_house import (
     odd_server,
     plain,
 )
+from tests.support.tool_hosts import NoConversationHost
 
-from nplt_protocol.json_values import JsonValue
-from nplt_server.tools.base import ToolFailed
-from nplt_server.tools.mcp.config import McpServerConfig
-from nplt_server.tools.mcp.connection import PAGES_MAX, TOOLS_MAX
-from nplt_server.tools.mcp.results import told
-from nplt_server.tools.mcp.server import RetryPauses
-from nplt_server.tools.mcp.servers import McpServers
-from nplt_server.tools.outside import OutsideAnyConversation
+from nplt_protocol import JsonValue
+from nplt_server.tools import ToolFailed
+from nplt_server.tools.mcp import McpServers, RetryPauses
+from nplt_server.tools.mcp.connection import PAGES_MAX, TOOLS_MAX, McpServerConfig
+from nplt_server.tools.mcp.results import result_text
 
 ODD = plain("die", "hang", "garble", "complain", "colour", "strange", "process")
 
@@ -69,14 +67,14 @@ async def test_a_list_in_pages_is_read_to_its_end_and_what_is_bad_in_it_left_out
 async def test_of_too_many_tools_the_first_are_used() -> None:
     many = plain(*(f"t{number}" for number in range(TOOLS_MAX + 1)))
     async with mcp_house(odd_server("s", [many])) as house:
-        assert house.status("s").tools == TOOLS_MAX
+        assert len(house.server("s").tools) == TOOLS_MAX
         assert f"s__t{TOOLS_MAX}" not in house.names
 
 
 async def test_a_list_of_too_many_pages_is_not_read_for_ever() -> None:
     pages = [plain(f"t{number}") for number in range(PAGES_MAX + 1)]
     async with mcp_house(odd_server("s", pages)) as house:
-        assert house.status("s").tools == PAGES_MAX
+        assert len(house.server("s").tools) == PAGES_MAX
 
 
 async def test_two_servers_with_a_tool_of_the_same_name_are_told_apart() -> None:
@@ -87,7 +85,7 @@ async def test_two_servers_with_a_tool_of_the_same_name_are_told_apart() -> None
 async def test_one_that_dies_is_missed_at_once_and_returns_while_others_go_on() -> None:
     async with mcp_house(odd_server("a", [ODD]), odd_server("b", [ODD])) as house:
         before = await process_of(house, "a"), await process_of(house, "b")
-        names, version = house.names, house.servers.version
+        names, tools = house.names, house.servers.tools
         with pytest.raises(ToolFailed, match="a is not connected; it went away during the call"):
             await house.call("a__die")
         assert await process_of(house, "b") == before[1]
@@ -95,17 +93,17 @@ async def test_one_that_dies_is_missed_at_once_and_returns_while_others_go_on() 
         assert await process_of(house, "a") != before[0]
         assert not is_alive(before[0])
         # So no context has to be made anew.
-        assert (house.names, house.servers.version) == (names, version)
+        assert (house.names, house.servers.tools) == (names, tools)
 
 
 async def test_while_one_is_away_a_call_fails_with_the_reason() -> None:
     async with mcp_house(odd_server("a", [ODD]), again=NEVER) as house:
         with pytest.raises(ToolFailed):
             await house.call("a__die")
-        assert house.status("a").state == "waiting"
+        assert house.server("a").state == "waiting"
         with pytest.raises(ToolFailed, match="a is not connected; it has closed the connection"):
             await house.call("a__process")
-    assert house.status("a").state == "stopped"
+    assert house.server("a").state == "stopped"
 
 
 async def test_a_cancelled_call_is_told_to_the_server_and_the_connection_stays() -> None:
@@ -128,23 +126,24 @@ async def test_one_that_never_answers_delays_neither_others_nor_the_end() -> Non
     ) as house:
         await house.until_connected("b")
         process = await process_of(house, "b")
-        assert house.status("quiet").state == "connecting"
+        assert house.server("quiet").state == "connecting"
     assert not is_alive(process)
 
 
 async def test_one_that_never_answers_is_given_up_after_its_time() -> None:
     async with mcp_house(silent("quiet", seconds=0.05), connected=False) as house:
-        await house.until(lambda: house.status("quiet").error is not None)
-        assert house.status("quiet").error == "it did not answer within 0.05 s"
+        await house.until(lambda: house.server("quiet").error is not None)
+        assert house.server("quiet").error == "it did not answer within 0.05 s"
 
 
 async def test_why_one_can_not_be_reached_is_told() -> None:
     missing = McpServerConfig(name="missing", command=("/nowhere/to/be/found",))
     nobody = McpServerConfig(name="nobody", url="http://127.0.0.1:1/mcp")
-    async with mcp_house(missing, nobody, connected=False) as house:
-        await house.until(lambda: all(status.error for status in house.servers.status))
-        assert house.status("missing").error == "it could not be started: No such file or directory"
-        assert house.status("nobody").error == "it could not be reached (ConnectError)"
+    once = RetryPauses(seconds_min=60, seconds_max=60)  # a new attempt would reset the error
+    async with mcp_house(missing, nobody, connected=False, again=once) as house:
+        await house.until(lambda: all(server.error for server in house.servers.by_name.values()))
+        assert house.server("missing").error == "it could not be started: No such file or directory"
+        assert house.server("nobody").error == "it could not be reached (ConnectError)"
         assert house.names == []
 
 
@@ -184,7 +183,7 @@ async def test_one_that_is_met_by_http_is_met_again_when_it_returns() -> None:
             with pytest.raises(ToolFailed, match="web is not connected; it went away during"):
                 await house.call("web__die")
             unreachable = "it could not be reached (ConnectError)"
-            await house.until(lambda: house.status("web").error == unreachable)
+            await house.until(lambda: house.server("web").error == unreachable)
             with web_server(port):
                 await house.until_connected("web")
                 assert await process_of(house, "web") != before
@@ -207,10 +206,10 @@ async def test_one_that_has_forgotten_us_is_greeted_again() -> None:
 
 async def test_a_changed_list_is_read_again_when_the_server_says_so() -> None:
     async with mcp_house(odd_server("a", [plain("renew")], [plain("new")])) as house:
-        version = house.servers.version
+        tools = house.servers.tools
         await house.call("a__renew")
         await house.until(lambda: house.names == ["a__new"])
-        assert house.servers.version == version + 1
+        assert house.servers.tools != tools
 
 
 async def test_noise_between_its_words_is_ignored() -> None:
@@ -222,7 +221,7 @@ async def test_noise_between_its_words_is_ignored() -> None:
 async def test_what_it_complains_about_is_in_the_log_for_those_who_look_and_not_on_our_stderr(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    caplog.set_level(logging.DEBUG, "nplt_server.tools.mcp.child_stderr")
+    caplog.set_level(logging.DEBUG, "nplt_server.tools.mcp.connection")
     async with mcp_house(odd_server("a", [ODD])) as house:
         await house.call("a__complain")
     said = [line for line in caplog.messages if "a line of complaint" in line]
@@ -252,7 +251,7 @@ async def test_without_the_sdk_it_is_said_what_is_missing(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "mcp", None)
     servers = McpServers([odd_server("a", [ODD])])
     await servers.run()
-    assert [(status.state, status.error) for status in servers.status] == [
+    assert [(server.state, server.error) for server in servers.by_name.values()] == [
         ("stopped", "the extra nplt[mcp] is not installed")
     ]
 
@@ -265,7 +264,7 @@ async def test_a_tool_kept_after_the_end_says_that_its_server_is_gone() -> None:
     async with mcp_house(odd_server("a", [ODD])) as house:
         tool = house.tool("a__process")
     with pytest.raises(ToolFailed, match="a is not connected"):
-        await tool.run({}, OutsideAnyConversation())
+        await tool.run({}, NoConversationHost())
 
 
 def test_what_is_no_text_is_told_in_brackets() -> None:
@@ -283,7 +282,7 @@ def test_what_is_no_text_is_told_in_brackets() -> None:
             sent.EmbeddedResource(resource=blob),
         ]
     )
-    assert told(result).split("\n") == [
+    assert result_text(result).split("\n") == [
         "look:",
         "[image/png, 2 bytes]",
         "[audio/wav, 1 bytes]",
@@ -312,11 +311,13 @@ def test_data_is_shown_unless_the_text_says_the_same(
     import mcp_types as sent
 
     content: list[sent.ContentBlock] = [sent.TextContent(text=text) for text in texts]
-    assert told(sent.CallToolResult(content=content, structured_content=data)) == expected
+    assert result_text(sent.CallToolResult(content=content, structured_content=data)) == expected
 
 
 def test_what_the_server_calls_an_error_is_a_failure() -> None:
     import mcp_types as sent
 
     with pytest.raises(ToolFailed, match="no such city"):
-        told(sent.CallToolResult(content=[sent.TextContent(text="no such city")], is_error=True))
+        result_text(
+            sent.CallToolResult(content=[sent.TextContent(text="no such city")], is_error=True)
+        )

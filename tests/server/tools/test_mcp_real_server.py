@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 from tests.server.tools.mcp_house import McpHouse, mcp_house, real_server
 
-from nplt_server.tools.base import ToolFailed
-from nplt_server.tools.mcp.config import McpServerConfig
+from nplt_server.tools import ToolFailed
+from nplt_server.tools.mcp.connection import McpServerConfig
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -55,7 +55,7 @@ async def test_its_tools_are_listed_with_what_they_take(both: Both, server: str)
     add = house.tool(f"{server}__add").description
     assert add.description == "The sum of two numbers."
     assert add.parameters["required"] == ["a", "b"]
-    assert house.status(server).error is None
+    assert house.server(server).error is None
 
 
 async def test_a_call_gives_its_result(both: Both, server: str) -> None:
@@ -90,10 +90,10 @@ async def test_a_cancelled_call_is_cancelled_there(both: Both, server: str) -> N
 
 async def test_a_tool_that_is_new_there_is_new_here(both: Both, server: str) -> None:
     house = both.houses[server]
-    version = house.servers.version
+    tools = house.servers.tools
     await house.call(f"{server}__learn", name=f"learned_by_{server}")
     await house.until(lambda: f"{server}__learned_by_{server}" in house.names)
-    assert house.servers.version > version
+    assert house.servers.tools != tools
     assert await house.call(f"{server}__learned_by_{server}") == f"learned_by_{server}"
 
 

@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.tool_hosts import NoConversationHost
 
-from nplt_protocol.json_values import JsonObject
-from nplt_server.tools.base import ToolFailed, ToolHost
+from nplt_protocol import JsonObject
+from nplt_server.tools import ToolFailed, ToolHost
 from nplt_server.tools.builtin import builtin_tools
-from nplt_server.tools.outside import OutsideAnyConversation
-from nplt_storage.conversation.searching import SearchHit
-from nplt_storage.facts.tool_calls import BlobReference, ToolCallResult
+from nplt_storage.entries import BlobReference, ToolCallResult
+from nplt_storage.search import SearchHit
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TOOLS = {tool.description.name: tool for tool in builtin_tools(lambda: NOON, [])}
 PLACE = re.compile(r"\[bytes (\d+) to (\d+) of (\d+); (?:next offset (\d+)|the end)\]\n")
 
 
-class Host(OutsideAnyConversation):
+class Host(NoConversationHost):
     """A conversation with one result, of which the beginning is in the record."""
 
     def __init__(self, whole: str = "", shown: str | None = None) -> None:
@@ -55,7 +55,7 @@ class Host(OutsideAnyConversation):
 
 async def use(name: str, host: ToolHost | None = None, /, **arguments: object) -> str:
     given: JsonObject = arguments  # type: ignore[assignment]
-    return await TOOLS[name].run(given, host or OutsideAnyConversation())
+    return await TOOLS[name].run(given, host or NoConversationHost())
 
 
 def test_they_are_always_offered_in_the_same_order_and_files_only_where_there_are_roots() -> None:

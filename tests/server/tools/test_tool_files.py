@@ -11,12 +11,11 @@ from pathlib import Path, PurePath
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.tool_hosts import NoConversationHost
 
-from nplt_protocol.json_values import JsonObject
-from nplt_server.tools.base import ToolFailed
-from nplt_server.tools.builtin import allowed_roots, list_files, read_file
-from nplt_server.tools.builtin.allowed_roots import AllowedRoots
-from nplt_server.tools.outside import OutsideAnyConversation
+from nplt_protocol import JsonObject
+from nplt_server.tools import ToolFailed, builtin
+from nplt_server.tools.builtin import AllowedRoots
 
 SECRET = "nobody may read this"
 
@@ -26,7 +25,7 @@ class Files:
         allowed = AllowedRoots(roots)
         self._tools = {
             tool.description.name: tool
-            for tool in (read_file.read_file_tool(allowed), list_files.list_files_tool(allowed))
+            for tool in (builtin.read_file_tool(allowed), builtin.list_files_tool(allowed))
         }
 
     @property
@@ -52,7 +51,7 @@ class Files:
         arguments: JsonObject = {"path": str(path), **more}  # type: ignore[dict-item]
 
         async def use() -> str:
-            return await self._tools[name].run(arguments, OutsideAnyConversation())
+            return await self._tools[name].run(arguments, NoConversationHost())
 
         return asyncio.run(use())
 
@@ -211,7 +210,7 @@ def test_a_link_put_in_the_way_at_the_last_moment_is_not_followed(
             (root / swapped).symlink_to(tmp_path / "closed" / Path(swapped).relative_to("deep"))
         return real
 
-    monkeypatch.setattr(allowed_roots, "realpath", follow_then_swap)
+    monkeypatch.setattr(builtin, "realpath", follow_then_swap)
     with pytest.raises(ToolFailed) as failed:
         Files(root).read("deep/more.txt")
     assert SECRET not in str(failed.value)
@@ -264,7 +263,7 @@ def test_a_binary_file_and_one_too_large_are_told(
 ) -> None:
     (tmp_path / "picture").write_bytes(b"\x89PNG\0\0")
     (tmp_path / "large").write_bytes(b"text\n" * 100)
-    monkeypatch.setattr(read_file, "FILE_BYTES_MAX", 499)
+    monkeypatch.setattr(builtin, "FILE_BYTES_MAX", 499)
     files = Files(tmp_path)
     with pytest.raises(ToolFailed, match="picture is a binary file of 6 bytes"):
         files.read("picture")
@@ -295,7 +294,7 @@ def test_a_long_directory_is_listed_in_parts(
     assert "entries 3 to 4 of 5; next offset 4]\nfile2 (0 bytes)" in files.list(offset=2, limit=2)
     with pytest.raises(ToolFailed, match="has only 5 entries"):
         files.list(offset=5)
-    monkeypatch.setattr(list_files, "ENTRIES_MAX", 4)
+    monkeypatch.setattr(builtin, "ENTRIES_MAX", 4)
     with pytest.raises(ToolFailed, match="has more than 4 entries"):
         files.list()
 

@@ -13,15 +13,14 @@ from functools import partial
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
+from tests.support.tool_hosts import NobodyToAsk, NoConversationHost
 
-from nplt_protocol.json_values import JsonObject
-from nplt_server.tools import attempt, threads
-from nplt_server.tools.base import Tool, ToolDescription, ToolFailed, ToolHost
-from nplt_server.tools.bounds import bounded
-from nplt_server.tools.outside import OutsideAnyConversation
-from nplt_server.tools.runner import ToolRunner
+from nplt_protocol import JsonObject
+from nplt_server.tools import Tool, ToolDescription, ToolFailed, ToolHost, typed
+from nplt_server.tools import runner as attempt
+from nplt_server.tools.runner import ToolRunner, bounded
 from nplt_server.tools.typed import typed_tool
-from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
+from nplt_storage.entries import ToolCallRequest, ToolCallResult
 
 Run = Callable[[JsonObject, ToolHost], Awaitable[str]]
 
@@ -68,11 +67,30 @@ def runner(*tools: Tool, seconds_max: float = 30.0, at_once_max: int = 4) -> Too
     )
 
 
+async def run_all(
+    tools: ToolRunner,
+    calls: tuple[ToolCallRequest, ...],
+    *,
+    finished: Callable[[ToolCallResult], None],
+    started: Callable[[ToolCallRequest], None] = lambda _: None,
+    host: ToolHost | None = None,
+    cancel_reason: Callable[[], str] = lambda: "cancelled",
+) -> None:
+    await tools.run_all(
+        calls,
+        started=started,
+        finished=finished,
+        host=host or NoConversationHost(),
+        asker=NobodyToAsk(),
+        cancel_reason=cancel_reason,
+    )
+
+
 async def results_of(
     tools: ToolRunner, *calls: ToolCallRequest, host: ToolHost | None = None
 ) -> list[ToolCallResult]:
     results: list[ToolCallResult] = []
-    await tools.run_all(calls, started=lambda _: None, finished=results.append, host=host)
+    await run_all(tools, calls, finished=results.append, host=host)
     return results
 
 
@@ -217,11 +235,11 @@ async def test_a_thread_that_hangs_does_not_hold_the_turn(gate: threading.Event)
 async def test_threads_that_hang_are_bounded_and_make_room_when_they_end(
     gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "THREADS_MAX", 2)
+    monkeypatch.setattr(typed, "THREADS_MAX", 2)
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
     others = {*threading.enumerate()}
-    first, second, third = (asyncio.create_task(threads.run_in_thread(gate.wait)) for _ in range(3))
+    first, second, third = (asyncio.create_task(typed.run_in_thread(gate.wait)) for _ in range(3))
     for _ in range(10):
         await checkpoint()
     first.cancel()
@@ -238,9 +256,9 @@ async def test_threads_that_hang_are_bounded_and_make_room_when_they_end(
 
 async def test_what_a_thread_raises_is_raised_where_it_was_waited_for() -> None:
     with pytest.raises(SystemExit):
-        await threads.run_in_thread(lambda: sys.exit(1))
+        await typed.run_in_thread(lambda: sys.exit(1))
     with pytest.raises(RuntimeError, match="StopIteration"):
-        await threads.run_in_thread(lambda: next(iter(())))
+        await typed.run_in_thread(lambda: next(iter(())))
 
 
 async def test_calls_run_side_by_side_but_no_more_than_allowed() -> None:
@@ -277,7 +295,7 @@ async def test_a_slow_call_does_not_keep_the_result_of_a_quick_one_from_being_he
         heard.set()
 
     calls = (call("slow", 1), call("quick", 2))
-    await tools.run_all(calls, started=lambda _: None, finished=finished)
+    await run_all(tools, calls, finished=finished)
     assert results == ["quick", "slow"]
 
 
@@ -291,7 +309,7 @@ async def test_calls_beyond_the_bound_are_skipped_with_a_reason() -> None:
 
 
 async def test_a_tool_is_handed_the_conversation_it_runs_in() -> None:
-    class Here(OutsideAnyConversation):
+    class Here(NoConversationHost):
         session_id = "abc"
 
     async def where(arguments: JsonObject, host: ToolHost) -> str:
@@ -301,18 +319,12 @@ async def test_a_tool_is_handed_the_conversation_it_runs_in() -> None:
     assert result.result == "abc"
 
 
-async def test_outside_of_a_conversation_there_is_nothing_to_change() -> None:
-    async def write(arguments: JsonObject, host: ToolHost) -> str:
-        return await host.update_notebook(str.upper)
-
-    assert (await result_of(write)).result == "there is no conversation here to ask"
-
-
 async def test_a_cancelled_step_tells_what_ran_and_what_did_not() -> None:
     tools = runner(tool("it", wait_for_ever), at_once_max=1)
     results: list[ToolCallResult] = []
     with anyio.CancelScope() as scope:
-        await tools.run_all(
+        await run_all(
+            tools,
             (call("it", 1), call("it", 2)),
             started=lambda _: scope.cancel(),
             finished=results.append,
@@ -343,7 +355,7 @@ def tools_of_every_temper(gates: list[threading.Event]) -> ToolRunner:
         raise ToolFailed("no")
 
     async def thread(arguments: JsonObject, host: ToolHost) -> str:
-        return str(await threads.run_in_thread(gates[-1].wait))
+        return str(await typed.run_in_thread(gates[-1].wait))
 
     made = {"steps": steps, "tidy": tidy, "fail": fail, "thread": thread, "quick": giving("")}
     return runner(*(tool(name, run) for name, run in made.items()), at_once_max=3)
@@ -352,7 +364,7 @@ def tools_of_every_temper(gates: list[threading.Event]) -> ToolRunner:
 async def test_300_cancels_at_any_moment_leave_each_call_with_exactly_one_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(threads, "THREADS_MAX", 10_000)
+    monkeypatch.setattr(typed, "THREADS_MAX", 10_000)
     dice = random.Random(4)
     gates = [threading.Event()]
     tools = tools_of_every_temper(gates)
@@ -363,9 +375,9 @@ async def test_300_cancels_at_any_moment_leave_each_call_with_exactly_one_result
         )
         calls = tuple(call(name, number) for number, name in enumerate(names))
         results: list[ToolCallResult] = []
-        run_all = partial(tools.run_all, started=lambda _: None, finished=results.append)
+        running = partial(run_all, finished=results.append)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run_all, calls)
+            tasks.start_soon(running, tools, calls)
             for _ in range(dice.randrange(14)):
                 await checkpoint()
             tasks.cancel_scope.cancel()

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
+from tests.support.tool_hosts import NoConversationHost
 
-from nplt_protocol.json_values import JsonObject
-from nplt_server.tools.base import Tool, ToolFailed, ToolHost
+from nplt_protocol import JsonObject
+from nplt_server.tools import Tool, ToolFailed, ToolHost
 from nplt_server.tools.builtin import builtin_tools
-from nplt_server.tools.outside import OutsideAnyConversation
 from nplt_server.tools.typed import typed_tool
 
-OUTSIDE = OutsideAnyConversation()
+OUTSIDE = NoConversationHost()
 
 
 class Unit(Enum):

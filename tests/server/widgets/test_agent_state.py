@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from typing import cast
 
 import anyio
 import anyio.lowlevel
 import pytest
 from hypothesis import given
+from msgspec.structs import replace
 from tests.server.widgets.widget_lives import Life, events, windows
-from tests.server.widgets.widget_stage import WIDGETS, Stage, moment, now, tool_result
+from tests.server.widgets.widget_stage import INVOCATION, WIDGETS, Stage, moment, now, tool_result
 
-from nplt_protocol.json_values import JsonObject
-from nplt_server.agent_state import (
+from nplt_protocol.json_text import JsonObject
+from nplt_server.conversations.agent_state import (
     AgentState,
     EmptyInput,
     EmptyOutput,
+    NoInvocation,
     NoSuchWidget,
     UnmatchedResults,
 )
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.errors import BadEntry
-from nplt_storage.facts.entries import (
+from nplt_server.conversations.record_writer import RecordWriter
+from nplt_storage.codec import decode_line, encode_line
+from nplt_storage.entries import (
+    BlobReference,
     Entry,
     ModelInputEntry,
     ModelOutputEntry,
     NotebookEntry,
+    OutputState,
     SystemInstructionEntry,
     ToolResultsEntry,
     WidgetEntry,
 )
-from nplt_storage.facts.lines import decode_line, encode_line
-from nplt_storage.facts.tool_calls import BlobReference
+from nplt_storage.errors import BadEntry
+from nplt_storage.history import ConversationHistory
 
 LONG = "A long text that has a summary and a gist. " * 40
 
@@ -46,11 +49,28 @@ def state_of(state: AgentState) -> tuple[str, str, JsonObject, str]:
     )
 
 
-def reader_of(history: ConversationHistory) -> AgentState:
-    async def write(prepare: Callable[[], Entry | None]) -> Entry | None:
-        raise AssertionError("it only reads")
+class ReadOnlyRecord:
+    def __init__(self, history: ConversationHistory) -> None:
+        self.history = history
 
-    return AgentState(history, widgets=WIDGETS, write=write)
+
+class SlowRecord(ReadOnlyRecord):
+    def __init__(self) -> None:
+        super().__init__(ConversationHistory("s1"))
+        self._lock = anyio.Lock()
+
+    def exclusive(self) -> anyio.Lock:
+        return self._lock
+
+    async def append(self, draft: Entry) -> Entry:
+        await anyio.lowlevel.checkpoint()
+        history, number = self.history, self.history.head_seq + 1
+        history.add(history.stamp(draft, id=f"id{number}", timestamp=moment(number)))
+        return draft
+
+
+def reader_of(history: ConversationHistory) -> AgentState:
+    return AgentState(cast("RecordWriter", ReadOnlyRecord(history)), widgets=WIDGETS)
 
 
 @pytest.fixture
@@ -77,27 +97,65 @@ def test_an_output_with_neither_text_nor_calls_is_refused(stage: Stage) -> None:
 
 def test_an_output_that_was_cut_may_be_all_reasoning(stage: Stage) -> None:
     stage.ask("t1")
-    draft = ModelOutputEntry(turn_id="t1", content="", reasoning="hm", state="interrupted")
+    draft = ModelOutputEntry(
+        turn_id="t1", content="", reasoning="hm", state="interrupted", invocation=INVOCATION
+    )
     assert now(stage.state.append_model_output(draft)).seq == 2
 
 
+@pytest.mark.parametrize("state", ["completed", "interrupted", "failed"])
+def test_an_output_that_names_no_model_is_refused(stage: Stage, state: OutputState) -> None:
+    stage.ask("t1")
+    with pytest.raises(NoInvocation):
+        now(
+            stage.state.append_model_output(
+                ModelOutputEntry(turn_id="t1", content="hi", state=state)
+            )
+        )
+    assert stage.history.head_seq == 1
+
+
 @pytest.mark.parametrize(
-    ("given_ids", "reason"),
+    ("given_ids", "noted"),
     [
-        ((), "call 'c1' of now has no result"),
+        (("c1", "c2"), None),
         (("c1",), "call 'c2' of now has no result"),
+        (("c3",), "call 'c1' of now has no result"),
         (("c1", "c2", "c3"), "result 'c3' of now answers none of the calls"),
-        (("c2", "c1"), "in another order"),
-        (("c1", "c2", "c1"), "more than one result"),
+        (("c2", "c1"), "the results are in another order than their calls"),
+        (("c1", "c2", "c1"), "a call has more than one result"),
     ],
 )
-def test_results_that_do_not_match_their_calls_are_refused(
-    stage: Stage, given_ids: tuple[str, ...], reason: str
+def test_results_that_do_not_match_their_calls_are_put_right_and_noted(
+    stage: Stage, given_ids: tuple[str, ...], noted: str | None
 ) -> None:
     stage.ask("t1")
     stage.call_tools("t1", "c1", "c2")
-    with pytest.raises(UnmatchedResults, match=reason):
-        stage.give_results("t1", *given_ids)
+    entry = stage.give_results("t1", *given_ids)
+    assert [result.tool_call_id for result in entry.results] == ["c1", "c2"]
+    assert [result.status for result in entry.results] == [
+        "success" if call_id in given_ids else "failed" for call_id in ("c1", "c2")
+    ]
+    assert entry.metadata == ({} if noted is None else {"tool_result_mismatch": noted})
+
+
+def test_an_error_of_the_whole_is_the_result_of_every_call(stage: Stage) -> None:
+    stage.ask("t1")
+    stage.call_tools("t1", "c1", "c2")
+    draft = ToolResultsEntry(turn_id="t1", results=(), execute_error="the machine is off")
+    entry = now(stage.state.append_tool_results(draft))
+    assert entry.execute_error == "the machine is off"
+    assert [(each.status, each.result) for each in entry.results] == [
+        ("failed", "the machine is off")
+    ] * 2
+    assert entry.metadata == {}
+
+
+def test_neither_results_nor_an_error_is_refused(stage: Stage) -> None:
+    stage.ask("t1")
+    stage.call_tools("t1", "c1")
+    with pytest.raises(UnmatchedResults, match="neither results nor an error"):
+        stage.give_results("t1")
     assert stage.history.head_seq == 2
 
 
@@ -108,7 +166,14 @@ def test_results_nobody_waits_for_are_refused(stage: Stage) -> None:
 
 
 def test_every_refusal_is_one_the_house_knows() -> None:
-    for refusal in (EmptyInput(), EmptyOutput(), UnmatchedResults(""), NoSuchWidget("x")):
+    refusals = (
+        EmptyInput(),
+        EmptyOutput(),
+        NoInvocation(),
+        UnmatchedResults(""),
+        NoSuchWidget("x"),
+    )
+    for refusal in refusals:
         assert isinstance(refusal, BadEntry)
 
 
@@ -143,7 +208,7 @@ def test_the_summary_of_a_result_kept_elsewhere_knows_how_long_the_whole_is(stag
 
 
 def test_a_draft_alone_writes_nothing(stage: Stage) -> None:
-    stage.state.draft_model_input(ModelInputEntry(turn_id="t1", content="a"), waits=False)
+    stage.state.draft_model_input(ModelInputEntry(turn_id="t1", content="a"))
     assert stage.history.head_seq == 0
 
 
@@ -162,8 +227,13 @@ def test_a_change_is_an_entry_and_none_is_none(stage: Stage) -> None:
     assert kinds == [SystemInstructionEntry, NotebookEntry, WidgetEntry]
 
 
+def test_an_empty_instruction_is_written_first_so_that_no_other_holds(stage: Stage) -> None:
+    for _ in range(2):
+        now(stage.state.set_system_instruction(""))
+    assert [type(entry) for entry in stage.history.entries] == [SystemInstructionEntry]
+
+
 def test_nothing_is_written_to_say_that_there_is_nothing(stage: Stage) -> None:
-    now(stage.state.set_system_instruction(""))
     now(stage.state.update_memory_notebook(""))
     now(stage.state.update_widget("todo", lambda state: state))
     assert stage.history.head_seq == 0
@@ -202,19 +272,8 @@ def test_who_changes_a_state_it_was_shown_does_not_change_the_entry(stage: Stage
 
 
 async def test_two_notes_at_once_both_land() -> None:
-    history = ConversationHistory("s1")
-    pen = anyio.Lock()
-
-    async def write(prepare: Callable[[], Entry | None]) -> Entry | None:
-        async with pen:
-            draft = prepare()
-            await anyio.lowlevel.checkpoint()
-            if draft is not None:
-                number = history.head_seq + 1
-                history.add(history.stamp(draft, id=f"id{number}", timestamp=moment(number)))
-            return draft
-
-    state = AgentState(history, widgets=WIDGETS, write=write)
+    record = SlowRecord()
+    state, history = AgentState(cast("RecordWriter", record), widgets=WIDGETS), record.history
     async with anyio.create_task_group() as together:
         for line in ("one", "two", "three"):
             together.start_soon(state.update_memory_notebook, lambda text, line=line: text + line)
@@ -267,8 +326,8 @@ def test_the_same_history_gives_the_same_context_to_the_byte(
     history, state = life.stage.history, life.stage.state
     read = [decode_line(encode_line(entry)) for entry in history.entries]
     copy = reader_of(ConversationHistory("s1", read, turns_max=turns_max))
-    rendered = state.render_live_context()
+    rendered = tuple(state.render_live_context().messages)
     head = history.head_seq
-    assert repr(state.render_live_context()) == repr(rendered)
-    assert repr(copy.render_live_context()) == repr(rendered)
+    assert repr(tuple(state.render_live_context().messages)) == repr(rendered)
+    assert repr(tuple(copy.render_live_context().messages)) == repr(rendered)
     assert history.head_seq == head

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.server.widgets.widget_stage import WIDGETS, Stage, now
 
-from nplt_server.agent_state import NotebookTooLong
-from nplt_server.tools.base import ToolFailed
-from nplt_server.widgets.notebook import NOTEBOOK_BYTES_MAX, edited
-from nplt_storage.facts.entries import NotebookEntry
+from nplt_server.conversations.agent_state import NotebookTooLong
+from nplt_server.tools import ToolFailed
+from nplt_server.widgets.builtin import NOTEBOOK_BYTES_MAX, edited
+from nplt_storage.entries import NotebookEntry
 
 
 @pytest.fixture

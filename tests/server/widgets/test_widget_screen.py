@@ -6,22 +6,15 @@ from collections.abc import Collection
 
 import pytest
 from hypothesis import given
+from tests.server.context.context_stage import render_context
 from tests.server.widgets.widget_lives import Life, events, windows
 from tests.server.widgets.widget_stage import WIDGETS, Stage, now
 
-from nplt_server.context.projection import render_context
-from nplt_server.context.screens import last_screen_in
-from nplt_server.widgets.screen import BLANK_SCREEN, render_screen
-from nplt_server.widgets.written import WrittenScreens
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.turns import Turn
-from nplt_storage.facts.entries import (
-    ClearEntry,
-    Entry,
-    EpochEntry,
-    ModelInputEntry,
-    ToolResultsEntry,
-)
+from nplt_server.context.messages import ScreensInTurns, last_screen_in
+from nplt_server.conversations.agent_state import BLANK_SCREEN, render_screen
+from nplt_storage.entries import ClearEntry, Entry, EpochEntry, ModelInputEntry, ToolResultsEntry
+from nplt_storage.history import ConversationHistory
+from nplt_storage.turns import Turn
 
 NOTED = "# [Live Screen]\n\n## Notebook\ntea"
 
@@ -148,7 +141,7 @@ def test_no_ended_turn_is_looked_at_twice(stage: Stage, monkeypatch: pytest.Monk
         looked_at.append(turn.number)
         return last_screen_in(turn, epoch_seq, quarantined)
 
-    monkeypatch.setattr("nplt_server.context.screens.last_screen_in", look)
+    monkeypatch.setattr("nplt_server.context.messages.last_screen_in", look)
     for turn_id in ("t1", "t2", "t3", "t4", "t5"):
         stage.ask(turn_id)
         stage.answer(turn_id)
@@ -161,14 +154,14 @@ def test_whatever_happens_a_model_that_is_spoken_to_sees_the_present_screen(
 ) -> None:
     life = Life(turns_max)
     history = life.stage.history
-    screens = WrittenScreens(history)
+    screens = ScreensInTurns(history)
     for event in events:
         life.happens(event)
         unfinished = [prompt.turn_id for prompt in history.unfinished_turns()]
         for turn_id in (None, *unfinished):
             seen = seen_last(history, turn_id)
             assert screens.last_shown_to(turn_id) == seen
-            assert WrittenScreens(history).last_shown_to(turn_id) == seen
+            assert ScreensInTurns(history).last_shown_to(turn_id) == seen
             if turn_id is not None and turn_id == life.spoke:
                 present = life.stage.state.screen()
                 assert seen == present or (not present and seen == BLANK_SCREEN)

@@ -9,10 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.server.widgets.widget_stage import Stage
 
-from nplt_server.tools.base import ToolFailed
-from nplt_server.widgets.todo import TodoAction, changed
-from nplt_server.widgets.todo_list import ITEMS_MAX, TEXT_CHARACTERS_MAX, TodoList
-from nplt_storage.facts.entries import WidgetEntry
+from nplt_server.tools import ToolFailed
+from nplt_server.widgets.builtin import (
+    ITEMS_MAX,
+    TEXT_CHARACTERS_MAX,
+    TodoAction,
+    TodoList,
+    changed,
+)
+from nplt_storage.entries import WidgetEntry
 
 ACTIONS: list[TodoAction] = ["add", "add", "done", "reopen", "remove", "clear"]
 

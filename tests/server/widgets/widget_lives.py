@@ -8,13 +8,7 @@ from itertools import count
 from hypothesis import strategies as st
 from tests.server.widgets.widget_stage import Stage, now
 
-from nplt_storage.facts.entries import (
-    ClearEntry,
-    EpochEntry,
-    FaultEntry,
-    ForkedEntry,
-    QuarantineEntry,
-)
+from nplt_storage.entries import ClearEntry, EpochEntry, FaultEntry, ForkedEntry, QuarantineEntry
 
 PICKS = 8
 LONG = "A text long enough to have a gist. " * 8

@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from nplt_protocol.json_values import JsonObject
-from nplt_server.agent_state import AgentState
-from nplt_server.widgets.screen import default_widgets
-from nplt_storage.conversation.history import ConversationHistory
-from nplt_storage.conversation.searching import SearchHit
-from nplt_storage.facts.entries import (
+from msgspec.structs import replace
+
+from nplt_protocol.json_text import JsonObject
+from nplt_server.conversations.agent_state import AgentState
+from nplt_server.conversations.record_writer import RecordWriter
+from nplt_server.widgets.builtin import default_widgets
+from nplt_storage.codec import decode_line, encode_line
+from nplt_storage.entries import (
     UNSTAMPED,
     Entry,
     ModelInputEntry,
+    ModelInvocationDescriptor,
     ModelOutputEntry,
     NotebookEntry,
     SystemInstructionEntry,
+    ToolCallRequest,
+    ToolCallResult,
     ToolResultsEntry,
     WidgetEntry,
 )
-from nplt_storage.facts.lines import decode_line, encode_line
-from nplt_storage.facts.tool_calls import ToolCallRequest, ToolCallResult
+from nplt_storage.history import ConversationHistory
+from nplt_storage.search import SearchHit
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 WIDGETS = default_widgets()
+INVOCATION = ModelInvocationDescriptor(provider="p", specification="s", model="m")
 
 _T = TypeVar("_T")
 
@@ -54,11 +60,15 @@ class Stage:
 
     def __init__(self, turns_max: int | None = None) -> None:
         self.history = ConversationHistory(self.session_id, turns_max=turns_max)
-        self.state = AgentState(self.history, widgets=WIDGETS, write=self.write)
+        self.state = AgentState(cast("RecordWriter", self), widgets=WIDGETS)
 
-    async def write(self, prepare: Callable[[], Entry | None]) -> Entry | None:
-        draft = prepare()
-        return None if draft is None else self.put(draft)
+    # As a record
+
+    def exclusive(self) -> nullcontext[None]:
+        return nullcontext()
+
+    async def append(self, draft: Entry, *, acknowledge: object = None) -> Entry:
+        return self.put(draft)
 
     def put(self, draft: Entry) -> Entry:
         number = self.history.head_seq + 1
@@ -72,8 +82,7 @@ class Stage:
         state = self.state
         match draft:
             case ModelInputEntry():
-                waits = bool(self.history.unfinished_turns())
-                now(state.append_model_input(replace(draft, sections=None), waits=waits))
+                now(state.append_model_input(replace(draft, sections=None)))
             case ModelOutputEntry():
                 now(state.append_model_output(replace(draft, sections=None)))
             case ToolResultsEntry(results=results):
@@ -91,12 +100,11 @@ class Stage:
     # What happens in a conversation
 
     def ask(self, turn_id: str, text: str = "hello") -> ModelInputEntry:
-        waits = bool(self.history.unfinished_turns())
         draft = ModelInputEntry(turn_id=turn_id, content=text)
-        return now(self.state.append_model_input(draft, waits=waits))
+        return now(self.state.append_model_input(draft))
 
     def answer(self, turn_id: str, text: str = "hi", *, call: int = 0) -> ModelOutputEntry:
-        draft = ModelOutputEntry(turn_id=turn_id, content=text, call=call)
+        draft = ModelOutputEntry(turn_id=turn_id, content=text, call=call, invocation=INVOCATION)
         return now(self.state.append_model_output(draft))
 
     def call_tools(self, turn_id: str, *call_ids: str, call: int = 0) -> ModelOutputEntry:
@@ -104,7 +112,9 @@ class Stage:
             ToolCallRequest(tool_call_id=id_, tool_name="now", raw_arguments="{}", arguments={})
             for id_ in call_ids
         )
-        draft = ModelOutputEntry(turn_id=turn_id, content="", tool_calls=calls, call=call)
+        draft = ModelOutputEntry(
+            turn_id=turn_id, content="", tool_calls=calls, call=call, invocation=INVOCATION
+        )
         return now(self.state.append_model_output(draft))
 
     def give_results(self, turn_id: str, *call_ids: str, text: str = "ok") -> ToolResultsEntry:

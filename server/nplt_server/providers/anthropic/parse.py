@@ -1,23 +1,23 @@
-"""Events of a streamed message to deltas. Pure, one event at a time.
+"""Parses the events of a streamed message into deltas. Pure, one event at a time.
 
-`Stopped` comes with `message_stop` and at no other time, so that whatever is cut stays
-an unfinished answer. What signs the model's thinking is an opaque piece where the block
-ended. It can go back only if all that came before it in the answer can, to the letter:
-once that is no longer so (a blank text, broken arguments, a block of an unknown type)
-nothing more of this answer is kept for that.
+`Stopped` comes with `message_stop` and at no other time, so an answer that is cut stays
+unfinished. The signature of a thinking block is an opaque piece at the end of the block.
+It can be sent back only if all that came before it in the answer can, to the letter: once
+that is no longer so (a blank text, broken arguments, a block of an unknown type) no
+further opaque pieces of this answer are kept.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import orjson
+from msgspec import Struct, field
 
-from nplt_server.clean_text import clean_text
-from nplt_server.deltas import (
+from nplt_server.digest.text import clean_text
+from nplt_server.errors import ProviderRefused
+from nplt_server.providers import (
     ModelOutputDelta,
     OpaquePiece,
     ReasoningPiece,
@@ -26,8 +26,8 @@ from nplt_server.deltas import (
     ToolCallPiece,
     UsageReport,
 )
-from nplt_server.errors import ProviderError, ProviderRefused
-from nplt_server.providers.failures import failure_in_stream, unreadable
+from nplt_server.providers.client import AnswerParser
+from nplt_server.providers.failures import failure_in_stream
 
 _BlockKind: TypeAlias = Literal["text", "thinking", "redacted_thinking", "tool_use", "other"]
 
@@ -42,8 +42,7 @@ _STOP_REASONS = {
 }
 
 
-@dataclass(slots=True)
-class _Block:
+class _Block(Struct):
     kind: _BlockKind
     call: int = 0
     is_blank: bool = True
@@ -53,10 +52,9 @@ class _Block:
     """Some servers give a call's input whole, where it begins."""
 
 
-class MessageParser:
-    def __init__(self, tool_names: Mapping[str, str] | None = None) -> None:
-        """`tool_names`: our names of tools by those that were sent."""
-        self._tool_names = tool_names or {}
+class MessageParser(AnswerParser):
+    def __init__(self, own_names: Mapping[str, str] | None = None) -> None:
+        super().__init__(own_names)
         self._blocks: dict[int, _Block] = {}
         self._last_kind: _BlockKind | None = None
         self._call_ids: list[str] = []
@@ -65,28 +63,17 @@ class MessageParser:
         self._has_said = False
         self._usage: dict[str, int] = {}
         self._stop_reason: str | None = None
-        self.has_begun = False
-        """Whether the model has begun to answer."""
-        self.is_done = False
 
     def feed(self, data: bytes) -> list[ModelOutputDelta]:
-        """Raises a `ProviderError` if the event tells of one, or can't be read."""
-        if self.is_done:
-            return []
-        try:
-            return self._take(_loaded(data))
-        except ProviderError:
-            raise
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise unreadable(before_first_token=not self.has_begun) from None
+        return [] if self.is_done else super().feed(data)
 
-    def _take(self, event: dict[str, Any]) -> list[ModelOutputDelta]:
+    def _read(self, event: dict[str, Any]) -> list[ModelOutputDelta]:
         match event["type"]:
             case "content_block_delta":
                 block = self._blocks.get(event["index"])
                 return [] if block is None else self._piece(block, event["delta"])
             case "content_block_start":
-                self.has_begun = True
+                self.has_spoken = True
                 return self._open(event["index"], event["content_block"])
             case "content_block_stop":
                 block = self._blocks.pop(event["index"], None)
@@ -102,7 +89,7 @@ class MessageParser:
                 raise failure_in_stream(
                     kind=_text(error.get("type")),
                     message=_text(error.get("message")),
-                    before_first_token=not self.has_begun,
+                    before_first_token=not self.has_spoken,
                 )
             case _:
                 return []
@@ -116,16 +103,16 @@ class MessageParser:
                 begin = self._kept({"next": "text"}) if follows == "text" else []
                 return begin + self._piece(block, {"type": "text_delta", **opened})
             case "thinking":
-                begin = self._told_call_ids()
+                begin = self._reported_call_ids()
                 return begin + self._piece(block, {"type": "thinking_delta", **opened})
             case "redacted_thinking":
-                return self._told_call_ids() + self._kept({"redacted_thinking": opened["data"]})
+                return self._reported_call_ids() + self._kept({"redacted_thinking": opened["data"]})
             case "tool_use":
                 block.call = len(self._call_ids)
                 block.given_input = opened.get("input")
                 self._call_ids.append(_text(opened.get("id")))
                 name = _text(opened["name"])
-                return [ToolCallPiece(index=block.call, tool_name=self._tool_names.get(name, name))]
+                return [ToolCallPiece(index=block.call, tool_name=self._own_names.get(name, name))]
             case "other":
                 self._is_verbatim = False
                 return []
@@ -173,7 +160,7 @@ class MessageParser:
         self._is_verbatim = self._is_verbatim and _is_object(arguments or "{}")
         return []
 
-    def _told_call_ids(self) -> list[ModelOutputDelta]:
+    def _reported_call_ids(self) -> list[ModelOutputDelta]:
         """Thinking after a call knows it by the vendor's id, and ours is another."""
         told, self._calls_told = self._call_ids[self._calls_told :], len(self._call_ids)
         return self._kept({"call_ids": [*told]}) if told else []
@@ -218,17 +205,6 @@ class MessageParser:
         if self._stop_reason is not None:
             deltas.append(Stopped(reason=self._stop_reason))
         return deltas
-
-
-def _loaded(data: bytes) -> dict[str, Any]:
-    try:
-        event = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        # Half of a surrogate pair is JSON, though no text.
-        event = json.loads(data)
-    if not isinstance(event, dict):
-        raise TypeError("an event is an object")
-    return event
 
 
 def _kind(name: str) -> _BlockKind:

@@ -1,38 +1,247 @@
-"""One life of the connection to an MCP server: from its greeting to its end.
+"""Runs one connection to an MCP server, from initialize to its end.
 
-    greet → name the tools → (call … | name the tools again …) → end
+    initialize -> list tools -> (call ... | list tools again ...) -> end
 
-All that is said to the server is said by tasks of this connection. A caller only
-waits for its answer: so it can be cancelled in any way and at any moment, the
-server is told, and the connection lives on. The SDK's context managers are
-entered and left by the one task that runs `live`.
+Only tasks of the connection talk to the server; a caller waits for its answer and can be
+cancelled at any moment. The SDK's transports are watched, so that their end is noticed,
+and lists of tools are checked before the SDK reads them. A child's stderr goes to the log.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-from collections.abc import Callable
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Final
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Final, TextIO
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
 import orjson
+from anyio import to_thread
 
-from nplt_protocol.json_values import JsonObject
+from nplt_protocol import JsonObject
 from nplt_protocol.version import __version__
-from nplt_server.tools.base import ToolFailed
-from nplt_server.tools.mcp.config import McpServerConfig
-from nplt_server.tools.mcp.foreign_text import one_line
-from nplt_server.tools.mcp.line import line_to
-from nplt_server.tools.mcp.results import told
+from nplt_server.tools import ToolFailed
+from nplt_server.tools.mcp.results import checked_listing, one_line, result_text
+from nplt_server.tools.runner import RESULT_BYTES_MAX
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     import mcp_types
-    from mcp.client import Client, IncomingMessage
+    from mcp.client import Client, IncomingMessage, Transport
+    from mcp.client._transport import ReadStream, TransportStreams
+    from mcp.shared.message import SessionMessage
 
 log = logging.getLogger(__name__)
+
+
+_NAME: Final = re.compile(r"[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*")
+_NAME_CHARACTERS_MAX: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServerConfig:
+    name: str
+    """Letters, digits, `-`, and `_` between them but never two: what comes before `__` in
+    the name of a tool is always the name of its server."""
+    command: tuple[str, ...] | None = None
+    """A program that is started, and talks over its standard input and output."""
+    url: str | None = None
+    """One that is reached by streamable HTTP. Either this or a command."""
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Of the command, beside a few harmless ones (PATH, HOME, …). It inherits nothing else."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Sent with each request to the url."""
+    cwd: str | None = None
+    connect_seconds_max: float = 15.0
+    """Until it has been started, greeted, and has named its tools."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or len(self.name) > _NAME_CHARACTERS_MAX:
+            raise ValueError(
+                f"{self.name!r} can't be the name of an MCP server: letters, digits, - and"
+                f" single _ between them, at most {_NAME_CHARACTERS_MAX}"
+            )
+        if (self.command is None) == (self.url is None):
+            raise ValueError(f"the MCP server {self.name} needs either a command or a url")
+        if self.command is not None and not (self.command and self.command[0]):
+            raise ValueError(f"the command of the MCP server {self.name} is empty")
+        if self.url is not None and not _is_web_address(self.url):
+            raise ValueError(f"the url of the MCP server {self.name} is none of http or https")
+        if self.connect_seconds_max <= 0:
+            raise ValueError(f"the MCP server {self.name} needs some time to connect")
+
+
+def _is_web_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return False
+
+
+# ------------------------------------------------------------------------------
+# The child's stderr: always read, logged at level debug, bounded
+
+
+_LINE_BYTES_MAX: Final = 2_000
+_LOGGED_BYTES_MAX: Final = 256 * 1024
+"""Of one process in its whole life."""
+_READ_BYTES: Final = 16 * 1024
+_LAST_READS_MAX: Final = 16
+"""What a dead process left behind is at most a full pipe; one that lives on may write for ever."""
+
+
+class ChildStderr:
+    """`file` is what the child is given; `started` when it has it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._line = b""
+        self._logged_bytes = 0
+        self._descriptor, given = os.pipe()
+        os.set_blocking(self._descriptor, False)
+        self.file: TextIO = os.fdopen(given, "w")
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._descriptor, self._read)
+
+    def close(self) -> None:
+        self.file.close()
+        for _ in range(_LAST_READS_MAX):
+            if not self._read():
+                break
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+
+    def started(self) -> None:
+        """The child has its own copy; with ours closed, its end can be seen."""
+        self.file.close()
+
+    def _read(self) -> bool:
+        data = b""
+        with suppress(BlockingIOError):
+            data = os.read(self._descriptor, _READ_BYTES)
+            if not data:
+                self._loop.remove_reader(self._descriptor)
+                data = b"\n" if self._line else b""
+        if log.isEnabledFor(logging.DEBUG):
+            *lines, self._line = (self._line + data).split(b"\n")
+            self._line = self._line[:_LINE_BYTES_MAX]
+            for line in lines:
+                self._log(line)
+        return bool(data)
+
+    def _log(self, line: bytes) -> None:
+        if not line.strip() or self._logged_bytes > _LOGGED_BYTES_MAX:
+            return
+        text = one_line(line[:_LINE_BYTES_MAX].decode(errors="replace"), characters_max=500)
+        log.debug("mcp %s says: %s", self._name, text)
+        self._logged_bytes += len(line)
+        if self._logged_bytes > _LOGGED_BYTES_MAX:
+            log.debug("mcp %s: what else it says is not logged", self._name)
+
+
+# ------------------------------------------------------------------------------
+# The connection: the SDK's transports, watched
+#
+# The SDK would notice a closed connection only at the next call, and one malformed tool makes
+# it refuse the whole list: lists are filtered before it reads them.
+
+_REQUEST_SECONDS_MAX: Final = 30.0
+_SILENCE_SECONDS_MAX: Final = 300.0
+"""Of a stream that stays open; a server is expected to say at least that it lives."""
+
+
+@asynccontextmanager
+async def _watched(
+    transport: Transport, *, name: str, opened: Callable[[], None], ended: Callable[[], None]
+) -> AsyncIterator[TransportStreams]:
+    """The transport; `ended` is called when nothing more will come."""
+    async with transport as (read, write):
+        opened()
+        yield _WatchedStream(read, name=name, ended=ended), write
+
+
+class _WatchedStream(anyio.abc.ObjectReceiveStream["SessionMessage | Exception"]):
+    """Filters lists of tools, and notices the end of the stream."""
+
+    def __init__(
+        self,
+        stream: ReadStream[SessionMessage | Exception],
+        *,
+        name: str,
+        ended: Callable[[], None],
+    ) -> None:
+        self._stream = stream
+        self._name = name
+        self._ended = ended
+
+    async def receive(self) -> SessionMessage | Exception:
+        try:
+            item = await self._stream.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            self._ended()
+            raise
+        # Of all answers only a list of tools has a field of this name.
+        result = None if isinstance(item, Exception) else getattr(item.message, "result", None)
+        if isinstance(result, dict) and isinstance(tools := result.get("tools"), list):
+            result["tools"] = checked_listing(tools, left_out=self._left_out)
+        return item
+
+    def _left_out(self, tool: str, reason: str) -> None:
+        log.warning("mcp %s: the tool %s is left out: %s", self._name, tool, reason)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def open_transport(
+    config: McpServerConfig, *, ended: Callable[[], None], during: AsyncExitStack
+) -> Transport:
+    """Not open yet: the SDK opens it. What it needs is put away by `during`, after it."""
+    name = config.name
+    if config.command is not None:
+        from mcp.client.stdio import StdioServerParameters, stdio_client
+
+        stderr = during.enter_context(closing(ChildStderr(name)))
+        process = StdioServerParameters(
+            command=config.command[0],
+            args=list(config.command[1:]),
+            env=dict(config.env),  # beside PATH, HOME and the like; ours is not handed on
+            cwd=config.cwd,
+            encoding_error_handler="replace",
+        )
+        child = stdio_client(process, errlog=stderr.file)
+        return _watched(child, name=name, opened=stderr.started, ended=ended)
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    assert config.url is not None
+    http = httpx2.AsyncClient(
+        headers=dict(config.headers),
+        timeout=httpx2.Timeout(_REQUEST_SECONDS_MAX, read=_SILENCE_SECONDS_MAX),
+        verify=await to_thread.run_sync(_certificates),
+    )
+    await during.enter_async_context(http)
+    web = streamable_http_client(config.url, http_client=http, max_sse_event_size=RESULT_BYTES_MAX)
+    return _watched(web, name=name, opened=lambda: None, ended=ended)
+
+
+@cache
+def _certificates() -> SSLContext:
+    """Those to trust. To read them takes a tenth of a second: once, and off the loop."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
 
 TOOLS_MAX: Final = 128
 """Of one server; a model that is shown more can't choose any more."""
@@ -49,7 +258,7 @@ class ConnectionEnded(Exception):
     """By the server; with words for the operator."""
 
 
-class Connection:
+class McpConnection:
     def __init__(
         self,
         config: McpServerConfig,
@@ -76,7 +285,7 @@ class Connection:
         seconds = self._config.connect_seconds_max
         with anyio.CancelScope(deadline=anyio.current_time() + seconds) as greeting:
             async with AsyncExitStack() as during:
-                line = await line_to(self._config, ended=self._on_end, during=during)
+                line = await open_transport(self._config, ended=self._on_end, during=during)
                 client = await during.enter_async_context(
                     Client(
                         line,
@@ -104,17 +313,33 @@ class Connection:
         except orjson.JSONEncodeError:
             # The SDK would give up the whole connection over it.
             raise ToolFailed("the arguments can't be written as JSON") from None
-        call = _Call(self._client, tool, arguments)
+        client, scope, done = self._client, anyio.CancelScope(), anyio.Event()
+        outcome: mcp_types.CallToolResult | Exception = ConnectionEnded()
+
+        async def run() -> None:
+            nonlocal outcome
+            try:
+                with scope:
+                    outcome = await client.call_tool(tool, arguments)
+            except Exception as error:
+                outcome = error
+            finally:
+                done.set()
+
         self._calls += 1
-        self._tasks.start_soon(call.run)
+        self._tasks.start_soon(run)
         try:
-            return told(await call.answer())
+            await done.wait()
+            if isinstance(outcome, Exception):
+                raise outcome
+            return result_text(outcome)
         except ToolFailed:
             raise
         except Exception as error:
             self.look_again()
             raise ToolFailed(self._what_went_wrong(error, tool)) from error
         finally:
+            scope.cancel()
             self._calls -= 1
 
     def look_again(self) -> None:
@@ -125,13 +350,13 @@ class Connection:
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._follow_changes, client)
-                await self._keep_looking(client)
+                await self._poll(client)
                 self._tasks.cancel_scope.cancel()
         finally:
             self._tasks = None
         raise ConnectionEnded("it has closed the connection")
 
-    async def _keep_looking(self, client: Client) -> None:
+    async def _poll(self, client: Client) -> None:
         unasked = math.inf if self._config.url is None else _UNASKED_LISTING_SECONDS
         while not self._ended:
             with anyio.move_on_after(unasked):
@@ -201,33 +426,3 @@ class Connection:
             return f"{name} refused: {one_line(error.message, characters_max=1_000)}"
         log.warning("mcp %s: %s: %s", name, one_line(tool), type(error).__name__)
         return f"{name} gave an answer that can't be read"
-
-
-class _Call:
-    """One call, made by a task of the connection, for somebody who waits elsewhere."""
-
-    def __init__(self, client: Client, tool: str, arguments: JsonObject) -> None:
-        self._client = client
-        self._tool = tool
-        self._arguments = arguments
-        self._scope = anyio.CancelScope()
-        self._done = anyio.Event()
-        self._outcome: mcp_types.CallToolResult | Exception = ConnectionEnded()
-
-    async def run(self) -> None:
-        try:
-            with self._scope:
-                self._outcome = await self._client.call_tool(self._tool, self._arguments)
-        except Exception as error:
-            self._outcome = error
-        finally:
-            self._done.set()
-
-    async def answer(self) -> mcp_types.CallToolResult:
-        try:
-            await self._done.wait()
-        finally:
-            self._scope.cancel()
-        if isinstance(self._outcome, Exception):
-            raise self._outcome
-        return self._outcome

@@ -1,28 +1,61 @@
-"""What an MCP server answers to a call, as text that a model can read.
+"""Cleans what MCP servers send: results as text, lists of tools, names and descriptions.
 
-Text stands as it is, what is no text is told in brackets, with its size. What
-the server gives as data beside its text is added as JSON, unless the text
-already says the same, as the protocol asks of servers.
+All of it is untrusted data. Invisible characters are removed and sizes bounded; a tool
+that is not well formed is left out by itself.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from nplt_protocol.json_values import JsonValue
-from nplt_server.tools.base import ToolFailed
-from nplt_server.tools.mcp.foreign_text import clean_foreign, one_line
+from nplt_protocol import JsonObject, JsonValue
+from nplt_server.digest.text import clean_text
+from nplt_server.tools import ToolFailed
 
 if TYPE_CHECKING:
     import mcp_types
 
+
+_KEPT: Final = frozenset("\n\t")
+_CONTROLS: Final = (*range(0x20), *range(0x7F, 0xA0))
+_DIRECTIONS: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""They make a line read otherwise than it is."""
+_TAGS: Final = range(0xE0000, 0xE0080)
+"""Letters that are invisible to people and plain to a model."""
+
+_DROPPED: Final = dict.fromkeys(
+    code for code in (*_CONTROLS, *_DIRECTIONS, *_TAGS) if chr(code) not in _KEPT
+)
+
+
+def clean_foreign(text: str) -> str:
+    """Without control characters other than line ends and tabs, and nothing hidden."""
+    return clean_text(text.replace("\r\n", "\n").replace("\r", "\n").translate(_DROPPED))
+
+
+def cut_foreign(text: str, *, characters_max: int) -> str:
+    cleaned = clean_foreign(text).strip()
+    return cleaned if len(cleaned) <= characters_max else cleaned[: characters_max - 1] + "…"
+
+
+def one_line(text: str, *, characters_max: int = 200) -> str:
+    return cut_foreign(" ".join(clean_foreign(text).split()), characters_max=characters_max)
+
+
+# ------------------------------------------------------------------------------
+# Results of a call as text
+#
+# Text stays as it is; anything else is described in brackets with its size. Structured data
+# is added as JSON, unless the text says the same.
+
 _NOTHING: Final = "(done; there was nothing to say)"
 
 
-def told(result: mcp_types.CallToolResult) -> str:
+def result_text(result: mcp_types.CallToolResult) -> str:
     """Raises `ToolFailed` with the same text if the server says that it went wrong."""
     parts = [_block(block) for block in result.content]
     structured: JsonValue = result.structured_content
@@ -78,3 +111,94 @@ def _value(text: str) -> JsonValue:
     except (orjson.JSONDecodeError, UnicodeError):
         return text
     return value
+
+
+# ------------------------------------------------------------------------------
+# Lists of tools, filtered: a malformed tool is left out, the others stay
+#
+# Only name, description and the schema of the arguments are kept. Annotations (that a tool is
+# harmless, say) are not trusted.
+
+DESCRIPTION_CHARACTERS_MAX: Final = 1024
+TOOL_NAME_CHARACTERS_MAX: Final = 256
+SCHEMA_BYTES_MAX: Final = 32 * 1024
+SCHEMA_DEPTH_MAX: Final = 16
+
+ToolRejected = Callable[[str, str], None]
+"""Hears the name of a tool that is left out, and why."""
+
+
+def checked_listing(tools: list[JsonValue], *, left_out: ToolRejected) -> list[JsonValue]:
+    """A page of a list of tools, as it came; what is given is well formed."""
+    kept: dict[str, JsonValue] = {}
+    for tool in tools:
+        name = tool.get("name") if isinstance(tool, dict) else None
+        if not isinstance(tool, dict) or not isinstance(name, str) or not name:
+            left_out("?", "it has no name")
+        elif name in kept:
+            left_out(one_line(name), "there is another of this name")
+        elif (reason := _what_is_wrong(name, tool.get("inputSchema"))) is not None:
+            left_out(one_line(name), reason)
+        else:
+            kept[name] = _only_what_is_used(name, tool)
+    return list(kept.values())
+
+
+def _what_is_wrong(name: str, schema: JsonValue) -> str | None:
+    if len(name) > TOOL_NAME_CHARACTERS_MAX:
+        return f"its name is longer than {TOOL_NAME_CHARACTERS_MAX} characters"
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        return "its schema is not that of an object"
+    properties = schema.get("properties", {})
+    if not isinstance(properties, dict) or not all(
+        isinstance(each, dict | bool) for each in properties.values()
+    ):
+        return "the properties in its schema are no schemas"
+    if _is_deeper_than(schema, SCHEMA_DEPTH_MAX):
+        return f"its schema is nested deeper than {SCHEMA_DEPTH_MAX}"
+    try:
+        size = len(orjson.dumps(schema))
+    except orjson.JSONEncodeError:
+        return "its schema can't be written as JSON"
+    if size > SCHEMA_BYTES_MAX:
+        return f"its schema has {size:,} bytes, more than {SCHEMA_BYTES_MAX:,}"
+    return None
+
+
+def _is_deeper_than(value: JsonValue, depth_max: int) -> bool:
+    inner: list[JsonValue]
+    match value:
+        case dict():
+            inner = list(value.values())
+        case list():
+            inner = value
+        case _:
+            return False
+    return depth_max == 0 or any(_is_deeper_than(part, depth_max - 1) for part in inner)
+
+
+def _only_what_is_used(name: str, tool: JsonObject) -> JsonObject:
+    said = tool.get("description")
+    description = said if isinstance(said, str) else ""
+    return {
+        "name": name,
+        "description": cut_foreign(description, characters_max=DESCRIPTION_CHARACTERS_MAX),
+        "inputSchema": _with_clean_descriptions(tool["inputSchema"]),
+    }
+
+
+def _with_clean_descriptions(schema: JsonValue) -> JsonValue:
+    """What is meant for the reader is cleaned; names and values must stay as the server
+    knows them."""
+    match schema:
+        case dict():
+            return {
+                key: cut_foreign(part, characters_max=DESCRIPTION_CHARACTERS_MAX)
+                if key in ("description", "title") and isinstance(part, str)
+                else _with_clean_descriptions(part)
+                for key, part in schema.items()
+            }
+        case list():
+            return [_with_clean_descriptions(part) for part in schema]
+        case _:
+            return schema

@@ -6,7 +6,7 @@ import json
 
 from tests.server.tokens.corpus import COUNTS, texts
 
-from nplt_server.tokens.o200k import load_o200k
+from nplt_server.tokens import load_o200k
 
 counter = load_o200k()
 if counter is None:

@@ -1,0 +1,182 @@
+"""Tools that wait for a yes or a no: the question, the answer, and who is asked when.
+
+`Approvals` is the one logic of every chat; a display draws the question and hands over
+the decision. Questions are asked one at a time, the oldest first, each once. One that was
+put off stays open until somebody answers it or its time is over; `/allow` and `/deny`
+answer the oldest. Anyone attached may answer, and the first answer counts.
+
+The arguments come from a model: they are shown exactly, with every character that could
+act on a terminal spelled out. `OpenQuestion` is a question that stands above an input, with
+the answer that is marked. Imports no event loop: `nplt ask` uses this too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from nplt_client.errors import NpltError, RequestRefused
+from nplt_client.render.text import safe_json, safe_line, shorten
+from nplt_protocol.messages import ApprovalRequest
+
+if TYPE_CHECKING:
+    from nplt_client.client import Client
+
+LINE_WIDTH_MAX = 2_000
+PAUSE_SECONDS = 1.0
+
+
+class ApprovalWanted(Struct, frozen=True, kw_only=True):
+    approval_id: str
+    tool_name: str
+    arguments: str
+    """On several lines."""
+    line: str = ""
+    """The same on one line, shortened."""
+    expires_at: str = ""
+    is_mine: bool = False
+    """The turn that asks was started here."""
+
+
+class ApprovalDecision(Struct, frozen=True, kw_only=True):
+    allow: bool
+    remember: bool = False
+
+
+_ANSWERS = {
+    "y": ApprovalDecision(allow=True),
+    "yes": ApprovalDecision(allow=True),
+    "a": ApprovalDecision(allow=True, remember=True),
+    "always": ApprovalDecision(allow=True, remember=True),
+    "n": ApprovalDecision(allow=False),
+    "no": ApprovalDecision(allow=False),
+}
+CHOICES = (("y", "yes"), ("n", "no"), ("a", "always"))
+"""What a question offers: the letter, and what it means."""
+ANSWERS_HELP = "y: yes, this once; n: no; a: yes, always in this conversation"
+
+
+def parse_decision(line: str) -> ApprovalDecision | None:
+    """`None`: that was no answer."""
+    return _ANSWERS.get(line.strip().lower())
+
+
+def approval_wanted(request: ApprovalRequest, *, is_mine: bool = False) -> ApprovalWanted:
+    cut = "" if request.size is None else f"(cut; {request.size:,} characters in all)"
+    line = shorten(safe_json(request.arguments), LINE_WIDTH_MAX)
+    return ApprovalWanted(
+        approval_id=request.approval_id,
+        tool_name=safe_line(request.tool_name),
+        arguments=safe_json(request.arguments, indent=2) + (f"\n… {cut}" if cut else ""),
+        line=f"{line} {cut}".rstrip(),
+        expires_at=safe_line(request.expires_at),
+        is_mine=is_mine,
+    )
+
+
+class OpenQuestion:
+    """The question that stands above the input, and the answer that is marked.
+
+    A key that was meant for the input must not decide. So the question listens only after
+    a pause without typing, and a letter or an arrow only marks an answer: Enter decides.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self.wanted: ApprovalWanted | None = None
+        self.marked: str | None = None
+        """The letter of an answer."""
+        self._clock = clock
+        self._typed_at = 0.0
+
+    def open(self, wanted: ApprovalWanted | None) -> None:
+        """`None`: there is no question any more."""
+        if wanted is None or self.wanted is None or wanted.approval_id != self.wanted.approval_id:
+            self.wanted = wanted
+            self.note_typing()
+
+    def note_typing(self) -> None:
+        self.marked = None
+        self._typed_at = self._clock()
+
+    @property
+    def listens(self) -> bool:
+        return self.wanted is not None and self._clock() - self._typed_at >= PAUSE_SECONDS
+
+    def mark(self, letter: str) -> None:
+        self.marked = letter
+
+    def move_mark(self, step: int) -> None:
+        letters = [letter for letter, _ in CHOICES]
+        if self.marked is None:
+            self.marked = letters[0 if step > 0 else -1]
+        else:
+            self.marked = letters[(letters.index(self.marked) + step) % len(letters)]
+
+    @property
+    def decision(self) -> ApprovalDecision | None:
+        """What Enter decides."""
+        return parse_decision(self.marked) if self.marked else None
+
+
+class Approvals:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._waiting: dict[str, ApprovalWanted] = {}
+        self._asked: set[str] = set()
+
+    @property
+    def oldest(self) -> ApprovalWanted | None:
+        return next(iter(self._waiting.values()), None)
+
+    @property
+    def not_asked(self) -> int:
+        return sum(approval_id not in self._asked for approval_id in self._waiting)
+
+    def take_next_question(self) -> ApprovalWanted | None:
+        """The oldest that was not asked yet; it counts as asked from now on."""
+        for wanted in self._waiting.values():
+            if wanted.approval_id not in self._asked:
+                self._asked.add(wanted.approval_id)
+                return wanted
+        return None
+
+    def add(self, wanted: ApprovalWanted) -> bool:
+        """False: it is known."""
+        is_new = wanted.approval_id not in self._waiting
+        self._waiting.setdefault(wanted.approval_id, wanted)
+        return is_new
+
+    def settle(self, approval_id: str) -> ApprovalWanted | None:
+        """Somebody decided, or its time is over. `None`: it is not known here any more."""
+        return self._waiting.pop(approval_id, None)
+
+    def start_over(self) -> None:
+        """In another conversation."""
+        self._waiting.clear()
+        self._asked.clear()
+
+    async def decide(self, wanted: ApprovalWanted, decision: ApprovalDecision) -> str:
+        """Gives in words what was decided, here or by whoever was quicker."""
+        waited = self.settle(wanted.approval_id)
+        try:
+            decided = await self._client.approve(
+                wanted.approval_id, allow=decision.allow, remember=decision.remember
+            )
+        except NpltError as error:
+            # A refusal means that it is settled in some way.
+            if waited is not None and not isinstance(error, RequestRefused):
+                self._waiting = {waited.approval_id: waited, **self._waiting}
+            raise
+        allowed = decided.decision == "allow"
+        if allowed != decision.allow:
+            who = safe_line(decided.decided_by or "nobody")
+            return f"{who} decided before: {safe_line(decided.decision)}"
+        return f"{wanted.tool_name}: {'allowed' if allowed else 'denied'}"
+
+    async def decide_oldest(self, decision: ApprovalDecision) -> str:
+        if self.oldest is None:
+            raise RequestRefused("No tool waits for an answer.", code="not_found")
+        return await self.decide(self.oldest, decision)

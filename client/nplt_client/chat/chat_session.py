@@ -1,0 +1,912 @@
+"""A chat without its display: the conversation, its turns, its status, its beginning and end.
+
+`ChatSession` is the state of one chat on one `Client`; a conversation outlives it. `follow`
+turns events into changes; `draw_changes` gives them to the display in order, one at a time.
+A lock keeps a switch of conversations and an incremental change apart, and events wait
+during a switch so that they are drawn after the history that was read. `ChatRunner`
+connects, starts a server if none is running, and prints at the end how to come back. No
+toolkit in here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
+from time import monotonic
+from typing import Protocol, TypeAlias, assert_never
+from uuid import uuid4
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nplt_client.background import compare_versions, ensure_running
+from nplt_client.chat import changes
+from nplt_client.chat.approvals import Approvals, ApprovalWanted, approval_wanted
+from nplt_client.client import Client, connect
+from nplt_client.errors import CannotConnect, ConnectionLost, NpltError, TimedOut
+from nplt_client.render.terminal import print_remark, remark_if_silent
+from nplt_client.render.text import safe_line, shorten, width_of
+from nplt_client.settings import (
+    Address,
+    find_address,
+    find_reconnect_seconds,
+    find_server,
+    find_token,
+)
+from nplt_client.wire.blocking import COMMAND_NAME
+from nplt_client.wire.reconnect_policy import (
+    ConnectionState,
+    Offline,
+    Online,
+    Patience,
+    Reconnecting,
+)
+from nplt_client.wire.wire_session import pending_approvals
+from nplt_protocol import messages
+from nplt_protocol.json_text import JsonObject
+
+MESSAGES_PER_PAGE = 30
+_PAGES_BACK_MAX = 40
+_ENDS_KEPT = 200
+_LEAVE_SECONDS = 2.0
+_RESTART_ATTEMPT = 2
+ESCAPE_SECONDS = 1.0
+"""Two Esc within this time also empty the queue."""
+_CHARACTERS_PER_TOKEN = 4
+
+
+class TurnStatus:
+    """Which turn runs in this conversation and since when, which wait, what they have used."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self.running: str | None = None
+        self.waiting: dict[str, changes.PromptShown] = {}
+        """The prompts of turns that have not begun, by turn, in order."""
+        self.doing = ""
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self._clock = clock
+        self._began_at: float | None = None
+        self._spoke_at: float | None = None
+        self._characters = 0
+
+    def start_over(self, *, running: str | None = None, waiting: tuple[str, ...] = ()) -> None:
+        """In another conversation, or in this one read again."""
+        self.running = running
+        self.waiting = {
+            turn_id: changes.PromptShown(turn_id=turn_id, text="", is_mine=False)
+            for turn_id in waiting
+        }
+        self.doing = ""
+        self._began_at = None
+        self.bill(0, 0)
+
+    def note_prompts(self, turns: changes.Turns) -> None:
+        """What those that wait ask, as it is stored."""
+        for _, turn_changes in turns:
+            for change in turn_changes:
+                if isinstance(change, changes.PromptShown) and change.turn_id in self.waiting:
+                    self.waiting[change.turn_id] = change
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the running turn has taken. `None`: none runs, or it ran before we came."""
+        if self.running is None or self._began_at is None:
+            return None
+        return self._clock() - self._began_at
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """About: the server counts tokens only at the end."""
+        if self.running is None or self._spoke_at is None:
+            return None
+        seconds = self._clock() - self._spoke_at
+        return self._characters / _CHARACTERS_PER_TOKEN / seconds if seconds >= 1 else None
+
+    def bill(self, input_tokens: int, output_tokens: int) -> None:
+        self.input_tokens, self.output_tokens = input_tokens, output_tokens
+
+    def follow(self, change: changes.Change) -> None:
+        match change:
+            case changes.PromptShown() if change.turn_id not in (self.running, *self.waiting):
+                self.waiting[change.turn_id] = change
+            case changes.TurnBegan():
+                self.waiting.pop(change.turn_id, None)
+                self.running = change.turn_id
+                self.doing = ""
+                self._began_at, self._spoke_at, self._characters = self._clock(), None, 0
+            case changes.ActivityChanged() if change.turn_id == self.running:
+                self.doing = change.words
+            case changes.TextGrew() if change.turn_id == self.running:
+                self.doing = ""
+                self._spoke_at = self._clock() if self._spoke_at is None else self._spoke_at
+                self._characters += len(change.piece)
+            case changes.TurnEnded():
+                self.waiting.pop(change.turn_id, None)
+                if change.turn_id == self.running:
+                    self.running = None
+                    self.doing = ""
+                self.input_tokens += change.input_tokens
+                self.output_tokens += change.output_tokens
+            case _:
+                pass
+
+
+class ChatDisplay(Protocol):
+    """What draws a conversation. Its methods are called one at a time."""
+
+    async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
+        """Begins afresh, in another conversation or in the one we are in."""
+        ...
+
+    async def show_again(self, turns: changes.Turns) -> None:
+        """The same conversation, read again because something was missed or taken back."""
+        ...
+
+    async def show_older(self, turns: changes.Turns) -> None: ...
+
+    async def draw(self, change: changes.Change) -> None: ...
+
+    async def drawn(self) -> None:
+        """All changes that had arrived are drawn."""
+        ...
+
+    async def pause(self, began: float) -> None:
+        """Before the next round; `began`: when this one did."""
+        ...
+
+    def connection_changed(self, state: ConnectionState) -> None: ...
+
+
+class _SentPrompt:
+    """One of ours on its way to the server, or not drawn as a turn yet."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.turn_id: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Known when it is accepted; cancelled: it was refused."""
+        self.is_taken_back = False
+
+
+class ChatSession:
+    display: ChatDisplay
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        exact_answers: bool = False,
+        shows_history: bool = True,
+    ) -> None:
+        """`shows_history`: of the conversation it enters."""
+        self.client = client
+        self.turn_status = TurnStatus()
+        self.change_queue = changes.ChangeQueue()
+        self.approvals = Approvals(client)
+        self.name = ""
+        self.names: tuple[str, ...] = ()
+        """Of all conversations, as `refresh_names` found them."""
+        self.is_new = True
+        """The conversation was made by the last move."""
+        self.others: tuple[str, ...] = ()
+        self.context_percent: float | None = None
+        self.cost = ""
+        self.has_older = False
+        self.is_stored = False
+        """There is something to come back to."""
+        self.was_stopped = False
+        """The server said that it shuts down: somebody wanted that."""
+        self.restart_server: Callable[[], Awaitable[None]] | None = None
+        """Starts the background server where it is gone. `None`: it is none of ours."""
+        self.attachments: list[str] = []
+        self.replace_from: int | None = None
+        self.replaced_attachments: tuple[str, ...] = ()
+        """The files of the message that is replaced: they go with the new one."""
+        self._sent_files: dict[str, tuple[str, ...]] = {}
+        """What was attached to prompts that wait."""
+        self._sent: dict[str, _SentPrompt] = {}
+        """By message id, until they are drawn as turns."""
+        self._taken_back: set[str] = set()
+        self._arrived: messages.Attached | None = None
+        self._shows_history = shows_history
+        self._me = changes.Participant(user=safe_line(client.welcome.user), program=COMMAND_NAME)
+        self._translator = changes.EventTranslator(client.started_here, exact_answers=exact_answers)
+        self._feed = client.events()
+        self._settled = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._oldest_seq = 0
+        self._expected: set[str] = set()
+        self._ends: dict[str, changes.TurnEnded] = {}
+        self._turn_ended = asyncio.Event()
+        self._lost: NpltError | None = None
+
+    @property
+    def model(self) -> str:
+        """The model that answers next here."""
+        return safe_line(self.client.model)
+
+    async def follow(self) -> None:
+        """Until the connection is lost for good; then its error."""
+        try:
+            async for event in self._feed:
+                await self._settled.wait()
+                session_id = getattr(event, "session_id", None)
+                if isinstance(event, messages.SessionEvent) and event.event == "shutdown":
+                    self.was_stopped = True
+                if session_id in (None, self.client.session_id):
+                    self.change_queue.add(self._changes_of(event))
+        except NpltError as error:
+            self._lost = error
+            self._turn_ended.set()
+            raise
+
+    def _changes_of(self, event: messages.Event) -> list[changes.Change]:
+        new_changes = self._translator.changes_of(event)
+        if not (isinstance(event, messages.SessionEvent) and event.event in self._expected):
+            return new_changes
+        self._expected.discard(event.event)
+        return [
+            replace(change, why="") if isinstance(change, changes.TranscriptOutdated) else change
+            for change in new_changes
+            if not isinstance(change, changes.NoticeShown)
+        ]
+
+    @contextmanager
+    def expecting(self, event: str) -> Iterator[None]:
+        """Our own command causes this event unless it is refused; no notice is shown of it."""
+        self._expected.add(event)
+        try:
+            yield
+        except NpltError:
+            self._expected.discard(event)
+            raise
+
+    # Drawing
+
+    async def draw_changes(self) -> None:
+        while True:
+            await self.change_queue.wait()
+            began = monotonic()
+            await self.draw_waiting()
+            await self.display.pause(began)
+
+    async def draw_waiting(self) -> None:
+        """All changes that have arrived and are not drawn yet."""
+        async with self._lock:
+            new_changes = self.change_queue.take()
+            for change in new_changes:
+                await self._draw(change)
+            await self.display.drawn()
+        self._note_ends(new_changes)
+
+    async def _draw(self, change: changes.Change) -> None:
+        if isinstance(change, changes.TurnEnded):
+            has_waited = change.turn_id in self.turn_status.waiting
+            change = replace(change, has_begun=not has_waited)
+        if isinstance(change, changes.PromptShown):
+            sent = self._sent.pop(change.message_id or "", None)
+            if sent is not None and sent.is_taken_back:
+                self._taken_back.add(change.turn_id)
+        self.turn_status.follow(change)
+        match change:
+            case changes.Renamed():
+                self.name = change.name
+            case changes.PresenceChanged():
+                self.others = changes.other_participants(change.participants, self._me)
+            case ApprovalWanted():
+                if not self.approvals.add(change):
+                    return
+            case changes.ApprovalSettled():
+                wanted = self.approvals.settle(change.approval_id)
+                if wanted is None:  # decided here
+                    return
+                change = replace(change, tool_name=wanted.tool_name)
+            case changes.TranscriptOutdated():
+                await self._renew(change)
+                return
+            case _:
+                pass
+        await self.display.draw(change)
+
+    async def _renew(self, change: changes.TranscriptOutdated) -> None:
+        try:
+            turns = await self._read()
+        except NpltError as error:
+            why = change.why or "some messages were taken back"
+            why = f"{why}, but they can't be read: {safe_line(error.message)}"
+            await self.display.draw(changes.NoticeShown(text=why, is_error=True))
+            return
+        await self.display.show_again(turns)
+        if change.why:
+            await self.display.draw(changes.NoticeShown(text=change.why))
+        for _, turn_changes in turns:
+            self._note_ends(turn_changes)
+
+    def _note_ends(self, new_changes: Sequence[changes.Change]) -> None:
+        for change in new_changes:
+            if isinstance(change, changes.TurnEnded):
+                self._ends.setdefault(change.turn_id, change)
+                self._turn_ended.set()
+        while len(self._ends) > _ENDS_KEPT:
+            del self._ends[next(iter(self._ends))]
+
+    async def wait_for_turn_end(self, turn_id: str) -> changes.TurnEnded:
+        """Once the turn has ended and all of it is drawn."""
+        while turn_id not in self._ends:
+            if self._lost is not None:
+                raise self._lost
+            self._turn_ended.clear()
+            await self._turn_ended.wait()
+        return self._ends[turn_id]
+
+    # Moving
+
+    async def start_in(
+        self, id_or_name: str, *, create: bool = False, history: str | None = None
+    ) -> None:
+        """The first move, before anything is shown; events wait until `go`."""
+        self._arrived = await self.client.switch(id_or_name, create=create, history=history)
+
+    async def move(self, going: Awaitable[object] | None = None, *, name: str = "") -> None:
+        """To another conversation; `None`: shows the one we are in. A move that is refused
+        changes nothing. `name`: what a new one is called."""
+        async with self._lock:
+            self._settled.clear()
+            try:
+                reached = await going if going is not None else self._arrived
+                self.change_queue.clear()
+                self._translator.start_over()
+                turns = await self._enter(reached)
+                self.name = self.name or safe_line(name)
+            finally:
+                self._settled.set()
+            await self.display.show(turns, has_moved=going is not None)
+            attached = reached if isinstance(reached, messages.Attached) else None
+            for request in pending_approvals(attached) if attached else ():
+                await self._draw(approval_wanted(request))
+            await self.display.drawn()
+
+    async def _enter(self, reached: object) -> changes.Turns:
+        attached = reached if isinstance(reached, messages.Attached) else None
+        active = attached.active_turn if attached else None
+        self.is_new = attached is None
+        self.turn_status.start_over(
+            running=active.turn_id if active else None,
+            waiting=attached.queue if attached else (),
+        )
+        self.approvals.start_over()
+        participants = changes.parse_participants(attached.clients) if attached else ()
+        self.others = changes.other_participants(participants, self._me)
+        self.replace_from = None
+        self.context_percent, self.cost = None, ""  # until `weigh`
+        if reached is not None:
+            self.is_stored = isinstance(reached, messages.SessionCreated | messages.Attached)
+        self.name = safe_line(attached.name) if attached else ""
+        return await self._read() if self._shows_history else ()
+
+    async def read_again(self) -> None:
+        async with self._lock:
+            await self.display.show_again(await self._read())
+            await self.display.drawn()
+
+    async def show_older(self) -> bool:
+        """False: there is nothing older."""
+        async with self._lock:
+            if not self.has_older:
+                return False
+            page = await self.client.history(MESSAGES_PER_PAGE, before=self._oldest_seq)
+            self._take_edges(page)
+            turns = changes.changes_from_history(page.messages)
+            if turns:
+                await self.display.show_older(turns)
+        return bool(turns)
+
+    async def show_back_to(self, seq: int) -> bool:
+        """Reads older messages until that one is shown. False: it is too far up."""
+        for _ in range(_PAGES_BACK_MAX):
+            if not self.has_older or self._oldest_seq <= seq:
+                return True
+            if not await self.show_older():
+                break
+        return self._oldest_seq <= seq
+
+    def forget_older_than(self, seq: int) -> None:
+        """The display has dropped what was above."""
+        if seq:
+            self._oldest_seq, self.has_older = seq, True
+
+    async def _read(self) -> changes.Turns:
+        """The newest messages; the text of the running turn follows as changes."""
+        page = await self.client.history(MESSAGES_PER_PAGE)
+        self._take_edges(page)
+        self.name = safe_line(page.name) if page.message_count else ""
+        self.is_stored = self.is_stored or page.message_count > 0
+        self.change_queue.add(self._translator.so_far())
+        turns = changes.changes_from_history(page.messages)
+        self.turn_status.note_prompts(turns)
+        return turns
+
+    def _take_edges(self, page: messages.HistoryPage) -> None:
+        self.has_older = page.page.has_more_before and bool(page.messages)
+        self._oldest_seq = page.page.before
+
+    async def refresh_usage(self) -> None:
+        """Name, tokens, share of the window, cost. Not known is not an error."""
+        if not self.is_stored:
+            return
+        try:
+            if not self.name:  # it got one from its first prompt
+                page = await self.client.history(1)
+                self.name = safe_line(page.name) if page.message_count else ""
+            account = await self.client.usage()
+        except NpltError:
+            return
+        self.turn_status.bill(*changes.tokens_of(account.billed))
+        percent = account.occupancy.get("percent")
+        self.context_percent = float(percent) if isinstance(percent, int | float) else None
+        self.cost = _price(account.cost)
+
+    async def refresh_names(self) -> None:
+        """What the conversations are called, the newest first; for completing."""
+        with suppress(NpltError):
+            rows = [row async for row in self.client.sessions()]
+            named = (row.name for row in rows if row.name and not row.is_current)
+            self.names = tuple(dict.fromkeys(named))
+
+    # Asking
+
+    async def send(self, text: str, message_id: str) -> messages.Receipt:
+        """As soon as there is a connection. The same `message_id` every time: however often
+        it had to be sent, it runs once. A refusal is raised."""
+        attachments, self.attachments = tuple(self.attachments), []
+        replace_from, self.replace_from = self.replace_from, None
+        if replace_from is not None:
+            attachments = (*self.replaced_attachments, *attachments)
+        sent = self._sent[message_id] = _SentPrompt(text)
+        try:
+            receipt = await self._send_until_accepted(text, message_id, attachments, replace_from)
+        except BaseException:
+            self._sent.pop(message_id, None)
+            sent.turn_id.cancel()
+            raise
+        if attachments and receipt.position:
+            self._sent_files[receipt.turn_id] = attachments
+        if sent.is_taken_back:
+            self._taken_back.add(receipt.turn_id)
+        if not sent.turn_id.done():
+            sent.turn_id.set_result(receipt.turn_id)
+        return receipt
+
+    async def _send_until_accepted(
+        self, text: str, message_id: str, attachments: tuple[str, ...], replace_from: int | None
+    ) -> messages.Receipt:
+        with nullcontext() if replace_from is None else self.expecting("rolled_back"):
+            while True:
+                turn = self.client.ask(
+                    text,
+                    message_id=message_id,
+                    attachments=attachments,
+                    replace_from=replace_from,
+                )
+                try:
+                    async with turn:  # its events come through the feed
+                        self.is_stored = True
+                        return turn.receipt
+                except (ConnectionLost, TimedOut):
+                    if isinstance(self.client.connection, Offline):
+                        raise
+
+    def take_back_queued(self) -> tuple[str, Awaitable[object]] | None:
+        """The last of our prompts that wait for their turn, or soon will: its text, and what
+        cancels it at the server. `None`: there is none."""
+        if not isinstance(self.client.connection, Online):
+            return None
+        sent = [one for one in self._sent.values() if not one.is_taken_back]
+        if sent and self.turn_status.running is not None:
+            sent[-1].is_taken_back = True
+            return sent[-1].text, self._cancel_sent(sent[-1])
+        if not (queued := self.queued):
+            return None
+        turn_id = queued[-1]
+        self._taken_back.add(turn_id)
+        return self.turn_status.waiting[turn_id].text, self._cancel_queued(turn_id)
+
+    async def _cancel_sent(self, sent: _SentPrompt) -> None:
+        with suppress(asyncio.CancelledError):  # it was refused
+            await self._cancel_queued(await asyncio.shield(sent.turn_id))
+
+    async def _cancel_queued(self, turn_id: str) -> None:
+        self.attachments.extend(self._sent_files.pop(turn_id, ()))
+        await self.client.cancel(turn_id)
+
+    @property
+    def has_queued(self) -> bool:
+        is_sending = any(not one.is_taken_back for one in self._sent.values())
+        return bool(self.queued) or (is_sending and self.turn_status.running is not None)
+
+    @property
+    def queued(self) -> list[str]:
+        """Turns of ours that wait, the oldest first."""
+        waiting = self.turn_status.waiting.items()
+        mine = [turn_id for turn_id, prompt in waiting if prompt.is_mine]
+        return [turn_id for turn_id in mine if turn_id not in self._taken_back]
+
+    def facts(self, *, lag_seconds: float, connection: ConnectionState) -> StatusFacts:
+        return StatusFacts(
+            connection=connection,
+            model=self.model,
+            name=self.name,
+            input_tokens=self.turn_status.input_tokens,
+            output_tokens=self.turn_status.output_tokens,
+            context_percent=self.context_percent,
+            cost=self.cost,
+            others=self.others,
+            lag_seconds=lag_seconds,
+            doing=self.turn_status.doing,
+            is_running=self.turn_status.running is not None,
+            seconds=self.turn_status.seconds,
+            tokens_per_second=self.turn_status.tokens_per_second,
+            waiting=len(self.turn_status.waiting),
+            attached=len(self.attachments),
+            is_asked=self.approvals.oldest is not None,
+        )
+
+
+class StopControl:
+    """Stops the answer, empties the queue at the second Esc, leaves at the second Ctrl+C.
+
+    One request to stop at a time, and none without a connection: then the next press
+    leaves.
+    """
+
+    def __init__(self, session: ChatSession) -> None:
+        self._session = session
+        self._asked: str | None = None
+        self._pressed_at = float("-inf")
+        self._escaped_at = float("-inf")
+
+    @property
+    def is_possible(self) -> bool:
+        return self._session.turn_status.running is not None and not self.why_not
+
+    @property
+    def why_not(self) -> str:
+        """In words; empty: it can be stopped, or there is nothing to stop."""
+        running = self._session.turn_status.running
+        if running is None:
+            return ""
+        if not isinstance(self._session.client.connection, Online):
+            return "the answer can't be stopped while disconnected"
+        return "the answer is being stopped" if running == self._asked else ""
+
+    @property
+    def how_to_leave(self) -> str:
+        return "; ".join(filter(None, (self.why_not, "Ctrl+C once more leaves")))
+
+    def note_press(self) -> bool:
+        """Of Ctrl+C. True: the one before was a moment ago."""
+        before, self._pressed_at = self._pressed_at, monotonic()
+        return self._pressed_at - before < _LEAVE_SECONDS
+
+    def note_escape(self) -> bool:
+        """Of Esc. True: the second one, so the queue is to be emptied."""
+        before, self._escaped_at = self._escaped_at, monotonic()
+        return self._escaped_at - before < ESCAPE_SECONDS
+
+    async def empty_queue(self) -> int:
+        """Cancels our prompts that wait, and the one that began since the first Esc. Gives
+        how many waited."""
+        count = 0
+        while (taken := self._session.take_back_queued()) is not None:
+            await taken[1]
+            count += 1
+        await self.stop()
+        return count
+
+    async def stop(self) -> None:
+        running = self._session.turn_status.running
+        if running is None or not self.is_possible:
+            return
+        self._asked = running
+        try:
+            await self._session.client.cancel(running)
+        finally:
+            self._asked = None
+
+
+def queue_emptied(count: int) -> str:
+    prompts = "1 prompt" if count == 1 else f"{count} prompts"
+    return f"{prompts} taken back; Up brings back what you typed"
+
+
+def new_message_id() -> str:
+    return uuid4().hex
+
+
+def _price(cost: JsonObject | None) -> str:
+    amount = cost.get("amount") if cost else None
+    if cost is None or amount in (None, 0):
+        return ""
+    shown = f"{amount:.4f}" if isinstance(amount, float) else str(amount)
+    return safe_line(f"{shown} {cost.get('currency') or ''}")
+
+
+LAG_SECONDS_SHOWN = 0.5
+_APART = " · "
+_NAME_WIDTHS = ((40, 30), (30, 16), (20, 10), (14, 8))
+"""Of the model, and of the conversation: the first that leave room for everything."""
+
+
+class StatusFacts(Struct, frozen=True, kw_only=True):
+    connection: ConnectionState = field(default_factory=Online)
+    model: str = ""
+    name: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    context_percent: float | None = None
+    cost: str = ""
+    others: tuple[str, ...] = ()
+    lag_seconds: float = 0.0
+    doing: str = ""
+    is_running: bool = False
+    seconds: float | None = None
+    """Of the running turn."""
+    tokens_per_second: float | None = None
+    waiting: int = 0
+    attached: int = 0
+    is_asked: bool = False
+    """A tool waits for a yes or a no."""
+
+
+def connection_words(connection: ConnectionState) -> str:
+    match connection:
+        case Online():
+            return "● online"
+        case Offline():
+            return "○ offline"
+        case Reconnecting():
+            soon = f" in {connection.in_seconds:.0f} s" if connection.in_seconds >= 1 else ""
+            return f"◌ reconnecting{soon} (attempt {connection.attempt})"
+        case _:
+            assert_never(connection)
+
+
+def status_words(facts: StatusFacts, width: int) -> str:
+    words = connection_words(facts.connection)
+    parts: list[str] = []
+    for model_width, name_width in _NAME_WIDTHS:
+        parts = list(
+            _parts(facts, model_width=model_width, name_width=name_width, is_short=width < 60)
+        )
+        if width_of(_APART.join([words, *parts])) <= width:
+            break
+    for part in parts:
+        if width_of(words + _APART + part) > width:
+            break
+        words += _APART + part
+    return words
+
+
+def _parts(
+    facts: StatusFacts, *, model_width: int, name_width: int, is_short: bool
+) -> Iterator[str]:
+    if facts.is_asked:
+        yield "waiting for you"
+    elif facts.is_running:
+        yield _doing_words(facts, is_short=is_short)
+    if facts.waiting:
+        yield f"{facts.waiting} waiting"
+    if facts.attached:
+        yield f"{facts.attached} {'file' if facts.attached == 1 else 'files'} attached"
+    if facts.lag_seconds >= LAG_SECONDS_SHOWN:
+        yield f"lag {facts.lag_seconds:.1f} s"
+    yield safe_line(facts.model, model_width)
+    yield safe_line(facts.name or "new conversation", name_width)
+    if facts.context_percent is not None:
+        yield f"context {facts.context_percent:.0f} %"
+    if facts.others:
+        shown = ", ".join(facts.others[:3])
+        more = f" +{len(facts.others) - 3}" if len(facts.others) > 3 else ""
+        yield f"with {shown}{more}"
+    if facts.input_tokens or facts.output_tokens:
+        yield f"{short_number(facts.input_tokens)} in, {short_number(facts.output_tokens)} out"
+    if facts.cost:
+        yield safe_line(facts.cost, 20)
+
+
+_SPINNER = "◐◓◑◒"
+_SPINS_PER_SECOND = 1.5
+
+
+def _doing_words(facts: StatusFacts, *, is_short: bool) -> str:
+    doing = shorten(facts.doing, 30) or "answering"
+    if facts.seconds is not None:
+        turn = int(facts.seconds * _SPINS_PER_SECOND * len(_SPINNER)) % len(_SPINNER)
+        doing = f"{_SPINNER[turn]} " if is_short else f"{_SPINNER[turn]} {doing} "
+        doing += f"{facts.seconds:.0f} s"
+        if facts.tokens_per_second is not None and not is_short:
+            doing += f", ~{facts.tokens_per_second:.0f} tokens/s"
+    return f"{doing} (Esc stops)" if isinstance(facts.connection, Online) else doing
+
+
+def short_number(tokens: int) -> str:
+    if tokens < 1_000:
+        return str(tokens)
+    if tokens < 1_000_000:
+        return f"{tokens / 1_000:.1f}k"
+    return f"{tokens / 1_000_000:.1f}M"
+
+
+class ConnectionWatch:
+    """The state of the connection, with a countdown to the next attempt, and its lag."""
+
+    def __init__(self, client: Client) -> None:
+        self.lag_seconds = 0.0
+        self._client = client
+        self._state: ConnectionState = Online()
+        self._since = 0.0
+
+    def current_state(self) -> ConnectionState:
+        """`Reconnecting` with the seconds that are left now."""
+        now = monotonic()
+        if self._client.connection is not self._state:
+            self._state, self._since = self._client.connection, now
+        if not isinstance(self._state, Reconnecting):
+            return self._state
+        left = max(0.0, self._state.in_seconds - (now - self._since))
+        return replace(self._state, in_seconds=left)
+
+    async def measure(self) -> None:
+        if not isinstance(self._client.connection, Online):
+            return
+        sent = monotonic()
+        try:
+            await self._client.ping()
+        except NpltError:
+            return  # the state of the connection says the rest
+        self.lag_seconds = monotonic() - sent
+
+
+class ChatOptions(Struct, frozen=True, kw_only=True):
+    server: str | None = None
+    go_on: bool = False
+    resume: str | None = None
+    new: bool = False
+    create: bool = False
+    """Makes what is to be resumed if it is not there."""
+    history: str | None = None
+    """The history of the server's settings that a new conversation is kept in."""
+    model: str | None = None
+
+
+class ChatEnded(Struct, frozen=True, kw_only=True):
+    code: int = 0
+    draft: str | None = None
+    """Another connection is wanted, to go on in it with this draft."""
+
+
+Talk: TypeAlias = Callable[[ChatSession, str], Awaitable[ChatEnded]]
+
+
+class ChatRunner(Struct, frozen=True, kw_only=True):
+    """Connects, and has `talk` run the chat, over as many connections as are wanted."""
+
+    talk: Talk
+    """Given the session and a draft."""
+    give_up_seconds: float | None = None
+    """How long a lost server is looked for; `None`: a person may wait for ever."""
+    exact_answers: bool = False
+    is_interactive: bool = True
+    """Shows earlier messages, and at the end how to come back."""
+
+    def run(self, options: ChatOptions) -> int:
+        address = find_address(options.server)
+        if not address.is_default:
+            return asyncio.run(self._talk_on(options, address))
+        address = ensure_running(address)
+        try:
+            return asyncio.run(self._talk_on(options, address))
+        except CannotConnect as error:
+            if not error.nobody_listens:
+                raise
+        address = ensure_running(address, is_ending=True)
+        return asyncio.run(self._talk_on(options, address))
+
+    async def _talk_on(self, options: ChatOptions, address: Address) -> int:
+        ended, session_id = await self._talk_once(options, address, "")
+        while ended.draft is not None:
+            if session_id is not None:  # where the model is on record
+                options = replace(options, model=None)
+            options = replace(options, go_on=False, new=False, resume=session_id)
+            ended, session_id = await self._talk_once(options, address, ended.draft)
+        if session_id is not None and self.is_interactive:
+            server = f" {options.server}" if options.server else ""
+            print_remark(f"come back with: nplt chat{server} --resume {session_id}")
+        return ended.code
+
+    async def _talk_once(
+        self, options: ChatOptions, address: Address, draft: str
+    ) -> tuple[ChatEnded, str | None]:
+        """How it ended, and where there is something to come back to."""
+        session: ChatSession | None = None
+
+        restarting: asyncio.Task[None] | None = None
+
+        async def restart() -> None:
+            assert session is not None
+            await _restart_server(session, address)
+
+        def connection_changed(state: ConnectionState) -> None:
+            nonlocal restarting
+            if session is None or not hasattr(session, "display"):
+                return
+            session.display.connection_changed(state)
+            if isinstance(state, Online):
+                session.was_stopped = False
+            # After a first attempt of its own: somebody else may be starting it.
+            is_due = isinstance(state, Reconnecting) and state.attempt == _RESTART_ATTEMPT
+            if is_due and address.is_default and not session.was_stopped:
+                restarting = asyncio.ensure_future(restart())
+
+        patience = Patience(give_up_seconds=find_reconnect_seconds(self.give_up_seconds))
+        connecting = connect(
+            str(address),
+            token=find_token(None, address=address),
+            client_name=COMMAND_NAME,
+            history=options.history,
+            reconnect=patience,
+            on_connection=connection_changed,
+        )
+        async with AsyncExitStack() as stack:
+            with remark_if_silent(address):
+                client = await stack.enter_async_context(connecting)
+            if address.is_default and find_server() is not None:
+                compare_versions(client.welcome.server)
+            wanted = options.resume or address.session
+            if options.go_on:
+                wanted = await _most_recent(client)
+            session = ChatSession(
+                client,
+                exact_answers=self.exact_answers,
+                shows_history=self.is_interactive,
+            )
+            if address.is_default:
+                session.restart_server = restart
+            if wanted is not None:
+                create = options.create and options.resume is not None
+                await session.start_in(wanted, create=create, history=options.history)
+            if options.model is not None:
+                await client.switch_model(options.model)
+            ended = await self.talk(session, draft)
+            if restarting is not None:
+                restarting.cancel()
+            return ended, client.session_id if session.is_stored else None
+
+
+async def _restart_server(session: ChatSession, address: Address) -> None:
+    """The background server was lost: starts it again, and goes on with it at once."""
+    told: list[str] = []
+    try:
+        found = await asyncio.to_thread(ensure_running, address, tell=told.append)
+    except NpltError as error:
+        told.append(f"the server can't be started again: {error.message}")
+    else:
+        if isinstance(session.client.connection, Reconnecting):
+            session.client.reconnect_now(found)
+    notices = [changes.NoticeShown(text=safe_line(words)) for words in told]
+    session.change_queue.add(notices)
+
+
+async def _most_recent(client: Client) -> str | None:
+    """Lists are newest first, except that pinned ones come before all others."""
+    newest = None
+    async for row in client.sessions():
+        if newest is None or row.updated_at > newest.updated_at:
+            newest = row
+        if not row.pinned:
+            break
+    if newest is None:
+        print_remark("there is no conversation yet; this is a new one")
+        return None
+    return newest.session_id

@@ -1,0 +1,553 @@
+"""The slash commands: one table of names, arguments, help and what each one does.
+
+Every chat has all of them. A command acts on a chat through `ChatFace`, which each display
+implements. A command is done now or not at all; only prompts wait for the connection
+(a chat in a pipe waits with commands too). Errors are shown by whoever runs a command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from msgspec import Struct
+
+from nplt_client.chat.approvals import ApprovalDecision
+from nplt_client.chat.chat_session import ChatSession
+from nplt_client.cli.commands import check_delete_target
+from nplt_client.client import Client
+from nplt_client.errors import ConfigurationError, ConnectionLost, LimitExceeded, RequestRefused
+from nplt_client.render import reports
+from nplt_client.render.export import FORMS, exported, form_of, left_waiting
+from nplt_client.render.text import number_in, objects_in, pairs, safe_line, word_in
+from nplt_client.wire.reconnect_policy import Offline, Online
+from nplt_protocol.json_text import JsonObject
+
+
+class ChatFace(Protocol):
+    """What a command may do with the chat it was typed in."""
+
+    session: ChatSession
+    keys_help: Sequence[tuple[str, str]]
+    waits_for_server: bool
+    """Commands wait for the connection too: nobody is there to give them again."""
+
+    @property
+    def answers(self) -> Sequence[str]:
+        """Those that are shown, the newest last."""
+        ...
+
+    @property
+    def is_raw(self) -> bool: ...
+
+    async def show_raw(self, is_raw: bool) -> None: ...
+
+    async def show_text(self, text: str) -> None:
+        """Puts a text into the transcript; it is made safe there."""
+        ...
+
+    def remark(self, text: str) -> None:
+        """One line that may go away by itself."""
+        ...
+
+    async def ask(self, text: str) -> None: ...
+
+    def fill(self, text: str) -> None:
+        """Puts a text into the input, to be changed and sent."""
+        ...
+
+    async def choose(
+        self, title: str, choices: Sequence[str], marked: str | None = None
+    ) -> str | None:
+        """`None`: nothing was chosen, or the choices are only listed."""
+        ...
+
+    async def show_sessions(self, wanted: str) -> None: ...
+
+    async def show_history(self, count: int | None) -> None: ...
+
+    async def search(self, wanted: str) -> None: ...
+
+    def set_theme(self, name: str) -> None: ...
+
+    def copy(self, text: str) -> None: ...
+
+    def leave(self, *, reconnect: bool = False) -> None: ...
+
+
+Run: TypeAlias = Callable[[ChatFace, str], Awaitable[None]]
+
+
+class Command(Struct, frozen=True, kw_only=True):
+    argument: str = ""
+    """`[…]` may be left out."""
+    help: str
+    run: Run
+    needs_server: bool = True
+
+
+def parse_prompt(line: str) -> str | None:
+    """What is meant for the model; `None`: the line is a command."""
+    if line.startswith("//"):
+        return line[1:]
+    return None if line.startswith("/") else line
+
+
+def parse_command(line: str) -> tuple[str, str]:
+    """Name and argument. An unknown name is answered with the nearest one."""
+    typed, _, argument = line[1:].partition(" ")
+    name, argument = typed.lower(), argument.strip()
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f" Did you mean /{near[0]}?" if near else ""
+        raise RequestRefused(
+            f"There is no /{typed}.{hint} /help lists all; // begins a text with a slash.",
+            code="not_found",
+        )
+    wanted = COMMANDS[name].argument
+    if wanted and not wanted.startswith("[") and not argument:
+        raise RequestRefused(f"/{name} needs {wanted}.", code="malformed")
+    if argument and not wanted:
+        raise RequestRefused(f"/{name} takes nothing: nothing was done.", code="malformed")
+    return name, argument
+
+
+async def run_command(chat: ChatFace, line: str) -> None:
+    name, argument = parse_command(line)
+    command = COMMANDS[name]
+    is_online = isinstance(chat.session.client.connection, Online)
+    if command.needs_server and not is_online and not chat.waits_for_server:
+        raise ConnectionLost(
+            f"Not connected: /{name} can't be done now. /reconnect tries the server again at once."
+        )
+    await command.run(chat, argument)
+
+
+async def _help(chat: ChatFace, argument: str) -> None:
+    rows = [(f"/{name} {one.argument}".rstrip(), one.help) for name, one in COMMANDS.items()]
+    await chat.show_text(
+        pairs([*rows, ("//…", "a text that begins with a slash"), *chat.keys_help])
+    )
+
+
+async def _new(chat: ChatFace, argument: str) -> None:
+    await chat.session.move(chat.session.client.new(argument or None), name=argument)
+
+
+async def _sessions(chat: ChatFace, argument: str) -> None:
+    await chat.show_sessions(argument)
+
+
+async def _switch(chat: ChatFace, argument: str) -> None:
+    await chat.session.move(chat.session.client.switch(argument))
+
+
+async def _rename(chat: ChatFace, argument: str) -> None:
+    row = await chat.session.client.rename(argument)
+    chat.remark(f"this conversation is now called {row.name!r}")
+
+
+async def _delete(chat: ChatFace, argument: str) -> None:
+    client, here = chat.session.client, chat.session.client.session_id
+    if not argument:
+        name = chat.session.name or "the conversation"
+        was_stored = chat.session.is_stored
+        await chat.session.move(client.delete(here))
+        way_back = f"; `nplt undelete {here}` brings it back" if was_stored else ""
+        await chat.show_text(f"{name!r} is in the trash{way_back}. This is a new conversation.")
+        return
+    found = await client.switch(argument)
+    try:
+        check_delete_target(argument, found)
+        await client.delete(found.session_id)
+    finally:
+        if client.session_id != here and found.session_id != here:
+            await client.attach(here)
+    if found.session_id == here:
+        await chat.session.read_again()
+    way_back = f"`nplt undelete {found.session_id}` brings it back"
+    await chat.show_text(f"{found.name!r} is in the trash; {way_back}")
+
+
+async def _fork(chat: ChatFace, argument: str) -> None:
+    origin = chat.session.name or chat.session.client.session_id
+    created = await chat.session.client.fork(name=argument or None)
+    await chat.session.move(chat.session.client.switch(created.session_id))
+    await chat.show_text(f"this is a copy of {origin!r}, which stays as it is")
+
+
+async def _system(chat: ChatFace, argument: str) -> None:
+    client = chat.session.client
+    if argument:
+        await client.update(system=argument)
+        chat.remark("the system message is set")
+        return
+    page = await client.history(200, roles=("system",))
+    newest = page.messages[-1].get("content") if page.messages else None
+    await chat.show_text(str(newest) if newest else "there is no system message")
+
+
+async def _search(chat: ChatFace, argument: str) -> None:
+    await chat.search(argument)
+
+
+_ENTRIES_SHOWN = 20
+
+
+async def _history(chat: ChatFace, argument: str) -> None:
+    words = argument.split()
+    wants_entries = "--entries" in words
+    if wants_entries:
+        words.remove("--entries")
+    if len(words) > 1 or not all(word.isdecimal() and int(word) for word in words):
+        raise RequestRefused(
+            "/history takes a number of messages, and --entries.", code="malformed"
+        )
+    count = int(words[0]) if words else None
+    if not wants_entries:
+        await chat.show_history(count)
+        return
+    page = await chat.session.client.history(count or _ENTRIES_SHOWN, view="entries")
+    await chat.show_text(reports.entries_text(page))
+
+
+async def _model(chat: ChatFace, argument: str) -> None:
+    client = chat.session.client
+    if not argument:
+        listed = await client.models()
+        argument = await chat.choose("models", listed.models, listed.model) or ""
+    if argument:
+        choice = await client.switch_model(argument)
+        chat.remark(f"the model is now {choice.model}")
+
+
+async def _role(chat: ChatFace, argument: str) -> None:
+    client = chat.session.client
+    if not argument:
+        roles = sorted((await client.models()).roles)
+        if not roles:
+            raise RequestRefused("The server's settings give no role a model.", code="not_found")
+        argument = await chat.choose("roles", roles) or ""
+    if argument:
+        choice = await client.switch_model(role=argument)
+        chat.remark(f"the model is now {choice.model}, the {argument}")
+
+
+async def _clear(chat: ChatFace, argument: str) -> None:
+    await chat.session.client.clear()  # the event tells everyone, us too
+
+
+async def _context(chat: ChatFace, argument: str) -> None:
+    await chat.show_text(
+        reports.context_text(await chat.session.client.context(text=argument or None))
+    )
+
+
+async def _compact(chat: ChatFace, argument: str) -> None:
+    with chat.session.expecting("compacted"):
+        begun = await chat.session.client.compact()
+    await chat.show_text(reports.epoch_text(begun))
+    await chat.session.refresh_usage()
+
+
+async def _usage(chat: ChatFace, argument: str) -> None:
+    await chat.show_text(reports.usage_text(await chat.session.client.usage()))
+
+
+async def _tools(chat: ChatFace, argument: str) -> None:
+    await chat.show_text(reports.tools_text(await chat.session.client.tools()))
+
+
+async def _decide(chat: ChatFace, argument: str, *, allow: bool) -> None:
+    if argument not in ("", "always"):
+        raise RequestRefused("/allow and /deny take nothing, or always.", code="malformed")
+    decision = ApprovalDecision(allow=allow, remember=bool(argument))
+    chat.remark(await chat.session.approvals.decide_oldest(decision))
+
+
+_allow = partial(_decide, allow=True)
+_deny = partial(_decide, allow=False)
+
+
+async def _status(chat: ChatFace, argument: str) -> None:
+    await chat.show_text(reports.status_text(await chat.session.client.status()))
+
+
+async def _undo(chat: ChatFace, argument: str) -> None:
+    if argument and not (argument.isdecimal() and 1 <= int(argument) <= _MESSAGES_PER_PAGE):
+        raise RequestRefused("/undo takes a number of messages of yours.", code="malformed")
+    client, count = chat.session.client, int(argument or 1)
+    newest = (await client.history(count, roles=("user",))).messages
+    if not newest:
+        chat.remark("there is nothing to take back")
+        return
+    turns = tuple(dict.fromkeys(word_in(message, "turn_id") for message in newest))
+    with _at_rest("undo"), chat.session.expecting("rolled_back"):
+        if all(turns):
+            await client.roll_back(turns=turns)
+        else:  # from a program that knew no turns
+            await client.roll_back(number_in(newest[0], "seq") - 1)
+    text = safe_line(newest[0].get("content"), 60)
+    more = f" and {len(newest) - 1} more" if len(newest) > 1 else ""
+    chat.remark(f"taken back: {text}{more} (/redo brings it back)")
+
+
+async def _redo(chat: ChatFace, argument: str) -> None:
+    with _at_rest("redo"), chat.session.expecting("rolled_back"):
+        try:
+            await chat.session.client.redo()
+        except RequestRefused as error:
+            if error.code != "not_found":
+                raise
+            chat.remark("there is nothing to bring back: /redo comes right after /undo")
+            return
+    chat.remark("brought back")
+
+
+@contextlib.contextmanager
+def _at_rest(command: str) -> Iterator[None]:
+    try:
+        yield
+    except LimitExceeded as error:
+        if error.code == "busy":
+            raise _still_running(command) from error
+        raise
+
+
+def _still_running(command: str) -> LimitExceeded:
+    return LimitExceeded(f"An answer is still running. Press Esc, then /{command}.", code="busy")
+
+
+async def _edit(chat: ChatFace, argument: str) -> None:
+    """Taken back only when the new text is sent."""
+    last = await _replace_last(chat, "edit")
+    chat.fill(str(last.get("content") or ""))
+    chat.remark("sending this replaces your last message; Ctrl+C leaves it as it was")
+
+
+async def _retry(chat: ChatFace, argument: str) -> None:
+    last = await _replace_last(chat, "retry")
+    await chat.ask(str(last.get("content") or ""))
+
+
+async def _replace_last(chat: ChatFace, command: str) -> JsonObject:
+    """What is sent next takes the place of the last message, with its files."""
+    session = chat.session
+    newest = (await session.client.history(1, roles=("user",))).messages
+    if not newest:
+        raise RequestRefused("There is no message of yours yet.", code="not_found")
+    if session.turn_status.running is not None:
+        raise _still_running(command)
+    last = await _whole(session.client, newest[-1])
+    files = (word_in(attached, "file_id") for attached in objects_in(last.get("attachments")))
+    session.replace_from = number_in(last, "seq")
+    session.replaced_attachments = tuple(file_id for file_id in files if file_id)
+    return last
+
+
+_MESSAGES_PER_PAGE = 200
+
+
+async def all_messages(client: Client) -> AsyncIterator[JsonObject]:
+    """Each prompt with its answer, and at the end the prompts that wait."""
+    known = {0}
+    page = await client.history(_MESSAGES_PER_PAGE, after=0)
+    while True:
+        for message in page.messages:
+            yield await _whole(client, message)
+        if not page.page.has_more_after or page.page.after in known:
+            break
+        known.add(page.page.after)
+        page = await client.history(_MESSAGES_PER_PAGE, after=page.page.after)
+    newest = await client.history(_MESSAGES_PER_PAGE)
+    for message in left_waiting(page.messages, newest.messages):
+        yield await _whole(client, message)
+
+
+async def _whole(client: Client, message: JsonObject) -> JsonObject:
+    """With the rest of a text that was too long for a page."""
+    if not message.get("truncated"):
+        return message
+    parts: list[str] = []
+    read, size = 0, 1
+    while read < size:
+        part = await client.message_text(number_in(message, "seq"), offset=read)
+        if not part.content:
+            break
+        parts.append(part.content)
+        read, size = read + len(part.content), part.size
+    rest = {name: value for name, value in message.items() if name not in ("truncated", "size")}
+    return {**rest, "content": "".join(parts)}
+
+
+def file_name(title: str) -> str:
+    words = re.sub(r"[^\w]+", "-", title).strip("-_").lower()
+    return f"{words[:60] or 'conversation'}.md"
+
+
+def write_new_file(name: str, text: str) -> Path:
+    """Never over a file that is there."""
+    path = Path(name).expanduser()
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+    except OSError as error:
+        raise ConfigurationError(f"can't write {path}: {error.strerror}") from None
+    return path
+
+
+async def _attach(chat: ChatFace, argument: str) -> None:
+    stored = await chat.session.client.upload(argument)
+    chat.session.attachments.append(stored.file_id)
+    chat.remark(f"{Path(argument).name} ({stored.size:,} bytes) goes with your next message")
+
+
+async def _export(chat: ChatFace, argument: str) -> None:
+    """The form goes by the file's ending."""
+    form = form_of(Path(argument)) if argument else "md"
+    if form is None:
+        endings = ", ".join(f".{known}" for known in FORMS)
+        raise RequestRefused(f"/export writes files that end in {endings}.", code="malformed")
+    client = chat.session.client
+    messages = [message async for message in all_messages(client)]
+    name = chat.session.name or (await client.history(1)).name
+    text = "".join(exported(form, name, client.session_id, messages))
+    chat.remark(f"written to {write_new_file(argument or file_name(name), text)}")
+
+
+_CODE_BLOCK = re.compile(r"^ {0,3}(```+|~~~+)[^\n]*\n(.*?)^ {0,3}\1", re.MULTILINE | re.DOTALL)
+
+
+def code_blocks(markdown: str) -> list[str]:
+    return [found.group(2) for found in _CODE_BLOCK.finditer(markdown)]
+
+
+async def _copy(chat: ChatFace, argument: str) -> None:
+    """By OSC 52: the terminal's clipboard, also over ssh."""
+    answers = [answer for answer in chat.answers if answer]
+    if argument == "code":
+        blocks = [block for answer in answers for block in code_blocks(answer)]
+        if not blocks:
+            raise RequestRefused("There is no code to copy.", code="not_found")
+        chat.copy(blocks[-1])
+        return
+    if argument and not argument.isdecimal():
+        raise RequestRefused("/copy takes a number, or code.", code="malformed")
+    place = int(argument or 1)
+    if not 1 <= place <= len(answers):
+        raise RequestRefused("There is no such answer on the screen.", code="not_found")
+    chat.copy(answers[-place])
+
+
+THEMES = {"dark": "dark", "light": "light", "terminal": "ansi-dark"}
+"""What `/theme` takes, and what textual calls it."""
+DEFAULT = "dark"
+
+
+def remembered_theme(file: Path) -> str:
+    try:
+        name = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return DEFAULT
+    return name if name in THEMES else DEFAULT
+
+
+def remember_theme(file: Path, name: str) -> None:
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.write_text(f"{name}\n", encoding="utf-8")
+
+
+async def _raw(chat: ChatFace, argument: str) -> None:
+    await chat.show_raw(not chat.is_raw)
+    chat.remark("answers as they are written" if chat.is_raw else "answers as Markdown")
+
+
+async def _theme(chat: ChatFace, argument: str) -> None:
+    name = argument or await chat.choose("themes", list(THEMES)) or ""
+    if name and name not in THEMES:
+        raise RequestRefused(f"There is no theme {name!r}; there are {', '.join(THEMES)}.")
+    if name:
+        chat.set_theme(name)
+
+
+async def _reconnect(chat: ChatFace, argument: str) -> None:
+    client = chat.session.client
+    if isinstance(client.connection, Online):
+        chat.remark("already connected")
+    elif isinstance(client.connection, Offline):
+        chat.leave(reconnect=True)
+    elif chat.session.restart_server is not None:
+        await chat.session.restart_server()
+    else:
+        client.reconnect_now()
+
+
+async def _quit(chat: ChatFace, argument: str) -> None:
+    chat.leave()
+
+
+COMMANDS: dict[str, Command] = {
+    "help": Command(help="this list", run=_help, needs_server=False),
+    "new": Command(argument="[NAME]", help="begin a new conversation", run=_new),
+    "sessions": Command(argument="[TEXT]", help="list conversations", run=_sessions),
+    "switch": Command(argument="ID|NAME", help="go to a conversation", run=_switch),
+    "rename": Command(argument="NAME", help="rename this conversation", run=_rename),
+    "delete": Command(argument="[ID|NAME]", help="move one to the trash (this one)", run=_delete),
+    "model": Command(argument="[NAME]", help="show or switch the model", run=_model),
+    "role": Command(argument="[NAME]", help="switch to the model of a role", run=_role),
+    "system": Command(argument="[TEXT]", help="show or set the system message", run=_system),
+    "history": Command(
+        argument="[N] [--entries]",
+        help="the last messages, or all that is stored, by kind",
+        run=_history,
+    ),
+    "search": Command(argument="TEXT", help="find words in all conversations", run=_search),
+    "clear": Command(help="show the model nothing older", run=_clear),
+    "undo": Command(
+        argument="[N]",
+        help="take back your last message (or N) and its answer",
+        run=_undo,
+    ),
+    "redo": Command(help="bring back what /undo took", run=_redo),
+    "edit": Command(help="change your last message and ask again", run=_edit),
+    "retry": Command(help="ask your last message again", run=_retry),
+    "fork": Command(argument="[NAME]", help="go on in a copy of this conversation", run=_fork),
+    "context": Command(argument="[TEXT]", help="what the model would be sent", run=_context),
+    "compact": Command(help="show the model older turns in less detail", run=_compact),
+    "usage": Command(help="tokens and cost of this conversation", run=_usage),
+    "tools": Command(help="what the model may call", run=_tools),
+    "allow": Command(argument="[always]", help="let the tool that waits for it be run", run=_allow),
+    "deny": Command(argument="[always]", help="don't let it be run", run=_deny),
+    "status": Command(help="how the server is", run=_status),
+    "attach": Command(argument="FILE", help="send a file with the next message", run=_attach),
+    "copy": Command(
+        argument="[N|code]",
+        help="copy an answer, the N-th from the end, or its code",
+        run=_copy,
+        needs_server=False,
+    ),
+    "export": Command(
+        argument="[FILE]",
+        help="write this conversation to a file.md, .html, .json or .jsonl",
+        run=_export,
+    ),
+    "raw": Command(
+        help="show answers as they are written, or as Markdown", run=_raw, needs_server=False
+    ),
+    "theme": Command(
+        argument="[NAME]",
+        help="light, dark, or the terminal's own colours",
+        run=_theme,
+        needs_server=False,
+    ),
+    "reconnect": Command(help="try the server again now", run=_reconnect, needs_server=False),
+    "quit": Command(help="leave", run=_quit, needs_server=False),
+}

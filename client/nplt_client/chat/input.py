@@ -1,0 +1,271 @@
+"""Support for typing a prompt: history, completion, external editor, typing ahead.
+
+The history is a file of JSON strings, one per line, mode 0600, shared by all chats.
+Commands are not kept in it. It is bounded: rewritten, whole and atomically, when it has
+grown to twice what is kept. A chat whose history can't be written goes on without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shlex
+import subprocess
+import sys
+import tempfile
+import termios
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from msgspec import Struct
+
+from nplt_client.chat.commands import COMMANDS, THEMES, parse_prompt
+from nplt_client.errors import ConfigurationError
+from nplt_client.render.text import sanitize
+
+PROMPTS_KEPT = 1_000
+_PROMPT_CHARACTERS_MAX = 100_000
+
+
+class PromptHistory:
+    def __init__(self, path: Path, *, kept: int = PROMPTS_KEPT) -> None:
+        self._path = path
+        self._kept = kept
+        self._lines = 0
+
+    def load(self) -> list[str]:
+        try:
+            lines = self._path.read_bytes().splitlines()
+        except OSError:
+            return []
+        self._lines = len(lines)
+        prompts = [prompt for line in lines if (prompt := _prompt_in(line)) is not None]
+        return prompts[-self._kept :]
+
+    def add(self, prompt: str) -> None:
+        if len(prompt) > _PROMPT_CHARACTERS_MAX or parse_prompt(prompt) is None:
+            return
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._append(prompt)
+            if self._lines >= 2 * self._kept:
+                self._rewrite(self.load())
+
+    def _append(self, prompt: str) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        descriptor = os.open(self._path, flags, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(json.dumps(prompt).encode() + b"\n")
+        self._lines += 1
+
+    def _rewrite(self, prompts: list[str]) -> None:
+        temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
+        temporary.unlink(missing_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(json.dumps(prompt).encode() + b"\n" for prompt in prompts)
+        temporary.replace(self._path)
+        self._lines = len(prompts)
+
+
+def _prompt_in(line: bytes) -> str | None:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, str) and parse_prompt(value) is not None else None
+
+
+class PromptRecall:
+    """Up and Down through earlier prompts.
+
+    The draft that was in the input is kept, and is there again at the other end. An
+    earlier prompt that was edited is a draft of its own.
+    """
+
+    def __init__(self, prompts: Iterable[str] = ()) -> None:
+        self._prompts = list(prompts)
+        self._place = len(self._prompts)
+        self._draft = ""
+
+    @property
+    def newest_first(self) -> list[str]:
+        """Each once, where it was typed last; commands are no prompts."""
+        prompts = [one for one in reversed(self._prompts) if parse_prompt(one) is not None]
+        return list(dict.fromkeys(prompts))
+
+    def remember(self, prompt: str) -> bool:
+        """False: it was the last one already."""
+        is_new = bool(prompt.strip()) and self._prompts[-1:] != [prompt]
+        if is_new:
+            self._prompts.append(prompt)
+        self._place = len(self._prompts)
+        self._draft = ""
+        return is_new
+
+    def older(self, typed: str) -> str | None:
+        self._keep_draft(typed)
+        if self._place == 0:
+            return None
+        self._place -= 1
+        return self._prompts[self._place]
+
+    def newer(self, typed: str) -> str | None:
+        self._keep_draft(typed)
+        if self._place >= len(self._prompts):
+            return None
+        self._place += 1
+        return self._draft if self._place == len(self._prompts) else self._prompts[self._place]
+
+    def _keep_draft(self, typed: str) -> None:
+        at_end = self._place == len(self._prompts)
+        if at_end or typed != self._prompts[self._place]:
+            self._draft = typed
+            self._place = len(self._prompts)
+
+
+SUGGESTIONS_MAX = 8
+
+
+class Suggestion(Struct, frozen=True, kw_only=True):
+    line: str
+    """What the input holds when this one is taken."""
+    shown: str
+    help: str = ""
+
+
+COMMANDS_WITH_NAMES = ("/switch ", "/delete ")
+
+
+def suggestions(
+    typed: str, models: Collection[str], names: Collection[str] = ()
+) -> list[Suggestion]:
+    """What a half-typed command could become: its name, then a model, a conversation, a
+    theme, a file."""
+    if not typed.startswith("/") or typed.startswith("//") or "\n" in typed:
+        return []
+    name, space, argument = typed[1:].partition(" ")
+    if not space:
+        return _names(name.lower())
+    if name == "attach":
+        return _files(argument)[:SUGGESTIONS_MAX]
+    arguments: dict[str, Collection[str]] = {
+        "model": models,
+        "switch": names,
+        "delete": names,
+        "theme": THEMES,
+        "allow": ("always",),
+        "deny": ("always",),
+    }
+    choices = arguments.get(name, ())
+    if argument in choices:
+        return []
+    fitting = [one for one in choices if argument.lower() in one.lower()]
+    return [Suggestion(line=f"/{name} {one}", shown=one) for one in fitting[:SUGGESTIONS_MAX]]
+
+
+def _names(begun: str) -> list[Suggestion]:
+    """Those that begin so, then those that contain it; none for a complete name."""
+    if begun in COMMANDS:
+        return []
+    beginning = [name for name in COMMANDS if name.startswith(begun)]
+    inside = [name for name in COMMANDS if begun in name[1:]]
+    found = dict.fromkeys((*beginning, *inside) if begun else beginning)
+    return [
+        Suggestion(
+            line=f"/{name}" + (" " if COMMANDS[name].argument else ""),
+            shown=f"/{name} {COMMANDS[name].argument}".rstrip(),
+            help=COMMANDS[name].help,
+        )
+        for name in found
+    ]
+
+
+def _files(begun: str) -> list[Suggestion]:
+    folder = Path(begun).expanduser() if begun.endswith("/") else Path(begun).expanduser().parent
+    start = "" if begun.endswith("/") else Path(begun).name
+    kept = begun[: len(begun) - len(start)]
+    try:
+        found = sorted(path for path in folder.iterdir() if path.name.startswith(start))
+    except OSError:
+        return []
+    visible = [path for path in found if _is_offered(path.name, start)]
+    return [
+        Suggestion(line=f"/attach {shown}", shown=shown)
+        for path in visible[: SUGGESTIONS_MAX + 1]
+        if (shown := f"{kept}{path.name}{'/' if path.is_dir() else ''}") != begun
+    ]
+
+
+def _is_offered(name: str, start: str) -> bool:
+    """A name with control characters could not be written into the input as it is."""
+    is_writable = sanitize(name) == name and len(name.splitlines()) == 1 and "\t" not in name
+    return is_writable and (start.startswith(".") or not name.startswith("."))
+
+
+def editor_command(environ: Mapping[str, str] = os.environ) -> list[str]:
+    return shlex.split(environ.get("VISUAL") or environ.get("EDITOR") or "vi")
+
+
+def edit_in_editor(draft: str) -> str:
+    """Blocks until the editor is closed; the terminal must be free for it."""
+    command = editor_command()
+    # A folder of our own: editors that write anew would lose a file's own mode.
+    with tempfile.TemporaryDirectory(prefix="nplt-") as folder:
+        path = Path(folder, "prompt.md")
+        path.touch(mode=0o600)
+        path.write_text(draft, encoding="utf-8")
+        try:
+            done = subprocess.run([*command, str(path)], check=False)
+        except OSError as error:
+            raise ConfigurationError(f"can't start {command[0]}: {error.strerror}") from None
+        if done.returncode:
+            raise ConfigurationError(f"{command[0]} ended with code {done.returncode}")
+        return path.read_text(encoding="utf-8", errors="replace").rstrip("\n")
+
+
+class TypedAhead(Struct, frozen=True, kw_only=True):
+    """What was typed before the chat took over the terminal."""
+
+    lines: tuple[str, ...] = ()
+    rest: str = ""
+    """After the last Enter."""
+    terminal_modes: list[object] | None = None
+    """As they were before."""
+
+
+@contextlib.contextmanager
+def typed_ahead() -> Iterator[TypedAhead]:
+    """Reads it, and keeps the terminal in a mode in which Enter is Enter.
+
+    Until a toolkit reads keys, the terminal turns Enter into a newline, which in an input
+    of several lines does not send. So what was typed by then is read here as lines.
+    """
+    descriptor = sys.stdin.fileno()
+    try:
+        modes = termios.tcgetattr(descriptor)
+    except termios.error:  # no terminal
+        yield TypedAhead()
+        return
+    reading = [*modes[:6], list(modes[6])]
+    reading[0] &= ~termios.ICRNL
+    reading[3] &= ~(termios.ICANON | termios.ECHO)
+    reading[6][termios.VMIN], reading[6][termios.VTIME] = 1, 0
+    termios.tcsetattr(descriptor, termios.TCSANOW, reading)
+    try:
+        typed = b""
+        while select.select([descriptor], [], [], 0)[0]:
+            read = os.read(descriptor, 65_536)
+            if not read:
+                break
+            typed += read
+        text = sanitize(typed.decode(errors="replace").replace("\r", "\n"))
+        *lines, rest = text.split("\n")
+        yield TypedAhead(
+            lines=tuple(filter(str.strip, lines)), rest=rest, terminal_modes=list(modes)
+        )
+    finally:
+        with contextlib.suppress(termios.error):
+            termios.tcsetattr(descriptor, termios.TCSANOW, modes)

@@ -1,0 +1,428 @@
+"""The `nplt` command: names, arguments, options and exit codes.
+
+`chat` and `ask` are defined here and import their implementation when they run, so that
+asking stays quick; the short commands are in `cli.commands`. `nplt` without a command is
+`nplt chat`, or `nplt ask` if the first argument reads as a question (`is_question`).
+A failure is one sentence on stderr and one of
+
+    0 ok · 1 internal · 2 usage · 3 config · 4 auth · 5 can't connect or lost ·
+    6 provider · 7 time-out · 8 protocol · 9 limit · 130 interrupted ·
+    141 the reader of our output has gone (silent)
+
+`run_to_exit_code` is the one place where every exception is caught.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack
+
+import click
+
+from nplt_client.errors import NpltError
+from nplt_client.render.terminal import (
+    discard_stdout,
+    has_screen,
+    prepare_standard_streams,
+    print_error,
+    print_remark,
+)
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+def server_option(command: F) -> F:
+    return click.option(
+        "--server", metavar="URL", help="nplt://host:port[/session]; default: $NPLT_SERVER"
+    )(command)
+
+
+def complete_sessions(
+    context: click.Context, parameter: click.Parameter, begun: str
+) -> list[CompletionItem[str]]:
+    from nplt_client.cli.completion import session_completions
+
+    return session_completions(context, begun)
+
+
+def complete_trash(
+    context: click.Context, parameter: click.Parameter, begun: str
+) -> list[CompletionItem[str]]:
+    from nplt_client.cli.completion import session_completions
+
+    return session_completions(context, begun, trash=True)
+
+
+def complete_models(
+    context: click.Context, parameter: click.Parameter, begun: str
+) -> list[CompletionItem[str]]:
+    from nplt_client.cli.completion import model_completions
+
+    return model_completions(context, begun)
+
+
+def notes(*examples: str) -> str:
+    """What stands at the end of every `--help`."""
+    shown = "".join(f"  {example}\n" for example in examples)
+    return f"\b\nExamples:\n{shown}\n{EXIT_CODES}"
+
+
+LAST = "@last"
+"""Given in place of an id: the conversation that was used last. The server knows which."""
+
+EXIT_CODES = (
+    "Exit codes: 0 success, 1 internal error, 2 wrong usage or refused by the server, 3 settings, "
+    "4 token, 5 no connection, 6 model provider, 7 time-out, 8 protocol, 9 limit, "
+    "130 interrupted, 141 output closed."
+)
+
+INTERNAL = 1
+USAGE = 2
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+
+_HELP_WANTED: type[Exception] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
+"""A group without its command; older versions of click deal with it themselves."""
+
+
+def run_to_exit_code(command: Callable[[], object]) -> int:
+    try:
+        code = command()
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except NpltError as error:
+        print_error(error)
+        return error.exit_code
+    except click.UsageError as error:
+        _explain_usage(error)
+        return USAGE
+    except click.ClickException as error:
+        print_remark(f"nplt: {error.format_message()}")
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        discard_stdout()
+        return PIPE_CLOSED
+    except OSError as error:
+        discard_stdout()
+        print_remark(
+            f"nplt: {error.strerror or error}" + (f": {error.filename}" if error.filename else "")
+        )
+        return INTERNAL
+    except Exception:
+        import traceback
+
+        print_remark(
+            f"nplt: this is a mistake in nplt itself; please report it:\n{traceback.format_exc()}"
+        )
+        return INTERNAL
+
+
+def _explain_usage(error: click.UsageError) -> None:
+    if isinstance(error, _HELP_WANTED):  # its message is the help itself
+        print_remark(error.format_message())
+        return
+    if error.ctx is not None:
+        print_remark(error.ctx.get_usage())
+        print_remark(f"Try '{error.ctx.command_path} --help' for help.")
+    print_remark(f"Error: {error.format_message()}")
+
+
+SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+OF_THE_GROUP = ("-h", "--help", "--version")
+
+
+def main() -> int:
+    prepare_standard_streams()
+    code = run_to_exit_code(_run)
+    # Python would look through all objects twice before it ends, a tenth of our time.
+    gc.freeze()
+    return code
+
+
+def _run() -> object:
+    if "_NPLT_COMPLETE" in os.environ:
+        from nplt_client.cli.completion import complete
+
+        return complete(nplt)
+    # Not click's own `main`: it turns a closed pipe into exit code 1.
+    with nplt.make_context("nplt", sys.argv[1:]) as context:
+        return nplt.invoke(context)
+
+
+def is_question(argument: str) -> bool:
+    """Whether a first argument that names no command is a question: it has a blank in it,
+    ends with a question mark, or has letters that no command has. Any other word is taken
+    for a mistyped command."""
+    is_word = argument.split() == [argument] and argument.isascii()
+    return argument == "-" or not is_word or argument.endswith("?")
+
+
+class ChatByDefault(click.Group):
+    """Without a command: a question belongs to `ask`, options and addresses to `chat`.
+
+    Commands other than `chat` and `ask` are loaded when one of them, or the list, is wanted.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        _load_short_commands()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands:
+            _load_short_commands()
+        return super().get_command(ctx, cmd_name)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing and not args:
+            return super().parse_args(ctx, args)  # a shell asks which commands there are
+        if not args or args[0] not in OF_THE_GROUP:
+            args = [*_implied_command(args), *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is None:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], self.commands, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else _ASK_IN_QUOTES
+            if ":" in args[0]:
+                hint = f"For a server at that address: nplt nplt://{args[0]}"
+            raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+_ASK_IN_QUOTES = 'To ask a question, put it in quotes: nplt "why is the sky blue?"'
+
+
+def _implied_command(args: list[str]) -> list[str]:
+    """Nothing, if the first argument is a command, or may be meant as one."""
+    first = _first_argument(args)
+    if first is None or "://" in first:
+        return ["chat"]
+    if is_question(first):
+        return ["ask"]
+    return [] if args[0] == first else ["chat"]
+
+
+def _first_argument(args: list[str]) -> str | None:
+    """The first that is neither an option nor the value of one."""
+    with_value = {
+        name
+        for command in (chat_command, ask_command)
+        for option in command.params
+        if isinstance(option, click.Option) and not option.is_flag
+        for name in option.opts
+    }
+    rest = iter(args)
+    for word in rest:
+        if word == "--":
+            return next(rest, None)
+        if word == "-" or not word.startswith("-"):
+            return word
+        if word in with_value:
+            next(rest, None)
+    return None
+
+
+def _load_short_commands() -> None:
+    import nplt_client.cli.commands  # noqa: F401 (they add themselves to the group)
+
+
+class ChatArguments(TypedDict):
+    go_on: bool
+    resume: str | None
+    new: bool
+    create: bool
+    history: str | None
+    model: str | None
+
+
+class AskArguments(TypedDict):
+    create: bool
+    history: str | None
+    model: str | None
+    role: str | None
+    system: str | None
+    attach: tuple[str, ...]
+    detach: bool
+    quiet: bool
+    timeout: float | None
+    server: str | None
+
+
+create_option = click.option(
+    "--create", is_flag=True, help="make the conversation that is named if it is not there"
+)
+history_option = click.option(
+    "--history", metavar="ID", help="where the server keeps it, if it is new"
+)
+
+
+@click.group(
+    cls=ChatByDefault,
+    context_settings=SETTINGS,
+    subcommand_metavar='COMMAND [ARGS]... | "QUESTION"',
+    epilog=notes('nplt "why is the sky blue?"', "nplt -c"),
+)
+@click.version_option(package_name="nplt")
+def nplt() -> None:
+    """Conversations with language models, kept by a server the way tmux keeps shells.
+
+    Without a command: chat; with a question in quotes instead of a command: ask.
+    With no server named and none running, one is started in the background.
+    """
+
+
+continue_option = click.option(
+    "-c", "--continue", "go_on", is_flag=True, help="continue the last conversation"
+)
+model_option = click.option(
+    "-m",
+    "--model",
+    metavar="MODEL",
+    help="the model that answers there from now on",
+    shell_complete=complete_models,
+)
+
+
+@nplt.command("chat", epilog=notes("nplt chat -c", 'nplt chat --resume "my notes" -m offline/echo'))
+@click.argument("server_url", required=False)
+@continue_option
+@click.option(
+    "--resume",
+    metavar="ID|NAME",
+    help="continue this conversation",
+    shell_complete=complete_sessions,
+)
+@click.option("--new", is_flag=True, help="start a new conversation (the default)")
+@create_option
+@history_option
+@model_option
+@click.option(
+    "--no-alt-screen", is_flag=True, help="line mode: keeps the terminal's own scrollback"
+)
+@click.option("--plain", is_flag=True, help="plain lines without colours, for any terminal")
+@server_option
+def chat_command(
+    server_url: str | None,
+    server: str | None,
+    *,
+    plain: bool,
+    no_alt_screen: bool,
+    **choices: Unpack[ChatArguments],
+) -> int:
+    """Open a chat. If stdin is not a terminal, each line is a prompt."""
+    from nplt_client.chat.chat_session import ChatOptions
+
+    if sum(map(bool, (choices["go_on"], choices["resume"], choices["new"]))) > 1:
+        raise click.UsageError("Give only one of --continue, --resume and --new.")
+    if choices["create"] and not choices["resume"]:
+        raise click.UsageError("--create needs a name: --resume ID|NAME.")
+    options = ChatOptions(server=server_url or server, **choices)
+    if plain or not has_screen():
+        from nplt_client.lines.app import run_plain_chat
+
+        if plain and not os.environ.get("FORCE_COLOR"):
+            os.environ["NO_COLOR"] = "1"
+        return run_plain_chat(options)
+    if no_alt_screen:
+        from nplt_client.lines.app import run_line_chat
+
+        return run_line_chat(options)
+    from nplt_client.tui.app import run_full_screen_chat
+
+    return run_full_screen_chat(options)
+
+
+@nplt.command(
+    "ask",
+    epilog=notes(
+        'nplt ask "why is the sky blue?"',
+        'git diff | nplt ask "review this" -m offline/echo --json',
+    ),
+)
+@click.argument("prompt", required=False)
+@continue_option
+@click.option(
+    "-s",
+    "--session",
+    metavar="ID|NAME",
+    help="continue this conversation",
+    shell_complete=complete_sessions,
+)
+@create_option
+@history_option
+@model_option
+@click.option("--role", metavar="ROLE", help="the model of this role answers, this time")
+@click.option(
+    "-a",
+    "--attach",
+    type=click.Path(),
+    multiple=True,
+    metavar="FILE",
+    help="send this file with the prompt; may be given several times",
+)
+@click.option("--system", metavar="TEXT", help="set the conversation's system message")
+@click.option("--json", "form", flag_value="json", help="print one JSON object at the end")
+@click.option("--jsonl", "form", flag_value="jsonl", help="print one JSON object per event")
+@click.option(
+    "-x", "--extract", "form", flag_value="code", help="print only the code blocks of the answer"
+)
+@click.option("--no-stream", is_flag=True, help="print the answer at the end, in one piece")
+@click.option("-q", "--quiet", is_flag=True, help="print no remarks on stderr")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="give up and cancel the answer after this time",
+)
+@click.option(
+    "--detach",
+    is_flag=True,
+    help="print the ids of conversation and turn and leave; the answer goes on",
+)
+@server_option
+def ask_command(
+    prompt: str | None,
+    session: str | None,
+    form: Literal["json", "jsonl", "code"] | None,
+    *,
+    go_on: bool,
+    no_stream: bool,
+    **choices: Unpack[AskArguments],
+) -> int:
+    """Send one prompt and print the answer.
+
+    The prompt is PROMPT, or stdin if PROMPT is -. With both, stdin is context.
+    Ctrl+C, SIGTERM, a closed pipe and --timeout cancel the answer.
+    """
+    from nplt_client.cli.ask import AskOptions, ask
+
+    if go_on and session:
+        raise click.UsageError("Give either --continue or --session, not both.")
+    if choices["create"] and not session:
+        raise click.UsageError("--create needs a name: -s ID|NAME.")
+    if form == "code" and choices["detach"]:
+        raise click.UsageError("With --detach there is no answer to extract code from.")
+    return ask(
+        AskOptions(
+            prompt=prompt,
+            session=LAST if go_on else session,
+            form=form or "text",
+            streams=not no_stream,
+            **choices,
+        )
+    )

@@ -1,0 +1,522 @@
+"""`nplt ask`: sends one prompt and prints the answer.
+
+The prompt is the argument, stdin, or the argument with stdin as context. The answer goes
+to stdout as text, as its code blocks (`-x`), or as JSON; everything else goes to stderr. A lost
+connection is opened again and the answer continued. Ctrl+C, SIGTERM, `--timeout` and a
+reader of stdout that has gone cancel the turn at the server; with `--detach` the command
+ends when the prompt is accepted, and the answer goes on. asyncio must not be imported from
+here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Literal, TextIO, TypeAlias
+from uuid import uuid4
+
+import click
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nplt_client.cli import LAST
+from nplt_client.errors import (
+    LimitExceeded,
+    NpltError,
+    ProviderFailed,
+    RequestRefused,
+    TimedOut,
+    TurnInterrupted,
+    error_from_turn,
+)
+from nplt_client.received_turn import ReceivedTurn
+from nplt_client.render.terminal import AnswerWriter, is_terminal, print_remark
+from nplt_client.render.text import dump_json
+from nplt_client.settings import RECONNECT_SECONDS_MAX, find_address, find_reconnect_seconds
+from nplt_client.wire.blocking import (
+    BlockingConnection,
+    Deadline,
+    Interrupts,
+    alarm,
+    open_or_start,
+    read_file,
+)
+from nplt_client.wire.reconnect_policy import Patience
+from nplt_client.wire.wire_session import FollowedTurn
+from nplt_protocol import messages
+from nplt_protocol.json_text import JsonObject, JsonValue
+
+STDIN_BYTES_MAX = 64 * 1024 * 1024
+REMARK_AFTER_SECONDS = 3.0
+_PIECE_BYTES = 64 * 1024
+INTERRUPTED = 130
+CANCEL_SECONDS_MAX = 5.0
+CANCEL_LATE_SECONDS_MAX = 0.5
+"""When time is up already."""
+SHORT_ID = 8
+_FENCE = re.compile(r"^([ ]*)(`{3,}|~{3,})[ \t]*([^\n]*)$")
+_WORD_STARTS = re.compile("(?<=[a-z])(?=[A-Z])")
+_QUOTE = re.compile(r"^(?:[ ]{0,3}>[ ]?)+")
+
+
+def assemble_prompt(argument: str | None, deadline: Deadline) -> str:
+    if argument == "-" or (argument is None and not is_terminal(sys.stdin)):
+        text = _read_stdin(deadline)
+    elif argument is None:
+        raise click.UsageError("Say what to ask: nplt ask PROMPT, or nplt ask - to read stdin.")
+    else:
+        text = _clean(argument)
+        context = "" if is_terminal(sys.stdin) else _read_stdin(deadline)
+        if context.strip():
+            text = f"{text}\n\n{context}"
+    if not text.strip():
+        raise click.UsageError("The prompt is blank.")
+    return text
+
+
+def _read_stdin(deadline: Deadline) -> str:
+    source = sys.stdin.fileno()
+    pieces: list[bytes] = []
+    size = 0
+    patience = deadline.within(REMARK_AFTER_SECONDS)
+    if not select.select([source], [], [], patience.left())[0]:
+        print_remark("waiting for stdin to end (</dev/null asks without it)", dimmed=True)
+    while True:
+        if not select.select([source], [], [], deadline.left())[0]:
+            continue  # the deadline raises on the next round
+        piece = os.read(source, _PIECE_BYTES)
+        if not piece:
+            break
+        pieces.append(piece)
+        size += len(piece)
+        if size > STDIN_BYTES_MAX:
+            raise LimitExceeded(
+                f"stdin holds more than {STDIN_BYTES_MAX:,} bytes; send a file with -a instead"
+            )
+    return b"".join(pieces).decode(errors="replace")
+
+
+def _clean(argument: str) -> str:
+    """Replaces bytes that are not UTF-8; they arrive as lone surrogates."""
+    return argument.encode(errors="surrogateescape").decode(errors="replace")
+
+
+class TextOutput:
+    """For people: the answer on stdout, remarks on stderr.
+
+    Every output has these five methods. `event_received` gets each event with the piece of
+    the answer it adds.
+    """
+
+    def __init__(self, stream: TextIO, *, streams: bool, quiet: bool) -> None:
+        self._answer = AnswerWriter(stream)
+        self._streams = streams
+        self._quiet = quiet
+
+    def turn_began(self, receipt: messages.Receipt, model: str) -> None:
+        if receipt.position and not self._quiet:
+            print_remark(f"waiting behind {receipt.position} other prompt(s)", dimmed=True)
+
+    def event_received(self, event: messages.Event, piece: str) -> None:
+        if self._streams:
+            self._answer.write(piece)
+        if isinstance(event, messages.ApprovalRequest) and not self._quiet:
+            print_remark(f"the tool {event.tool_name} waits for approval", dimmed=True)
+
+    def turn_ended(self, received: ReceivedTurn) -> None:
+        if not self._streams:
+            self._answer.write(received.text)
+        self._answer.end_line()
+
+    def turn_failed(self, error: NpltError, received: ReceivedTurn) -> None:
+        self._answer.end_line()
+
+    def turn_detached(self, receipt: messages.Receipt) -> None:
+        self._answer.write(f"{receipt.session_id} {receipt.turn_id}\n")
+        if not self._quiet:
+            print_remark(
+                f"the answer goes on; to read it: nplt history {receipt.session_id[:SHORT_ID]}",
+                dimmed=True,
+            )
+
+
+AskOutput: TypeAlias = "TextOutput | JsonOutput"
+
+
+class AskOptions(Struct, frozen=True, kw_only=True):
+    prompt: str | None
+    server: str | None = None
+    session: str | None = None
+    create: bool = False
+    history: str | None = None
+    model: str | None = None
+    role: str | None = None
+    system: str | None = None
+    form: Literal["text", "json", "jsonl", "code"] = "text"
+    streams: bool = True
+    attach: tuple[str, ...] = ()
+    detach: bool = False
+    quiet: bool = False
+    timeout: float | None = None
+
+
+def ask(options: AskOptions) -> int:
+    output = _output_for(options)
+    received = ReceivedTurn()
+    try:
+        deadline = Deadline(options.timeout)
+        with alarm(options.timeout):
+            address = find_address(options.server)
+            text = assemble_prompt(options.prompt, deadline)
+            files = _read_files(options.attach)
+            patience = Patience(give_up_seconds=find_reconnect_seconds(RECONNECT_SECONDS_MAX))
+            with open_or_start(address, deadline, patience=patience) as connection:
+                _go_to_conversation(connection, options, address.session)
+                prompt = messages.Prompt(
+                    text=text,
+                    message_id=uuid4().hex,
+                    role=options.role,
+                    attachments=tuple(_upload(connection, *file) for file in files),
+                )
+                with Interrupts() as connection.interrupts:
+                    _run(connection, prompt, received, output, detach=options.detach)
+                stopped_by = connection.interrupts.signal
+    except NpltError as error:
+        output.turn_failed(error, received)
+        raise
+    if options.detach and received.receipt is not None and not received.abandoned:
+        output.turn_detached(received.receipt)
+        return 0
+    output.turn_ended(received)
+    if stopped_by == signal.SIGTERM:
+        sys.stdout.flush()
+        os.kill(os.getpid(), signal.SIGTERM)  # whoever sent it sees what it did
+    if not options.quiet:
+        _print_way_back(received)
+    return _exit_code(received)
+
+
+def _output_for(options: AskOptions) -> AskOutput:
+    if options.form == "text":
+        return TextOutput(sys.stdout, streams=options.streams, quiet=options.quiet)
+    if options.form == "code":
+        return CodeOutput(sys.stdout, streams=False, quiet=options.quiet)
+
+    return JsonOutput(sys.stdout) if options.form == "json" else JsonLinesOutput(sys.stdout)
+
+
+def _read_files(paths: Sequence[str]) -> list[tuple[str, bytes]]:
+    """Before anything is sent: a file that can't be read stops all of it."""
+    if not paths:
+        return []
+    from pathlib import Path  # rarely needed, and slow to load
+
+    return [(Path(path).name, read_file(Path(path))) for path in paths]
+
+
+def _upload(connection: BlockingConnection, name: str, data: bytes) -> str:
+    description = messages.FileMetadata(filename=name, size=len(data))
+    stored = connection.send_file(description, data, sent=lambda _: None)
+    assert isinstance(stored, messages.FileStored)
+    return stored.file_id
+
+
+def _go_to_conversation(
+    connection: BlockingConnection, options: AskOptions, named_in_url: str | None
+) -> None:
+    """Without a name it stays in the fresh one that every connection gets. The model that
+    is asked for answers there from now on."""
+    if wanted := options.session or named_in_url:
+        switch = messages.SessionSwitch(
+            session_id=wanted, create=options.create, history=options.history
+        )
+        try:
+            connection.request(switch, messages.Attached)
+        except RequestRefused as error:
+            if wanted != LAST or error.code != "not_found":
+                raise
+            if not options.quiet:
+                print_remark("there is no conversation yet; this is a new one", dimmed=True)
+            _go_to_conversation(connection, replace(options, session=None), None)
+            return
+    elif options.system is not None or options.history is not None:
+        new = messages.SessionNew(
+            system=options.system, model=options.model, history=options.history
+        )
+        connection.request(new, messages.SessionCreated)
+        return
+    if options.model is not None:
+        connection.request(messages.ModelSwitch(model=options.model), messages.ModelChoice)
+    if options.system is not None:
+        connection.request(messages.SessionUpdate(system=options.system), messages.SessionRow)
+
+
+def _run(
+    connection: BlockingConnection,
+    prompt: messages.Prompt,
+    received: ReceivedTurn,
+    output: AskOutput,
+    *,
+    detach: bool = False,
+) -> None:
+    turn = connection.ask(prompt)
+    try:
+        receipt = received.receipt = connection.result(turn)
+        output.turn_began(receipt, receipt.model or connection.session.model)
+        if detach:
+            return
+        for event in connection.events(turn):
+            output.event_received(event, received.apply(event))
+            if isinstance(event, messages.ApprovalRequest):
+                from nplt_client.lines.plain_terminal import ask_for_approval
+
+                connection.request(ask_for_approval(event), messages.ApprovalDecided)
+        if received.lacks_text:
+            for event in connection.read_turn(receipt):
+                if isinstance(event, messages.EntryAdded):
+                    output.event_received(event, received.apply(event))
+    except KeyboardInterrupt:
+        received.abandoned = True
+        _cancel(connection, turn, received, output, seconds=CANCEL_SECONDS_MAX)
+    except BrokenPipeError:  # nobody reads the answer any more
+        if not detach:
+            _cancel(connection, turn, received, None, seconds=CANCEL_SECONDS_MAX)
+        raise
+    except TimedOut:
+        _cancel(connection, turn, received, output, seconds=CANCEL_LATE_SECONDS_MAX)
+        raise
+
+
+def _cancel(
+    connection: BlockingConnection,
+    turn: FollowedTurn,
+    received: ReceivedTurn,
+    output: AskOutput | None,
+    *,
+    seconds: float,
+) -> None:
+    """Requests take effect in order, so a CANCEL without a turn's id reaches our prompt
+    even when its receipt has not arrived."""
+    if not connection.session.is_online:
+        return
+    connection.deadline = Deadline(seconds)
+    turn_id = received.receipt.turn_id if received.receipt else None
+    with suppress(NpltError):
+        connection.request(messages.Cancel(turn_id=turn_id), messages.Cancelled)
+        if output is not None and received.receipt is not None and received.finished is None:
+            for event in connection.events(turn):
+                output.event_received(event, received.apply(event))
+
+
+def _exit_code(received: ReceivedTurn) -> int:
+    if received.abandoned or received.finished is None:
+        return INTERRUPTED
+    match received.finished.state:
+        case "completed":
+            return 0
+        case "failed":
+            raise error_from_turn(received.finished.error)
+        case _:
+            raise TurnInterrupted("the answer was interrupted", text=received.text)
+
+
+def _print_way_back(received: ReceivedTurn) -> None:
+    if received.receipt is not None and is_terminal(sys.stderr):
+        short = received.receipt.session_id[:SHORT_ID]
+        print_remark(f"conversation {short} · go on with: nplt ask -s {short} …", dimmed=True)
+
+
+class CodeBlock(Struct, frozen=True, kw_only=True):
+    language: str
+    code: str
+
+
+class Extract(Struct, frozen=True, kw_only=True):
+    code: str
+    left_out: tuple[str, ...]
+    """The languages of the blocks that are not in it."""
+
+
+def extract(text: str) -> Extract | None:
+    """The code blocks of an answer, between fences as in Markdown. Those in the language of
+    the first belong together, a blank line apart; the others are left out. None: no code."""
+    blocks = list(code_blocks(text))
+    if not blocks:
+        return None
+    wanted = blocks[0].language
+    return Extract(
+        code="\n".join(block.code for block in blocks if block.language == wanted),
+        left_out=tuple(block.language for block in blocks if block.language != wanted),
+    )
+
+
+def code_blocks(text: str) -> Iterator[CodeBlock]:
+    lines = iter(text.replace("\r\n", "\n").removesuffix("\n").split("\n"))
+    for line in lines:
+        quote = _QUOTE.match(line)
+        opening = _FENCE.match(line[quote.end() :] if quote else line)
+        # What follows a fence of backticks holds none: ```x``` is code within a line.
+        if opening and not (opening[2][0] == "`" and "`" in opening[3]):
+            yield CodeBlock(
+                language=_language(opening[3]),
+                code=_until_closed(lines, opening, quoted=quote is not None),
+            )
+
+
+def _language(info: str) -> str:
+    """The first word after the fence; `python title="x"` is python."""
+    words = info.split()
+    return words[0].lower() if words else ""
+
+
+def _until_closed(lines: Iterator[str], opening: re.Match[str], *, quoted: bool) -> str:
+    """A block that is never closed ends with the text."""
+    indent, fence = len(opening[1]), opening[2]
+    closing = re.compile(rf"^[ ]*{re.escape(fence[0])}{{{len(fence)},}}[ \t]*$")
+    kept: list[str] = []
+    for line in lines:
+        if quoted:
+            line = _QUOTE.sub("", line, count=1)
+        if closing.match(line):
+            return "".join(kept)
+        spaces = len(line) - len(line.lstrip(" "))
+        kept.append(line[min(indent, spaces) :] + "\n")
+    return "".join(kept)
+
+
+class CodeOutput(TextOutput):
+    """The code of the answer and nothing else, for a file or another program. Nothing is
+    printed of an answer that failed or was cut short; an answer without code is a failure."""
+
+    def turn_ended(self, received: ReceivedTurn) -> None:
+        if received.finished is None or received.finished.state != "completed":
+            return
+        found = extract(received.text)
+        if found is None:
+            where = f": nplt history {received.receipt.session_id}" if received.receipt else ""
+            raise ProviderFailed(f"there is no block of code in the answer{where}")
+        if found.left_out and not self._quiet:
+            languages = ", ".join(language or "plain" for language in found.left_out)
+            print_remark(f"left out, in other languages than the first: {languages}", dimmed=True)
+        self._answer.write(found.code)
+        self._answer.end_line()
+
+
+def result_json(received: ReceivedTurn) -> JsonObject:
+    receipt, finished = received.receipt, received.finished
+    result: JsonObject = {
+        "session_id": receipt.session_id if receipt else None,
+        "turn_id": receipt.turn_id if receipt else None,
+        "text": received.text,
+        "model": received.model,
+        "usage": finished.usage if finished else {},
+        "state": finished.state if finished else "interrupted",
+        "tool_calls": list(received.tool_calls.values()),
+    }
+    if finished and finished.error:
+        result["error"] = finished.error
+    return result
+
+
+def failure_json(error: NpltError, received: ReceivedTurn) -> JsonObject:
+    """What was received of the turn, and the error."""
+    word = _WORD_STARTS.sub("_", type(error).__name__).lower()  # timed_out, connection_lost …
+    why: JsonObject = {"code": error.code or word, "message": error.message}
+    state = received.finished.state if received.finished else "failed"
+    return {**result_json(received), "state": state, "error": why}
+
+
+class JsonOutput:
+    """One JSON object at the end, harmless on a terminal too."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def _write(self, value: JsonObject) -> None:
+        self._stream.write(dump_json(value) + "\n")
+        self._stream.flush()
+
+    def turn_began(self, receipt: messages.Receipt, model: str) -> None:
+        pass
+
+    def event_received(self, event: messages.Event, piece: str) -> None:
+        pass
+
+    def turn_ended(self, received: ReceivedTurn) -> None:
+        self._write(result_json(received))
+
+    def turn_failed(self, error: NpltError, received: ReceivedTurn) -> None:
+        self._write(failure_json(error, received))
+
+    def turn_detached(self, receipt: messages.Receipt) -> None:
+        self._write(
+            {
+                "session_id": receipt.session_id,
+                "turn_id": receipt.turn_id,
+                "state": receipt.state,
+            }
+        )
+
+
+class JsonLinesOutput(JsonOutput):
+    """One object per line; `event` says which: init, delta, thought, tool_use,
+    tool_result, usage, error, result."""
+
+    def turn_began(self, receipt: messages.Receipt, model: str) -> None:
+        self._write_event(
+            "init",
+            session_id=receipt.session_id,
+            turn_id=receipt.turn_id,
+            message_id=receipt.message_id,
+            seq=receipt.seq,
+            model=model,
+        )
+
+    def event_received(self, event: messages.Event, piece: str) -> None:
+        match event:
+            case messages.TextDelta():
+                self._write_event("delta", text=event.text, call=event.call, offset=event.offset)
+            case messages.AgentThought():
+                self._write_event(
+                    "thought", type=event.type, text=event.text or event.content or ""
+                )
+            case messages.ToolStarted():
+                self._write_event(
+                    "tool_use",
+                    tool_call_id=event.tool_call_id,
+                    tool_name=event.tool_name,
+                    arguments=event.arguments,
+                )
+            case messages.ToolFinished():
+                self._write_event(
+                    "tool_result",
+                    tool_call_id=event.tool_call_id,
+                    tool_name=event.tool_name,
+                    status=event.status,
+                    duration=event.duration,
+                    result=event.result,
+                )
+            case messages.TurnFinished():
+                self._write_event("usage", usage=event.usage)
+                if event.error:
+                    self._write_event("error", **event.error)
+            case _:
+                pass
+
+    def turn_ended(self, received: ReceivedTurn) -> None:
+        self._write_event("result", **result_json(received))
+
+    def turn_failed(self, error: NpltError, received: ReceivedTurn) -> None:
+        self._write_event("error", code=error.code, message=error.message, field=error.field)
+        self._write_event("result", **failure_json(error, received))
+
+    def turn_detached(self, receipt: messages.Receipt) -> None:
+        pass  # `init` has said it all
+
+    def _write_event(self, event: str, **fields: JsonValue) -> None:
+        self._write({"event": event, **fields})

@@ -1,0 +1,620 @@
+"""The commands that send a request, print the reply and end.
+
+`--json` prints the reply as it came; formatting for people is in `render.reports`. A
+conversation may be named by id, by name, by a prefix of its id or as `@last`, which is what
+commands that only read assume. `nplt server` works on
+the server that nplt started in the background, never on others. `nplt config` prints no
+token and sends nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Literal, TypedDict, TypeVar, Unpack
+
+import click
+from msgspec.structs import replace
+
+from nplt_client.background import (
+    compare_versions,
+    ensure_running,
+    last_lines,
+    log_path,
+    stop_server,
+)
+from nplt_client.cli import (
+    LAST,
+    complete_models,
+    complete_sessions,
+    complete_trash,
+    notes,
+    nplt,
+    server_option,
+)
+from nplt_client.errors import (
+    CannotConnect,
+    ConfigurationError,
+    NpltError,
+    ProtocolViolation,
+    RequestRefused,
+    TimedOut,
+)
+from nplt_client.render import reports
+from nplt_client.render.terminal import is_terminal, print_remark
+from nplt_client.render.text import dump_json, pairs, sanitize, sanitize_line, shorten
+from nplt_client.settings import (
+    ClientConfig,
+    RunningServer,
+    config_path,
+    default_address,
+    find_address,
+    find_reconnect_seconds,
+    find_server,
+    find_token,
+    parse_url,
+    read_config,
+)
+from nplt_client.wire.blocking import BlockingConnection, Deadline, open_for_command, open_running
+from nplt_client.wire.cursor import PageGuard
+from nplt_protocol import messages
+from nplt_protocol.codec import to_object
+
+DELETE_PREFIX_MIN = 8
+_ROWS_PER_PAGE = 100
+_SHOWN_WIDTH = 60
+_ANSWER_SECONDS_MAX = 3.0
+_NONE = "no server of yours is running on this machine; to start one: nplt server start"
+
+R = TypeVar("R", bound=messages.Reply)
+Row = TypeVar("Row", messages.SessionRow, messages.SearchHit)
+Page = TypeVar("Page", messages.SessionRows, messages.SearchHits)
+
+
+session_argument = click.argument("wanted", metavar="ID|NAME", shell_complete=complete_sessions)
+last_by_default = click.argument(
+    "wanted", metavar="[ID|NAME]", required=False, default=LAST, shell_complete=complete_sessions
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="print JSON")
+
+
+@contextmanager
+def _conversation(
+    server: str | None, wanted: str
+) -> Iterator[tuple[BlockingConnection, messages.Attached]]:
+    with open_for_command(server) as connection:
+        yield (
+            connection,
+            connection.request(
+                messages.SessionSwitch(session_id=wanted, create=False), messages.Attached
+            ),
+        )
+
+
+def _pages(
+    connection: BlockingConnection,
+    request: messages.SessionList | messages.Search,
+    expected: type[Page],
+) -> Iterator[Page]:
+    guard = PageGuard()
+    while True:
+        page = connection.request(request, expected)
+        yield page
+        cursor = guard.next_page(page.next_cursor)
+        if cursor is None:
+            return
+        request = replace(request, cursor=cursor)
+
+
+def _print(reply: R, as_text: Callable[[R], str], *, as_json: bool) -> None:
+    print(dump_json(to_object(reply), pretty=True) if as_json else as_text(reply))
+
+
+def _print_list(
+    found: Sequence[Row], as_text: Callable[[Sequence[Row]], str], *, as_json: bool, if_none: str
+) -> None:
+    if as_json:
+        print(dump_json([to_object(one) for one in found], pretty=True))
+    elif found:
+        print(as_text(found))
+    else:
+        print_remark(if_none)
+
+
+@nplt.command(epilog=notes("nplt sessions --query notes", "nplt sessions --trash"))
+@click.option("--query", metavar="TEXT", help="list only those that match")
+@click.option("--trash", is_flag=True, help="list the deleted ones, which can be undeleted")
+@json_option
+@server_option
+def sessions(query: str | None, trash: bool, as_json: bool, server: str | None) -> None:
+    """List the conversations, newest first."""
+    with open_for_command(server) as connection:
+        request = messages.SessionList(query=query, limit=_ROWS_PER_PAGE, trash=trash)
+        pages = _pages(connection, request, messages.SessionRows)
+        rows = [row for page in pages for row in page.sessions]
+    if trash and any(row.deleted_at is None for row in rows):
+        raise ProtocolViolation("this server is too old to list deleted conversations")
+    what = "deleted conversations" if trash else "conversations"
+    none = f"no {what}" + (f" match {query!r}" if query else "" if trash else " yet")
+    as_table = reports.trash_table if trash else reports.sessions_table
+    _print_list(rows, as_table, as_json=as_json, if_none=none)
+
+
+class HistoryOptions(TypedDict):
+    limit: int
+    before: int | None
+    entries: bool
+    detail: Literal["live", "summary", "gist"]
+
+
+@nplt.command(epilog=notes("nplt history", 'nplt history "my notes" --limit 50'))
+@last_by_default
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@click.option(
+    "--before", type=click.IntRange(min=0), metavar="SEQ", help="show only older messages"
+)
+@click.option("--entries", is_flag=True, help="show every stored entry with its kind")
+@click.option(
+    "--detail",
+    type=click.Choice(["live", "summary", "gist"]),
+    default="live",
+    help="how much of each message, as models are shown older ones",
+)
+@json_option
+@server_option
+def history(
+    wanted: str, as_json: bool, server: str | None, **asked: Unpack[HistoryOptions]
+) -> None:
+    """Show a conversation's messages, oldest first."""
+    with _conversation(server, wanted) as (connection, found):
+        request = messages.HistoryRequest(
+            session_id=found.session_id,
+            limit=asked["limit"],
+            before=asked["before"],
+            view="entries" if asked["entries"] else "messages",
+            detail=asked["detail"],
+        )
+        page = connection.request(request, messages.HistoryPage)
+    text = reports.entries_text if asked["entries"] else reports.history_text
+    _print(page, text, as_json=as_json)
+
+
+@nplt.command(epilog=notes("nplt context", 'nplt context "my notes" --text "and now?"'))
+@last_by_default
+@click.option("--text", metavar="TEXT", help="as if this were the next prompt")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help="as if this model were to answer",
+    shell_complete=complete_models,
+)
+@json_option
+@server_option
+def context(
+    wanted: str, text: str | None, model: str | None, as_json: bool, server: str | None
+) -> None:
+    """Show what a model would be sent, entry by entry, and why."""
+    with _conversation(server, wanted) as (connection, found):
+        request = messages.ContextRequest(session_id=found.session_id, text=text, model=model)
+        account = connection.request(request, messages.ContextAccount)
+    _print(account, reports.context_text, as_json=as_json)
+
+
+@nplt.command(epilog=notes("nplt usage", 'nplt usage "my notes" --json'))
+@last_by_default
+@json_option
+@server_option
+def usage(wanted: str, as_json: bool, server: str | None) -> None:
+    """Show the tokens a conversation has used, and their cost."""
+    with _conversation(server, wanted) as (connection, found):
+        account = connection.request(
+            messages.Usage(session_id=found.session_id), messages.UsageAccount
+        )
+    _print(account, reports.usage_text, as_json=as_json)
+
+
+@nplt.command(epilog=notes("nplt tools", "nplt tools --json"))
+@json_option
+@server_option
+def tools(as_json: bool, server: str | None) -> None:
+    """List the tools that models may call."""
+    with open_for_command(server) as connection:
+        listed = connection.request(messages.Tools(), messages.ToolList)
+    _print(listed, reports.tools_text, as_json=as_json)
+
+
+@nplt.command(epilog=notes("nplt models", "nplt models --json"))
+@json_option
+@server_option
+def models(as_json: bool, server: str | None) -> None:
+    """List the models; * marks the default."""
+    with open_for_command(server) as connection:
+        choice = connection.request(messages.ModelSwitch(), messages.ModelChoice)
+    _print(choice, reports.models_text, as_json=as_json)
+
+
+@nplt.command(epilog=notes("nplt status", "nplt status --json"))
+@json_option
+@server_option
+def status(as_json: bool, server: str | None) -> None:
+    """Show the state of the server. Starts none."""
+    address = find_address(server)
+    try:
+        connection = open_running(address, Deadline(None))
+    except CannotConnect as error:
+        if address.is_default and error.nobody_listens:
+            raise CannotConnect(_NONE) from None
+        raise
+    with connection:
+        reply = connection.request(messages.StatusRequest(), messages.Status)
+    _print(reply, reports.status_text, as_json=as_json)
+
+
+@nplt.command(epilog=notes('nplt rename @last "my notes"', "nplt rename 1f0c2a3b plans"))
+@session_argument
+@click.argument("name")
+@server_option
+def rename(wanted: str, name: str, server: str | None) -> None:
+    """Rename a conversation."""
+    with _conversation(server, wanted) as (connection, found):
+        row = connection.request(
+            messages.SessionUpdate(session_id=found.session_id, name=name), messages.SessionRow
+        )
+    print_remark(f"{row.session_id} is now called {row.name!r}")
+
+
+@nplt.command(epilog=notes('nplt delete "my notes"', "nplt delete @last"))
+@session_argument
+@server_option
+def delete(wanted: str, server: str | None) -> None:
+    """Move a conversation to the trash.
+
+    It is kept there for 30 days; `nplt undelete` brings it back.
+    """
+    with open_for_command(server) as connection:
+        found = _find_to_delete(connection, wanted)
+        check_delete_target(wanted, found)
+        connection.request(
+            messages.SessionDelete(session_id=found.session_id), messages.SessionDeleted
+        )
+    print_remark(
+        f"{found.session_id} ({found.name}) is in the trash; "
+        f"to bring it back: nplt undelete {found.session_id[:DELETE_PREFIX_MIN]}"
+    )
+
+
+def _find_to_delete(
+    connection: BlockingConnection, wanted: str
+) -> messages.Attached | messages.SessionRow:
+    """A damaged one can't be entered, but it can be deleted."""
+    try:
+        return connection.request(messages.SessionSwitch(session_id=wanted), messages.Attached)
+    except RequestRefused as error:
+        if error.code != "read_only":
+            raise
+        pages = _pages(connection, messages.SessionList(), messages.SessionRows)
+        rows = [row for page in pages for row in page.sessions if row.damaged]
+        for row in rows:
+            if wanted in (row.session_id, row.name) or row.session_id.startswith(wanted):
+                return row
+        raise
+
+
+def check_delete_target(wanted: str, found: messages.Attached | messages.SessionRow) -> None:
+    """Refuses to delete by a prefix that is too short to be meant."""
+    by_prefix = wanted not in (found.session_id, found.name, LAST)
+    if by_prefix and len(wanted) < DELETE_PREFIX_MIN:
+        raise RequestRefused(
+            f"to delete {found.name!r}, give its name or at least {DELETE_PREFIX_MIN} "
+            f"characters of its id ({found.session_id})",
+            code="ambiguous",
+            field="session_id",
+        )
+
+
+@nplt.command(epilog=notes('nplt search "trailing newline"', "nplt search parser --limit 5 --json"))
+@click.argument("query")
+@click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
+@json_option
+@server_option
+def search(query: str, limit: int, as_json: bool, server: str | None) -> None:
+    """Search the names of conversations and the text of messages."""
+    with open_for_command(server) as connection:
+        request = messages.Search(query=query, limit=min(limit, _ROWS_PER_PAGE))
+        pages = _pages(connection, request, messages.SearchHits)
+        hits = list(islice((hit for page in pages for hit in page.hits), limit))
+    none = f"nothing was found for {query!r}"
+    _print_list(hits, reports.hits_text, as_json=as_json, if_none=none)
+
+
+@nplt.command(epilog=notes('nplt fork "my notes" --name "other notes"', "nplt fork @last --at 12"))
+@session_argument
+@click.option(
+    "--at", "at_seq", type=click.IntRange(min=1), metavar="SEQ", help="copy up to this entry"
+)
+@click.option("--name", metavar="NAME", help="the name of the new conversation")
+@server_option
+def fork(wanted: str, at_seq: int | None, name: str | None, server: str | None) -> None:
+    """Copy a conversation into a new one, and print its id."""
+    with _conversation(server, wanted) as (connection, found):
+        request = messages.SessionFork(session_id=found.session_id, at_seq=at_seq, name=name)
+        made = connection.request(request, messages.SessionCreated)
+    print(made.session_id)
+    print_remark(f"{made.name!r} begins like {found.name!r}")
+
+
+@nplt.command(epilog=notes('nplt undelete "my notes"', "nplt undelete 1f0c2a3b"))
+@click.argument("wanted", metavar="ID|NAME", shell_complete=complete_trash)
+@server_option
+def undelete(wanted: str, server: str | None) -> None:
+    """Bring a conversation back from the trash.
+
+    ID may be the beginning of an id, if only one deleted conversation begins so.
+    `nplt sessions --trash` lists them.
+    """
+    with open_for_command(server) as connection:
+        row = connection.request(
+            messages.SessionUpdate(session_id=wanted, deleted=False), messages.SessionRow
+        )
+    print_remark(f"{row.session_id} ({row.name}) is back")
+
+
+@nplt.command(epilog=notes('nplt redact "my notes" 12', "nplt redact @last 12 --yes"))
+@session_argument
+@click.argument("seq", type=click.IntRange(min=1))
+@click.option("-y", "--yes", is_flag=True, help="do not ask for confirmation")
+@server_option
+def redact(wanted: str, seq: int, yes: bool, server: str | None) -> None:
+    """Erase the content of one entry for good."""
+    with _conversation(server, wanted) as (connection, found):
+        if not yes:
+            _confirm(_first_words(connection, found.session_id, seq), found.name, seq)
+        connection.request(messages.Redact(seq=seq, session_id=found.session_id), messages.Redacted)
+    print_remark(f"what entry {seq} of {found.name!r} said is erased")
+
+
+def _first_words(connection: BlockingConnection, session_id: str, seq: int) -> str:
+    asked = messages.HistoryRequest(session_id=session_id, seq=seq, length=4 * _SHOWN_WIDTH)
+    return connection.request(asked, messages.MessageRange).content
+
+
+def _confirm(words: str, name: str, seq: int) -> None:
+    """Without a terminal nobody can be asked: `--yes` is needed."""
+    if not is_terminal(sys.stdin):
+        raise click.UsageError("This erases for good. Add --yes, or run it in a terminal.")
+    print_remark(f"Entry {seq} of {name!r}: {shorten(sanitize_line(words), _SHOWN_WIDTH)}")
+    sys.stderr.write("Erase it for good? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise click.Abort
+
+
+@nplt.command("import", epilog=notes("nplt import talk.json", "nplt import *.json"))
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
+@server_option
+def import_(files: tuple[str, ...], server: str | None) -> int:
+    """Import conversations from files, and print their ids."""
+    from pathlib import Path
+
+    from nplt_client.cli.transfer import import_files
+
+    return import_files([Path(file) for file in files], server=server)
+
+
+@nplt.command(
+    epilog=notes("nplt export > last.md", 'nplt export "my notes" --format html -o notes.html')
+)
+@last_by_default
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["md", "json", "jsonl", "html"]),
+    default="md",
+    show_default=True,
+)
+@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE")
+@server_option
+def export(
+    wanted: str,
+    form: Literal["md", "json", "jsonl", "html"],
+    output: str | None,
+    server: str | None,
+) -> None:
+    """Write a conversation's messages to stdout, or to a file."""
+    from pathlib import Path
+
+    from nplt_client.cli.transfer import export
+
+    export(wanted, server=server, form=form, output=Path(output) if output else None)
+
+
+@nplt.command(
+    "completion", epilog=notes("source <(nplt completion bash)", "nplt completion fish | source")
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_command(shell: str) -> None:
+    """Print the script that completes nplt commands in a shell.
+
+    \b
+    bash: source <(nplt completion bash)     in ~/.bashrc
+    zsh:  source <(nplt completion zsh)      in ~/.zshrc, after compinit
+    fish: nplt completion fish | source      in ~/.config/fish/config.fish
+    """
+    from nplt_client.cli.completion import SCRIPTS
+
+    print(SCRIPTS[shell], end="")
+
+
+@nplt.group("server", epilog=notes("nplt server status", "nplt server restart"))
+def server_group() -> None:
+    """Manage the server that nplt started in the background."""
+
+
+@server_group.command(
+    "status", epilog=notes("nplt server status", "nplt server status || nplt server start")
+)
+def server_status() -> None:
+    """Show whether it runs, and where."""
+    server = find_server()
+    if server is None:
+        raise CannotConnect(_NONE)
+    welcome = _ask(server)
+    version = welcome.server.removeprefix("nplt/") if welcome else "it does not answer"
+    log = log_path()
+    facts = {"pid": server.pid, "address": server.url, "version": version, "log": log}
+    print(pairs((name, str(value)) for name, value in facts.items()))
+    if welcome is not None:
+        compare_versions(welcome.server)
+
+
+def _ask(server: RunningServer) -> messages.Welcome | None:
+    try:
+        with open_running(parse_url(server.url), Deadline(_ANSWER_SECONDS_MAX)) as connection:
+            return connection.welcome
+    except NpltError:
+        return None
+
+
+@server_group.command(
+    "start", epilog=notes("nplt server start", "NPLT_LISTEN__PORT=9998 nplt server start")
+)
+def server_start() -> None:
+    """Start it, unless it runs already."""
+    if (running := find_server()) is not None:
+        print_remark(f"it runs already at {running.url} (pid {running.pid})")
+        return
+    print_remark(f"it listens at {ensure_running(default_address())}")
+
+
+@server_group.command(
+    "restart", epilog=notes("nplt server restart", "nplt server restart && nplt status")
+)
+def server_restart() -> None:
+    """Stop it and start it again, with the settings as they are now."""
+    _stop()
+    print_remark(f"it listens at {ensure_running(default_address())}")
+
+
+@server_group.command(
+    "stop", epilog=notes("nplt server stop", "nplt server stop && nplt-server doctor")
+)
+def server_stop() -> None:
+    """Stop it, after everything it acknowledged is on disk."""
+    _stop()
+
+
+def _stop() -> None:
+    server = find_server()
+    if server is None:  # no failure: there is nothing to stop
+        print_remark("no server of yours is running on this machine")
+        return
+    if not stop_server(server):
+        raise TimedOut(
+            f"nplt-server (pid {server.pid}) was told to stop but is still running; "
+            "its log may say why: nplt server log"
+        )
+    print_remark(f"stopped nplt-server (pid {server.pid})")
+
+
+@server_group.command("log", epilog=notes("nplt server log", "nplt server log -n 200"))
+@click.option("-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True)
+def server_log(lines: int) -> None:
+    """Show the end of its log."""
+    path = log_path()
+    if not path.exists():
+        raise CannotConnect(f"there is no log yet: nplt has started no server ({path})")
+    for line in last_lines(path, lines):
+        print(sanitize(line))
+
+
+@nplt.group("config", epilog=notes("nplt config show", "nplt config check"))
+def config_group() -> None:
+    """Show your own settings: server and token."""
+
+
+@config_group.command("path", epilog=notes("nplt config path", 'cat "$(nplt config path)"'))
+def print_config_path() -> None:
+    """Print the path of the settings file."""
+    print(config_path())
+
+
+@config_group.command(
+    "show", epilog=notes("nplt config show", "NPLT_SERVER=nplt://127.0.0.1:9999 nplt config show")
+)
+def config_show() -> None:
+    """Show each setting and where it comes from. Tokens are not shown."""
+    print_settings()
+
+
+def print_settings(environ: Mapping[str, str] = os.environ) -> None:
+    config = read_config(environ)
+    print(
+        pairs(
+            [
+                ("file", f"{config.path}{'' if config.exists else ' (not there)'}"),
+                ("server", _server_setting(config, environ)),
+                ("token", _token_setting(config, environ)),
+                ("reconnect", _reconnect_setting(environ)),
+                ("notify", config.notify),
+            ]
+        )
+    )
+
+
+def _server_setting(config: ClientConfig, environ: Mapping[str, str]) -> str:
+    if named := environ.get("NPLT_SERVER"):
+        return f"{named} (NPLT_SERVER)"
+    if config.server:
+        return f"{config.server} (file)"
+    return f"{find_address(None, environ)} (default; started in the background when needed)"
+
+
+def _token_setting(config: ClientConfig, environ: Mapping[str, str]) -> str:
+    for name in ("NPLT_TOKEN", "NPLT_TOKEN_FILE"):
+        if environ.get(name):
+            return f"there is one ({name})"
+    return f"in {config.token_file} (file)" if config.token_file else "none"
+
+
+def _reconnect_setting(environ: Mapping[str, str]) -> str:
+    seconds = environ.get("NPLT_RECONNECT_SECONDS")
+    return f"for {seconds} s (NPLT_RECONNECT_SECONDS)" if seconds else "by itself (default)"
+
+
+@config_group.command(
+    "check", epilog=notes("nplt config check", "nplt config check && nplt status")
+)
+def config_check() -> int:
+    """Check the settings for mistakes, without connecting."""
+    return check_config()
+
+
+def check_config(environ: Mapping[str, str] = os.environ) -> int:
+    """Prints every mistake, one sentence each."""
+    mistakes = list(dict.fromkeys(_mistakes(environ)))
+    for mistake in mistakes:
+        print_remark(f"nplt: {mistake}")
+    if not mistakes:
+        print_remark(f"nothing wrong ({find_address(None, environ)})")
+    return ConfigurationError.exit_code if mistakes else 0
+
+
+def _mistakes(environ: Mapping[str, str]) -> Iterator[str]:
+    config = read_config(environ)
+    yield from config.mistakes
+    try:
+        if config.server:
+            parse_url(config.server)
+    except ConfigurationError as error:
+        yield f"{config.path}: server: {error.message}"
+        return
+    if config.token_file and not config.server:
+        yield f"{config.path}: token_file is for the server of this file, and it names none"
+    try:
+        find_reconnect_seconds(None, environ)
+        find_token(None, environ, address=find_address(None, environ))
+    except ConfigurationError as error:
+        yield error.message

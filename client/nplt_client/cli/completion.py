@@ -1,0 +1,155 @@
+"""Shell completion: commands, options, conversations and models.
+
+The scripts for bash, zsh and fish (`nplt completion`) call `nplt` with the line so far in
+the environment. It prints one completion per line: kind, word and note, with tabs between.
+A server is asked only if it runs already, for a second at most; a failure means no
+completions, never an error. bash types what it gets into the line, so each special
+character is escaped here; zsh and fish do that themselves.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+
+import click
+from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
+
+from nplt_client.cli import LAST
+from nplt_client.render.text import sanitize_line
+from nplt_client.settings import find_address
+from nplt_client.wire.blocking import BlockingConnection, Deadline, alarm, open_running
+from nplt_protocol.messages import SessionList, SessionRow, SessionRows
+
+SHELL = "_NPLT_COMPLETE"
+LINE = "_NPLT_LINE"
+SECONDS_MAX = 1.0
+_OFFERS_MAX = 100
+_SHORT_ID = 12
+_WORD_AT_END = re.compile(r"(?:\\.|[^\s\\])\\?$")
+_MEANS_SOMETHING = re.compile(r"[^\w@%+=:,./-]")
+
+
+def complete(program: click.Command) -> int:
+    try:
+        shell, line = os.environ[SHELL], os.environ.get(LINE, "")
+        with alarm(SECONDS_MAX):
+            found = list(completions(program, line, shell=shell))
+        sys.stdout.write("".join(offer + "\n" for offer in found))
+    except Exception:
+        # In the middle of a command line nobody wants to read an error.
+        pass
+    return 0
+
+
+def completions(program: click.Command, line: str, *, shell: str) -> Iterator[str]:
+    words = split_arg_string(line)[1:]
+    quoted = bool(line.count('"') % 2 or line.count("'") % 2)
+    begun = words.pop() if words and (quoted or _WORD_AT_END.search(line)) else ""
+    found = ShellComplete(program, {}, "nplt", SHELL).get_completions(words, begun)
+    for item in found:
+        value = sanitize_line(str(item.value))
+        if shell == "bash" and item.type == "plain":
+            bare = _for_bash(value, begun, quoted=quoted)
+            if bare is None:
+                continue
+            value = bare
+        yield f"{item.type}\t{value}\t{sanitize_line(item.help or '')}"
+
+
+def _for_bash(value: str, begun: str, *, quoted: bool) -> str | None:
+    if quoted:  # within quotation marks nothing can be escaped in the same way everywhere
+        return value if not _MEANS_SOMETHING.search(value.replace(" ", "")) else None
+    if ":" in begun:  # a word ends there for bash, and only what comes after is replaced
+        value = value[begun.rindex(":") + 1 :]
+    return _MEANS_SOMETHING.sub(lambda found: "\\" + found.group(), value)
+
+
+def session_completions(
+    context: click.Context, begun: str, *, trash: bool = False
+) -> list[CompletionItem[str]]:
+    with _ask_quickly(context) as connection:
+        request = SessionList(limit=_OFFERS_MAX, trash=trash)
+        rows = connection.request(request, SessionRows).sessions
+    offered = list(_offered(rows, begun))
+    if begun.startswith("@") and LAST.startswith(begun) and not trash:
+        offered.insert(0, CompletionItem(LAST, help="the last conversation"))
+    return offered
+
+
+def _offered(rows: Iterable[SessionRow], begun: str) -> Iterator[CompletionItem[str]]:
+    """By name where the name is unique, otherwise by id."""
+    all_rows = list(rows)
+    names = [row.name for row in all_rows]
+    for row in all_rows:
+        is_plain = row.name == sanitize_line(row.name) and row.name[:1] not in ("-", "")
+        if is_plain and names.count(row.name) == 1 and row.name.startswith(begun):
+            yield CompletionItem(row.name, help=row.session_id[:_SHORT_ID])
+        elif row.session_id.startswith(begun):
+            yield CompletionItem(row.session_id, help=row.name)
+
+
+def model_completions(context: click.Context, begun: str) -> list[CompletionItem[str]]:
+    with _ask_quickly(context) as connection:
+        known = connection.welcome.models
+    return [CompletionItem(model) for model in known if model.startswith(begun)]
+
+
+def _ask_quickly(context: click.Context) -> BlockingConnection:
+    named = context.params.get("server") or context.params.get("server_url")
+    return open_running(find_address(named), Deadline(SECONDS_MAX))
+
+
+_BASH = r"""_nplt_completion() {
+    local kind value note
+    COMPREPLY=()
+    while IFS=$'\t' read -r kind value note; do
+        case $kind in
+            plain) COMPREPLY+=("$value") ;;
+            file | dir) compopt -o default ;;
+        esac
+    done < <(_NPLT_COMPLETE=bash _NPLT_LINE="${COMP_LINE:0:COMP_POINT}" "$1" 2>/dev/null </dev/null)
+}
+complete -o nosort -F _nplt_completion nplt 2>/dev/null || complete -F _nplt_completion nplt
+"""
+
+_ZSH = r"""#compdef nplt
+_nplt() {
+    local kind value note line="${(j: :)words[1,CURRENT]}"
+    local -a values shown
+    while IFS=$'\t' read -r kind value note; do
+        case $kind in
+            plain)
+                values+=("$value")
+                shown+=("$value${note:+  -- $note}")
+                ;;
+            file | dir) _files ;;
+        esac
+    done < <(_NPLT_COMPLETE=zsh _NPLT_LINE="$line" "$words[1]" 2>/dev/null </dev/null)
+    (( $#values )) && compadd -l -V nplt -d shown -a values
+}
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+    _nplt "$@"
+else
+    compdef _nplt nplt
+fi
+"""
+
+_FISH = r"""function __nplt_offers
+    set -l line (commandline -cp | string collect)
+    for offer in (env _NPLT_COMPLETE=fish _NPLT_LINE="$line" nplt 2>/dev/null </dev/null)
+        set -l parts (string split \t -- $offer)
+        switch $parts[1]
+            case plain
+                printf '%s\t%s\n' $parts[2] "$parts[3]"
+            case file dir
+                __fish_complete_path (commandline -ct)
+        end
+    end
+end
+complete --no-files --command nplt --arguments "(__nplt_offers)"
+"""
+
+SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}

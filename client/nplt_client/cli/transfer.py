@@ -1,0 +1,204 @@
+"""`nplt import` and `nplt export`: conversations from files, and to files.
+
+Exports are written page by page, so that a long conversation is never held whole.
+A progress bar is shown on a terminal only.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import TextIO
+
+from nplt_client.errors import ConfigurationError, NpltError
+from nplt_client.render.export import Form, exported, left_waiting
+from nplt_client.render.terminal import is_terminal, print_error, print_remark
+from nplt_client.render.text import (
+    sanitize,
+    sanitize_line,
+    shorten,
+    width_of,
+)
+from nplt_client.wire.blocking import BlockingConnection, open_for_command, read_file
+from nplt_protocol.json_text import JsonObject
+from nplt_protocol.messages import (
+    Attached,
+    FileMetadata,
+    FileStored,
+    HistoryPage,
+    HistoryRequest,
+    Import,
+    Imported,
+    MessageRange,
+    SessionSwitch,
+)
+
+BEGIN_AFTER_SECONDS = 0.5
+BETWEEN_SECONDS = 0.1
+_CELLS = 24
+_NAME_WIDTH_MAX = 40
+
+
+class ProgressBar:
+    """One line on stderr that is overwritten, for a terminal only. It appears after a moment
+    and is removed at the end."""
+
+    def __init__(
+        self,
+        name: str,
+        total: int,
+        *,
+        hidden: bool = False,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._name = shorten(sanitize_line(name), _NAME_WIDTH_MAX)
+        self._total = max(1, total)
+        self._stream = stream or sys.stderr
+        self._clock = clock
+        self._next = clock() + BEGIN_AFTER_SECONDS
+        self._width = 0
+        self._is_wanted = not hidden and is_terminal(self._stream)
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._width:
+            self._write("\r" + " " * self._width + "\r")
+            self._width = 0
+
+    def show(self, done: int) -> None:
+        if not self._is_wanted or (now := self._clock()) < self._next:
+            return
+        self._next = now + BETWEEN_SECONDS
+        share = min(1.0, done / self._total)
+        full = int(share * _CELLS)
+        line = f"{self._name}  {'█' * full}{'░' * (_CELLS - full)}  {share:4.0%}"
+        self._width = width_of(line)
+        self._write(f"\r{line}")
+
+    def note(self, text: str) -> None:
+        """For work at the server, whose progress is not known."""
+        if self._is_wanted:
+            line = f"{self._name}  {text}"
+            self._write("\r" + " " * self._width + f"\r{line}")
+            self._width = width_of(line)
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+_PAGE_MESSAGES = 200
+_PAGE_BYTES = 512 * 1024
+_LONG_BYTES = 1024 * 1024
+"""Files that take the server a moment."""
+
+
+def import_files(files: Sequence[Path], *, server: str | None) -> int:
+    """One after the other; a file that fails does not stop the others."""
+    code = 0
+    with open_for_command(server) as connection:
+        for path in files:
+            try:
+                done = _import(connection, path)
+            except NpltError as error:
+                print_remark(f"{path}:")
+                print_error(error)
+                code = code or error.exit_code
+            else:
+                print(done.session_id, flush=True)
+                print_remark(f"{path}: {done.messages} messages")
+    return code
+
+
+def _import(connection: BlockingConnection, path: Path) -> Imported:
+    data = read_file(path)
+    description = FileMetadata(filename=path.name, size=len(data), purpose="import")
+    with ProgressBar(path.name, len(data)) as progress:
+        stored = connection.send_file(description, data, sent=progress.show)
+        assert isinstance(stored, FileStored)
+        if len(data) >= _LONG_BYTES:
+            progress.note("the server takes it in …")
+        return connection.request(Import(file_id=stored.file_id), Imported)
+
+
+def export(wanted: str, *, server: str | None, form: Form, output: Path | None) -> None:
+    with open_for_command(server) as connection:
+        found = connection.request(SessionSwitch(session_id=wanted, create=False), Attached)
+        with _opened(output) as stream:
+            on_screen = is_terminal(stream)
+            with ProgressBar(found.name, found.head_seq, hidden=on_screen) as progress:
+                messages = _counted(_all_messages(connection, found.session_id), progress)
+                for piece in exported(form, found.name, found.session_id, messages):
+                    stream.write(sanitize(piece) if on_screen else piece)
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[TextIO]:
+    """The file appears when it is complete."""
+    if output is None:
+        yield sys.stdout
+        return
+    beside = output.with_name(f".{output.name}.new")
+    try:
+        with beside.open("w", encoding="utf-8", newline="\n") as stream:
+            yield stream
+        beside.replace(output)
+    except OSError as error:
+        raise ConfigurationError(f"can't write {output}: {error.strerror or error}") from None
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _counted(messages: Iterable[JsonObject], progress: ProgressBar) -> Iterator[JsonObject]:
+    for message in messages:
+        yield message
+        if isinstance(seq := message.get("seq"), int):
+            progress.show(seq)
+
+
+def _all_messages(connection: BlockingConnection, session_id: str) -> Iterator[JsonObject]:
+    def page_after(after: int | None) -> HistoryPage:
+        asked = HistoryRequest(
+            session_id=session_id,
+            after=after,
+            limit=_PAGE_MESSAGES,
+            max_bytes=_PAGE_BYTES,
+            roles=("user", "assistant", "system"),
+        )
+        return connection.request(asked, HistoryPage)
+
+    known = {0}
+    page = page_after(0)
+    while True:
+        for message in page.messages:
+            yield _whole(connection, session_id, message)
+        if not page.page.has_more_after or page.page.after in known:
+            break
+        known.add(page.page.after)
+        page = page_after(page.page.after)
+    for message in left_waiting(page.messages, page_after(None).messages):
+        yield _whole(connection, session_id, message)
+
+
+def _whole(connection: BlockingConnection, session_id: str, message: JsonObject) -> JsonObject:
+    """Reads the rest of a message that was too large for a page."""
+    seq, content = message.get("seq"), message.get("content")
+    if not message.get("truncated") or not isinstance(seq, int) or not isinstance(content, str):
+        return message
+    parts: list[str] = []
+    read, size = 0, 1
+    while read < size:
+        asked = HistoryRequest(session_id=session_id, seq=seq, offset=read)
+        part = connection.request(asked, MessageRange)
+        if not part.content:
+            break
+        parts.append(part.content)
+        read, size = read + len(part.content), part.size
+    rest = {name: value for name, value in message.items() if name not in ("truncated", "size")}
+    return {**rest, "content": "".join(parts)}

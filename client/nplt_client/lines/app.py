@@ -1,0 +1,386 @@
+"""The line chat: what is typed goes to the conversation, what happens there is printed.
+
+`PromptChat` (composer.py) keeps an input line below the scrollback while answers come
+(`--no-alt-screen`). `PlainChat` (plain_terminal.py) reads a line, prints its answer and
+reads the next one: for pipes, dumb terminals and `--plain`. Imports neither prompt_toolkit
+nor rich.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Sequence
+from pathlib import Path
+from typing import assert_never
+
+from nplt_client.chat import changes
+from nplt_client.chat.approvals import ApprovalDecision, ApprovalWanted, parse_decision
+from nplt_client.chat.chat_session import (
+    ChatEnded,
+    ChatOptions,
+    ChatRunner,
+    ChatSession,
+    StopControl,
+    new_message_id,
+)
+from nplt_client.chat.commands import parse_prompt, remember_theme, run_command
+from nplt_client.errors import NpltError
+from nplt_client.render.reports import (
+    first_contact_text,
+    history_text,
+    hits_text,
+    sessions_table,
+)
+from nplt_client.render.terminal import clipboard_sequence, is_terminal, print_remark
+from nplt_client.render.text import safe, safe_line
+from nplt_client.settings import RECONNECT_SECONDS_MAX, state_dir
+from nplt_client.wire.reconnect_policy import ConnectionState, Online, Reconnecting
+from nplt_protocol.messages import SearchHit
+
+_HITS_MAX = 50
+_MESSAGES_SHOWN = 20
+
+
+class LineChat:
+    """A chat in lines; subclasses read and print on their kind of terminal."""
+
+    keys_help: Sequence[tuple[str, str]]
+    answers: deque[str]
+    is_interactive = True
+    """A person types, not a pipe."""
+    is_sequential = False
+    """Reads the next line when the answer to the one before is complete."""
+    shows_status = False
+    is_raw = False
+    exit_code = 0
+
+    def __init__(self, session: ChatSession, folder: Path) -> None:
+        self.session = session
+        self.stop_control = StopControl(session)
+        self.waits_for_server = not self.is_interactive
+        self._theme_file = folder / "theme"
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wants_reconnect = False
+        self._was_lost = False
+        self._last_remark = ""
+        self._seen_by_line: str | None = None
+        self._broken: BaseException | None = None
+        session.display = self
+
+    # What a terminal does
+
+    async def run(self, draft: str) -> str:
+        """Reads until the person leaves or the input ends; gives what was not sent."""
+        raise NotImplementedError
+
+    def end_input(self) -> None:
+        raise NotImplementedError
+
+    def fill(self, text: str) -> None:
+        raise NotImplementedError
+
+    async def show_turns(self, turns: changes.Turns, *, has_moved: bool) -> None:
+        raise NotImplementedError
+
+    async def show_again(self, turns: changes.Turns) -> None:
+        raise NotImplementedError
+
+    def apply(self, change: changes.TurnChange) -> None:
+        raise NotImplementedError
+
+    def put_activity(self, change: changes.ActivityChanged) -> None:
+        pass
+
+    def put_question(self, wanted: ApprovalWanted) -> None:
+        raise NotImplementedError
+
+    def put_remark(self, text: str) -> None:
+        """What a command has to say."""
+        self.put_notice(text)
+
+    def put_notice(self, text: str, *, is_error: bool = False) -> None:
+        """Something that nobody here asked for."""
+        raise NotImplementedError
+
+    def put_listing(self, text: str) -> None:
+        raise NotImplementedError
+
+    def put_error(self, error: NpltError) -> None:
+        raise NotImplementedError
+
+    def put_raw(self, text: str) -> None:
+        """A sequence for the terminal itself."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        pass
+
+    # Our own prompt, before the server has sent an event about it
+
+    def sending(self, message_id: str, text: str) -> None:
+        raise NotImplementedError
+
+    def accepted(self, message_id: str, turn_id: str) -> None:
+        raise NotImplementedError
+
+    def refused(self, message_id: str, text: str) -> None:
+        raise NotImplementedError
+
+    # What all line chats do
+
+    async def talk(self, draft: str = "") -> ChatEnded:
+        """Until the person leaves."""
+        entering = self.begin(self.session.move())
+        self.begin(self._follow())
+        self.begin(self.session.draw_changes())
+        try:
+            if self.is_sequential:
+                await entering
+            unsent = await self.run(draft)
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._broken is not None:
+            raise self._broken
+        return ChatEnded(code=self.exit_code, draft=unsent if self._wants_reconnect else None)
+
+    async def _follow(self) -> None:
+        """A lost server is an error a person sees and may retry; a script ends."""
+        try:
+            await self.session.follow()
+        except NpltError as error:
+            if self.is_interactive:
+                raise
+            self._broken = error
+            await self.session.draw_waiting()
+            self.leave()
+
+    def begin(self, work: Awaitable[object]) -> asyncio.Task[None]:
+        """Beside everything else. An expected error is printed, and the chat goes on."""
+
+        async def attempt() -> None:
+            try:
+                await work
+            except NpltError as error:
+                self.put_error(error)
+                self.flush()
+
+        task = asyncio.create_task(attempt())
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """An unexpected error ends the chat."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._broken = error
+            self.leave()
+
+    # What is typed
+
+    async def take(self, text: str) -> None:
+        prompt = parse_prompt(text)
+        decision = self._answer_in(text)
+        if decision is not None:
+            self.remark(await self.session.approvals.decide_oldest(decision))
+        elif prompt is not None:
+            await self.ask(prompt)
+        else:
+            await run_command(self, text)
+
+    def line_begins(self) -> None:
+        """The first character of a new line: which question the person saw by then."""
+        oldest = self.session.approvals.oldest
+        self._seen_by_line = oldest.approval_id if oldest else None
+
+    def _answer_in(self, line: str) -> ApprovalDecision | None:
+        """Only a line that was begun after the question is an answer to it."""
+        oldest = self.session.approvals.oldest
+        if oldest is None or oldest.approval_id != self._seen_by_line:
+            return None
+        return parse_decision(line)
+
+    # What is drawn (`ChatDisplay`)
+
+    async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
+        if has_moved:
+            self.remark(self._place())
+        elif not turns and self.is_interactive:
+            models = self.session.client.welcome.models
+            await self.show_text(first_contact_text(self.session.model, models))
+        await self.show_turns(turns, has_moved=has_moved)
+        self._refresh_usage()
+
+    def _place(self) -> str:
+        name = self.session.name
+        if self.session.is_new:
+            return f"in the new conversation {name!r}" if name else "in a new conversation"
+        return f"in {name!r}" if name else "in a conversation without a name"
+
+    async def show_older(self, turns: changes.Turns) -> None:
+        pass  # the scrollback has what was shown, /history the rest
+
+    async def draw(self, change: changes.Change) -> None:
+        if isinstance(change, changes.TurnChange):
+            self.apply(change)
+            if isinstance(change, changes.TurnBegan):
+                self._last_remark = ""
+            if isinstance(change, changes.TurnEnded):
+                self._refresh_usage()
+            return
+        match change:
+            case changes.NoticeShown():
+                self._notice(change.text, is_error=change.is_error)
+            case ApprovalWanted():
+                self.put_question(change)
+            case changes.ApprovalSettled():
+                self._notice(change.words)
+            case changes.Renamed():
+                self._notice(f"this conversation is now called {change.name!r}")
+            case changes.ModelChanged():
+                self._notice(f"the model is now {change.model}")
+            case changes.ActivityChanged():
+                self.put_activity(change)
+            case changes.PresenceChanged() | changes.TranscriptOutdated():
+                pass
+            case _:
+                assert_never(change)
+
+    async def drawn(self) -> None:
+        self.flush()
+
+    async def pause(self, began: float) -> None:
+        pass
+
+    def connection_changed(self, state: ConnectionState) -> None:
+        """One line per loss and one per return; the status line counts the attempts."""
+        match state:
+            case Reconnecting(attempt=1) if state.in_seconds:
+                self._was_lost = True
+                self._notice(safe_line(f"{state.reason}; reconnecting …"))
+            case Online() if self._was_lost:
+                self._was_lost = False
+                self._notice("online again")
+            case _:
+                pass
+        self.flush()
+
+    def _refresh_usage(self) -> None:
+        if self.shows_status:
+            self.begin(self.session.refresh_usage())
+
+    def _notice(self, text: str, *, is_error: bool = False) -> None:
+        """Shows a notice, unless our own command has just shown the same text."""
+        if text != self._last_remark:
+            self._last_remark = text
+            self.put_notice(text, is_error=is_error)
+
+    # What commands do (`ChatFace`)
+
+    async def show_raw(self, is_raw: bool) -> None:
+        """From now on: what is printed stays as it is."""
+        self.is_raw = is_raw
+
+    async def show_text(self, text: str) -> None:
+        self._last_remark = ""
+        self.put_listing(safe(text))
+        self.flush()
+
+    def remark(self, text: str) -> None:
+        text = safe_line(text)
+        if text != self._last_remark:
+            self._last_remark = text
+            self.put_remark(text)
+            self.flush()
+
+    async def ask(self, text: str) -> None:
+        self._last_remark = ""
+        message_id = new_message_id()
+        self.sending(message_id, text)
+        try:
+            receipt = await self.session.send(text, message_id)
+        except NpltError:
+            self.refused(message_id, text)
+            raise
+        self.accepted(message_id, receipt.turn_id)
+
+    async def choose(
+        self, title: str, choices: Sequence[str], marked: str | None = None
+    ) -> str | None:
+        rows = (f"{'*' if one == marked else ' '} {safe_line(one)}" for one in choices)
+        await self.show_text("\n".join(rows))
+        return None
+
+    async def show_sessions(self, wanted: str) -> None:
+        rows = [row async for row in self.session.client.sessions(wanted or None)]
+        await self.show_text(sessions_table(rows) if rows else "no conversations yet")
+
+    async def show_history(self, count: int | None) -> None:
+        await self.show_text(
+            history_text(await self.session.client.history(count or _MESSAGES_SHOWN))
+        )
+
+    async def search(self, wanted: str) -> None:
+        hits: list[SearchHit] = []
+        async for hit in self.session.client.search(wanted):
+            hits.append(hit)
+            if len(hits) == _HITS_MAX:
+                break
+        await self.show_text(hits_text(hits) if hits else f"nothing was found for {wanted!r}")
+
+    def set_theme(self, name: str) -> None:
+        remember_theme(self._theme_file, name)
+        self.remark(f"the theme is now {name}")
+
+    def copy(self, text: str) -> None:
+        self.put_raw(clipboard_sequence(text))
+        self.remark(f"copied {len(text):,} characters")
+
+    def leave(self, *, reconnect: bool = False) -> None:
+        self._wants_reconnect = reconnect
+        self.end_input()
+
+
+def run_line_chat(options: ChatOptions) -> int:
+    """On a terminal that can be drawn on."""
+    from nplt_client.chat.input import typed_ahead
+    from nplt_client.lines.composer import PromptChat
+
+    async def talk(session: ChatSession, draft: str) -> ChatEnded:
+        _print_banner(session)
+        with typed_ahead() as typed:
+            chat = PromptChat(session, Path(state_dir()), typed_lines=typed.lines)
+            return await chat.talk(draft or typed.rest)
+
+    return ChatRunner(talk=talk).run(options)
+
+
+def run_plain_chat(options: ChatOptions) -> int:
+    """On any terminal, and in a pipe."""
+    import sys
+
+    from nplt_client.lines.plain_terminal import LineReader, PlainChat
+
+    reader = LineReader()
+
+    async def talk(session: ChatSession, draft: str) -> ChatEnded:
+        if reader.is_interactive:
+            _print_banner(session)
+        return await PlainChat(session, reader, Path(state_dir())).talk(draft)
+
+    runner = ChatRunner(
+        talk=talk,
+        # A person may wait for a server as long as they like; a script may not.
+        give_up_seconds=None if reader.is_interactive else RECONNECT_SECONDS_MAX,
+        exact_answers=not is_terminal(sys.stdout),
+        is_interactive=reader.is_interactive,
+    )
+    return reader.serve(lambda: runner.run(options))
+
+
+def _print_banner(session: ChatSession) -> None:
+    server = session.client.welcome.server
+    print_remark(f"{server} · {session.model} · /help for help", dimmed=True)

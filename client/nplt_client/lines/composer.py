@@ -1,0 +1,501 @@
+"""The line chat with prompt_toolkit and rich.
+
+An input line stays below what is printed, with status rows above it. Enter sends; Ctrl+J,
+Alt+Enter and a backslash before Enter make a new line. A paste is text, whatever is in it.
+Editing is prompt_toolkit's own, as in Emacs and readline. The input is never closed
+between two lines, so nothing typed while an answer comes is lost or echoed twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import in_terminal
+from prompt_toolkit.buffer import Buffer
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.document import Document
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import Condition, has_focus, is_searching
+from prompt_toolkit.formatted_text import StyleAndTextTuples
+from prompt_toolkit.history import History
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys as Named
+from prompt_toolkit.output import ColorDepth
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.styles import Style
+
+from nplt_client.chat.approvals import CHOICES, ApprovalDecision, ApprovalWanted, OpenQuestion
+from nplt_client.chat.changes import TurnChange, Turns
+from nplt_client.chat.chat_session import (
+    ChatSession,
+    ConnectionWatch,
+    queue_emptied,
+    status_words,
+)
+from nplt_client.chat.commands import remembered_theme
+from nplt_client.chat.input import (
+    COMMANDS_WITH_NAMES,
+    PromptHistory,
+    edit_in_editor,
+    suggestions,
+)
+from nplt_client.errors import NpltError
+from nplt_client.lines.app import LineChat
+from nplt_client.lines.printer import ChangePrinter, ScrollbackWriter
+from nplt_client.render.text import safe, sanitize, sanitize_line, shorten, width_of
+
+PROMPT = "you ▸ "
+TAIL_ROWS_MAX = 8
+WAITING_ROWS_MAX = 3
+_ARGUMENT_ROWS_MAX = 12
+_TURNS_SHOWN = 3
+_MENU_ROWS = 6
+_LOOK_SECONDS = 0.5
+_REDRAW_SECONDS = 1 / 30
+_STYLE = Style.from_dict(
+    {
+        "you": "bold ansigreen",
+        "status": "ansibrightblack",
+        "waiting": "ansibrightblack italic",
+        "question": "bold ansiyellow",
+    }
+)
+_TYPING = has_focus(DEFAULT_BUFFER) & ~is_searching
+
+Fragment = tuple[str, str]
+"""A style, and a text in it."""
+
+
+def status_rows(
+    width: int, *, unfinished: str, waiting: Sequence[str], question: Sequence[str], status: str
+) -> Iterator[Fragment]:
+    """What is between the scrollback and the input: the end of the block that is being
+    written, prompts that wait, an open question, the status. Bounded: the input stays
+    in sight."""
+    if rows := tail(unfinished, width=width, rows_max=TAIL_ROWS_MAX):
+        yield "", ""  # as on the scrollback
+        yield from (("", row) for row in rows)
+    for prompt in waiting[:WAITING_ROWS_MAX]:
+        yield "class:waiting", shorten(f"… {' '.join(prompt.split())}", width)
+    if (more := len(waiting) - WAITING_ROWS_MAX) > 0:
+        yield "class:waiting", f"… and {more} more"
+    for row in question:
+        yield "class:question", shorten(row, width)
+    yield "class:status", shorten(status, width)
+
+
+def tail(text: str, *, width: int, rows_max: int) -> list[str]:
+    """The last rows of a text, as a terminal of that width breaks it."""
+    # What is far above can't be seen, however narrow the characters are.
+    near = text[-4 * width * rows_max :].rstrip("\n").expandtabs(4)
+    rows = [row for line in near.split("\n")[-rows_max:] for row in _broken(line, width)]
+    return rows[-rows_max:] if near.strip() else []
+
+
+def _broken(line: str, width: int) -> Iterator[str]:
+    row = ""
+    used = 0
+    for character in line:
+        cells = width_of(character)
+        if used + cells > width:
+            yield row
+            row, used = "", 0
+        row += character
+        used += cells
+    yield row
+
+
+class PromptChat(LineChat):
+    """For a terminal that can be drawn on."""
+
+    keys_help: Sequence[tuple[str, str]] = (
+        ("Enter", "sends; Ctrl+J, Alt+Enter or \\ Enter: a new line"),
+        ("Up, Down, Ctrl+R", "earlier prompts; Up first takes back one that waits"),
+        ("Ctrl+G", "write in your editor"),
+        ("Esc, Ctrl+C", "stop the answer; Ctrl+C twice or Ctrl+D: leave"),
+        ("Esc Esc", "also take back all prompts that wait"),
+    )
+    shows_status = True
+
+    def __init__(
+        self, session: ChatSession, folder: Path, *, typed_lines: Sequence[str] = ()
+    ) -> None:
+        """`typed_lines`: what was typed before there was a prompt."""
+        super().__init__(session, folder)
+        self._typed_lines = typed_lines
+        self._question = OpenQuestion()
+        self._watch = ConnectionWatch(session.client)
+        self._scrollback = ScrollbackWriter(self._put_above, lambda: _size().columns)
+        self._scrollback.theme = remembered_theme(folder / "theme")
+        self._printer = ChangePrinter(self._scrollback, self._name_of_others)
+        self.answers = self._printer.answers
+        self._output = _BracketedPasteOutput(sys.stdout, _size, term=os.environ.get("TERM"))
+        self._held: list[str] | None = None
+        """What is printed while the person is in an editor."""
+        self._was_empty = True
+        self._prompt: PromptSession[str] = PromptSession(
+            self._message,
+            multiline=True,
+            prompt_continuation=" " * len(PROMPT),
+            completer=_SlashCompleter(session),
+            complete_while_typing=Condition(lambda: self._draft.startswith("/")),
+            reserve_space_for_menu=_MENU_ROWS,
+            history=_SharedHistory(PromptHistory(folder / "prompts.jsonl")),
+            key_bindings=self._key_bindings(),
+            style=_STYLE,
+            enable_suspend=True,
+            erase_when_done=True,
+            refresh_interval=_LOOK_SECONDS,
+            output=self._output,
+        )
+        app = self._prompt.app
+        app.timeoutlen, app.ttimeoutlen = 0.3, 0.05
+        app.min_redraw_interval = _REDRAW_SECONDS
+        self._prompt.default_buffer.on_text_changed += self._text_changed
+
+    # Reading
+
+    @property
+    def _draft(self) -> str:
+        return self._prompt.default_buffer.text
+
+    async def run(self, draft: str) -> str:
+        self.begin(self._take_typed_lines())
+        try:
+            with suppress(EOFError):  # the terminal is gone
+                await self._prompt.prompt_async(default=draft)
+        finally:
+            self._output.release()
+        return self._draft
+
+    async def _take_typed_lines(self) -> None:
+        for line in self._typed_lines:
+            self._prompt.default_buffer.history.append_string(line)
+            await self.take(line)
+
+    def end_input(self) -> None:
+        if self._prompt.app.is_running and not self._prompt.app.is_done:
+            self._prompt.app.exit(result="")
+
+    def fill(self, text: str) -> None:
+        self._prompt.default_buffer.document = Document(sanitize(text))
+
+    async def _edit_draft(self) -> None:
+        """In the person's own editor; what is printed meanwhile is printed after it."""
+        draft, self._held = self._draft, []
+        try:
+            async with in_terminal():
+                text = await asyncio.to_thread(edit_in_editor, draft)
+            self.fill(text)
+        finally:
+            held, self._held = self._held, None
+            self._put_above("".join(held))
+
+    def _text_changed(self, buffer: Buffer) -> None:
+        if self._was_empty and buffer.text:
+            self.line_begins()
+        self._was_empty = not buffer.text
+        self._question.note_typing()
+
+    # Keys
+
+    def _key_bindings(self) -> KeyBindings:
+        bindings = KeyBindings()
+        for handler, *keys in (
+            (self._send_or_break, "enter"),
+            (self._break_line, "c-j"),
+            (self._break_line, "escape", "enter"),
+            (self._paste, Named.BracketedPaste),
+            (self._open_editor, "c-g"),
+            (self._stop, "escape"),
+            (self._stop_all, "escape", "escape"),
+            (self._interrupt, "c-c"),
+            (self._leave_or_delete, "c-d"),
+        ):
+            bindings.add(*keys, filter=_TYPING)(handler)
+        can_take_back = Condition(lambda: not self._draft and self.session.has_queued)
+        bindings.add("up", filter=_TYPING & can_take_back)(self._take_back)
+        can_choose = Condition(lambda: not self._draft and self._question.listens)
+        for key in ("left", "up", "right", "down"):
+            bindings.add(key, filter=_TYPING & can_choose)(self._move_mark)
+        bindings.add("<sigint>")(self._interrupt)
+        return bindings
+
+    def _send_or_break(self, event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        chosen = buffer.complete_state and buffer.complete_state.current_completion
+        buffer.complete_state = None
+        if chosen and buffer.text.endswith((" ", "/")):
+            return  # it wants an argument
+        if buffer.document.text_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        elif not buffer.text and (decision := self._question.decision) is not None:
+            self.begin(self._decide(decision))
+        elif buffer.text.strip():
+            text = buffer.text
+            buffer.append_to_history()
+            _empty(buffer)
+            self.begin(self.take(text))
+
+    def _move_mark(self, event: KeyPressEvent) -> None:
+        is_forward = event.key_sequence[0].key in (Named.Right, Named.Down)
+        self._question.move_mark(1 if is_forward else -1)
+
+    async def _decide(self, decision: ApprovalDecision) -> None:
+        if (wanted := self._question.wanted) is not None:
+            self._question.note_typing()
+            self.remark(await self.session.approvals.decide(wanted, decision))
+
+    def _break_line(self, event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    def _paste(self, event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text(sanitize(event.data))
+
+    def _open_editor(self, event: KeyPressEvent) -> None:
+        self.begin(self._edit_draft())
+
+    def _stop(self, event: KeyPressEvent) -> None:
+        control = self.stop_control
+        if event.current_buffer.complete_state is not None:
+            event.current_buffer.cancel_completion()
+        elif control.note_escape():
+            self.begin(self._empty_queue())
+        elif control.is_possible:
+            self.begin(control.stop())
+        elif control.why_not:
+            self.remark(control.why_not)
+
+    def _stop_all(self, event: KeyPressEvent) -> None:
+        self.begin(self._empty_queue())
+
+    async def _empty_queue(self) -> None:
+        if count := await self.stop_control.empty_queue():
+            self.remark(queue_emptied(count))
+
+    def _take_back(self, event: KeyPressEvent) -> None:
+        """The last prompt that waits; it is cancelled at the server."""
+        if (taken := self.session.take_back_queued()) is not None:
+            text, cancelling = taken
+            self.fill(text)
+            self.begin(cancelling)
+
+    def _interrupt(self, event: KeyPressEvent) -> None:
+        buffer, control = event.current_buffer, self.stop_control
+        if control.is_possible:
+            self.begin(control.stop())
+        elif buffer.text:
+            _empty(buffer)
+            self.session.replace_from = None
+        elif control.note_press():
+            self.leave()
+        else:
+            self.remark(control.how_to_leave)
+
+    def _leave_or_delete(self, event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.delete()
+        else:
+            self.leave()
+
+    # Printing
+
+    async def show_raw(self, is_raw: bool) -> None:
+        await super().show_raw(is_raw)
+        self._scrollback.is_raw = is_raw
+
+    async def show_turns(self, turns: Turns, *, has_moved: bool) -> None:
+        self._printer.start_over()
+        self._printer.catch_up(turns[-_TURNS_SHOWN:], self.session.turn_status.waiting)
+
+    async def show_again(self, turns: Turns) -> None:
+        """From the first turn on that is known; all before it was printed long ago."""
+        known = [place for place, (turn_id, _) in enumerate(turns) if self._printer.knows(turn_id)]
+        missing = turns[known[0] if known else 0 :]
+        self._printer.catch_up(missing, self.session.turn_status.waiting)
+
+    def apply(self, change: TurnChange) -> None:
+        self._printer.apply(change)
+
+    def put_question(self, wanted: ApprovalWanted) -> None:
+        """It stands above the input; what is too long for that goes into the scrollback."""
+        if _fitting(wanted.arguments, _size()) is None:
+            words = f"{wanted.tool_name} wants to be run with\n{wanted.arguments}"
+            self._scrollback.listing(words)
+
+    def put_notice(self, text: str, *, is_error: bool = False) -> None:
+        self._scrollback.remark(f"· {text}", is_error=is_error)
+
+    def put_listing(self, text: str) -> None:
+        self._scrollback.listing(text)
+
+    def put_error(self, error: NpltError) -> None:
+        self._scrollback.remark(f"✗ {safe(error.message)}", is_error=True)
+
+    def flush(self) -> None:
+        self._question.open(self.session.approvals.oldest)
+        self._scrollback.flush()
+        self._prompt.app.invalidate()
+
+    def sending(self, message_id: str, text: str) -> None:
+        self._printer.sending(message_id, safe(text))
+        self._prompt.app.invalidate()
+
+    def accepted(self, message_id: str, turn_id: str) -> None:
+        self._printer.take_back(message_id)
+
+    def refused(self, message_id: str, text: str) -> None:
+        """It is put back, selected: typing replaces it."""
+        self._printer.take_back(message_id)
+        if not self._draft:
+            self.fill(text)
+            buffer = self._prompt.default_buffer
+            buffer.cursor_position = 0
+            buffer.start_selection()
+            buffer.cursor_position = len(buffer.text)
+            if buffer.selection_state is not None:
+                buffer.selection_state.enter_shift_mode()
+
+    def set_theme(self, name: str) -> None:
+        self._scrollback.theme = name
+        super().set_theme(name)
+
+    def _name_of_others(self) -> str:
+        others = self.session.others
+        return others[0] if len(others) == 1 else "someone"
+
+    def _message(self) -> StyleAndTextTuples:
+        size = _size()
+        width = size.columns - 1
+        facts = self.session.facts(lag_seconds=0.0, connection=self._watch.current_state())
+        rows = status_rows(
+            width,
+            unfinished=self._printer.unfinished,
+            waiting=self._printer.waiting,
+            question=tuple(_question_rows(self._question, size)),
+            status=status_words(facts, width),
+        )
+        return [*((style, f"{row}\n") for style, row in rows), ("class:you", PROMPT)]
+
+    def _put_above(self, text: str) -> None:
+        if self._held is not None:
+            self._held.append(text)
+            return
+        app = self._prompt.app
+        if app.is_running:
+            app.renderer.erase()
+        self.put_raw(text)
+        app.invalidate()
+
+    def put_raw(self, text: str) -> None:
+        self._output.write_raw(text)
+        self._output.flush()
+
+
+def _question_rows(question: OpenQuestion, size: Size) -> Iterator[str]:
+    if (wanted := question.wanted) is None:
+        return
+    arguments = _fitting(wanted.arguments, size)
+    if arguments is None:
+        yield f"allow {wanted.tool_name}? (what it would be given stands above)"
+    else:
+        yield f"allow {wanted.tool_name} with this?"
+        yield from arguments
+    marked = question.marked
+    shown = [
+        f"[{letter} {words}]" if letter == marked else f" {letter} {words} "
+        for letter, words in CHOICES
+    ]
+    keys = "letter or arrows" if question.listens else "letter"
+    yield " ".join(shown)
+    yield f"{keys}, then Enter"
+
+
+def _fitting(arguments: str, size: Size) -> list[str] | None:
+    """The rows it takes above the input; `None`: too many."""
+    rows_max = min(_ARGUMENT_ROWS_MAX, size.rows // 2 - 2)
+    if len(arguments) > rows_max * size.columns:
+        return None
+    lines = arguments.expandtabs(4).split("\n")
+    rows = [row for line in lines for row in _broken(line, size.columns - 1)]
+    return rows if len(rows) <= rows_max else None
+
+
+def _empty(buffer: Buffer) -> None:
+    buffer.reset()
+    buffer.on_text_changed.fire()  # which `reset` leaves out
+
+
+class _BracketedPasteOutput(Vt100_Output):
+    """Keeps bracketed paste on: a paste that comes while something is printed would be
+    taken for typing otherwise, and its line ends would send it."""
+
+    def __init__(self, stdout: TextIO, get_size: Callable[[], Size], *, term: str | None) -> None:
+        # The cursor's position is not asked for: the reply would come among the keys.
+        super().__init__(
+            stdout,
+            get_size,
+            term=term,
+            default_color_depth=ColorDepth.from_env(),  # NO_COLOR
+            enable_cpr=False,
+        )
+
+    def disable_bracketed_paste(self) -> None:
+        pass
+
+    def release(self) -> None:
+        super().disable_bracketed_paste()
+        self.flush()
+
+
+class _SharedHistory(History):
+    """Earlier prompts, also those of the full-screen chat."""
+
+    def __init__(self, prompts: PromptHistory) -> None:
+        super().__init__()
+        self._prompts = prompts
+
+    def load_history_strings(self) -> Iterable[str]:
+        return reversed(self._prompts.load())
+
+    def store_string(self, string: str) -> None:
+        self._prompts.add(string)
+
+
+class _SlashCompleter(Completer):
+    def __init__(self, session: ChatSession) -> None:
+        self._session = session
+
+    async def get_completions_async(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> AsyncGenerator[Completion, None]:
+        if document.text_before_cursor in COMMANDS_WITH_NAMES:
+            await self._session.refresh_names()
+        for one in self.get_completions(document, complete_event):
+            yield one
+
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
+        typed = document.text_before_cursor
+        for one in suggestions(typed, self._session.client.welcome.models, self._session.names):
+            yield Completion(
+                sanitize(one.line),
+                start_position=-len(typed),
+                display=sanitize_line(one.shown),
+                display_meta=one.help,
+            )
+
+
+def _size() -> Size:
+    columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    return Size(rows=rows or 24, columns=columns or 80)

@@ -1,0 +1,625 @@
+"""The line chat without a toolkit: pipes, dumb terminals, `--plain`.
+
+One line, its answer, the next line. Only answers to the lines that were read go to stdout,
+piece by piece; all else goes to stderr. On a pipe nothing is coloured or moved, answers
+are exactly as they came, and the exit code is the worst error.
+
+`LineReader` works in the main thread, where Ctrl+C arrives; the chat's event loop runs in
+another. So a line being typed, or a pipe that nobody reads, does not keep the connection
+waiting. While a line is being read notices are written at once, with the half-typed line
+below them; while an answer comes they wait for its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+from nplt_client.chat import changes
+from nplt_client.chat.approvals import (
+    ANSWERS_HELP,
+    LINE_WIDTH_MAX,
+    ApprovalDecision,
+    ApprovalWanted,
+    approval_wanted,
+    parse_decision,
+)
+from nplt_client.chat.chat_session import ChatSession
+from nplt_client.errors import NpltError, RequestRefused, TurnInterrupted, error_from_turn
+from nplt_client.lines.app import LineChat
+from nplt_client.render.terminal import (
+    colour_wanted,
+    dim,
+    error_lines,
+    is_terminal,
+    print_remark,
+)
+from nplt_client.render.text import safe_line, sanitize
+from nplt_protocol.messages import Approval, ApprovalRequest
+
+PROMPT = "you ▸ "
+_ASCII_PROMPT = "you> "
+_INTERRUPTED = 130
+_TURNS_KEPT = 200
+_REMARK_WIDTH = 100
+_MESSAGES_SHOWN = 4
+_CALLS_APART = "\n\n"
+_JOIN_SECONDS = 5.0
+_WAKER = signal.SIGURG
+"""Does nothing of its own."""
+_WAKE_SECONDS = 0.02
+
+
+class LineReader:
+    """Reads and writes in the main thread for a chat that runs in another one."""
+
+    def __init__(self) -> None:
+        self.is_interactive = is_terminal(sys.stdin)
+        self.prompt = _fitting_prompt() if self.is_interactive else ""
+        self.on_interrupt: Callable[[], None] | None = None
+        """What Ctrl+C does besides ending the line that is read. Must not raise."""
+        self.on_failure: Callable[[], None] | None = None
+        """The output can't be written: the chat has to end."""
+        self._typed = _load_readline() if self.is_interactive else None
+        self._is_erasable = colour_wanted(sys.stderr) and is_terminal(sys.stderr)
+        self._changed = threading.Condition()
+        self._output: deque[tuple[TextIO, str]] = deque()
+        self._wanted: tuple[str, str, Callable[[str | None], None]] | None = None
+        self._shown = ""
+        self._is_reading = False
+        self._is_interruptible = False
+        self._was_interrupted = False
+        self._is_over = False
+        self._code = 0
+        self._error: BaseException | None = None
+
+    # In the main thread
+
+    def serve(self, run: Callable[[], int]) -> int:
+        """Until `run` has returned, in a thread of its own."""
+        thread = threading.Thread(target=self._run, args=(run,), name="nplt-chat", daemon=True)
+        try:
+            with self._interrupts():
+                thread.start()
+                while self._serve_once():
+                    pass
+        except BaseException:
+            if self.on_failure is not None:
+                self.on_failure()
+                thread.join(_JOIN_SECONDS)
+            raise
+        thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._code
+
+    def read(self, question: str, draft: str = "") -> str:
+        """One line without its end; `EOFError` when there are no more."""
+        if not self.is_interactive:
+            line = sys.stdin.readline()
+            if not line:
+                raise EOFError
+            return line.rstrip("\n")
+        if is_terminal(sys.stdout):
+            with _line_begins_with(draft):
+                return input(question)
+        # `input` would put the prompt into the file that stdout is.
+        sys.stderr.write(question)
+        sys.stderr.flush()
+        return input()
+
+    def _serve_once(self) -> bool:
+        with self._changed:
+            while not (self._output or self._wanted or self._is_over):
+                self._changed.wait()
+            texts = list(self._output)
+            self._output.clear()
+            wanted = None if texts or self._is_over else self._wanted
+            if wanted is not None:
+                self._wanted, self._shown, self._is_reading = None, wanted[0], True
+        for stream, text in texts:
+            stream.write(text)
+            stream.flush()
+        if wanted is not None:
+            self._read_wanted(*wanted)
+        return bool(texts) or not self._is_over
+
+    def _read_wanted(self, question: str, draft: str, done: Callable[[str | None], None]) -> None:
+        line: str | None = ""
+        try:
+            try:
+                self._is_interruptible = True
+                if self._was_interrupted:
+                    raise KeyboardInterrupt
+                line = self.read(question, draft)
+            finally:
+                # From here on Ctrl+C is for the chat.
+                self._is_reading = self._is_interruptible = self._was_interrupted = False
+        except EOFError:
+            line = None
+        except KeyboardInterrupt:
+            if self.on_interrupt is not None:
+                self.on_interrupt()
+        done(line)
+
+    @contextmanager
+    def _interrupts(self) -> Iterator[None]:
+        """Ctrl+C goes to `_on_sigint`, unless the program was started to ignore it.
+
+        Python runs a handler between two steps of its own. A Ctrl+C that comes after
+        readline has shown the prompt and before it sleeps would wait for the next key. So
+        each signal is noted in a socket, and another signal then wakes the sleeper.
+        """
+        former = signal.getsignal(signal.SIGINT)
+        if former is signal.SIG_IGN:
+            yield
+            return
+        noted, note = socket.socketpair()
+        with noted, note:
+            note.setblocking(False)
+            signal.signal(signal.SIGINT, self._on_sigint)
+            former_waker = signal.signal(_WAKER, lambda number, frame: None)
+            former_note = signal.set_wakeup_fd(note.fileno(), warn_on_full_buffer=False)
+            waking = threading.Thread(target=_wake_after_signals, args=(noted,), daemon=True)
+            waking.start()
+            try:
+                yield
+            finally:
+                signal.set_wakeup_fd(former_note)
+                noted.shutdown(socket.SHUT_RDWR)
+                waking.join()
+                signal.signal(_WAKER, former_waker)
+                signal.signal(signal.SIGINT, former)
+
+    def _on_sigint(self, number: int, frame: FrameType | None) -> None:
+        if self._is_reading and not self._is_interruptible:
+            self._was_interrupted = True
+        elif self._is_reading or self.on_interrupt is None:
+            raise KeyboardInterrupt
+        else:
+            self.on_interrupt()
+
+    # In the thread of the chat
+
+    def _run(self, run: Callable[[], int]) -> None:
+        try:
+            self._code = run()
+        except BaseException as error:
+            self._error = error
+        with self._changed:
+            self._is_over = True
+            self._changed.notify()
+
+    def want_line(self, question: str, draft: str, done: Callable[[str | None], None]) -> None:
+        """`done` is called in the main thread; `None`: there are no more lines."""
+        with self._changed:
+            self._wanted = (question, draft, done)
+            self._changed.notify()
+
+    def write(self, stream: TextIO, text: str) -> None:
+        with self._changed:
+            if not self._is_reading:
+                self._output.append((stream, text))
+                self._changed.notify()
+                return
+            if self.is_interactive:
+                typed = sanitize(self._shown + (self._typed() if self._typed else ""))
+                text = f"\r\x1b[K{text}{typed}" if self._is_erasable else f"\n{text}{typed}"
+            stream.write(text)
+            stream.flush()
+
+    def stop_reading(self) -> None:
+        with self._changed:
+            wanted, self._wanted = self._wanted, None
+            if self._is_reading:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        if wanted is not None:
+            wanted[2]("")
+
+
+def _wake_after_signals(noted: socket.socket) -> None:
+    """In a thread of its own, until the socket is shut down."""
+    while signals := noted.recv(64):
+        if any(number != _WAKER for number in signals):
+            time.sleep(_WAKE_SECONDS)
+            signal.pthread_kill(threading.main_thread().ident or 0, _WAKER)
+
+
+def _fitting_prompt() -> str:
+    try:
+        PROMPT.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        return _ASCII_PROMPT
+    return PROMPT
+
+
+def _load_readline() -> Callable[[], str] | None:
+    """Line editing where there is readline; gives what is typed so far."""
+    if not is_terminal(sys.stdout):
+        return None
+    try:
+        import readline
+    except ImportError:
+        return None
+    return readline.get_line_buffer
+
+
+@contextmanager
+def _line_begins_with(draft: str) -> Iterator[None]:
+    """For a person with readline."""
+    readline = sys.modules.get("readline")
+    if not draft or readline is None:
+        yield
+        return
+    readline.set_startup_hook(lambda: readline.insert_text(draft))
+    try:
+        yield
+    finally:
+        readline.set_startup_hook(None)
+
+
+class PlainChat(LineChat):
+    """For a pipe or a simple terminal."""
+
+    keys_help: Sequence[tuple[str, str]] = (("Ctrl+C", "stops the answer"), ("Ctrl+D", "leave"))
+    is_sequential = True
+    is_raw = True
+
+    def __init__(self, session: ChatSession, reader: LineReader, folder: Path) -> None:
+        self.is_interactive = reader.is_interactive
+        super().__init__(session, folder)
+        self.answers = deque(maxlen=_TURNS_KEPT)
+        self._draft = ""
+        self._reader = reader
+        self._is_coloured = colour_wanted(sys.stderr)
+        self._loop = asyncio.get_running_loop()
+        self._reading = asyncio.Lock()
+        self._work: asyncio.Task[None] | None = None
+        self._asked: list[str] = []
+        self._turns: dict[str, _PlainTurn] = {}
+        self._ended: deque[str] = deque(maxlen=_TURNS_KEPT)
+        self._held: list[str] = []
+        self._ends_line = True
+        self._is_waiting = False
+        self._is_stopping = False
+        self._is_over = False
+
+    async def show_raw(self, is_raw: bool) -> None:
+        if not is_raw:
+            raise RequestRefused("In this chat answers are always shown as they are written.")
+
+    # Reading
+
+    async def run(self, draft: str) -> str:
+        self._draft = draft
+        self._reader.on_interrupt = partial(self._call_in_loop, self._interrupt)
+        self._reader.on_failure = partial(self._call_in_loop, self.leave)
+        try:
+            while not self._is_over:
+                line = await self._read(self._reader.prompt)
+                if line is None:
+                    break
+                if line.strip():
+                    await self._take(line)
+            if self.is_interactive and not self._is_over:
+                self._print("\n")
+        finally:
+            self._reader.on_interrupt = self._reader.on_failure = None
+        return self._draft
+
+    def _call_in_loop(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon_threadsafe(call)
+
+    async def _read(self, question: str) -> str | None:
+        async with self._reading:
+            draft, self._draft = self._draft, ""
+            result: asyncio.Future[str | None] = self._loop.create_future()
+
+            def done(line: str | None) -> None:
+                self._call_in_loop(lambda: None if result.done() else result.set_result(line))
+
+            self._reader.want_line(question, draft, done)
+            return await result
+
+    async def _take(self, line: str) -> None:
+        """One line, until all that it asked for is answered."""
+        self._is_stopping = False
+        self._work = asyncio.create_task(self._do(line))
+        await asyncio.wait([self._work])
+        await self.session.draw_waiting()  # what came before an error is printed before it
+        self._is_waiting = False
+        work, self._work = self._work, None
+        self._asked.clear()
+        self._end_line()
+        held, self._held = self._held, []
+        for notice in held:
+            self._print(notice)
+        if not work.cancelled() and (error := work.exception()) is not None:
+            if not isinstance(error, NpltError):
+                raise error
+            self.put_error(error)
+
+    async def _do(self, line: str) -> None:
+        await self.take(line)
+        for turn_id in self._asked:
+            end = await self.session.wait_for_turn_end(turn_id)
+            if end.state == "failed":
+                raise error_from_turn({"code": end.error_code, "message": end.error})
+            if end.state == "interrupted" and not self.is_interactive:
+                raise TurnInterrupted("the answer was interrupted", text="")
+            if end.state == "interrupted":
+                self._held.insert(0, self._dim("(interrupted)"))
+        async with self._reading:  # a question that is still open
+            pass
+
+    def _interrupt(self) -> None:
+        """Ctrl+C: the first one stops the answer, the next one stops waiting for it."""
+        if self._is_over:
+            return
+        if self._work is None and self.is_interactive:
+            self.session.replace_from = None
+            self._print("\n")
+            self.put_notice("Ctrl+D or /quit leaves")
+        elif self._work is None or (self._is_stopping and not self.is_interactive):
+            self.exit_code = _INTERRUPTED
+            self.leave()
+        elif self._is_stopping:
+            self._work.cancel()
+        else:
+            self._is_stopping = True
+            turn_id = self._asked[-1] if self._asked else None
+            self.begin(self.session.client.cancel(turn_id))
+
+    def end_input(self) -> None:
+        """From a command, or because the chat can't go on."""
+        self._is_over = True
+        self._reader.stop_reading()
+        if self._work is not None and asyncio.current_task() is not self._work:
+            self._work.cancel()
+
+    # Printing
+
+    def _print(self, text: str) -> None:
+        self._reader.write(sys.stderr, text)
+
+    def _note(self, text: str) -> None:
+        if self._is_waiting:
+            self._held.append(self._dim(text))
+        else:
+            self._print(self._dim(text))
+
+    def _dim(self, line: str) -> str:
+        return dim(line, enabled=self._is_coloured) + "\n"
+
+    def put_remark(self, text: str) -> None:
+        self._print(f"{text}\n")
+
+    def put_notice(self, text: str, *, is_error: bool = False) -> None:
+        self._note(f"({text})")
+
+    def put_listing(self, text: str) -> None:
+        self._print(text.rstrip("\n") + "\n")
+
+    def put_error(self, error: NpltError) -> None:
+        for line in error_lines(error):
+            self._print(sanitize(line) + "\n")
+        if not self.is_interactive:
+            self.exit_code = max(self.exit_code, error.exit_code)
+
+    async def show_turns(self, turns: changes.Turns, *, has_moved: bool) -> None:
+        self._turns.clear()
+        self._ended.clear()
+        if self.is_interactive and turns and not has_moved:
+            await self.show_history(_MESSAGES_SHOWN)
+
+    async def show_again(self, turns: changes.Turns) -> None:
+        """Only what is under way can lack something; /history has the rest."""
+        for turn_id, turn_changes in turns:
+            if turn_id in self._turns:
+                for change in turn_changes:
+                    self.apply(change)
+
+    def apply(self, change: changes.TurnChange) -> None:
+        if change.turn_id in self._ended:
+            return
+        turn = self._turns.setdefault(change.turn_id, _PlainTurn())
+        is_ours = self._is_waiting and self.session.client.started_here(change.turn_id)
+        match change:
+            case changes.PromptShown() if not change.is_mine:
+                self._note(f"someone ▸ {change.shown}")
+            case changes.TextGrew():
+                self._grow(turn, change.call, change.piece, is_ours=is_ours)
+            case changes.TextStored():
+                self._store(turn, change, is_ours=is_ours)
+            case changes.ReasoningGrew() if is_ours:
+                self._reason(turn, change.piece)
+            case changes.ToolShown() if is_ours:
+                self._aside(turn, _tool_words(change))
+            case changes.TurnEnded():
+                self._end_reasoning(turn)
+                self.answers.append(turn.text)
+                self._ended.append(change.turn_id)
+                del self._turns[change.turn_id]
+            case _:
+                pass
+
+    def _grow(self, turn: _PlainTurn, call: int, piece: str, *, is_ours: bool) -> None:
+        new = turn.call(call).grow(piece)
+        if is_ours:
+            self._answer(turn, call, new)
+
+    def _store(self, turn: _PlainTurn, change: changes.TextStored, *, is_ours: bool) -> None:
+        printed = turn.call(change.call)
+        if not change.is_whole:
+            new: str | None = printed.begin_again(change.text)
+        else:
+            new = printed.store(change.text)
+        if is_ours and new is None:
+            self._note("(the answer is stored differently; /history has it)")
+        elif is_ours and new:
+            self._answer(turn, change.call, new)
+        elif not is_ours and change.is_whole and change.text.strip():
+            self._note(f"answer ▸ {sanitize(change.text)}")
+
+    def _answer(self, turn: _PlainTurn, call: int, text: str) -> None:
+        if not text:
+            return
+        self._end_reasoning(turn)
+        if turn.last_call not in (None, call):
+            text = _CALLS_APART + text
+        turn.last_call = call
+        self._reader.write(sys.stdout, text)
+        self._ends_line = text.endswith("\n")
+
+    def _end_line(self) -> None:
+        if not self._ends_line:
+            self._reader.write(sys.stdout, "\n")
+            self._ends_line = True
+
+    def put_activity(self, change: changes.ActivityChanged) -> None:
+        turn = self._turns.get(change.turn_id)
+        if turn is not None and self._is_waiting and change.kind != "generating":
+            self._aside(turn, change.words)
+
+    def _reason(self, turn: _PlainTurn, piece: str) -> None:
+        *lines, turn.reasoning = (turn.reasoning + piece).split("\n")
+        for line in lines:
+            self._dimmed(line)
+
+    def _end_reasoning(self, turn: _PlainTurn) -> None:
+        if turn.reasoning:
+            self._dimmed(turn.reasoning)
+            turn.reasoning = ""
+
+    def _aside(self, turn: _PlainTurn, words: str) -> None:
+        self._end_reasoning(turn)
+        self._dimmed(safe_line(words, _REMARK_WIDTH))
+
+    def _dimmed(self, text: str) -> None:
+        """Only where it can be dimmed: else it would read as part of the answer."""
+        if self._is_coloured:
+            self._end_line()
+            self._print(self._dim(text))
+
+    # Our own prompt
+
+    def sending(self, message_id: str, text: str) -> None:
+        self._is_waiting = True
+
+    def accepted(self, message_id: str, turn_id: str) -> None:
+        self._asked.append(turn_id)
+
+    def refused(self, message_id: str, text: str) -> None:
+        pass  # the line that asked for it says so
+
+    # Approvals
+
+    def put_question(self, wanted: ApprovalWanted) -> None:
+        if self._is_waiting and wanted.is_mine:
+            self._end_line()
+            self.begin(self._decide(wanted))
+        else:
+            self._note(f"(allow {wanted.tool_name} {wanted.line}? /allow or /deny)")
+
+    async def _decide(self, wanted: ApprovalWanted) -> None:
+        approvals = self.session.approvals
+        if not self.is_interactive:
+            self._print(f"({_nobody_here(wanted)})\n")
+            await approvals.decide(wanted, ApprovalDecision(allow=False))
+            return
+        if len(wanted.line) >= LINE_WIDTH_MAX:  # it is cut there
+            self._print(f"{wanted.tool_name} wants to be run with\n{wanted.arguments}\n")
+        while True:
+            line = await self._read(question_text(wanted))
+            if self._is_stopping or self._is_over:
+                return
+            decision = ApprovalDecision(allow=False) if line is None else parse_decision(line)
+            if decision is not None:
+                break
+            self._print(f"{ANSWERS_HELP}\n")
+        words = await approvals.decide(wanted, decision)
+        self._print(self._dim(f"({words})"))
+
+    # Commands
+
+    def fill(self, text: str) -> None:
+        self._draft = sanitize(text)
+
+    def copy(self, text: str) -> None:
+        if not (is_terminal(sys.stdout) and os.environ.get("TERM") not in (None, "", "dumb")):
+            raise RequestRefused("There is no terminal whose clipboard could be used.")
+        super().copy(text)
+
+    def put_raw(self, text: str) -> None:
+        self._reader.write(sys.stdout, text)
+
+
+class _PlainTurn:
+    def __init__(self) -> None:
+        self.last_call: int | None = None
+        self.reasoning = ""
+        """The line of reasoning that is not complete."""
+        self._calls: dict[int, changes.PrintedText] = {}
+
+    @property
+    def text(self) -> str:
+        texts = (self._calls[call].text for call in sorted(self._calls))
+        return _CALLS_APART.join(text for text in texts if text.strip())
+
+    def call(self, number: int) -> changes.PrintedText:
+        return self._calls.setdefault(number, changes.PrintedText())
+
+
+def _tool_words(tool: changes.ToolShown) -> str:
+    if tool.status == "pending":
+        return f"⚙ {tool.name} {tool.arguments or ''}"
+    return f"⚙ {tool.name}: {tool.status}, {tool.seconds or 0:.1f} s: {tool.result}"
+
+
+def question_text(wanted: ApprovalWanted) -> str:
+    return f"allow {wanted.tool_name} {wanted.line}? [y/n/a] "
+
+
+def _nobody_here(wanted: ApprovalWanted) -> str:
+    return f"{wanted.tool_name} is not allowed: nobody is here to be asked"
+
+
+def ask_for_approval(request: ApprovalRequest) -> Approval:
+    """For a command that has no chat around it. Ctrl+D is a no; Ctrl+C is for the caller."""
+    decision = _ask_person(approval_wanted(request))
+    return Approval(
+        approval_id=request.approval_id,
+        decision="allow" if decision.allow else "deny",
+        remember=decision.remember,
+    )
+
+
+def _ask_person(wanted: ApprovalWanted) -> ApprovalDecision:
+    reader = LineReader()
+    if not reader.is_interactive:
+        print_remark(f"({_nobody_here(wanted)})")
+        return ApprovalDecision(allow=False)
+    former = signal.getsignal(signal.SIGINT)
+    if former is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        while (decision := parse_decision(reader.read(question_text(wanted)))) is None:
+            print_remark(ANSWERS_HELP)
+        return decision
+    except EOFError:
+        print_remark("")
+        return ApprovalDecision(allow=False)
+    finally:
+        signal.signal(signal.SIGINT, former)

@@ -1,0 +1,465 @@
+"""Prints changes to the scrollback: in order, each thing once.
+
+A prompt is printed when its turn begins. Markdown is cut into blocks that no longer
+change, and each is formatted when it is complete. Knows no input and no connection.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Container, Iterable
+from functools import cache
+from io import StringIO
+from typing import assert_never
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.markdown import CodeBlock, Heading, Markdown
+from rich.padding import Padding
+from rich.segment import Segment, Segments
+from rich.syntax import Syntax
+from rich.text import Text
+from rich.theme import Theme
+
+from nplt_client.chat import changes
+from nplt_client.render.text import safe_line, width_of
+
+_FENCE = re.compile(r" {0,3}(?:```|~~~)")
+_BEGINS_BY_ITSELF = re.compile(r"```|~~~|#{1,6}[ \t\n]")
+"""These need no empty line before them."""
+_IS_TEXT = re.compile(r"[^\W\d_]|\*\*\w|[\"'(“‘]")
+"""A line that begins so is no mark of a list or the like, however it goes on."""
+
+
+@cache
+def markdown_parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False})
+    return parser.enable(["table", "strikethrough"]).disable(["reference", "image"])
+
+
+class MarkdownBlockSplitter:
+    """Cuts growing Markdown into blocks that no longer change.
+
+    A block is given away when the next one has begun or its fence is closed: what is
+    printed can't be taken back. The parser itself says where that is, and is asked only
+    where a block can begin, so that an answer costs no more than its length. What `feed`
+    and `end` give, joined, is what was fed.
+    """
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        """Of the block that is not finished, each with its end."""
+        self._begun = ""
+        """The line that is not finished."""
+        self._closing: re.Pattern[str] | None = None
+        """Inside a fence: the only line that matters."""
+
+    @property
+    def unfinished(self) -> str:
+        return "".join(self._lines) + self._begun
+
+    def feed(self, piece: str) -> list[str]:
+        *whole, self._begun = (self._begun + piece).split("\n")
+        blocks: list[str] = []
+        for line in whole:
+            blocks.extend(self._add(f"{line}\n"))
+        return [*blocks, *self._look_ahead()]
+
+    def end(self) -> list[str]:
+        left, self._lines, self._begun, self._closing = self.unfinished, [], "", None
+        return [left] if left else []
+
+    def _add(self, line: str) -> list[str]:
+        self._lines.append(line)
+        if self._closing is not None:
+            if not self._closing.fullmatch(line):
+                return []
+            self._closing = None
+            return self._all_lines()
+        return self._cut_before_last() if self._may_begin_block(line) else []
+
+    def _look_ahead(self) -> list[str]:
+        """A paragraph is one long line, mostly: its first word is enough to end the one before."""
+        after_empty = bool(self._lines) and not self._lines[-1].strip()
+        if self._closing is not None or not after_empty or not _IS_TEXT.match(self._begun):
+            return []
+        self._lines.append(self._begun)
+        blocks = self._cut_before_last()
+        self._lines.pop()
+        return blocks
+
+    def _all_lines(self) -> list[str]:
+        block, self._lines = "".join(self._lines), []
+        return [block]
+
+    def _may_begin_block(self, line: str) -> bool:
+        if line[0].isspace():
+            return False
+        after_empty = len(self._lines) > 1 and not self._lines[-2].strip()
+        return after_empty or _BEGINS_BY_ITSELF.match(line) is not None
+
+    def _cut_before_last(self) -> list[str]:
+        last = _last_block(self._lines)
+        if last is None or last.map is None:
+            return []
+        start = last.map[0]
+        before, self._lines = self._lines[:start], self._lines[start:]
+        if last.type == "fence" and _FENCE.match(self._lines[0]):
+            mark = re.escape(last.markup[0])
+            self._closing = re.compile(rf" {{0,3}}{mark}{{{len(last.markup)},}}[ \t]*\n")
+        return ["".join(before)] if before else []
+
+
+def _last_block(lines: list[str]) -> Token | None:
+    tokens = markdown_parser().parse("".join(lines))
+    outermost = [token for token in tokens if token.level == 0 and token.map is not None]
+    return outermost[-1] if outermost else None
+
+
+_CODE_THEMES = {"dark": "ansi_dark", "light": "ansi_light", "terminal": "ansi_dark"}
+_CODE_INDENT = 2
+_STYLES = Theme(
+    {
+        "markdown.h1": "bold underline",
+        "markdown.h2": "bold",
+        "markdown.h3": "bold",
+        "markdown.h4": "bold italic",
+        "markdown.code": "cyan",
+        "markdown.code_block": "none",
+        "markdown.link": "blue",
+        "markdown.link_url": "blue underline",
+        "markdown.table.border": "dim",
+        "markdown.table.header": "bold",
+    }
+)
+
+
+class _LeftHeading(Heading):
+    LEVEL_ALIGN = dict.fromkeys(Heading.LEVEL_ALIGN, "left")
+
+
+class _IndentedCode(CodeBlock):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = str(self.text).rstrip()
+        syntax = Syntax(code, self.lexer_name, theme=self.theme, word_wrap=True)
+        yield Padding(syntax, (0, 0, 0, _CODE_INDENT))
+
+
+class _Answer(Markdown):
+    elements = Markdown.elements | {
+        "heading_open": _LeftHeading,
+        "fence": _IndentedCode,
+        "code_block": _IndentedCode,
+    }
+
+    def __init__(self, text: str, code_theme: str) -> None:
+        super().__init__("", code_theme=code_theme, hyperlinks=False)
+        self.parsed = markdown_parser().parse(text)
+
+
+def _trimmed(line: Iterable[Segment]) -> list[Segment]:
+    """Without the spaces at its end, which are there to fill the width."""
+    kept = list(line)
+    while kept:
+        last = kept.pop()
+        if words := last.text.rstrip(" "):
+            return [*kept, Segment(words, last.style, last.control)]
+    return []
+
+
+WIDTH_MIN = 20
+
+
+class ScrollbackWriter:
+    """Prints each thing once: an empty line between texts, remarks together.
+
+    What is printed is gathered and written in one go by `flush`, so that the input below
+    is redrawn once for it.
+    """
+
+    def __init__(self, put: Callable[[str], None], columns: Callable[[], int]) -> None:
+        self.theme = "dark"
+        self.is_raw = False
+        self._put = put
+        self._columns = columns
+        self._ink = StringIO()
+        self._console = Console(
+            file=self._ink,
+            force_terminal=True,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            theme=_STYLES,
+        )
+        self._lines: list[str] = []
+        self._last_was_remark: bool | None = None
+
+    def answer(self, block: str) -> None:
+        if block.strip() and self.is_raw:
+            self.listing(block)
+        elif block.strip():
+            self._add(_Answer(block, _CODE_THEMES[self.theme]))
+
+    def prompt(self, who: str, text: str, *, is_mine: bool) -> None:
+        """A name, and beside it the text."""
+        name, style = f"{who} ▸ ", "bold green" if is_mine else "bold magenta"
+        body = text.rstrip("\n").replace("\n", "\n" + " " * width_of(name))
+        self._add(Text.assemble((name, style), body, tab_size=8))
+
+    def listing(self, text: str) -> None:
+        self._add(Text(text, tab_size=8))
+
+    def remark(self, text: str, *, is_error: bool = False) -> None:
+        style = "red" if is_error else "dim"
+        self._add(Text(text, style=style, tab_size=8), is_remark=True)
+
+    def flush(self) -> None:
+        if self._lines:
+            text, self._lines = "".join(self._lines), []
+            self._put(text)
+
+    def _add(self, what: RenderableType, *, is_remark: bool = False) -> None:
+        if self._last_was_remark is not None and not (is_remark and self._last_was_remark):
+            self._lines.append("\n")
+        self._lines.append(self._formatted(what).strip("\n") + "\n")
+        self._last_was_remark = is_remark
+
+    def _formatted(self, what: RenderableType) -> str:
+        console = self._console
+        options = console.options.update(width=max(WIDTH_MIN, self._columns()))
+        lines = console.render_lines(what, options, pad=False)
+        self._ink.seek(0)
+        self._ink.truncate()
+        trimmed = (segment for line in lines for segment in (*_trimmed(line), Segment.line()))
+        console.print(Segments(trimmed), end="", soft_wrap=True)
+        return self._ink.getvalue()
+
+
+_ARGUMENTS_WIDTH = 60
+_RESULT_WIDTH = 100
+TURNS_REMEMBERED = 200
+
+
+class _PrintedAnswer:
+    """The text of one call: what came of it, and its block that is not finished."""
+
+    def __init__(self, scrollback: ScrollbackWriter) -> None:
+        self.printed = changes.PrintedText()
+        self._splitter = MarkdownBlockSplitter()
+        self._scrollback = scrollback
+
+    @property
+    def unfinished(self) -> str:
+        return self._splitter.unfinished
+
+    def add(self, text: str) -> None:
+        for block in self._splitter.feed(text):
+            self._scrollback.answer(block)
+
+    def store(self, text: str) -> None:
+        new = self.printed.store(text)
+        if new is None:
+            self.end()
+            self._scrollback.remark("· it is stored differently:")
+            new = text
+        self.add(new)
+        self.end()
+
+    def end(self) -> None:
+        for block in self._splitter.end():
+            self._scrollback.answer(block)
+
+
+class PrintedTurn:
+    """One turn: what of it is on the scrollback, and what is still to come."""
+
+    def __init__(self, scrollback: ScrollbackWriter) -> None:
+        self.prompt: changes.PromptShown | None = None
+        self._scrollback = scrollback
+        self._is_prompt_printed = False
+        self._answers: dict[int, _PrintedAnswer] = {}
+        self._reasoning: dict[int, str] = {}
+        self._reasoning_line = ""
+        """The line of reasoning that is not complete."""
+        self._arguments: dict[str, str] = {}
+        self._tools_printed: set[str] = set()
+
+    @property
+    def answer(self) -> str:
+        texts = (self._answers[call].printed.text for call in sorted(self._answers))
+        return "\n\n".join(text for text in texts if text.strip())
+
+    @property
+    def has_begun(self) -> bool:
+        return self._is_prompt_printed or self.prompt is None
+
+    @property
+    def unfinished(self) -> str:
+        return self._reasoning_line + "".join(one.unfinished for one in self._answers.values())
+
+    def begin(self, who: str) -> None:
+        if self.prompt is not None and not self._is_prompt_printed:
+            self._is_prompt_printed = True
+            self._scrollback.prompt(who, self.prompt.shown, is_mine=self.prompt.is_mine)
+
+    def grow(self, call: int, piece: str) -> None:
+        answer = self._answer_of(call)
+        self._add(answer, answer.printed.grow(piece))
+
+    def store(self, change: changes.TextStored) -> None:
+        if not change.text and change.call not in self._answers:
+            return
+        answer = self._answer_of(change.call)
+        if change.is_whole:
+            self._end_reasoning()
+            answer.store(change.text)
+        else:
+            self._add(answer, answer.printed.begin_again(change.text))
+
+    def reason(self, call: int, piece: str) -> None:
+        self._reasoning[call] = self._reasoning.get(call, "") + piece
+        *lines, self._reasoning_line = (self._reasoning_line + piece).split("\n")
+        for line in filter(str.strip, lines):
+            self._scrollback.remark(line)
+
+    def store_reasoning(self, call: int, text: str) -> None:
+        """All of it; most of it was printed."""
+        known = self._reasoning.get(call, "")
+        if text.startswith(known):
+            self.reason(call, text[len(known) :])
+            self._end_reasoning()
+
+    def use_tool(self, tool: changes.ToolShown) -> None:
+        if tool.arguments:
+            self._arguments[tool.tool_call_id] = tool.arguments
+        if tool.status == "pending" or tool.tool_call_id in self._tools_printed:
+            return
+        self._tools_printed.add(tool.tool_call_id)
+        self.finish_texts()
+        self._scrollback.remark(_tool_line(tool, self._arguments.get(tool.tool_call_id, "{}")))
+
+    def finish_texts(self) -> None:
+        self._end_reasoning()
+        for answer in self._answers.values():
+            answer.end()
+
+    def _answer_of(self, call: int) -> _PrintedAnswer:
+        if call not in self._answers:
+            self.finish_texts()
+            self._answers[call] = _PrintedAnswer(self._scrollback)
+        return self._answers[call]
+
+    def _add(self, answer: _PrintedAnswer, text: str) -> None:
+        if text:
+            self._end_reasoning()
+        answer.add(text)
+
+    def _end_reasoning(self) -> None:
+        if self._reasoning_line.strip():
+            self._scrollback.remark(self._reasoning_line)
+        self._reasoning_line = ""
+
+
+def _tool_line(tool: changes.ToolShown, arguments: str) -> str:
+    given = "" if arguments == "{}" else f" {safe_line(arguments, _ARGUMENTS_WIDTH)}"
+    time = "" if tool.seconds is None else f", {tool.seconds:.1f} s"
+    result = f": {safe_line(tool.result, _RESULT_WIDTH)}" if tool.result.strip() else ""
+    return f"⚙ {tool.name}{given} · {tool.status}{time}{result}"
+
+
+class ChangePrinter:
+    """From changes to the scrollback: in order, each thing once.
+
+    A prompt is printed when its turn begins, whoever typed it and however long it waited;
+    until then it is one of the status rows. So the scrollback reads as question, answer,
+    question, answer, also when people type ahead. What comes after a turn has ended says
+    nothing new about it.
+    """
+
+    def __init__(self, scrollback: ScrollbackWriter, name_of_others: Callable[[], str]) -> None:
+        self.answers: deque[str] = deque(maxlen=TURNS_REMEMBERED)
+        self._scrollback = scrollback
+        self._name_of_others = name_of_others
+        self._unsent: dict[str, str] = {}
+        self._open: dict[str, PrintedTurn] = {}
+        self._ended: deque[str] = deque(maxlen=TURNS_REMEMBERED)
+
+    @property
+    def unfinished(self) -> str:
+        return "".join(turn.unfinished for turn in self._open.values())
+
+    @property
+    def waiting(self) -> list[str]:
+        accepted = [
+            turn.prompt.text
+            for turn in self._open.values()
+            if turn.prompt is not None and not turn.has_begun
+        ]
+        return [*accepted, *self._unsent.values()]
+
+    def sending(self, message_id: str, text: str) -> None:
+        """Our own prompt, before the server has sent an event about it."""
+        self._unsent[message_id] = text
+
+    def take_back(self, message_id: str) -> None:
+        self._unsent.pop(message_id, None)
+
+    def start_over(self) -> None:
+        """In another conversation."""
+        self._open.clear()
+        self._ended.clear()
+        self.answers.clear()
+
+    def catch_up(self, turns: changes.Turns, waiting: Container[str] = ()) -> None:
+        """Prints what is missing of turns as they are stored. `waiting`: have not begun."""
+        for turn_id, turn_changes in turns:
+            for change in turn_changes:
+                if not isinstance(change, changes.ReasoningStored):
+                    self.apply(change)
+            if turn_id not in waiting and (turn := self._open.get(turn_id)):
+                turn.begin(self._name(turn))
+
+    def knows(self, turn_id: str) -> bool:
+        return turn_id in self._open or turn_id in self._ended
+
+    def apply(self, change: changes.TurnChange) -> None:
+        if change.turn_id in self._ended:
+            return
+        turn = self._open.setdefault(change.turn_id, PrintedTurn(self._scrollback))
+        if isinstance(change, changes.PromptShown):
+            turn.prompt = turn.prompt or change
+            self._unsent.pop(change.message_id or "", None)
+            return
+        turn.begin(self._name(turn))
+        match change:
+            case changes.TurnBegan():
+                pass
+            case changes.TextGrew():
+                turn.grow(change.call, change.piece)
+            case changes.TextStored():
+                turn.store(change)
+            case changes.ReasoningGrew():
+                turn.reason(change.call, change.piece)
+            case changes.ReasoningStored():
+                turn.store_reasoning(change.call, change.text)
+            case changes.ToolShown():
+                turn.use_tool(change)
+            case changes.TurnEnded():
+                self._end(turn, change)
+            case _:
+                assert_never(change)
+
+    def _end(self, turn: PrintedTurn, change: changes.TurnEnded) -> None:
+        turn.finish_texts()
+        self.answers.append(turn.answer)
+        self._ended.append(change.turn_id)
+        del self._open[change.turn_id]
+        if change.words:
+            self._scrollback.remark(change.words, is_error=change.state == "failed")
+        elif change.model:
+            self._scrollback.remark(change.model)
+
+    def _name(self, turn: PrintedTurn) -> str:
+        return "you" if turn.prompt is None or turn.prompt.is_mine else self._name_of_others()

@@ -1,0 +1,161 @@
+"""Puts one turn together from its events: text, model, tool calls, end. Pure.
+
+A turn may hold several calls of the model, with tools between them; the answer is the
+text of all of them, a blank line apart. Deltas are placed by offset (`wire.cursor`), and
+each call's stored entry replaces its deltas, unless that entry was cut to fit a message.
+"""
+
+from __future__ import annotations
+
+from nplt_client.wire.cursor import Extent
+from nplt_protocol import messages
+from nplt_protocol.json_text import JsonObject
+
+CALLS_APART = "\n\n"
+
+
+class _CallText:
+    """The text of one call, and how much of it was given out."""
+
+    __slots__ = ("_extent", "_pieces", "shown")
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._extent = Extent()
+        self.shown = 0
+
+    @property
+    def length(self) -> int:
+        return self._extent.length
+
+    @property
+    def text(self) -> str:
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0] if self._pieces else ""
+
+    def add(self, delta: messages.TextDelta) -> str:
+        """Gives the part that was not given out yet."""
+        if delta.replay_from is not None:
+            self._pieces = [self.text[: delta.replay_from]]
+        new = self._extent.take(delta.offset, delta.text, replay_from=delta.replay_from)
+        self._pieces.append(new)
+        return self._unseen(new)
+
+    def replace(self, text: str) -> str:
+        self._pieces = [text]
+        self._extent = Extent(len(text))
+        return self._unseen(text)
+
+    def _unseen(self, new: str) -> str:
+        """Of a part that ends where the text ends now."""
+        start = self.length - len(new)
+        unseen = new[max(0, self.shown - start) :]
+        self.shown = max(self.shown, self.length)
+        return unseen
+
+
+_OF_A_RESULT = ("tool_call_id", "tool_name", "status", "duration", "result")
+
+
+class ReceivedTurn:
+    def __init__(self) -> None:
+        self.receipt: messages.Receipt | None = None
+        self.model: str | None = None
+        self.finished: messages.TurnFinished | None = None
+        self.abandoned = False
+        """Whoever asked did not want to wait for the end."""
+        self.tool_calls: dict[str, JsonObject] = {}
+        self.lacks_text = False
+        """A call's text came with a gap, and its entry cut: the record has it whole."""
+        self._calls: dict[int, _CallText] = {}
+        self._has_text = False
+
+    @property
+    def text(self) -> str:
+        texts = (self._calls[call].text for call in sorted(self._calls))
+        return CALLS_APART.join(text for text in texts if text)
+
+    def apply(self, event: messages.Event) -> str:
+        """Takes an event of this turn in; gives the piece of the answer it adds."""
+        match event:
+            case messages.TurnStarted():
+                self.model = event.model
+            case messages.TextDelta():
+                call = self._call(event.call)
+                is_first = call.shown == 0
+                return self._separated(call.add(event), is_first=is_first)
+            case messages.EntryAdded():
+                return self._take_entry(event)
+            case messages.ToolStarted():
+                self.tool_calls[event.tool_call_id] = {
+                    "tool_call_id": event.tool_call_id,
+                    "tool_name": event.tool_name,
+                    "arguments": event.arguments,
+                    "status": "pending",
+                }
+            case messages.ToolFinished():
+                self._finish_tool(event)
+            case messages.TurnFinished():
+                self.finished = event
+                self.model = event.model or self.model
+            case _:
+                pass
+        return ""
+
+    def _take_entry(self, event: messages.EntryAdded) -> str:
+        entry = event.entry
+        content = entry.get("content")
+        if entry.get("kind") == "tool_results":
+            self._take_results(entry)
+        if entry.get("role") != "assistant" or not isinstance(content, str):
+            return ""
+        self.model = model_of(entry) or self.model  # a fallback may have answered
+        call = event.call if event.call is not None else len(self._calls)
+        if entry.get("truncated"):
+            held = self._calls[call].length if call in self._calls else 0
+            self.lacks_text |= held != entry.get("size")
+            if held >= len(content):
+                return ""
+        text = self._call(call)
+        is_first = text.shown == 0
+        return self._separated(text.replace(content), is_first=is_first)
+
+    def _take_results(self, entry: JsonObject) -> None:
+        """Of tools whose events were missed."""
+        results = entry.get("tool_calls")
+        for result in results if isinstance(results, list) else ():
+            if isinstance(result, dict) and isinstance(name := result.get("tool_call_id"), str):
+                known = {key: result[key] for key in _OF_A_RESULT if key in result}
+                self.tool_calls[name] = {"arguments": {}, **self.tool_calls.get(name, {}), **known}
+
+    def _finish_tool(self, event: messages.ToolFinished) -> None:
+        call = self.tool_calls.setdefault(
+            event.tool_call_id,
+            {"tool_call_id": event.tool_call_id, "tool_name": event.tool_name, "arguments": {}},
+        )
+        call.update(status=event.status, duration=event.duration, result=event.result)
+        if event.truncated:
+            call.update(truncated=True, size=event.size)
+
+    def _call(self, number: int) -> _CallText:
+        return self._calls.setdefault(number, _CallText())
+
+    def _separated(self, piece: str, *, is_first: bool) -> str:
+        """The first words of a later call are separated from the call before."""
+        if not piece:
+            return ""
+        later = is_first and self._has_text
+        self._has_text = True
+        return CALLS_APART + piece if later else piece
+
+
+def model_of(entry: JsonObject) -> str | None:
+    """The model that gave an answer, from its stored entry or message."""
+    if isinstance(model := entry.get("model"), str):
+        return model
+    match entry.get("invocation"):
+        case {"provider": str(provider), "model": str(model)}:
+            return f"{provider}/{model}"
+        case _:
+            return None

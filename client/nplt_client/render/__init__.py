@@ -1,0 +1,1 @@
+"""Formats values as safe text, tables and HTML. Asks no server."""

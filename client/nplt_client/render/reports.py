@@ -1,0 +1,442 @@
+"""Formats listings, histories, context and usage reports as text for people. Pure.
+
+The result is safe for a terminal. Fields that a newer server adds are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from nplt_client.render.text import (
+    attachment_words,
+    dump_json,
+    number_in,
+    objects_in,
+    pairs,
+    sanitize,
+    sanitize_line,
+    shorten,
+    table,
+    word_in,
+)
+from nplt_protocol import messages
+from nplt_protocol.json_text import JsonObject, JsonValue
+
+SHORT_ID_MIN = 8
+
+
+def short_ids(ids: Sequence[str]) -> dict[str, str]:
+    """Prefixes long enough to tell these apart, and to be typed."""
+    length = SHORT_ID_MIN
+    while len({whole[:length] for whole in ids}) < len(set(ids)):
+        length += 1
+    return {whole: whole[:length] for whole in ids}
+
+
+def format_time(timestamp: str) -> str:
+    """`2026-11-16T04:01:52.123Z` → `2026-11-16 05:01`, in the reader's time zone."""
+    try:
+        return f"{datetime.fromisoformat(timestamp).astimezone():%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError):
+        return timestamp[:16].replace("T", " ")
+
+
+def sessions_table(rows: Sequence[messages.SessionRow]) -> str:
+    """And below it the commands that repair the damaged ones."""
+    short = short_ids([row.session_id for row in rows])
+    listed = table(
+        ("ID", "NAME", "MESSAGES", "UPDATED", "MODEL", "STATE"),
+        [
+            (
+                short[row.session_id],
+                row.name,
+                str(row.message_count),
+                format_time(row.updated_at),
+                row.model,
+                ", ".join([row.state, *(["current"] if row.is_current else []), *row_flags(row)]),
+            )
+            for row in rows
+        ],
+    )
+    repairs = (
+        sanitize_line(f"To repair {row.name!r}, stop the server, then: {row.repair}")
+        for row in rows
+        if row.repair
+    )
+    return "\n".join([listed, *repairs])
+
+
+def trash_table(rows: Sequence[messages.SessionRow]) -> str:
+    short = short_ids([row.session_id for row in rows])
+    return table(
+        ("ID", "NAME", "MESSAGES", "DELETED"),
+        [
+            (
+                short[row.session_id],
+                row.name,
+                str(row.message_count),
+                format_time(row.deleted_at or ""),
+            )
+            for row in rows
+        ],
+    )
+
+
+def row_flags(row: messages.SessionRow) -> list[str]:
+    return [flag for flag in ("pinned", "archived", "damaged") if getattr(row, flag)]
+
+
+def history_text(page: messages.HistoryPage) -> str:
+    blocks = [_title(page), *map(_message, page.messages)]
+    if page.page.has_more_before:
+        blocks.append(f"(older messages: nplt history … --before {page.page.before})")
+    return "\n\n".join(blocks)
+
+
+def _title(page: messages.HistoryPage) -> str:
+    words = [page.name, page.session_id, f"{page.message_count} messages"]
+    return sanitize_line(" · ".join([*words, page.model] if page.model else words))
+
+
+def entries_text(page: messages.HistoryPage) -> str:
+    """Every stored entry by its kind, with the fields of its own."""
+    blocks = [_title(page), *map(_entry, page.messages)]
+    if page.page.has_more_before:
+        blocks.append(f"(older entries: nplt history … --entries --before {page.page.before})")
+    return "\n\n".join(blocks)
+
+
+_SHOWN_ELSEWHERE = frozenset(
+    ("seq", "id", "kind", "role", "content", "timestamp", "tool_calls", "turn_id", "sections")
+)
+
+
+def _entry(entry: JsonObject) -> str:
+    at = format_time(str(entry.get("timestamp")))
+    lines = [sanitize_line(f"[{entry.get('seq')}] {entry.get('kind')} · {at}")]
+    if turn_id := entry.get("turn_id"):
+        lines.append(_field("turn", turn_id))
+    for name, value in entry.items():
+        if name not in _SHOWN_ELSEWHERE and value not in (None, "", {}, []):
+            lines.append(_field(name, value))
+    for call in objects_in(entry.get("tool_calls")):
+        about = {key: call[key] for key in _OF_A_CALL if call.get(key) not in (None, "", {})}
+        lines.append(_field("tool", about))
+    if content := entry.get("content"):
+        lines.append(sanitize(str(content)).rstrip("\n"))
+    if entry.get("truncated"):
+        lines.append(sanitize_line(f"(cut; {entry.get('size')} in all)"))
+    return "\n".join(lines)
+
+
+def _field(name: str, value: JsonValue) -> str:
+    told = value if isinstance(value, str) else dump_json(value)
+    return "    " + shorten(sanitize_line(f"{name}: {told}"), _FIELD_WIDTH_MAX)
+
+
+_FIELD_WIDTH_MAX = 400
+_OF_A_CALL = (
+    "tool_name",
+    "tool_call_id",
+    "arguments",
+    "parse_error",
+    "parse_warning",
+    "status",
+    "duration",
+    "result",
+)
+
+
+def _message(message: JsonObject) -> str:
+    at = format_time(str(message.get("timestamp")))
+    head = f"[{message.get('seq')}] {message.get('role')} · {at}"
+    for extra in ("model", "state"):
+        if (value := message.get(extra)) and value != "completed":
+            head += f" · {value}"
+    lines = [sanitize_line(head)]
+    lines += map(attachment_words, objects_in(message.get("attachments")))
+    for call in objects_in(message.get("tool_calls")):
+        lines.append(sanitize_line(f"tool {call.get('tool_name')} · {call.get('status')}"))
+    lines.append(sanitize(str(message.get("content") or "")).rstrip("\n"))
+    if message.get("truncated"):
+        lines.append(sanitize_line(f"(cut; {message.get('size')} in all)"))
+    return "\n".join(lines)
+
+
+def models_text(choice: messages.ModelChoice) -> str:
+    return "\n".join(
+        f"{'*' if model == choice.model else ' '} {sanitize_line(model)}" for model in choice.models
+    )
+
+
+def status_text(status: messages.Status) -> str:
+    return pairs(
+        [
+            ("server", status.server),
+            ("uptime", _duration(status.uptime)),
+            ("connections", str(status.connections)),
+            *_flat("conversations", status.conversations),
+            *_flat("turns", status.turns),
+            *_flat("storage", status.storage),
+            *_flat("versions", status.versions),
+        ]
+    )
+
+
+def _flat(name: str, value: JsonValue) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(f"{name} {sanitize_line(key)}", inner)
+    else:
+        yield name, str(value)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def hits_text(hits: Sequence[messages.SearchHit]) -> str:
+    """Two lines each: the place, and the words found there."""
+    short = short_ids([hit.session_id for hit in hits])
+    return "\n".join(
+        f"{_hit_place(hit, short[hit.session_id])}\n    {sanitize_line(hit.snippet)}".rstrip()
+        for hit in hits
+    )
+
+
+def _hit_place(hit: messages.SearchHit, short_id: str) -> str:
+    who = "its name" if hit.role == "name" else f"[{hit.seq}] {hit.role}"
+    return sanitize_line(f"{short_id}  {hit.name} · {who} · {format_time(hit.timestamp)}")
+
+
+_DESCRIPTION_WIDTH_MAX = 72
+
+_WHY = {
+    "head": "begins the epoch",
+    "omitted": "no room",
+    "compacted": "summed up",
+    "window": "before the window",
+    "later": "not its turn yet",
+    "unpaired": "call without result",
+    "abandoned": "left behind",
+    "quarantined": "refused by a provider",
+    "not_for_models": "not for models",
+    "not_held": "too long ago",
+    "mixed": "several reasons",
+}
+"""Short, for a column; other codes are shown as they are."""
+
+_EPOCH_REASONS = {
+    "budget": "there is no more room",
+    "compaction": "there is a new summary",
+    "clear": "it was cleared",
+    "rollback": "it was rolled back",
+    "quarantine": "an entry was set aside",
+    "system": "the instruction changed",
+    "tools": "the tools changed",
+    "window": "the window moved on",
+    "reach": "older entries are out of reach",
+    "asked": "it was asked for",
+    "pictures": "older pictures were put away",
+    "reasoning": "the provider no longer takes older reasoning",
+}
+
+
+def context_text(account: messages.ContextAccount) -> str:
+    rows = table(
+        ("ENTRY", "WHO", "DETAIL", "TOKENS", "WHY", "WHAT"),
+        [
+            (
+                _place(row),
+                _who(row),
+                word_in(row, "detail") or "-",
+                f"{number_in(row, 'tokens'):,}",
+                _why(row),
+                _first_words(row),
+            )
+            for row in account.entries
+        ],
+        numbers=("TOKENS",),
+    )
+    return f"{rows}\n{sanitize_line(' · '.join(_totals(account)))}"
+
+
+def _place(row: JsonObject) -> str:
+    seq, through = number_in(row, "seq"), number_in(row, "through_seq")
+    if not seq:
+        return "next" if row.get("kind") == "model_input" else "-"
+    return f"{seq}-{through}" if through > seq else str(seq)
+
+
+def _who(row: JsonObject) -> str:
+    return word_in(row, "role") or word_in(row, "kind").replace("_", " ") or "several"
+
+
+def _why(row: JsonObject) -> str:
+    reason = word_in(row, "reason")
+    if reason in (word_in(row, "detail"), word_in(row, "role"), word_in(row, "kind")):
+        return ""
+    return _WHY.get(reason) or reason.replace("_", " ")
+
+
+def _first_words(row: JsonObject) -> str:
+    """Of the text; otherwise of the tool calls or their results."""
+    if joined := _joined_rows(row):
+        return joined
+    if content := word_in(row, "content").strip():
+        return content
+    calls = (
+        f"calls {word_in(call, 'tool_name')} {word_in(call, 'arguments')}"
+        for call in objects_in(row.get("tool_calls"))
+    )
+    results = (
+        f"{word_in(result, 'tool_name')}{_unless_success(result)}: {word_in(result, 'result')}"
+        for result in objects_in(row.get("results"))
+    )
+    return "; ".join((*calls, *results))
+
+
+def _joined_rows(row: JsonObject) -> str:
+    """Of a run of entries that the server reports as one row."""
+    count = number_in(row, "through_seq") - number_in(row, "seq") + 1
+    return f"({count:,} entries)" if count > 1 and "detail" in row else ""
+
+
+def _unless_success(result: JsonObject) -> str:
+    status = word_in(result, "status")
+    return "" if status in ("", "success") else f" ({status})"
+
+
+def _totals(account: messages.ContextAccount) -> Iterator[str]:
+    tokens, tools = number_in(account.totals, "tokens"), number_in(account.totals, "tools")
+    yield account.model
+    yield _share(tokens, account.budget_tokens)
+    yield f"tools {tools:,}"
+    if left_out := number_in(account.totals, "left_out"):
+        yield f"{left_out:,} left out"
+    yield f"epoch of entry {account.epoch}" if account.epoch else "no epoch yet"
+    if account.totals.get("trimmed"):
+        yield "trimmed for this model's window"
+    if reason := account.begins_epoch:
+        yield f"a new epoch would begin: {_EPOCH_REASONS.get(reason, reason)}"
+
+
+def tools_text(listed: messages.ToolList) -> str:
+    if not listed.tools:
+        return "no tools"
+    return table(
+        ("NAME", "CLASS", "POLICY", "DESCRIPTION"),
+        [
+            (
+                word_in(tool, "name"),
+                word_in(tool, "class"),
+                word_in(tool, "policy"),
+                _first_sentence(word_in(tool, "description")),
+            )
+            for tool in listed.tools
+        ],
+        cell_width_max=_DESCRIPTION_WIDTH_MAX,
+    )
+
+
+def _first_sentence(text: str) -> str:
+    first, stop, _ = sanitize_line(text).partition(". ")
+    return first + stop.strip()
+
+
+def usage_text(account: messages.UsageAccount) -> str:
+    return pairs(
+        [
+            ("model", account.model),
+            ("billed", _billed(account.billed)),
+            *_by_model(account.billed),
+            ("occupancy", _occupancy(account.occupancy)),
+            ("estimate", _estimate(account.estimate)),
+            ("cost", _cost(account.cost)),
+        ]
+    )
+
+
+def _billed(bill: JsonObject) -> str:
+    cached, calls = number_in(bill, "cached_tokens"), number_in(bill, "calls")
+    from_cache = f" ({cached:,} cached)" if cached else ""
+    return (
+        f"{number_in(bill, 'input_tokens'):,} tokens in{from_cache}, "
+        f"{number_in(bill, 'output_tokens'):,} out, {calls:,} {'call' if calls == 1 else 'calls'}"
+    )
+
+
+def _by_model(billed: JsonObject) -> Iterator[tuple[str, str]]:
+    """Only where there are several."""
+    models = objects_in(billed.get("models"))
+    for bill in models if len(models) > 1 else ():
+        yield f"  {sanitize_line(word_in(bill, 'model'))}", _billed(bill)
+
+
+def _occupancy(occupancy: JsonObject) -> str:
+    counted_by = {"api": "as the provider counts", "counted": "as the server counts"}
+    source = counted_by.get(word_in(occupancy, "source"), "")
+    share = _share(number_in(occupancy, "tokens"), number_in(occupancy, "context_tokens"))
+    return ", ".join(filter(None, (f"{share} in the last call", source)))
+
+
+def _estimate(estimate: JsonObject) -> str:
+    counter = word_in(estimate, "counter")
+    by = f" ({counter})" if counter else ""
+    return f"{number_in(estimate, 'tokens'):,} tokens in the next{by}"
+
+
+def _cost(cost: JsonObject | None) -> str:
+    if cost is None:
+        return "no prices are configured"
+    partly = " (some models have no price)" if cost.get("partial") else ""
+    return f"{cost.get('amount')} {word_in(cost, 'currency')}".rstrip() + partly
+
+
+def epoch_text(begun: messages.EpochBegun) -> str:
+    """The result of a compaction."""
+    text = f"compacted: {begun.tokens_before:,} tokens are now {begun.tokens_after:,}"
+    if begun.compaction is not None:
+        text += f", with a summary (entry {begun.compaction})"
+    return text
+
+
+def _share(tokens: int, of: int) -> str:
+    if of <= 0:
+        return f"{tokens:,} tokens"
+    return f"{tokens:,} of {of:,} tokens ({100 * tokens / of:.1f} %)"
+
+
+def first_contact_text(model: str, models: Sequence[str]) -> str:
+    """For an empty conversation: who answers and why, how to get a better one, what to try."""
+    provider = model.partition("/")[0]
+    has_vendor = any(one.partition("/")[0] not in ("offline", "local") for one in models)
+    if provider == "offline":
+        what = f"{model} answers: it only repeats what you type"
+    elif provider == "local":
+        what = f"{model} answers: a very small model on this machine"
+    else:
+        what = f"{model} answers here"
+    if has_vendor:
+        lines = [f"{what}. /model lists {len(models)} models."]
+    else:
+        lines = [
+            f"{what}, because the server found no key.",
+            "For a better one: export OPENAI_API_KEY=… or ANTHROPIC_API_KEY=…,",
+            "then nplt server restart. Or run Ollama and list it in",
+            "~/.config/nplt/server.yaml (docs/providers.md).",
+        ]
+    if provider == "offline":
+        tries = [("hello", "an answer"), ("!tool now {}", "an answer that calls a tool")]
+    else:
+        tries = [("What can you do?", "an answer"), ("/attach FILE", "ask about a file")]
+    rows = pairs([*tries, ("/help", "all commands and keys")])
+    return "\n".join([*lines, "", "Try:", *(f"  {row}" for row in rows.splitlines())])

@@ -1,0 +1,151 @@
+"""Decides about colours and encodings, and writes answers and remarks.
+
+Each stream is judged by itself: a terminal gets sanitized text, and colours unless
+`NO_COLOR`, `TERM=dumb` or the like forbid them; a file or a pipe gets the answer exactly
+as it is. Answers go to stdout, remarks to stderr. No other module writes escape bytes to
+a terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from nplt_client.errors import NpltError
+    from nplt_client.render.text import Sanitizer
+
+_SILENCE_SECONDS = 2.0
+
+
+def is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def has_screen(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether stdin and stdout are a terminal that can be drawn on."""
+    able = environ.get("TERM") not in (None, "", "dumb", "unknown")
+    return able and is_terminal(sys.stdin) and is_terminal(sys.stdout)
+
+
+def colour_wanted(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
+    if environ.get("NO_COLOR"):
+        return False
+    if forced := environ.get("FORCE_COLOR"):
+        return forced not in ("0", "false")
+    return is_terminal(stream) and environ.get("TERM") != "dumb"
+
+
+def prepare_standard_streams() -> None:
+    """Files and pipes get UTF-8 whatever the locale; a terminal gets what it can show.
+
+    A stream that was closed (`>&-`) is replaced by /dev/null, before a socket takes its
+    number.
+    """
+    for name, mode, flags in (
+        ("stdin", "r", os.O_RDONLY),
+        ("stdout", "w", os.O_WRONLY),
+        ("stderr", "w", os.O_WRONLY),
+    ):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, flags)
+            setattr(sys, name, os.fdopen(nowhere, mode, encoding="utf-8"))
+    for stream in (sys.stdout, sys.stderr):
+        if not isinstance(stream, TextIOWrapper):
+            continue
+        if is_terminal(stream):
+            stream.reconfigure(errors="replace")
+        else:
+            stream.reconfigure(encoding="utf-8", errors="replace", newline="\n")
+
+
+def discard_stdout() -> None:
+    """Drops what is still buffered; Python would report it at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+def dim(text: str, *, enabled: bool) -> str:
+    return f"\x1b[2m{text}\x1b[0m" if enabled and text else text
+
+
+def clipboard_sequence(text: str) -> str:
+    """OSC 52: puts the text into the terminal's clipboard, also over ssh."""
+    from base64 import b64encode
+
+    return f"\x1b]52;c;{b64encode(text.encode(errors='replace')).decode()}\x07"
+
+
+def print_remark(message: str, *, dimmed: bool = False) -> None:
+    """On stderr, so that it never mixes with an answer on stdout."""
+    from nplt_client.render.text import sanitize
+
+    text = sanitize(message)
+    if dimmed:
+        text = dim(text, enabled=colour_wanted(sys.stderr))
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+@contextmanager
+def remark_if_silent(address: object) -> Iterator[None]:
+    """While the server at that address is waited for: something else may be there."""
+    message = f"no answer yet from {address}: is it an nplt server? Still waiting …"
+    timer = threading.Timer(_SILENCE_SECONDS, print_remark, (message,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def print_error(error: NpltError) -> None:
+    for line in error_lines(error):
+        print_remark(line)
+
+
+def error_lines(error: NpltError) -> Iterator[str]:
+    """One sentence, and the conversations that an ambiguous name could mean. Not sanitized."""
+    unknown = error.code == "not_found" and error.field == "session_id" and ";" not in error.message
+    hint = "; nplt sessions lists yours" if unknown else ""
+    yield f"nplt: {error.message}{hint}"
+    candidates = error.details.get("candidates")
+    for one in candidates if isinstance(candidates, list) else ():
+        if isinstance(one, dict):
+            yield f"    {one.get('session_id')}  {one.get('name')}"
+
+
+class AnswerWriter:
+    """Writes the answer as it comes; adds a line end if it has none."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._sanitizer: Sanitizer | None = None
+        self._ends_line = True
+        if is_terminal(stream):
+            from nplt_client.render.text import Sanitizer
+
+            self._sanitizer = Sanitizer()
+
+    def write(self, piece: str) -> None:
+        shown = self._sanitizer.feed(piece) if self._sanitizer else piece
+        if shown:
+            self._stream.write(shown)
+            self._stream.flush()
+            self._ends_line = shown.endswith("\n")
+
+    def end_line(self) -> None:
+        if not self._ends_line:
+            self._stream.write("\n")
+            self._stream.flush()
+            self._ends_line = True

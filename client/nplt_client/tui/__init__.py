@@ -1,0 +1,1 @@
+"""The full-screen chat. The only package that imports textual."""

@@ -1,0 +1,591 @@
+"""The full-screen chat: layout, keys, and what connects the widgets to the session.
+
+What is typed goes to the session or to the commands; changes that come from there are
+drawn, some thirty times a second at most. Nothing waits for the server while a key is
+handled: typing and leaving work whatever the connection does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from typing import ClassVar, cast
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
+from textual.events import Resize
+from textual.theme import Theme
+from textual.widgets import Markdown, Static
+from textual.worker import WorkType
+
+from nplt_client.chat import changes
+from nplt_client.chat.approvals import ApprovalWanted
+from nplt_client.chat.chat_session import (
+    ChatEnded,
+    ChatOptions,
+    ChatRunner,
+    ChatSession,
+    ConnectionWatch,
+    StopControl,
+    new_message_id,
+    queue_emptied,
+    status_words,
+)
+from nplt_client.chat.commands import (
+    COMMANDS,
+    THEMES,
+    Command,
+    parse_prompt,
+    remember_theme,
+    remembered_theme,
+    run_command,
+)
+from nplt_client.chat.input import (
+    PromptHistory,
+    PromptRecall,
+    TypedAhead,
+    edit_in_editor,
+    typed_ahead,
+)
+from nplt_client.errors import NpltError
+from nplt_client.render.reports import first_contact_text
+from nplt_client.render.text import safe, safe_line
+from nplt_client.settings import NotifyBy, find_notify_by, state_dir
+from nplt_client.tui.composer import ApprovalPanel, Composer, SuggestionList
+from nplt_client.tui.keyboard import install_alt_enter, install_paste_parser
+from nplt_client.tui.screens import ChoicePicker, Picked, SessionPicker
+from nplt_client.tui.transcript import NewerHint, Transcript
+from nplt_client.wire.reconnect_policy import ConnectionState, Online
+
+FRAME_SECONDS = 1 / 30
+PAUSE_PER_WORK = 2
+LOOK_SECONDS = 0.5
+MEASURE_SECONDS = 5.0
+SPIN_SECONDS = 0.17
+SECOND_ESCAPE_SECONDS = 0.3
+
+
+class StatusLine(Static):
+    """The last line of the screen; redrawn only when its words change."""
+
+    DEFAULT_CSS = """
+    StatusLine {
+        height: 1;
+        padding: 0 2;
+        color: $text-muted;
+        &.-offline { color: $text-warning; text-style: bold; }
+    }
+    """
+
+    def __init__(self, session: ChatSession) -> None:
+        super().__init__(markup=False)
+        self._session = session
+        self._watch = ConnectionWatch(session.client)
+        self._shown = ""
+
+    def on_mount(self) -> None:
+        self.set_interval(LOOK_SECONDS, self.update_words)
+        self.set_interval(SPIN_SECONDS, self._spin)
+        self.set_interval(MEASURE_SECONDS, self._measure)
+
+    def update_words(self) -> None:
+        connection, lag = self._watch.current_state(), self._watch.lag_seconds
+        facts = self._session.facts(lag_seconds=lag, connection=connection)
+        words = status_words(facts, max(20, self.content_size.width or 80))
+        if words != self._shown:
+            self._shown = words
+            self.set_class(not isinstance(facts.connection, Online), "-offline")
+            self.update(Content(words))
+
+    def _spin(self) -> None:
+        if self._session.turn_status.running is not None:
+            self.update_words()
+
+    def on_resize(self, event: Resize) -> None:
+        self._shown = ""
+        self.update_words()
+
+    def _measure(self) -> None:
+        self.run_worker(self._watch.measure(), group="lag", exclusive=True)
+
+
+class CommandPalette(Provider):
+    """Ctrl+P: every command, with what it does, found by a few letters."""
+
+    async def discover(self) -> Hits:
+        for name, command in COMMANDS.items():
+            yield DiscoveryHit(_shown(name, command), self._typing(name), help=command.help)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for name, command in COMMANDS.items():
+            score = matcher.match(f"/{name} {command.help}")
+            if score > 0:
+                yield Hit(score, _shown(name, command), self._typing(name), help=command.help)
+
+    def _typing(self, name: str) -> Callable[[], Awaitable[None]]:
+        return partial(cast(ChatApp, self.app).type_command, name)
+
+
+def _shown(name: str, command: Command) -> str:
+    # A bracket begins markup there.
+    return f"/{name} {command.argument}".rstrip().replace("[", r"\[")
+
+
+DARK = Theme(
+    name="dark",
+    primary="#7aa2f7",
+    secondary="#bb9af7",
+    accent="#7dcfff",
+    warning="#e0af68",
+    error="#f7768e",
+    success="#9ece6a",
+    foreground="#c8d0e8",
+    background="#16161e",
+    surface="#1d1f2b",
+    panel="#272a3a",
+    dark=True,
+)
+LIGHT = Theme(
+    name="light",
+    primary="#2e5cb8",
+    secondary="#7a3fb0",
+    accent="#0b7285",
+    warning="#8f5e00",
+    error="#b3243b",
+    success="#2f6f2f",
+    foreground="#24283b",
+    background="#fbfbfd",
+    surface="#eff0f6",
+    panel="#e3e5ef",
+    dark=False,
+)
+
+
+class ChatApp(App[bool]):
+    keys_help: Sequence[tuple[str, str]] = (
+        ("Enter", "sends; Ctrl+J, Alt+Enter, Shift+Enter or \\ Enter: a new line"),
+        ("Up, Down, Ctrl+R", "earlier prompts; Up first takes back one that waits"),
+        ("Ctrl+G", "write in your editor"),
+        ("Ctrl+O", "open or close reasoning and tool calls"),
+        ("Ctrl+P", "all commands"),
+        ("PageUp, PageDown, End", "look around; Ctrl+End goes to the end"),
+        ("Esc, Ctrl+C", "stop the answer; Ctrl+C twice or Ctrl+D: leave"),
+        ("Esc Esc", "also take back all prompts that wait"),
+    )
+    waits_for_server = False
+
+    TITLE = "nplt"
+    CSS = """
+    ToastRack { dock: top; align: right top; }
+    """
+    COMMANDS: ClassVar = {CommandPalette}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "interrupt", "Stop", show=False),
+        Binding("ctrl+z", "suspend_process", "Suspend", show=False, priority=True),
+        Binding("escape", "stop", "Stop", show=False),
+        Binding("ctrl+o", "open_or_close_folds", "Folds", show=False, priority=True),
+        Binding("ctrl+end", "go_to_end", "End", show=False, priority=True),
+    ]
+
+    def __init__(
+        self,
+        session: ChatSession,
+        state_folder: Path,
+        *,
+        draft: str = "",
+        typed: TypedAhead | None = None,
+        notify_by: NotifyBy = "bell",
+    ) -> None:
+        install_alt_enter()
+        install_paste_parser()
+        colourless = bool(os.environ.get("NO_COLOR"))
+        # None at all, not grey ones: only the terminal's own colours can be left out.
+        super().__init__(ansi_color=True if colourless else None)
+        self.session = session
+        self.transcript = Transcript()
+        self._history = PromptHistory(state_folder / "prompts.jsonl")
+        self._theme_file = state_folder / "theme"
+        self._first_theme = "terminal" if colourless else remembered_theme(self._theme_file)
+        self._suggestions = SuggestionList(session)
+        self._question = ApprovalPanel()
+        self._composer = Composer(
+            PromptRecall(self._history.load()), self._suggestions, self._question, self._take_back
+        )
+        self._hint = NewerHint()
+        self._status = StatusLine(session)
+        self._stopping = StopControl(session)
+        self._typed = typed or TypedAhead()
+        self._notify_by = notify_by
+        self._draft = draft or self._typed.rest
+        session.display = self
+
+    @property
+    def draft(self) -> str:
+        return self._composer.text
+
+    def compose(self) -> ComposeResult:
+        yield self.transcript
+        yield self._hint
+        yield self._question
+        yield self._suggestions
+        yield self._composer
+        yield self._status
+
+    async def on_mount(self) -> None:
+        for theme in (DARK, LIGHT):
+            self.register_theme(theme)
+        self.theme = THEMES[self._first_theme]
+        if self._typed.terminal_modes is not None:
+            # What textual goes back to when it leaves the terminal to an editor or a shell.
+            setattr(self._driver, "attrs_before", self._typed.terminal_modes)  # noqa: B010
+        self.fill(self._draft)
+        self.run_worker(self._begin(), group="connection")
+
+    async def _begin(self) -> None:
+        await self._attempt(self.session.move())
+        self.run_worker(self._follow(), group="connection")
+        self.run_worker(self.session.draw_changes(), group="drawing")
+        for line in self._typed.lines:
+            self._submit(line)
+
+    async def _follow(self) -> None:
+        try:
+            await self.session.follow()
+        except NpltError as error:
+            self.session.change_queue.add(
+                [changes.NoticeShown(text=safe_line(error.message), is_error=True)]
+            )
+
+    async def _attempt(self, work: Awaitable[object]) -> None:
+        """An error is shown where it is seen, and the chat goes on."""
+        try:
+            await work
+        except NpltError as error:
+            await self.transcript.add_notice(
+                changes.NoticeShown(text=safe(error.message), is_error=True)
+            )
+            self.transcript.go_to_end()
+
+    # What is drawn (`ChatDisplay`)
+
+    async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
+        self._close_question()
+        await self.show_again(turns)
+        self._refresh_usage()
+
+    async def show_again(self, turns: changes.Turns) -> None:
+        await self.transcript.start_over(turns)
+        self.transcript.has_older = self.session.has_older
+        if not turns and self.session.turn_status.running is None:
+            models = self.session.client.welcome.models
+            await self.transcript.show_card(first_contact_text(self.session.model, models))
+
+    async def show_older(self, turns: changes.Turns) -> None:
+        self.transcript.has_older = self.session.has_older
+        await self.transcript.add_older(turns)
+
+    async def draw(self, change: changes.Change) -> None:
+        if isinstance(change, changes.TurnChange):
+            await self.transcript.apply(change)
+            waiting = self.session.turn_status.waiting
+            if isinstance(change, changes.PromptShown) and change.turn_id in waiting:
+                hint = "; Up takes it back" if change.is_mine else ""
+                self.transcript.wait(change.turn_id, f"… waiting for its turn{hint}")
+            if isinstance(change, changes.TurnEnded):
+                self._refresh_usage()
+                if change.has_begun and self.session.client.started_here(change.turn_id):
+                    self._call_back("the answer is done")
+            return
+        match change:
+            case changes.NoticeShown():
+                await self.transcript.add_notice(change)
+            case ApprovalWanted():
+                self._ask_next_question()
+                self._call_back(f"{change.tool_name} waits for your answer")
+            case changes.ApprovalSettled():
+                self._close_question(change.approval_id)
+            case _:
+                pass  # the status line has it
+
+    def _call_back(self, words: str) -> None:
+        """Someone who looks at another window; the terminal tells whether they do."""
+        if self.app_focus:
+            return
+        if self._notify_by == "bell":
+            self.bell()
+        elif self._notify_by == "osc9" and self._driver is not None:
+            self._driver.write(f"\x1b]9;nplt: {safe_line(words, 80)}\x07")
+
+    async def drawn(self) -> None:
+        if await self.transcript.drop_oldest():
+            self.session.forget_older_than(self.transcript.first_seq)
+        self.transcript.hide_far_turns()
+        self._status.update_words()
+
+    async def pause(self, began: float) -> None:
+        """Longer than the round took, so that keys are handled however much there is to
+        draw. Widgets are laid out and painted while we sleep: that is work too."""
+        await asyncio.sleep(FRAME_SECONDS)
+        await asyncio.sleep(max(0.0, monotonic() - began - FRAME_SECONDS) * PAUSE_PER_WORK)
+
+    def connection_changed(self, state: ConnectionState) -> None:
+        pass  # the status line looks by itself
+
+    def _ask_next_question(self) -> None:
+        """One after the other."""
+        if self._question.wanted is not None:
+            return
+        wanted = self.session.approvals.take_next_question()
+        self._question.ask(wanted, more=self.session.approvals.not_asked)
+        if wanted is None:
+            return
+        self._composer.focus()
+        if len(self.screen_stack) > 1:
+            self.remark(f"{wanted.tool_name} waits for your answer: Esc goes back to it")
+
+    def on_approval_panel_decided(self, event: ApprovalPanel.Decided) -> None:
+        self._close_question(event.wanted.approval_id)
+        if event.decision is not None:
+            deciding = self.session.approvals.decide(event.wanted, event.decision)
+            self.run_worker(self._attempt(deciding), group="approvals")
+
+    def _close_question(self, approval_id: str | None = None) -> None:
+        """The one about this call, or any: it is settled, or its conversation was left."""
+        shown = self._question.wanted
+        if shown is not None and approval_id in (None, shown.approval_id):
+            self._question.ask(None)
+            self._ask_next_question()
+
+    def on_resize(self, event: Resize) -> None:
+        self._question.fit(event.size.height)
+
+    def _refresh_usage(self) -> None:
+        self.run_worker(self.session.refresh_usage(), group="weighing", exclusive=True)
+
+    # What is typed
+
+    def on_composer_sent(self, event: Composer.Sent) -> None:
+        self._submit(event.text)
+
+    def _submit(self, text: str) -> None:
+        if self._composer.recall.remember(text):
+            self._history.add(text)
+        prompt = parse_prompt(text)
+        work = run_command(self, text) if prompt is None else self.ask(prompt)
+        self.run_worker(self._attempt(work), group="commands")
+
+    async def ask(self, text: str) -> None:
+        message_id = new_message_id()
+        prompt = changes.PromptShown(turn_id="", text=safe(text), message_id=message_id)
+        await self.transcript.begin(prompt)
+        try:
+            await self.session.send(text, message_id)
+        except NpltError:
+            await self.transcript.take_back(message_id)
+            self._composer.give_back(text)
+            raise
+
+    async def type_command(self, name: str) -> None:
+        """One that needs an argument is only begun."""
+        argument = COMMANDS[name].argument
+        if argument and not argument.startswith("["):
+            self.fill(f"/{name} ")
+        else:
+            await self._attempt(run_command(self, f"/{name}"))
+
+    def _take_back(self) -> str | None:
+        """The last prompt that waits; it is cancelled at the server."""
+        if (taken := self.session.take_back_queued()) is None:
+            return None
+        text, cancelling = taken
+        self.run_worker(self._attempt(cancelling), group="commands")
+        return text
+
+    def on_composer_leaving(self) -> None:
+        self.leave()
+
+    def on_text_area_changed(self) -> None:
+        self._suggestions.look_up(self._composer.text)
+
+    # What commands do (`ChatFace`)
+
+    @property
+    def answers(self) -> list[str]:
+        return [turn.answer for turn in self.transcript.turns]
+
+    @property
+    def is_raw(self) -> bool:
+        return self.transcript.is_raw
+
+    async def show_raw(self, is_raw: bool) -> None:
+        await self.transcript.show_raw(is_raw)
+
+    async def show_text(self, text: str) -> None:
+        await self.transcript.add_notice(changes.NoticeShown(text=safe(text)))
+        self.transcript.go_to_end()
+
+    def remark(self, text: str) -> None:
+        self.notify(safe_line(text), markup=False)
+
+    def fill(self, text: str) -> None:
+        self._composer.replace_text(text)
+        self._composer.focus()
+
+    async def choose(
+        self, title: str, choices: Sequence[str], marked: str | None = None
+    ) -> str | None:
+        screen = ChoicePicker(title, choices, marked=marked)
+        key = await self.push_screen_wait(screen)
+        return screen.choice(key) if key is not None else None
+
+    async def show_sessions(self, wanted: str) -> None:
+        """Deleting the conversation we are in leads to a new one."""
+        client, here = self.session.client, self.session.client.session_id
+        rows = [row async for row in client.sessions()]
+        picker = SessionPicker(rows, client, wanted)
+        chosen = await self.push_screen_wait(picker)
+        if chosen is not None:
+            await self._go_to(picker.picked(chosen))
+        elif client.session_id != here:
+            await self.session.move(client.attach(client.session_id))
+
+    async def _go_to(self, picked: Picked) -> None:
+        client = self.session.client
+        if picked.session_id != client.session_id:
+            await self.session.move(client.switch(picked.session_id))
+        if not picked.seq:
+            return
+        async with self.transcript.going_to(picked.seq):
+            if not await self.session.show_back_to(picked.seq):
+                self.remark("what was found is further up than this shows")
+
+    async def search(self, wanted: str) -> None:
+        await self.show_sessions(wanted)
+
+    async def show_history(self, count: int | None) -> None:
+        shown = 0
+        while shown < (count or 1):
+            before = len(self.transcript.turns)
+            if not await self.session.show_older():
+                self.remark("this is all there is")
+                break
+            shown += max(1, len(self.transcript.turns) - before)
+        self.transcript.look_at_top()
+
+    def set_theme(self, name: str) -> None:
+        self.theme = THEMES[name]
+        remember_theme(self._theme_file, name)
+
+    def copy(self, text: str) -> None:
+        self.copy_to_clipboard(text)
+        self.remark(f"copied {len(text):,} characters")
+
+    def leave(self, *, reconnect: bool = False) -> None:
+        self.exit(reconnect)
+
+    # Keys
+
+    def action_interrupt(self) -> None:
+        if selected := self.screen.get_selected_text():
+            self.copy(selected)
+            self.screen.clear_selection()
+        elif self._stopping.is_possible:
+            self.action_stop()
+        elif self._composer.text:
+            self._composer.take()
+            self.session.replace_from = None
+        elif self._stopping.note_press():
+            self.leave()
+        else:
+            self.remark(self._stopping.how_to_leave)
+
+    def action_stop(self) -> None:
+        if self._suggestions.is_open:
+            self._suggestions.close()
+        elif (is_second := self._stopping.note_escape()) or self._stopping.is_possible:
+            stopping: WorkType[None] = self._empty_queue if is_second else self._stop
+            self.run_worker(stopping, group="stopping", exclusive=True)
+        elif self._stopping.why_not:
+            self.remark(self._stopping.why_not)
+
+    async def _stop(self) -> None:
+        """Where prompts wait, the next would begin at once: a second Esc may come before."""
+        if self.session.has_queued:
+            await asyncio.sleep(SECOND_ESCAPE_SECONDS)
+        await self._attempt(self._stopping.stop())
+
+    async def _empty_queue(self) -> None:
+        async def empty() -> None:
+            if count := await self._stopping.empty_queue():
+                self.remark(queue_emptied(count))
+
+        await self._attempt(empty())
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In the list of conversations Ctrl+Z brings back what was deleted."""
+        if action == "suspend_process" and isinstance(self.screen, SessionPicker):
+            return False
+        return super().check_action(action, parameters)
+
+    def action_open_or_close_folds(self) -> None:
+        self.transcript.open_or_close_folds()
+
+    def action_go_to_end(self) -> None:
+        self.transcript.go_to_end()
+
+    def action_scroll_transcript(self, direction: int) -> None:
+        if direction < 0:
+            self.transcript.release_anchor()
+            self.transcript.scroll_page_up(animate=False)
+        else:
+            self.transcript.scroll_page_down(animate=False)
+
+    def action_search_prompts(self) -> None:
+        self.run_worker(self._search_prompts(), group="choosing")
+
+    async def _search_prompts(self) -> None:
+        chosen = await self.choose("earlier prompts", self._composer.recall.newest_first)
+        if chosen is not None:
+            self.fill(chosen)
+
+    async def action_edit_in_editor(self) -> None:
+        await self._attempt(self._edit_draft())
+        self.refresh()
+
+    async def _edit_draft(self) -> None:
+        with self.suspend():
+            text = edit_in_editor(self._composer.text)
+        self.fill(text)
+
+    # What the transcript asks for
+
+    def on_transcript_newer_counted(self, event: Transcript.NewerCounted) -> None:
+        self._hint.set_count(event.count)
+
+    def on_transcript_older_wanted(self) -> None:
+        if isinstance(self.session.client.connection, Online):
+            self.run_worker(self._attempt(self.session.show_older()), group="older", exclusive=True)
+
+    def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
+        self.copy_to_clipboard(event.href)
+        self.remark(f"copied the address {event.href}")
+
+
+def run_full_screen_chat(options: ChatOptions) -> int:
+    """Until there is a connection, errors are printed as lines."""
+
+    async def talk(session: ChatSession, draft: str) -> ChatEnded:
+        with typed_ahead() as typed:
+            folder = Path(state_dir())
+            app = ChatApp(session, folder, draft=draft, typed=typed, notify_by=find_notify_by())
+            wants_reconnect = await app.run_async()
+        return ChatEnded(code=app.return_code or 0, draft=app.draft if wants_reconnect else None)
+
+    return ChatRunner(talk=talk).run(options)

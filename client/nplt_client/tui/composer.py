@@ -1,0 +1,434 @@
+"""The input field, and what stands above it: completions, and a tool that asks.
+
+The input keeps the focus and passes some keys on to these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.events import Key, Paste, Resize
+from textual.message import Message
+from textual.timer import Timer
+from textual.widgets import Static, TextArea
+
+from nplt_client.chat import approvals
+from nplt_client.chat.approvals import CHOICES, ApprovalDecision, ApprovalWanted, OpenQuestion
+from nplt_client.chat.chat_session import ChatSession
+from nplt_client.chat.input import (
+    COMMANDS_WITH_NAMES,
+    PromptRecall,
+    Suggestion,
+    suggestions,
+)
+from nplt_client.render.text import pad, safe, safe_line, width_of
+from nplt_client.tui.keyboard import handle_key_now, is_text_character
+
+ROWS_MAX = 10
+_NEW_LINE_KEYS = frozenset({"ctrl+j", "alt+enter", "shift+enter", "ctrl+enter"})
+_CHOOSING_KEYS = frozenset({"tab", "up", "down", "enter"})
+
+
+class Composer(TextArea):
+    """Where the person types.
+
+    Enter sends; Ctrl+J, Alt+Enter, Shift+Enter and a backslash before Enter make a new
+    line. A paste is text, whatever is in it. Up on the first line and Down on the last go
+    through earlier prompts; while suggestions are open they choose one. The terminal's own
+    cursor is where the next character goes, so that input methods open their windows there.
+    """
+
+    DEFAULT_CSS = f"""
+    Composer {{
+        height: auto;
+        max-height: {ROWS_MAX + 2};
+        border: round $border-blurred;
+        padding: 0 1;
+        background: transparent;
+        &:focus {{ border: round $primary; }}
+        & .text-area--cursor-line {{ background: transparent; }}
+    }}
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+r", "app.search_prompts", "Earlier prompts", show=False),
+        Binding("ctrl+g", "app.edit_in_editor", "Editor", show=False),
+        Binding("ctrl+underscore", "undo", "Undo", show=False),
+        Binding("ctrl+c", "app.interrupt", "Stop", show=False),
+        Binding("escape", "app.stop", "Stop", show=False),
+        Binding("pageup", "app.scroll_transcript(-1)", "Page up", show=False),
+        Binding("pagedown", "app.scroll_transcript(1)", "Page down", show=False),
+    ]
+
+    class Sent(Message):
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class Leaving(Message):
+        """Ctrl+D in an empty input."""
+
+    def __init__(
+        self,
+        recall: PromptRecall,
+        suggestions: SuggestionList,
+        question: ApprovalPanel,
+        take_back: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """`take_back` gives the last prompt that waits, if there is one."""
+        super().__init__(
+            soft_wrap=True,
+            tab_behavior="focus",
+            show_line_numbers=False,
+            highlight_cursor_line=False,
+            placeholder="Ask something. / for commands, Ctrl+J for a new line",
+        )
+        self.recall = recall
+        self._suggestions = suggestions
+        self._question = question
+        self._take_back = take_back
+
+    def load_text(self, text: str) -> None:
+        """Whatever is put in here (an old prompt, a file's name) is made safe."""
+        super().load_text(safe(text))
+
+    def replace_text(self, text: str) -> None:
+        self.load_text(text)
+        self.move_cursor(self.document.end)
+
+    def give_back(self, text: str) -> None:
+        """What could not be sent, selected: typing replaces it."""
+        if not self.text:
+            self.replace_text(text)
+            self.select_all()
+
+    def take(self) -> str:
+        """What was typed; the input is empty after it."""
+        text = self.text
+        self.load_text("")
+        return text
+
+    def on_resize(self) -> None:
+        """Its place is known only now; textual would look at the next key."""
+        self.call_after_refresh(self._place_cursor)
+
+    def _place_cursor(self) -> None:
+        if self.has_focus:
+            self.app.cursor_position = self.cursor_screen_offset
+
+    @property
+    def _row(self) -> int:
+        """As it is seen: a long line takes several."""
+        return self.wrapped_document.location_to_offset(self.cursor_location).y
+
+    async def _on_key(self, event: Key) -> None:
+        if self._answer_with(event) or self._act_on_key(event.key):
+            event.stop()
+            event.prevent_default()
+        else:
+            await handle_key_now(self, event, self.write)
+
+    def _answer_with(self, event: Key) -> bool:
+        """Whether the key was for the tool that asks. A letter that turned out to be the
+        beginning of a text is written."""
+        letter = self._question.letter
+        if self._question.take_key(event, has_draft=bool(self.text)):
+            return True
+        if letter and not self._question.letter:
+            self.write(letter)
+        return False
+
+    def _act_on_key(self, key: str) -> bool:
+        if key in _CHOOSING_KEYS and self._suggestions.look_up(self.text):
+            self._choose(key)
+        elif key == "enter":
+            self._send_or_break()
+        elif key in _NEW_LINE_KEYS:
+            self.insert("\n")
+        elif key == "ctrl+d" and not self.text:
+            self.post_message(self.Leaving())
+        elif key == "tab":
+            pass  # the focus stays here; Ctrl+O and the mouse open what is folded
+        elif key == "up" and not self.text and (queued := self._take_back()) is not None:
+            self.replace_text(queued)
+        elif key == "up" and self._row == 0:
+            self._recall(self.recall.older(self.text))
+        elif key == "down" and self._row == self.wrapped_document.height - 1:
+            self._recall(self.recall.newer(self.text))
+        else:
+            return False
+        return True
+
+    def _choose(self, key: str) -> None:
+        match key:
+            case "up":
+                self._suggestions.move(-1)
+            case "down":
+                self._suggestions.move(1)
+            case _:
+                line = self._suggestions.chosen
+                self.replace_text(line)
+                if key == "enter" and not line.endswith((" ", "/")):
+                    self._send()
+
+    def _send_or_break(self) -> None:
+        row, column = self.cursor_location
+        if self.document.get_line(row)[:column].endswith("\\"):
+            self.replace("\n", (row, column - 1), (row, column))
+        elif self.text.strip():
+            self._send()
+
+    def _send(self) -> None:
+        """Taken at once: what is typed from now on is the next one."""
+        self.post_message(self.Sent(self.take()))
+
+    def _recall(self, prompt: str | None) -> None:
+        if prompt is not None:
+            self.replace_text(prompt)
+
+    async def _on_paste(self, event: Paste) -> None:
+        event.prevent_default()
+        event.stop()
+        self.write(self._question.interrupt() + safe(event.text))
+
+    def write(self, text: str) -> None:
+        result = self.replace(text, *self.selection)
+        self.move_cursor(result.end_location)
+
+
+_ROWS_MAX = 8
+
+
+class SuggestionList(Static):
+    """The suggestions above the input, which keeps the focus.
+
+    They are looked up at every key that depends on them, not only when the screen is
+    redrawn: whoever types fast gets what was typed.
+    """
+
+    DEFAULT_CSS = """
+    SuggestionList {
+        height: auto;
+        max-height: 8;
+        margin: 0 2;
+        background: $surface;
+        display: none;
+    }
+    """
+
+    def __init__(self, session: ChatSession) -> None:
+        super().__init__(markup=False)
+        self._session = session
+        self._typed = ""
+        self._found: list[Suggestion] = []
+        self._chosen = 0
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._found)
+
+    @property
+    def chosen(self) -> str:
+        return self._found[self._chosen].line
+
+    def look_up(self, typed: str) -> bool:
+        """True: there is something to choose from."""
+        if typed != self._typed:
+            wants_names = typed.startswith(COMMANDS_WITH_NAMES)
+            if wants_names and not self._typed.startswith(COMMANDS_WITH_NAMES):
+                self.run_worker(self._refresh_names())
+            self._typed = typed
+            self._offer(self._suggestions())
+        return self.is_open
+
+    def _suggestions(self) -> list[Suggestion]:
+        return suggestions(self._typed, self._session.client.welcome.models, self._session.names)
+
+    async def _refresh_names(self) -> None:
+        await self._session.refresh_names()
+        if self._typed.startswith(COMMANDS_WITH_NAMES):
+            self._offer(self._suggestions())
+
+    def close(self) -> None:
+        """Until something else is typed."""
+        self._offer([])
+
+    def _offer(self, found: list[Suggestion]) -> None:
+        self._found = found
+        self._chosen = 0
+        self.display = bool(found)
+        if found:
+            self._show()
+
+    def move(self, step: int) -> None:
+        self._chosen = (self._chosen + step) % len(self._found)
+        self._show()
+
+    def _show(self) -> None:
+        first = max(0, min(self._chosen - _ROWS_MAX // 2, len(self._found) - _ROWS_MAX))
+        rows = self._found[first : first + _ROWS_MAX]
+        shown = [safe_line(one.shown, 60) for one in rows]
+        width = max(map(width_of, shown))
+        lines = [
+            Content.styled(
+                f" {pad(words, width)}  {one.help} ",
+                "reverse" if first + place == self._chosen else "",
+            )
+            for place, (words, one) in enumerate(zip(shown, rows, strict=True))
+        ]
+        self.update(Content("\n").join(lines))
+
+
+_WRITING_KEYS = frozenset({"enter", "backspace", "ctrl+j", "alt+enter", "shift+enter", "ctrl+u"})
+_STEPS = {"left": -1, "up": -1, "right": 1, "down": 1}
+_PAGES = {"pageup": -1, "pagedown": 1}
+_MEANINGS = {"y": "allows it once", "n": "denies it", "a": "allows this tool from now on"}
+_LATER = "Esc later (/allow, /deny)"
+_TYPING = f"Pause typing to answer · {_LATER}"
+_ASKING = f"y, n, a or arrows, then Enter · {_LATER}"
+_ROWS_AROUND = 10
+"""Question, answers and keys, the input and the status below them."""
+_ARGUMENT_ROWS_MIN, _ARGUMENT_ROWS_MAX = 3, 16
+
+
+class ApprovalPanel(Vertical):
+    """A tool that waits for a yes or a no, above the input; its arguments exactly.
+
+    It may open while the person is typing, and no key that was meant for the input
+    decides (`OpenQuestion`). Arrows choose while the input is empty. Esc leaves the
+    question open: `/allow` and `/deny` answer it later, and when its time is over it is
+    denied.
+    """
+
+    DEFAULT_CSS = """
+    ApprovalPanel {
+        height: auto;
+        margin: 0 1;
+        padding: 0 1;
+        border-left: outer $warning;
+        background: $surface;
+        display: none;
+        #question { height: auto; max-height: 2; }
+        VerticalScroll { height: auto; scrollbar-size-vertical: 1; }
+        #arguments { height: auto; }
+        #choices { height: 1; }
+        #keys { height: auto; max-height: 3; color: $text-muted; }
+    }
+    """
+
+    class Decided(Message):
+        def __init__(self, wanted: ApprovalWanted, decision: ApprovalDecision | None) -> None:
+            """`None`: later."""
+            super().__init__()
+            self.wanted = wanted
+            self.decision = decision
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.letter = ""
+        """What marked the answer and may yet be the beginning of a text."""
+        self._question = OpenQuestion()
+        self._pause: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="question", markup=False)
+        with VerticalScroll(can_focus=False):
+            yield Static(id="arguments", markup=False)
+        yield Static(id="choices", markup=False)
+        yield Static(id="keys", markup=False)
+
+    @property
+    def wanted(self) -> ApprovalWanted | None:
+        return self._question.wanted
+
+    def ask(self, wanted: ApprovalWanted | None, *, more: int = 0) -> None:
+        """`None`: there is nothing to ask. `more`: how many wait behind it."""
+        self._question.open(wanted)
+        self.letter = ""
+        self.display = wanted is not None
+        if wanted is None:
+            return
+        waiting = f" ({more} more after it)" if more > 0 else ""
+        words = Content.assemble("May ", (wanted.tool_name, "bold"), " run with this?", waiting)
+        self.query_one("#question", Static).update(words)
+        self.query_one("#arguments", Static).update(Content(wanted.arguments))
+        self.query_one(VerticalScroll).scroll_home(animate=False)
+        self._wait_for_a_pause()
+
+    def fit(self, screen_rows: int) -> None:
+        rows = min(screen_rows - _ROWS_AROUND, _ARGUMENT_ROWS_MAX)
+        self.query_one(VerticalScroll).styles.max_height = max(rows, _ARGUMENT_ROWS_MIN)
+
+    def on_resize(self, event: Resize) -> None:
+        self.call_after_refresh(self._show_keys)
+
+    def take_key(self, event: Key, *, has_draft: bool) -> bool:
+        """False: the key is for the input."""
+        question, key = self._question, event.key
+        if question.wanted is None:
+            return False
+        if key == "escape":
+            self.post_message(self.Decided(question.wanted, None))
+        elif key in _PAGES and self._can_scroll:
+            scrolled = self.query_one(VerticalScroll)
+            scrolled.scroll_relative(y=_PAGES[key] * scrolled.size.height, animate=False)
+        elif key == "enter" and question.decision is not None:
+            self.post_message(self.Decided(question.wanted, question.decision))
+        elif key == "backspace" and question.marked:
+            self._wait_for_a_pause()
+        elif key in _STEPS and question.listens and not has_draft:
+            self.letter = ""
+            question.move_mark(_STEPS[key])
+            self._show_keys()
+        elif key in _MEANINGS and question.listens and not self.letter:
+            self.letter = key
+            question.mark(key)
+            self._show_keys()
+        else:
+            if _is_writing(event):
+                self._wait_for_a_pause()
+            return False
+        return True
+
+    def interrupt(self) -> str:
+        """Something else is put into the input: gives the letter that belongs before it."""
+        letter = self.letter
+        if self._question.wanted is not None:
+            self._wait_for_a_pause()
+        return letter
+
+    def _wait_for_a_pause(self) -> None:
+        self._question.note_typing()
+        self.letter = ""
+        if self._pause is not None:
+            self._pause.stop()
+        # A little longer: clocks differ in what they count.
+        self._pause = self.set_timer(approvals.PAUSE_SECONDS + 0.01, self._show_keys)
+        self._show_keys()
+
+    @property
+    def _can_scroll(self) -> bool:
+        return self.query_one(VerticalScroll).max_scroll_y > 0
+
+    def _show_keys(self) -> None:
+        marked, listens = self._question.marked, self._question.listens
+        styles = {letter: "reverse" if letter == marked else "" for letter, _ in CHOICES}
+        shown = [Content.styled(f" {letter} {words} ", styles[letter]) for letter, words in CHOICES]
+        self.query_one("#choices", Static).update(Content(" ").join(shown))
+        if marked:
+            words = f"Enter {_MEANINGS[marked]} · any other key takes it back"
+        else:
+            words = _ASKING if listens else _TYPING
+        if self._can_scroll:
+            words = f"PageDown: more · {words}"
+        self.query_one("#keys", Static).update(Content(words))
+
+
+def _is_writing(event: Key) -> bool:
+    character = event.character
+    is_written = character is not None and is_text_character(character)
+    return event.is_printable or is_written or event.key in _WRITING_KEYS

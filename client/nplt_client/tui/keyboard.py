@@ -1,0 +1,128 @@
+"""Corrects how textual reads keys and pastes.
+
+Keys act in the order in which they were pressed, Alt+Enter is one key, and a paste is
+one text whatever bytes are in it. Uses private parts of textual.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import unicodedata
+from collections.abc import Callable, Iterable
+from typing import cast
+
+from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
+from textual.events import Key, Paste
+from textual.message import Message
+from textual.widget import Widget
+
+from nplt_client.render.text import safe
+
+_WRITTEN_CATEGORIES = frozenset({"Cf", "Zs"})
+
+
+async def handle_key_now(widget: Widget, event: Key, write: Callable[[str], None]) -> None:
+    """What textual would do with this key too late or not at all; the rest is left to it.
+
+    Textual inserts printable keys at once, but runs bindings only after the key has reached
+    the app: `abc`, Ctrl+U, `def` in one burst would leave nothing. So a widget runs its own
+    bindings here. Characters that Python does not count as printable although people write
+    them (the joiners of Persian and of emoji, the wide space of Japanese) are inserted too.
+    """
+    if event.is_printable:
+        return
+    if event.character is not None and is_text_character(event.character):
+        write(event.character)
+    elif not await _run_binding(widget, event.key):
+        return
+    event.stop()
+    event.prevent_default()
+
+
+async def _run_binding(widget: Widget, key: str) -> bool:
+    for binding in widget._bindings.key_to_bindings.get(key, ()):
+        if await widget.app.run_action(binding.action, widget):
+            return True
+    return False
+
+
+def is_text_character(character: str) -> bool:
+    return (
+        len(character) == 1
+        and unicodedata.category(character) in _WRITTEN_CATEGORIES
+        and safe(character) == character
+    )
+
+
+def install_alt_enter() -> None:
+    """Most terminals send Alt+Enter as Escape and Return, which textual takes for Enter.
+
+    If its table of sequences can't be changed, Ctrl+J still makes a new line.
+    """
+    with contextlib.suppress(ImportError, AttributeError):
+        from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
+        from textual.keys import Keys
+
+        table = cast("dict[str, tuple[Keys, ...]]", ANSI_SEQUENCES_KEYS)
+        for sequence in ("\x1b\r", "\x1b\n"):
+            table.setdefault(sequence, (Keys.ControlJ,))
+
+
+class PasteParser(XTermParser):
+    """Keys and pastes from what the terminal sent, however it is cut.
+
+    Textual looks for keys inside of a bracketed paste as well: an escape and a return in it
+    would send the input. Here only the end of the paste is looked for, and the text is made
+    safe before any widget sees it.
+    """
+
+    def __init__(self, debug: bool = False) -> None:
+        super().__init__(debug)
+        self._tail = ""
+        """The end of what was read, where a mark may have begun."""
+        self._pasted: list[str] | None = None
+
+    def feed(self, data: str) -> Iterable[Message]:
+        if not data:
+            yield from super().feed(data)
+        while data:
+            mark = BRACKETED_PASTE_START if self._pasted is None else BRACKETED_PASTE_END
+            read, data = self._read_to(mark, data)
+            if self._pasted is None:
+                yield from super().feed(read)
+            else:
+                self._pasted.append(read)
+            if self._tail == mark:
+                self._tail = ""
+                yield from self._switch()
+
+    def _read_to(self, mark: str, data: str) -> tuple[str, str]:
+        """What belongs to it, up to the end of the mark if that is in there; the rest."""
+        known = len(self._tail)
+        place = (self._tail + data).find(mark)
+        if place >= 0:
+            self._tail = mark
+            end = place + len(mark) - known
+            return data[:end], data[end:]
+        self._tail = (self._tail + data)[-(len(mark) - 1) :]
+        return data, ""
+
+    def _switch(self) -> Iterable[Message]:
+        """The mark was read: a paste begins, or is over."""
+        if self._pasted is None:
+            self._pasted = []
+            return
+        pasted = "".join(self._pasted).removesuffix(BRACKETED_PASTE_END)
+        self._pasted = None
+        # Textual counts the marks too; the paste it takes this for is empty.
+        for message in super().feed(BRACKETED_PASTE_END):
+            if not isinstance(message, Paste):
+                yield message
+        yield Paste(safe(pasted))
+
+
+def install_paste_parser() -> None:
+    """The driver for Unix terminals makes its parser by this name."""
+    from textual.drivers import linux_driver
+
+    setattr(linux_driver, "XTermParser", PasteParser)  # noqa: B010

@@ -1,0 +1,532 @@
+"""The widgets that show an answer: Markdown that grows at its end, or plain pages.
+
+Each list, quote and table is one widget with text laid out here; one widget per item
+would make long answers slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import ClassVar, TypeAlias
+
+from markdown_it import MarkdownIt
+from markdown_it.rules_core import StateCore
+from markdown_it.token import Token
+from textual.app import ComposeResult
+from textual.content import Content, Span
+from textual.geometry import Size
+from textual.widget import Widget
+from textual.widgets import Markdown, Static
+from textual.widgets.markdown import MarkdownBlock, MarkdownFence
+
+PAGE_LINES = 300
+PAGE_CHARACTERS = 20_000
+
+
+class PlainPages(Widget):
+    """Text as it was written, in pages of a bounded size; only the last one grows."""
+
+    DEFAULT_CSS = """
+    PlainPages {
+        height: auto;
+        layout: vertical;
+        padding: 0 2;
+        Static { height: auto; }
+    }
+    """
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__()
+        self._last_text = ""
+        self._last: Static | None = None
+        self._first_text = text
+
+    def compose(self) -> ComposeResult:
+        yield from self._pages(self._first_text)
+        self._first_text = ""
+
+    async def grow(self, piece: str) -> None:
+        head, rest = cut(self._last_text + piece, lines=PAGE_LINES, characters=PAGE_CHARACTERS)
+        if self._last is None:
+            await self.mount_all(self._pages(piece))
+            return
+        self._last_text = head
+        self._last.update(_shown(head, is_last=not rest))
+        if rest:
+            await self.mount_all(self._pages(rest))
+
+    def _pages(self, text: str) -> list[Static]:
+        pages: list[Static] = []
+        while text:
+            self._last_text, text = cut(text, lines=PAGE_LINES, characters=PAGE_CHARACTERS)
+            self._last = Static(_shown(self._last_text, is_last=not text), markup=False)
+            pages.append(self._last)
+        return pages
+
+
+def _shown(page: str, *, is_last: bool) -> Content:
+    """The next page begins on a line of its own anyway."""
+    return Content(page if is_last else page.removesuffix("\n"))
+
+
+def cut(text: str, *, lines: int, characters: int) -> tuple[str, str]:
+    """The beginning that is within both limits, whole lines where that can be, and the rest."""
+    end = 0
+    for _ in range(lines):
+        found = text.find("\n", end)
+        line_end = len(text) if found < 0 else found + 1
+        if line_end > characters:
+            end = end or characters
+            break
+        end = line_end
+        if end == len(text):
+            break
+    return text[:end], text[end:]
+
+
+_APART = " │ "
+_COLUMN_MIN = 6
+
+
+Cells: TypeAlias = Sequence[Sequence[Content]]
+"""Of a table; the first row is the headings."""
+
+
+def table_lines(cells: Cells, width: int) -> list[Content]:
+    """A table as lines of text.
+
+    Where the screen is too narrow the widest columns give way first; where that leaves
+    too little, each row becomes a list of its own: heading, colon, cell.
+    """
+    heads, *rows = cells
+    heads = [head.stylize(".head") for head in heads]
+    if len(heads) * (_COLUMN_MIN + len(_APART)) > width + len(_APART):
+        return _as_lists(heads, rows, width)
+    widths = _column_widths(cells, width - len(_APART) * (len(heads) - 1))
+    rule = Content("─┼─".join("─" * one for one in widths)).stylize(".rule")
+    lines = [*_row_lines(heads, widths), rule]
+    for row in rows:
+        lines.extend(_row_lines(row, widths))
+    return lines
+
+
+def _column_widths(cells: Cells, room: int) -> list[int]:
+    columns = zip_longest(*cells, fillvalue=Content())
+    wanted = [max(1, *(cell.cell_length for cell in column)) for column in columns]
+    if sum(wanted) <= room:
+        return wanted
+    # As wide as they want, up to the bound at which all of them fit.
+    bound = max(
+        bound
+        for bound in range(_COLUMN_MIN, room + 1)
+        if sum(min(one, bound) for one in wanted) <= room
+    )
+    return [min(one, bound) for one in wanted]
+
+
+def _row_lines(row: Sequence[Content], widths: Sequence[int]) -> list[Content]:
+    """One row, as many lines high as its highest cell."""
+    missing = [Content()] * (len(widths) - len(row))
+    wrapped = [
+        [cell] if cell.cell_length <= width else cell.wrap(width)
+        for cell, width in zip([*row, *missing], widths, strict=False)
+    ]
+    lines: list[Content] = []
+    for parts in zip_longest(*wrapped, fillvalue=Content()):
+        *padded, last = (
+            (part, part.pad_right(max(0, width - part.cell_length)))
+            for part, width in zip(parts, widths, strict=True)
+        )
+        lines.append(Content(_APART).join([*(wide for _, wide in padded), last[0]]))
+    return lines
+
+
+def _as_lists(heads: Sequence[Content], rows: Cells, width: int) -> list[Content]:
+    lines: list[Content] = []
+    for row in rows:
+        for head, cell in zip(heads, row, strict=False):
+            lines.extend((head + ": " + cell).wrap(width))
+        lines.append(Content())
+    return lines[:-1] or list(heads)
+
+
+_BULLETS = ("• ", "▪ ", "‣ ", "◦ ")
+_TAB_WIDTH = 4
+_WIDTH_MIN = 8
+"""However deep something is indented, this much is left for its words."""
+
+Inline: TypeAlias = Callable[[Token], Content]
+Code: TypeAlias = Callable[[str, str], Content]
+"""From code and the name of its language."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRow:
+    """A paragraph or a line of code: `first` precedes its first line, `rest` the others."""
+
+    first: str
+    rest: str
+    content: Content | Cells
+
+
+@dataclass(slots=True, kw_only=True)
+class _Indent:
+    """Something that indents: an item of a list, a quote."""
+
+    first: str
+    rest: str
+    is_begun: bool = False
+
+
+@dataclass(slots=True)
+class _BlockReader:
+    """Reads the parser's tokens into rows, which don't know the width of the screen."""
+
+    inline: Inline
+    code: Code
+    rows: list[TextRow] = field(default_factory=list[TextRow])
+    levels: list[_Indent] = field(default_factory=list[_Indent])
+    lists: list[int | None] = field(default_factory=list[int | None])
+    """The number of each open list's next item; None: it has bullets."""
+    table: list[list[Content]] | None = None
+
+    def read(self, token: Token) -> None:
+        if token.type.endswith(("_open", "_close")):
+            self._open_or_close(token)
+        else:
+            self._show(token)
+
+    def _open_or_close(self, token: Token) -> None:
+        match token.type:
+            case "bullet_list_open":
+                self.lists.append(None)
+            case "ordered_list_open":
+                self.lists.append(int(token.attrs.get("start", 1)))
+            case "bullet_list_close" | "ordered_list_close":
+                self.lists.pop()
+            case "list_item_open":
+                marker = self._marker()
+                self.levels.append(_Indent(first=marker, rest=" " * len(marker)))
+            case "blockquote_open":
+                self._part()
+                self.levels.append(_Indent(first="▌ ", rest="▌ "))
+            case "list_item_close" | "blockquote_close":
+                self._begin_line()  # an empty item has its bullet too
+                self.levels.pop()
+            case "paragraph_open":
+                self._part(always=not token.hidden)
+            case "heading_open":
+                self._part()
+            case _:
+                self._open_or_close_table(token)
+
+    def _open_or_close_table(self, token: Token) -> None:
+        if token.type == "table_open":
+            self._part()
+            self.table = []
+        elif self.table is not None and token.type == "tr_open":
+            self.table.append([])
+        elif self.table is not None and token.type == "table_close":
+            self._add(self.table)
+            self.table = None
+
+    def _show(self, token: Token) -> None:
+        match token.type:
+            case "inline":
+                self._add_inline(token)
+            case "fence" | "code_block":
+                self._part()
+                code = self.code(token.content.rstrip(), token.info.partition(" ")[0])
+                for line in code.split("\n", allow_blank=True):
+                    self._add(_without_tabs(line))
+            case "hr":
+                self._part()
+                self._add(Content("───"))
+            case _:
+                pass
+
+    def _add_inline(self, token: Token) -> None:
+        content = _without_tabs(self.inline(token))
+        if self.table:
+            self.table[-1].append(content)
+        else:
+            self._add(content)
+
+    def _marker(self) -> str:
+        number = self.lists[-1]
+        if number is None:
+            depth = self.lists.count(None)
+            return _BULLETS[(depth - 1) % len(_BULLETS)]
+        self.lists[-1] = number + 1
+        return f"{number}. ".rjust(4)
+
+    def _part(self, *, always: bool = False) -> None:
+        """An empty line before what comes, unless it is the first of its item."""
+        is_parted = not self.rows or self.rows[-1].content == Content()
+        if not is_parted and (always or not self.levels or self.levels[-1].is_begun):
+            prefix = "".join(level.rest for level in self.levels if level.is_begun)
+            self.rows.append(TextRow(first=prefix, rest=prefix, content=Content()))
+
+    def _begin_line(self) -> None:
+        if self.levels and not self.levels[-1].is_begun:
+            self._add(Content())
+
+    def _add(self, content: Content | Cells) -> None:
+        first = "".join(one.rest if one.is_begun else one.first for one in self.levels)
+        rest = "".join(one.rest for one in self.levels)
+        for level in self.levels:
+            level.is_begun = True
+        self.rows.append(TextRow(first=first, rest=rest, content=content))
+
+
+def rows_of(tokens: Iterable[Token], *, inline: Inline, code: Code) -> list[TextRow]:
+    reading = _BlockReader(inline, code)
+    for token in tokens:
+        reading.read(token)
+    return reading.rows
+
+
+def lay_out(rows: Sequence[TextRow], width: int) -> Content:
+    """Lines no wider than `width`, as one text."""
+    parts: list[str] = []
+    spans: list[Span] = []
+    place = 0
+    indent_max = max(1, width - _WIDTH_MIN)
+    for row in rows:
+        prefix, rest = row.first[-indent_max:], row.rest[-indent_max:]
+        for line in _lines(row.content, max(1, width - len(prefix))):
+            if prefix.strip():
+                spans.append(Span(place, place + len(prefix), ".marker"))
+            place += len(prefix)
+            spans.extend(Span(one.start + place, one.end + place, one.style) for one in line.spans)
+            parts.append(f"{prefix}{line.plain}")
+            place += len(line.plain) + 1
+            prefix = rest
+    return Content("\n".join(parts), spans)
+
+
+def _without_tabs(content: Content) -> Content:
+    """What is measured must be as wide as what is drawn."""
+    return content.expand_tabs(_TAB_WIDTH) if "\t" in content.plain else content
+
+
+def _lines(content: Content | Cells, width: int) -> list[Content]:
+    if not isinstance(content, Content):
+        return table_lines(content, width)
+    if "\n" not in content.plain and content.cell_length <= width:
+        return [content]
+    return content.wrap(width)
+
+
+_FOLDED = frozenset({"bullet_list", "ordered_list", "blockquote", "table"})
+_NESTING_MAX = 100
+"""What is nested deeper the parser leaves out."""
+
+
+def parser() -> MarkdownIt:
+    """HTML is text to it."""
+    made = MarkdownIt("gfm-like", {"html": False, "maxNesting": _NESTING_MAX})
+    made.core.ruler.push("fold_blocks", _fold_blocks)
+    return made
+
+
+def _fold_blocks(state: StateCore) -> None:
+    state.tokens = list(_folded(state.tokens))
+
+
+def _folded(tokens: Sequence[Token]) -> Iterator[Token]:
+    within: list[Token] = []
+    for token in tokens:
+        if not within and token.type.removesuffix("_open") not in _FOLDED:
+            yield token
+            continue
+        within.append(token)
+        if token.level == 0 and token.nesting < 0:
+            yield Token("folded", "", 0, map=within[0].map, meta={"tokens": within})
+            within = []
+
+
+class MarkdownView(Markdown):
+    """Textual's Markdown, with each list, quote and table as one widget.
+
+    The parser folds all tokens of such a block into one. What grows is laid out again in
+    place.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, parser_factory=parser, open_links=False)
+
+    async def settle(self) -> None:
+        """All of it has come: it is drawn again where the whole differs from its pieces."""
+        if not self._is_drawn_as_parsed():
+            await self.update(self.source)
+
+    def _is_drawn_as_parsed(self) -> bool:
+        if "]:" in self.source:
+            return False  # the address of a link further up
+        blocks = self.query_children(MarkdownBlock)
+        drawn = [(block.name, block.source_range) for block in blocks]
+        tokens = parser().parse(self.source)
+        return drawn == [
+            (token.type, tuple(token.map or ()))
+            for token in tokens
+            if token.level == 0 and token.nesting >= 0
+        ]
+
+    def unhandled_token(self, token: Token) -> MarkdownBlock | None:
+        return FoldedBlock(self, token) if token.type == "folded" else None
+
+
+class FoldedBlock(MarkdownBlock):
+    DEFAULT_CSS = """
+    FoldedBlock {
+        margin: 0 0 1 0;
+        & > .marker { color: $text-primary; }
+        & > .rule { color: $text-muted; }
+        & > .head { text-style: bold; }
+    }
+    """
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"marker", "rule", "head"}
+
+    def __init__(self, markdown: Markdown, token: Token) -> None:
+        super().__init__(markdown, token)
+        self._rows: list[TextRow] | None = None
+        self._laid_out: tuple[int, Content] | None = None
+
+    def render(self) -> Content:
+        return self._content_for(self.content_size.width)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return self._content_for(width).plain.count("\n") + 1
+
+    def notify_style_update(self) -> None:
+        """Code in it may have other colours now."""
+        self._rows = self._laid_out = None
+        super().notify_style_update()
+
+    async def _update_from_block(self, block: MarkdownBlock) -> None:
+        if isinstance(block, FoldedBlock):
+            self._copy_context(block)
+            self._rows = self._laid_out = None
+            self.update()
+        else:
+            await super()._update_from_block(block)
+
+    def _content_for(self, width: int) -> Content:
+        if self._laid_out is None or self._laid_out[0] != width:
+            self._laid_out = (width, lay_out(self._read_rows(), width))
+        return self._laid_out[1]
+
+    def _read_rows(self) -> list[TextRow]:
+        if self._rows is None:
+            tokens: list[Token] = self._token.meta["tokens"]
+            self._rows = rows_of(tokens, inline=self._token_to_content, code=self._code)
+        return self._rows
+
+    def _code(self, code: str, language: str) -> Content:
+        app = self.app
+        return MarkdownFence.highlight(
+            code, language, ansi=app.native_ansi_color, dark=app.current_theme.dark
+        )
+
+
+MARKDOWN_LINES_MAX = 400
+MARKDOWN_CHARACTERS_MAX = 40_000
+_FROM_HERE_ON = "… this is long: from here on it is shown as it was written"
+
+
+class AnswerView(Widget):
+    """The text of one call: Markdown that grows at its end.
+
+    While pieces come in, only the last, unfinished block is parsed and drawn again. When
+    the stored text is there, the whole is parsed once more (a list that turned out loose,
+    a link defined further down). Beyond a limit of lines and characters, and while `/raw`
+    is on, text is shown as it was written, so that no answer can block the keys. HTML is
+    shown as text. Links are not opened: a click copies the address and shows it.
+    """
+
+    DEFAULT_CSS = """
+    AnswerView {
+        height: auto;
+        layout: vertical;
+        .limit { padding: 0 2; color: $text-muted; margin: 0 0 1 0; }
+        Markdown { background: transparent; }
+        MarkdownH1, MarkdownH2 { content-align: left middle; margin: 1 0; }
+        MarkdownFence, MarkdownFence:light { margin: 0 0 1 0; background: $surface; }
+        MarkdownFence:ansi { background: transparent; }
+    }
+    """
+
+    def __init__(self, text: str = "", *, is_raw: bool = False) -> None:
+        super().__init__()
+        self.source = text
+        self._is_raw = is_raw
+        self._markdown: MarkdownView | None = None
+        self._plain: PlainPages | None = None
+        self._streamed = False
+
+    def compose(self) -> ComposeResult:
+        yield from self._body()
+
+    async def grow(self, piece: str) -> None:
+        was_drawn = self._drawn_as_markdown()
+        self.source += piece
+        self._streamed = True
+        if self._plain is not None:
+            await self._plain.grow(piece)
+        elif self._markdown is not None:
+            drawn = self._drawn_as_markdown()
+            if more := drawn[len(was_drawn) :]:
+                await self._markdown.append(more)
+            if len(drawn) < len(self.source):
+                await self.mount_all(self._beyond(self.source[len(drawn) :]))
+
+    async def store(self, text: str) -> None:
+        """The text as it is stored; it replaces what came piece by piece."""
+        is_known, was_streamed = text == self.source, self._streamed
+        self.source = text
+        self._streamed = False
+        if not is_known:
+            await self._show_again()
+        elif was_streamed and self._markdown is not None:
+            await self._markdown.settle()
+
+    async def show_raw(self, is_raw: bool) -> None:
+        if is_raw != self._is_raw:
+            self._is_raw = is_raw
+            await self._show_again()
+
+    async def _show_again(self) -> None:
+        if self._markdown is None and self._plain is None:
+            return  # not on the screen yet
+        drawn = self._drawn_as_markdown()
+        if self._markdown is not None and self._plain is None and drawn == self.source:
+            await self._markdown.update(self.source)
+            return
+        with self.app.batch_update():
+            await self.remove_children()
+            await self.mount_all(list(self._body()))
+
+    def _drawn_as_markdown(self) -> str:
+        if self._is_raw:
+            return ""
+        return cut(self.source, lines=MARKDOWN_LINES_MAX, characters=MARKDOWN_CHARACTERS_MAX)[0]
+
+    def _body(self) -> Iterator[Widget]:
+        self._markdown = self._plain = None
+        if self._is_raw:
+            self._plain = PlainPages(self.source)
+            yield self._plain
+            return
+        drawn = self._drawn_as_markdown()
+        self._markdown = MarkdownView(drawn)
+        yield self._markdown
+        if len(drawn) < len(self.source):
+            yield from self._beyond(self.source[len(drawn) :])
+
+    def _beyond(self, rest: str) -> Iterator[Widget]:
+        yield Static(Content(_FROM_HERE_ON), classes="limit", markup=False)
+        self._plain = PlainPages(rest)
+        yield self._plain

@@ -1,0 +1,542 @@
+"""The windows over the chat: lists to choose from."""
+
+from __future__ import annotations
+
+from asyncio import sleep
+from collections.abc import Awaitable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+from rapidfuzz import fuzz, utils
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.events import Key, Paste, Resize
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+from textual.worker import WorkType
+
+from nplt_client.client import Client
+from nplt_client.errors import NpltError
+from nplt_client.render.reports import row_flags
+from nplt_client.render.text import pad, safe, safe_line, shorten, word_in
+from nplt_client.tui.keyboard import handle_key_now
+from nplt_protocol.json_text import JsonObject
+from nplt_protocol.messages import SearchHit, SessionRow
+
+
+class SearchInput(Input):
+    """What is looked for. It gets all keys, so that each finds what those before it have done."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "screen.move(1)", "Next", show=False),
+        Binding("up", "screen.move(-1)", "Previous", show=False),
+        Binding("pagedown", "screen.move(10)", "Further", show=False),
+        Binding("pageup", "screen.move(-10)", "Back", show=False),
+        Binding("enter", "screen.enter", "Take it", show=False),
+        Binding("escape,ctrl+c", "screen.leave", "Back", show=False),
+        Binding("ctrl+n", "screen.rename", "Rename", show=False),
+        Binding("ctrl+x", "screen.delete", "Delete", show=False),
+        Binding("ctrl+z", "screen.undelete", "Bring back", show=False),
+    ]
+
+    async def _on_key(self, event: Key) -> None:
+        await handle_key_now(self, event, self.write)
+
+    def write(self, text: str) -> None:
+        self.replace(text, *self.selection)
+
+    def _on_paste(self, event: Paste) -> None:
+        event.prevent_default()
+        event.stop()
+        self.write(safe_line(event.text))
+
+    def replace_text(self, text: str) -> None:
+        self.value = safe_line(text)
+        self.cursor_position = len(self.value)
+
+
+_SMALL_ROWS = 20
+"""In fewer the list needs all the room there is."""
+
+
+class PickerScreen(ModalScreen[str | None]):
+    """A window with a line to type in and a list that follows it.
+
+    Subclasses say which rows the typed words leave.
+    """
+
+    DEFAULT_CSS = """
+    PickerScreen {
+        align: center middle;
+        #window {
+            width: 90%; max-width: 120; height: 80%;
+            border: round $primary; background: $surface; padding: 0 1;
+        }
+        Input, Input:focus {
+            border: none; height: 1; margin: 0 0 1 0; padding: 0; background: transparent;
+        }
+        OptionList { height: 1fr; border: none; background: transparent; padding: 0; }
+        OptionList:nocolor > .option-list--option-highlighted { text-style: reverse; }
+        #below { height: auto; max-height: 8; color: $text-muted; margin: 1 0 0 0; }
+        #keys { height: 1; color: $text-muted; }
+        &.-small {
+            #window { width: 100%; height: 100%; padding: 0; }
+            Input, Input:focus { margin: 0; }
+            #below { max-height: 2; margin: 0; }
+        }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "leave", "Back", show=False),
+    ]
+    WINDOW_TITLE = ""
+    KEYS_HELP = "Enter takes it · Esc goes back"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._matched: str | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="window") as window:
+            window.border_title = self.WINDOW_TITLE
+            yield SearchInput(placeholder="type to find", id="wanted")
+            yield OptionList(id="found", markup=False)
+            yield Static(id="below", markup=False)
+            yield Static(Content(self.KEYS_HELP), id="keys", markup=False)
+
+    def on_mount(self) -> None:
+        self.query_one("#found").can_focus = False
+        self.query_one(SearchInput).focus()
+        self.begin()
+
+    def on_resize(self, event: Resize) -> None:
+        self.set_class(event.size.height < _SMALL_ROWS, "-small")
+        self.call_after_refresh(self.show_matches)
+
+    def begin(self) -> None:
+        self.show_matches()
+
+    def rows(self, wanted: str) -> Sequence[Option]:
+        raise NotImplementedError
+
+    def details_of(self, key: str) -> str:
+        """More about the one that is marked, shown below the list."""
+        return ""
+
+    @property
+    def wanted(self) -> str:
+        return self.query_one(SearchInput).value
+
+    @property
+    def marked(self) -> str | None:
+        options = self.query_one(OptionList)
+        if options.highlighted is None or not options.option_count:
+            return None
+        return options.get_option_at_index(options.highlighted).id
+
+    def show_matches(self) -> None:
+        """Shows anew what the typed words leave; the mark stays on its row if it can."""
+        options, marked = self.query_one(OptionList), self.marked
+        rows = self.rows(self.wanted)
+        self._matched = self.wanted
+        options.set_options(rows)
+        keys = [row.id for row in rows]
+        if rows:
+            options.highlighted = keys.index(marked) if marked in keys else 0
+        else:
+            self.query_one("#below", Static).update(Content("nothing matches"))
+
+    # Textual calls the `on_…` of every class of the family: subclasses change these instead.
+
+    def typed_changed(self, typed: str) -> None:
+        self.show_matches()
+
+    def enter(self, typed: str) -> None:
+        if self.marked is not None:
+            self.dismiss(self.marked)
+
+    def show_details(self, key: str) -> None:
+        self.query_one("#below", Static).update(Content(self.details_of(key)))
+
+    def catch_up(self) -> None:
+        """With what was typed, before a key that depends on it."""
+        if self.wanted != self._matched:
+            self._matched = self.wanted
+            self.typed_changed(self.wanted)
+
+    def on_input_changed(self) -> None:
+        self.catch_up()
+
+    def action_enter(self) -> None:
+        self.catch_up()
+        self.enter(self.wanted)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(event.option.id)
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        if event.option.id == self.marked:  # else the list has changed since
+            self.show_details(event.option.id or "")
+
+    def action_move(self, step: int) -> None:
+        self.catch_up()
+        options = self.query_one(OptionList)
+        if options.option_count:
+            place = (options.highlighted or 0) + step
+            options.highlighted = max(0, min(place, options.option_count - 1))
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+
+_SCORE_MIN = 70.0
+_LOOKED_AT_CHARACTERS = 500
+_NAME_CHARACTERS = 100
+
+
+def ranked(wanted: str, texts: Mapping[str, str]) -> list[str]:
+    """The keys of the texts that fit, best first. The first line of a text is its name."""
+    typed = utils.default_process(wanted) or wanted.strip().lower()
+    if not typed:
+        return list(texts)
+    scores = {key: score(typed, text) for key, text in texts.items()}
+    fitting = [key for key, points in scores.items() if points >= _SCORE_MIN]
+    return sorted(fitting, key=lambda key: -scores[key])
+
+
+def score(typed: str, text: str) -> float:
+    """0 to 100. The very words come first, in the name before elsewhere; then letters in
+    their order in the name, as `fzf` finds them; then what resembles the words."""
+    looked_at = text[:_LOOKED_AT_CHARACTERS].lower()
+    name = looked_at.partition("\n")[0][:_NAME_CHARACTERS]
+    words = typed.split()
+    if typed in name:
+        return 100.0
+    if typed in looked_at:
+        return 98.0
+    if all(word in looked_at for word in words):
+        return 95.0
+    letters = min((_letters_score(word, name) for word in words), default=0.0)
+    if letters or len(typed) < 3:
+        return letters
+    return 0.9 * fuzz.partial_ratio(typed, looked_at)
+
+
+def _letters_score(word: str, name: str) -> float:
+    """Of a name with these letters in this order, 0 or 70 to 90: more where they stand
+    together, or at the beginnings of words."""
+    place, gaps = -1, 0
+    for letter in word:
+        found = name.find(letter, place + 1)
+        if found < 0:
+            return 0.0
+        begins_word = found == 0 or not name[found - 1].isalnum()
+        gaps += found > place + 1 and not begins_word
+        place = found
+    return 90.0 - 20.0 * gaps / len(word)
+
+
+def age(then: str, now: datetime) -> str:
+    """How long ago, in one unit: `3 min`, `2 d`."""
+    try:
+        seconds = (now - datetime.fromisoformat(then)).total_seconds()
+    except (ValueError, TypeError):
+        return ""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return "now"
+
+
+_SHOWN_MAX = 200
+_ABOUT_LINES_MAX = 6
+
+
+class ChoicePicker(PickerScreen):
+    """One of several texts: earlier prompts, models, themes."""
+
+    def __init__(self, title: str, choices: Sequence[str], *, marked: str | None = None) -> None:
+        super().__init__()
+        self._title = title
+        self._choices = {str(place): choice for place, choice in enumerate(choices)}
+        self._first_marked = marked
+
+    def begin(self) -> None:
+        self.query_one("#window").border_title = Content(self._title)
+        super().begin()
+        if self._first_marked in (choices := list(self._choices.values())):
+            self.action_move(choices.index(self._first_marked))
+
+    def rows(self, wanted: str) -> Sequence[Option]:
+        found = ranked(wanted, self._choices)[:_SHOWN_MAX]
+        return [Option(Content(safe_line(self._choices[key], 110)), id=key) for key in found]
+
+    def details_of(self, key: str) -> str:
+        lines = safe(self._choices.get(key, "")).split("\n")
+        return "\n".join(lines[:_ABOUT_LINES_MAX]) if len(lines) > 1 else ""
+
+    def choice(self, key: str) -> str:
+        return self._choices[key]
+
+
+_NAME_WIDTH_MAX = 40
+_NAME_WIDTH_MIN = 16
+_FACTS_WIDTH = 22
+_SEARCH_PAUSE_SECONDS = 0.3
+_PREVIEW_PAUSE_SECONDS = 0.1
+_PREVIEW_MESSAGES = 12
+_WANTED_CHARACTERS_MIN = 2
+HITS_MAX = 100
+
+
+class Picked(Struct, frozen=True, kw_only=True):
+    """A conversation to go to, and the message there that was searched for."""
+
+    session_id: str
+    seq: int = 0
+
+
+class SessionPicker(PickerScreen):
+    """Every conversation, found by name, first words or content.
+
+    What is typed is looked for here at once (names and previews), and on the server
+    (contents) as soon as the typing pauses. Below the list stand the last messages of the
+    marked conversation, or those around what was found in it. What was deleted here can
+    be brought back as long as the window is open.
+    """
+
+    WINDOW_TITLE = "conversations"
+    KEYS_HELP = "Enter goes there · Ctrl+N renames · Ctrl+X deletes · Esc goes back"
+    KEYS_HELP_SMALL = "Enter · ^N rename · ^X delete · Esc"
+    DEFAULT_CSS = """
+    SessionPicker {
+        #below { height: 40%; max-height: 40%; }
+        &.-small #below { height: auto; max-height: 2; }
+    }
+    """
+
+    def __init__(self, sessions: Sequence[SessionRow], client: Client, wanted: str = "") -> None:
+        super().__init__()
+        self._sessions = {row.session_id: row for row in sessions}
+        self._client = client
+        self._first_wanted = wanted
+        self._inside: dict[str, SearchHit] = {}
+        self._previews: dict[tuple[str, int], Sequence[JsonObject]] = {}
+        self._renaming: str | None = None
+        self._deleting: str | None = None
+        self._deleted: list[SessionRow] = []
+
+    def begin(self) -> None:
+        super().begin()
+        self._write(self._first_wanted)
+
+    def on_resize(self, event: Resize) -> None:
+        self._show_usual_keys()
+
+    def rows(self, wanted: str) -> Sequence[Option]:
+        texts = {key: f"{row.name}\n{row.preview}" for key, row in self._sessions.items()}
+        found = ranked(wanted, texts)
+        inside = [key for key in self._inside if key in self._sessions and key not in found]
+        now = datetime.now(UTC)
+        return [self._row(key, now) for key in (*found, *inside)]
+
+    def _row(self, key: str, now: datetime) -> Option:
+        row = self._sessions[key]
+        width = self.query_one(OptionList).size.width or _NAME_WIDTH_MAX + _FACTS_WIDTH
+        name_width = max(_NAME_WIDTH_MIN, min(_NAME_WIDTH_MAX, width - _FACTS_WIDTH))
+        name = pad(safe_line(row.name or "(no name)", name_width), name_width)
+        facts = f"{age(row.updated_at, now):>7} {row.message_count:>5} msgs  {_marks(row)}"
+        return Option(Content(shorten(f"{name} {facts}", max(width, _NAME_WIDTH_MIN))), id=key)
+
+    def details_of(self, key: str) -> str:
+        row = self._sessions.get(key)
+        if row is None:
+            return ""
+        if key == self._deleting:
+            return f"it is {safe_line(row.state)}: Ctrl+X once more deletes it anyway"
+        hit = self._inside.get(key)
+        about = f"… {safe_line(hit.snippet, 160)}" if hit else safe_line(row.preview, 200)
+        if self.has_class("-small"):
+            return about
+        seq = hit.seq if hit else 0
+        if (key, seq) not in self._previews:
+            return f"{safe_line(row.model)} · {key}\n{about}"
+        size = self.query_one("#below").size
+        shown = _around(self._previews[key, seq], seq, max(2, size.height))
+        return "\n".join(_message_line(message, max(20, size.width)) for message in shown)
+
+    # Contents, from the server
+
+    def typed_changed(self, typed: str) -> None:
+        if self._renaming is not None:
+            return
+        self._deleting = None
+        self._inside = {}
+        super().typed_changed(typed)
+        if len(typed.strip()) >= _WANTED_CHARACTERS_MIN:
+            looking: WorkType[None] = partial(self._look_inside, typed)
+            self.run_worker(looking, exclusive=True, group="inside")
+
+    async def _look_inside(self, wanted: str) -> None:
+        await sleep(_SEARCH_PAUSE_SECONDS)  # a search for every letter would be a waste
+        try:
+            self._inside = await self._find_inside(wanted)
+        except NpltError:
+            return  # names and previews are still there to be searched
+        if self.is_attached and self.wanted == wanted and self._inside:
+            self.show_matches()
+            self._show_marked()
+
+    async def _find_inside(self, wanted: str) -> dict[str, SearchHit]:
+        """The newest message with these words of each conversation that has any."""
+        found: dict[str, SearchHit] = {}
+        looked_at = 0
+        async for hit in self._client.search(wanted):
+            if hit.seq:
+                found.setdefault(hit.session_id, hit)
+            looked_at += 1
+            if looked_at == HITS_MAX:
+                break
+        return found
+
+    async def _load_preview(self, key: str, seq: int) -> None:
+        await sleep(_PREVIEW_PAUSE_SECONDS)  # not for every row that is passed
+        try:
+            page = await self._client.history(_PREVIEW_MESSAGES, session_id=key, around=seq or None)
+        except NpltError:
+            return  # the row says what is known of it
+        # Without those that only call tools.
+        said = [message for message in page.messages if word_in(message, "content").strip()]
+        self._previews[key, seq] = said
+        if self.is_attached and self.marked == key:
+            super().show_details(key)
+
+    # Renaming and deleting
+
+    def action_rename(self) -> None:
+        self.catch_up()
+        if self._renaming is None and (key := self.marked) is not None:
+            self._renaming = key
+            self._write(self._sessions[key].name)
+            self._show_keys("Enter gives it this name · Esc leaves it as it is")
+
+    def enter(self, typed: str) -> None:
+        if self._renaming is None:
+            super().enter(typed)
+            return
+        key, name = self._renaming, typed.strip()
+        if name:
+            self.run_worker(self._attempt(self._rename(key, name)))
+        self._stop_renaming()
+
+    async def _rename(self, key: str, name: str) -> None:
+        await self._client.rename(name, key)
+        self._sessions[key] = replace(self._sessions[key], name=name)
+
+    def action_delete(self) -> None:
+        """One in which something runs only at the second press: that can't be undone."""
+        self.catch_up()
+        key = self.marked
+        if key is None or self._renaming is not None:
+            return
+        if self._deleting != key and self._sessions[key].state not in ("idle", ""):
+            self._deleting = key
+            self._show_marked()
+            return
+        self._deleting = None
+        self.run_worker(self._attempt(self._delete(key)))
+
+    async def _delete(self, key: str) -> None:
+        await self._client.delete(key)
+        self._deleted.append(self._sessions.pop(key))
+
+    def action_undelete(self) -> None:
+        if self._deleted and self._renaming is None:
+            self.run_worker(self._attempt(self._undelete(self._deleted.pop())))
+
+    async def _undelete(self, row: SessionRow) -> None:
+        try:
+            back = await self._client.undelete(row.session_id)
+        except NpltError:
+            self._deleted.append(row)
+            raise
+        self._sessions = {back.session_id: back, **self._sessions}
+
+    async def _attempt(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except NpltError as error:
+            self.notify(safe_line(error.message), severity="error", markup=False)
+        if self.is_attached:
+            self.show_matches()
+            self._show_marked()
+            self._show_usual_keys()
+
+    def _show_marked(self) -> None:
+        if self.marked is not None:
+            self.show_details(self.marked)
+
+    def show_details(self, key: str) -> None:
+        if key != self._deleting:
+            self._deleting = None
+        super().show_details(key)
+        hit = self._inside.get(key)
+        seq = hit.seq if hit else 0
+        if not self.has_class("-small") and (key, seq) not in self._previews:
+            # Not begun, a coroutine could be cancelled before its first step.
+            loading: WorkType[None] = partial(self._load_preview, key, seq)
+            self.run_worker(loading, exclusive=True, group="preview")
+
+    def picked(self, key: str) -> Picked:
+        hit = self._inside.get(key)
+        return Picked(session_id=key, seq=hit.seq if hit else 0)
+
+    def action_leave(self) -> None:
+        if self._renaming is None:
+            super().action_leave()
+        else:
+            self._stop_renaming()
+
+    def _stop_renaming(self) -> None:
+        self._renaming = None
+        self._write("")
+        self._show_usual_keys()
+        self.typed_changed("")
+
+    def _write(self, text: str) -> None:
+        self.query_one(SearchInput).replace_text(text)
+
+    def _show_usual_keys(self) -> None:
+        if self._deleted:
+            name = safe_line(self._deleted[-1].name or "it", 16)
+            self._show_keys(f"deleted {name}; Ctrl+Z brings it back")
+            return
+        is_narrow = self.app.size.width < len(self.KEYS_HELP) + 16
+        self._show_keys(self.KEYS_HELP_SMALL if is_narrow else self.KEYS_HELP)
+
+    def _show_keys(self, words: str) -> None:
+        self.query_one("#keys", Static).update(Content(words))
+
+
+def _around(page: Sequence[JsonObject], seq: int, count: int) -> Sequence[JsonObject]:
+    """So many messages, with that one among them; without one the last."""
+    places = [place for place, message in enumerate(page) if message.get("seq") == seq]
+    last = min(len(page), places[0] + count // 2 + 1) if places else len(page)
+    return page[max(0, last - count) : last]
+
+
+def _message_line(message: JsonObject, width: int) -> str:
+    who = "you ▸" if message.get("role") == "user" else "    ◂"
+    return safe_line(f"{who} {word_in(message, 'content')}", width)
+
+
+def _marks(row: SessionRow) -> str:
+    state = [safe_line(row.state)] if row.state != "idle" else []
+    here = ["here"] if row.is_current else []
+    return " ".join([*state, *here, *row_flags(row)])

@@ -1,0 +1,559 @@
+"""The widgets that show a conversation: turns, tool calls, notices."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import ClassVar, assert_never
+
+from msgspec.structs import replace
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.events import Click
+from textual.message import Message
+from textual.widget import Widget
+from textual.widgets import Static
+
+from nplt_client.chat import changes
+from nplt_client.render.text import safe_line
+from nplt_client.tui.markdown import AnswerView
+
+_BODY_CHARACTERS_MAX = 20_000
+
+
+class CollapsibleLine(Static, can_focus=True):
+    """One line that opens to more at a click or Enter: reasoning, a tool call.
+
+    Redrawn only when its own text changes.
+    """
+
+    DEFAULT_CSS = """
+    CollapsibleLine {
+        height: auto;
+        margin: 0 2 1 2;
+        color: $text-muted;
+        pointer: pointer;
+        &:focus { background: $boost; color: $text; }
+        &:hover { background: $boost; }
+        &.-failed { color: $text-error; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,space", "open_or_close", "Open or close", show=False)
+    ]
+
+    def __init__(self, head: str, body: str = "") -> None:
+        super().__init__(markup=False)
+        self._head = head
+        self._body = body
+        self.is_open = False
+
+    def on_mount(self) -> None:
+        self._show()
+
+    @property
+    def source(self) -> str:
+        return f"{self._head}\n{self._body}"
+
+    def set_text(self, head: str, body: str) -> None:
+        is_seen = head != self._head or (body != self._body and self.is_open)
+        self._head, self._body = head, body
+        if is_seen:
+            self._show()
+
+    def open_or_close(self, is_open: bool) -> None:
+        if is_open != self.is_open:
+            self.is_open = is_open
+            self._show()
+
+    def action_open_or_close(self) -> None:
+        self.open_or_close(not self.is_open)
+
+    def on_click(self, event: Click) -> None:
+        event.stop()
+        self.action_open_or_close()
+
+    def _show(self) -> None:
+        lines = [f"{'▾' if self.is_open else '▸'} {self._head}"]
+        if self.is_open and self._body:
+            body = self._body[:_BODY_CHARACTERS_MAX]
+            lines += [f"    {line}" for line in body.split("\n")]
+            if len(body) < len(self._body):
+                lines.append(f"    … ({len(self._body) - len(body):,} more characters)")
+        self.update(Content("\n".join(lines)))
+
+
+_PROMPT_CHARACTERS_MAX = 20_000
+_ARGUMENTS_WIDTH = 60
+
+
+class TurnView(Widget):
+    """One turn: what was asked, and everything that came of it, in order.
+
+    Changes may be applied before it is mounted; it is then mounted whole, in one step,
+    which makes a page of history quick to show.
+    """
+
+    DEFAULT_CSS = """
+    TurnView {
+        height: auto;
+        layout: vertical;
+        .prompt {
+            height: auto;
+            margin: 0 1 1 1;
+            padding: 0 1;
+            border-left: outer $primary;
+            background: $surface;
+        }
+        .prompt.-theirs { border-left: outer $secondary; }
+        .prompt.-waiting { color: $text-muted; text-style: italic; }
+        .end { height: auto; margin: 0 2 1 2; color: $text-muted; }
+        .end.-failed { color: $text-error; }
+        &.-hidden-content > * { display: none; }
+        &.-found { background: $boost; }
+    }
+    """
+
+    def __init__(self, turn_id: str, *, is_raw: bool = False) -> None:
+        super().__init__()
+        self.turn_id = turn_id
+        self.seq = 0
+        self.prompt_text = ""
+        self._is_raw = is_raw
+        self._prompt = Static(markup=False, classes="prompt")
+        self._prompt.display = False
+        self._end = Static(markup=False, classes="end")
+        self._end.display = False
+        self._answers: dict[int, AnswerView] = {}
+        self._reasoning: dict[int, tuple[CollapsibleLine, str]] = {}
+        self._tools: dict[str, tuple[CollapsibleLine, changes.ToolShown]] = {}
+        self._ended = False
+        self._prepared: list[Widget] = [self._prompt, self._end]
+
+    def compose(self) -> ComposeResult:
+        yield from self._prepared
+
+    def hide_content(self) -> None:
+        """Far from what is looked at: keeps its height, and costs no layout."""
+        if not self.has_class("-hidden-content") and self.outer_size.height:
+            self.styles.height = self.outer_size.height
+            self.add_class("-hidden-content")
+
+    def show_content(self) -> None:
+        if self.has_class("-hidden-content"):
+            self.styles.height = "auto"
+            self.remove_class("-hidden-content")
+
+    @property
+    def answer(self) -> str:
+        texts = (self._answers[call].source for call in sorted(self._answers))
+        return "\n\n".join(text for text in texts if text.strip())
+
+    async def apply(self, change: changes.TurnChange) -> None:
+        match change:
+            case changes.PromptShown():
+                self._show_prompt(change)
+            case changes.TurnBegan():
+                self._prompt.remove_class("-waiting")
+                self._set_end("")
+            case changes.TextGrew():
+                await (await self._answer_of(change.call)).grow(change.piece)
+            case changes.TextStored():
+                if change.text or change.call in self._answers:
+                    await (await self._answer_of(change.call)).store(change.text)
+            case changes.ReasoningGrew():
+                known = self._reasoning[change.call][1] if change.call in self._reasoning else ""
+                await self._reason(change.call, known + change.piece)
+            case changes.ReasoningStored():
+                await self._reason(change.call, change.text)
+            case changes.ToolShown():
+                await self._show_tool(change)
+            case changes.TurnEnded():
+                self._finish(change)
+            case _:
+                assert_never(change)
+
+    def wait(self, words: str) -> None:
+        """Accepted or on its way, not yet begun."""
+        if not self._ended:
+            self._prompt.add_class("-waiting")
+            self._set_end(words)
+
+    def open_or_close_folds(self, is_open: bool) -> None:
+        for fold in self.query(CollapsibleLine):
+            fold.open_or_close(is_open)
+
+    async def show_raw(self, is_raw: bool) -> None:
+        self._is_raw = is_raw
+        for answer in self._answers.values():
+            await answer.show_raw(is_raw)
+
+    def _show_prompt(self, change: changes.PromptShown) -> None:
+        self.seq = change.seq or self.seq
+        self.prompt_text = change.text
+        shown = change.shown[:_PROMPT_CHARACTERS_MAX]
+        if len(shown) < len(change.shown):
+            shown += f"\n… ({len(change.shown) - len(shown):,} more characters)"
+        self._prompt.set_class(not change.is_mine, "-theirs")
+        self._prompt.update(Content(shown.rstrip("\n")))
+        self._prompt.display = True
+
+    async def _answer_of(self, call: int) -> AnswerView:
+        if call not in self._answers:
+            self._answers[call] = AnswerView(is_raw=self._is_raw)
+            await self._add(self._answers[call])
+        return self._answers[call]
+
+    async def _reason(self, call: int, text: str) -> None:
+        head = f"reasoning · {len(text.split()):,} words"
+        if call in self._reasoning:
+            fold = self._reasoning[call][0]
+            fold.set_text(head, text)
+        else:
+            fold = CollapsibleLine(head, text)
+            await self._add(fold, before=self._answers.get(call))
+        self._reasoning[call] = (fold, text)
+
+    async def _show_tool(self, change: changes.ToolShown) -> None:
+        known = self._tools.get(change.tool_call_id)
+        arguments = change.arguments or (known[1].arguments if known else None) or "{}"
+        head, body = tool_words(change, arguments)
+        if known is None:
+            fold = CollapsibleLine(head, body)
+            await self._add(fold)
+        else:
+            fold, shown = known
+            if change.status == "pending" != shown.status:
+                return  # late: its result is there already
+            fold.set_text(head, body)
+        fold.set_class(change.status in ("failed", "skipped", "denied"), "-failed")
+        self._tools[change.tool_call_id] = (fold, replace(change, arguments=arguments))
+
+    def _finish(self, change: changes.TurnEnded) -> None:
+        self._ended = True
+        self._prompt.remove_class("-waiting")
+        if change.state == "failed":
+            self._end.add_class("-failed")
+        self._set_end(change.words or change.model)
+
+    def _set_end(self, words: str) -> None:
+        self._end.update(Content(words))
+        self._end.display = bool(words)
+
+    async def _add(self, view: Widget, *, before: Widget | None = None) -> None:
+        place = before or self._end
+        if self.is_attached:
+            await self.mount(view, before=place)
+        else:
+            self._prepared.insert(self._prepared.index(place), view)
+
+
+def tool_words(change: changes.ToolShown, arguments: str) -> tuple[str, str]:
+    """The line, and what it opens to."""
+    shown = "" if arguments == "{}" else f" {safe_line(arguments, _ARGUMENTS_WIDTH)}"
+    state = "running…" if change.status == "pending" else change.status
+    time = "" if change.seconds is None else f" · {change.seconds:.1f} s"
+    body = f"arguments: {arguments}"
+    if change.result:
+        body += f"\n{change.result}"
+    return f"⚙ {change.name}{shown} · {state}{time}", body
+
+
+def _new_lines(change: changes.TurnChange, *, is_first: bool, view: TurnView | None) -> int:
+    """How many lines it adds below; the first that is added counts however short it is."""
+    match change:
+        case changes.PromptShown() if view is None:
+            return 1 + change.text.count("\n")
+        case changes.TextGrew():
+            return max(change.piece.count("\n"), int(is_first))
+        case changes.ToolShown(status="pending"):
+            return 1
+        case changes.TurnEnded() if change.words:
+            return 1
+        case _:
+            return 0
+
+
+VIEWS_MAX = 120
+VIEWS_KEPT = 80
+SCREENS_LAID_OUT = 1
+
+
+class Transcript(VerticalScroll, can_focus=False):
+    """The conversation: a view per turn, notices between them.
+
+    It follows the end of the text unless the person scrolled up; then it stays where it
+    is, and counts what is new. Scrolling to the top asks for older messages
+    (`OlderWanted`). Only views near what is looked at are laid out, the others keep their
+    height and nothing else. Those far above are dropped while the end is read, and read
+    again when scrolled to.
+    """
+
+    DEFAULT_CSS = """
+    Transcript {
+        height: 1fr;
+        padding: 1 0 0 0;
+        scrollbar-size-vertical: 1;
+        scrollbar-color: $panel;
+        scrollbar-background: $background;
+        .notice { height: auto; margin: 0 2 1 2; color: $text-muted; }
+        .notice.-error { color: $text-error; }
+        .card { height: auto; margin: 0 2 1 2; padding: 0 1; border: round $panel; }
+    }
+    """
+
+    class OlderWanted(Message):
+        """The person looks at the top of what is loaded."""
+
+    class NewerCounted(Message):
+        def __init__(self, count: int) -> None:
+            super().__init__()
+            self.count = count
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.follows = True
+        self.has_older = False
+        self.is_raw = False
+        self._new = 0
+        self._is_going = False
+        """To a turn further up: what is read above must not move what is looked at."""
+        self._folds_open = False
+        self._turns: dict[str, TurnView] = {}
+        self._unsent: dict[str, TurnView] = {}
+        self._card: Static | None = None
+
+    def on_mount(self) -> None:
+        self.anchor()
+
+    @property
+    def turns(self) -> list[TurnView]:
+        return list(self.query_children(TurnView))
+
+    @property
+    def first_seq(self) -> int:
+        """Of the oldest prompt that is shown, to read on before it."""
+        return next((turn.seq for turn in self.turns if turn.seq), 0)
+
+    # What is shown
+
+    async def start_over(self, turns: changes.Turns) -> None:
+        self._turns.clear()
+        self._unsent.clear()
+        self._card = None
+        self._count(0)
+        with self.app.batch_update():
+            await self.remove_children()
+            await self._show_turns(turns, before=None)
+        self.go_to_end()
+
+    async def add_older(self, turns: changes.Turns) -> None:
+        """Above what is there, which stays where it is on the screen."""
+        first = self.children[0] if self.children else None
+        height = self.virtual_size.height
+        await self._show_turns(turns, before=first)
+
+        def stay() -> None:
+            if self._is_going:
+                return
+            self.scroll_relative(
+                y=self.virtual_size.height - height, animate=False, immediate=True, force=True
+            )
+
+        self.call_after_refresh(stay)
+
+    async def _show_turns(self, turns: changes.Turns, *, before: Widget | None) -> None:
+        views: list[TurnView] = []
+        for turn_id, turn_changes in turns:
+            view = TurnView(turn_id, is_raw=self.is_raw)
+            self._turns.setdefault(turn_id, view)
+            for change in turn_changes:
+                await view.apply(change)
+            views.append(view)
+        await self.mount_all(views, before=before)
+
+    async def show_card(self, text: str) -> None:
+        """In an empty conversation, until the first prompt."""
+        self._remove_card()
+        self._card = Static(Content(text), classes="card", markup=False)
+        await self.mount(self._card, before=0)
+
+    def _remove_card(self) -> None:
+        """Not waited for: a second prompt must not overtake the first."""
+        if self._card is not None:
+            card, self._card = self._card, None
+            card.remove()
+
+    async def apply(self, change: changes.TurnChange) -> None:
+        view = self._known_view(change)
+        if not self.follows:
+            self._count(self._new + _new_lines(change, is_first=not self._new, view=view))
+        if view is not None:
+            await view.apply(change)
+            return
+        self._remove_card()
+        view = self._turns[change.turn_id] = TurnView(change.turn_id, is_raw=self.is_raw)
+        await view.apply(change)
+        await self.mount(view)
+
+    async def begin(self, prompt: changes.PromptShown) -> None:
+        """Shows our own prompt before its receipt has come."""
+        self._remove_card()
+        view = TurnView("")
+        self._unsent[prompt.message_id or ""] = view
+        await view.apply(prompt)
+        view.wait("… sending")
+        await self.mount(view)
+        self.go_to_end()
+
+    async def take_back(self, message_id: str) -> None:
+        """It was refused, and never became a turn."""
+        if view := self._unsent.pop(message_id, None):
+            await view.remove()
+
+    def wait(self, turn_id: str, words: str) -> None:
+        if view := self._turns.get(turn_id):
+            view.wait(words)
+
+    async def add_notice(self, notice: changes.NoticeShown) -> None:
+        words = Static(Content(notice.text), classes="notice", markup=False)
+        words.set_class(notice.is_error, "-error")
+        await self.mount(words)
+
+    async def drop_oldest(self) -> bool:
+        """What is far above, while the person reads at the end. False: nothing."""
+        if not self.follows or len(self.children) <= VIEWS_MAX:
+            return False
+        gone = list(self.children)[: len(self.children) - VIEWS_KEPT]
+        for view in gone:
+            if isinstance(view, TurnView):
+                self._turns.pop(view.turn_id, None)
+        self.has_older = True
+        with self.app.batch_update():
+            await self.remove_children(gone)
+        return True
+
+    def hide_far_turns(self) -> None:
+        """Shows what is near, hides what is far. The end may still grow: it stays."""
+        height = max(1, self.size.height)
+        first = self.scroll_y - SCREENS_LAID_OUT * height
+        last = self.scroll_y + (SCREENS_LAID_OUT + 1) * height
+        top = 0
+        views = list(self.children)
+        for view in views:
+            bottom = top + view.outer_size.height + view.styles.margin.height
+            if isinstance(view, TurnView):
+                if view in views[-2:] or (bottom >= first and top <= last):
+                    view.show_content()
+                else:
+                    view.hide_content()
+            top = bottom
+
+    def show_all_content(self) -> None:
+        """Before heights change; what is far is hidden again once they are known."""
+        for turn in self.turns:
+            turn.show_content()
+        self.call_after_refresh(self.hide_far_turns)
+
+    def on_resize(self) -> None:
+        self.show_all_content()
+
+    def open_or_close_folds(self) -> None:
+        self._folds_open = not self._folds_open
+        self.show_all_content()
+        for turn in self.turns:
+            turn.open_or_close_folds(self._folds_open)
+
+    async def show_raw(self, is_raw: bool) -> None:
+        self.is_raw = is_raw
+        self.show_all_content()
+        for turn in self.turns:
+            await turn.show_raw(is_raw)
+
+    def _known_view(self, change: changes.TurnChange) -> TurnView | None:
+        message_id = change.message_id if isinstance(change, changes.PromptShown) else None
+        if change.turn_id not in self._turns and message_id in self._unsent:
+            view = self._turns[change.turn_id] = self._unsent.pop(message_id)
+            view.turn_id = change.turn_id
+        return self._turns.get(change.turn_id)
+
+    # Where the person looks
+
+    def go_to_end(self) -> None:
+        self.follows = True
+        self._count(0)
+        self.anchor()
+
+    def look_at_top(self) -> None:
+        self.release_anchor()
+        self.scroll_home(animate=False)
+
+    @asynccontextmanager
+    async def going_to(self, seq: int) -> AsyncIterator[None]:
+        """While older messages are read; then the turn of that message is marked and shown."""
+        self.release_anchor()
+        self._is_going = True
+        try:
+            yield
+        except BaseException:
+            self._is_going = False
+            raise
+        turns = [turn for turn in self.turns if turn.seq and turn.seq <= seq]
+        for turn in self.turns:
+            turn.set_class(turn in turns[-1:], "-found")
+        self.show_all_content()
+
+        def go_there() -> None:
+            self._is_going = False
+            self.release_anchor()
+            if turns:
+                self.scroll_to_widget(turns[-1], animate=False, top=True, force=True)
+
+        # Once the heights are known.
+        self.call_after_refresh(lambda: self.call_after_refresh(go_there))
+
+    def release_anchor(self) -> None:
+        super().release_anchor()
+        self.follows = False
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self.call_next(self.hide_far_turns)
+        if new_value >= self.max_scroll_y and not self.follows and not self._is_going:
+            self.follows = True
+            self._count(0)
+        if new_value <= 0 and old_value > 0 and self.has_older:
+            self.post_message(self.OlderWanted())
+
+    def _count(self, new: int) -> None:
+        if new != self._new:
+            self._new = new
+            self.post_message(self.NewerCounted(new))
+
+
+class NewerHint(Static):
+    """Says that there is more below, while the person reads further up."""
+
+    DEFAULT_CSS = """
+    NewerHint {
+        height: 1;
+        display: none;
+        content-align: center middle;
+        color: $text-primary;
+        pointer: pointer;
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+
+    def set_count(self, count: int) -> None:
+        self.display = count > 0
+        lines = "1 new line" if count == 1 else f"{count:,} new lines"
+        self.update(Content(f"↓ {lines} · Ctrl+End"))
+
+    async def on_click(self, event: Click) -> None:
+        event.stop()
+        await self.run_action("app.go_to_end")

@@ -1,0 +1,1 @@
+"""The connection to a server: sessions, reconnecting, replay. No output, no files."""

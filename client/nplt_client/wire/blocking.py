@@ -1,0 +1,413 @@
+"""Runs a `WireSession` over a blocking socket, for commands that ask and end.
+
+No event loop and no thread: `nplt ask` must start quickly, so nothing here imports
+asyncio. Waiting is done by `select`, and nothing waits forever: replies have a deadline,
+the whole command may have one (`Deadline`), and a silent server is sent a PING.
+
+An exception raised between `recv` and the decoder would lose bytes, and the stream is
+still needed for CANCEL. So the first Ctrl+C or SIGTERM only leaves a mark that every wait
+looks at (`Interrupts`); a second one is the usual KeyboardInterrupt. Where a signal is
+ignored, as in the background of a script, it stays ignored.
+
+Only for the default address, the one nobody named, is a server started in the background.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from types import FrameType
+from typing import TYPE_CHECKING, TypeVar
+
+from nplt_client.errors import (
+    CannotConnect,
+    ConfigurationError,
+    ConnectionLost,
+    ProtocolViolation,
+    TimedOut,
+)
+from nplt_client.render.terminal import discard_stdout, remark_if_silent
+from nplt_client.settings import (
+    DEFAULT_TIMEOUT_SECONDS,
+    SILENCE_SECONDS_MAX,
+    Address,
+    find_address,
+    find_server,
+    find_token,
+)
+from nplt_client.wire.reconnect_policy import Patience
+from nplt_client.wire.wire_session import Exchange, WireSession, connect_error
+from nplt_protocol import messages
+from nplt_protocol.version import __version__
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nplt_client.wire.cursor import AnyReply
+    from nplt_client.wire.wire_session import FollowedTurn
+
+COMMAND_NAME = "nplt/1"
+OUR_SERVER = f"nplt/{__version__}"
+"""How a server of our own version introduces itself."""
+
+_READ_BYTES = 256 * 1024
+_FILE_PIECE_BYTES = 512 * 1024
+
+R = TypeVar("R", bound=messages.Reply)
+T = TypeVar("T")
+
+
+class Interrupts:
+    """While this `with` lasts, the first Ctrl+C or SIGTERM only makes it readable for
+    `select`."""
+
+    signal: int | None = None
+    """The one that came first."""
+
+    def __enter__(self) -> Interrupts:
+        self._is_pending = False
+        self._pipe = os.pipe()
+        self._former = {
+            number: former
+            for number in (signal.SIGINT, signal.SIGTERM)
+            if (former := signal.getsignal(number)) is not signal.SIG_IGN
+        }
+        for number in self._former:
+            signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, former in self._former.items():
+            signal.signal(number, former)
+        for end in self._pipe:
+            os.close(end)
+
+    def fileno(self) -> int:
+        return self._pipe[0]
+
+    def raise_if_pending(self) -> None:
+        """Called where stopping is safe."""
+        if self._is_pending:
+            self._is_pending = False
+            os.read(self._pipe[0], 1)
+            raise KeyboardInterrupt
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            raise KeyboardInterrupt
+        self.signal = number
+        self._is_pending = True
+        os.write(self._pipe[1], b"!")
+
+
+class Deadline:
+    """A moment after which the answer is not wanted any more. None: never."""
+
+    __slots__ = ("_end", "seconds")
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+        self._end = None if seconds is None else monotonic() + seconds
+
+    def left(self) -> float | None:
+        if self._end is None:
+            return None
+        left = self._end - monotonic()
+        if left <= 0:
+            raise TimedOut(f"no answer within {self.seconds:g} s")
+        return left
+
+    def within(self, seconds: float) -> Deadline:
+        """The nearer of this one and one `seconds` from now."""
+        left = self.left()
+        return self if left is not None and left < seconds else Deadline(seconds)
+
+
+ALARM_GRACE_SECONDS = 0.7
+"""Time for the waits to notice, and to cancel at the server."""
+
+
+@contextmanager
+def alarm(seconds: float | None) -> Iterator[None]:
+    """Ends by a signal what still runs shortly after the deadline. Every wait looks at the
+    deadline by itself; a write to a pipe that nobody reads can't."""
+    if seconds is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def on_alarm(number: int, frame: FrameType | None) -> None:
+        discard_stdout()
+        raise TimedOut(f"no answer within {seconds:g} s")
+
+    signal.signal(signal.SIGALRM, on_alarm)
+    signal.setitimer(signal.ITIMER_REAL, seconds + ALARM_GRACE_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+class BlockingConnection:
+    """Made by `open_running`; closed by leaving its `with`."""
+
+    def __init__(
+        self,
+        address: Address,
+        hello: messages.Hello,
+        *,
+        deadline: Deadline,
+        patience: Patience | None = None,
+        silence_seconds: float = SILENCE_SECONDS_MAX,
+    ) -> None:
+        self.deadline = deadline
+        self.interrupts: Interrupts | None = None
+        self.session = WireSession(
+            address, hello, patience=patience, silence_seconds=silence_seconds
+        )
+        self._address = address
+        self._socket: socket.socket | None = None
+        self._would_block: tuple[type[OSError], ...] = (BlockingIOError,)
+
+    def __enter__(self) -> BlockingConnection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        """Until we are welcomed."""
+        self.session.start(monotonic())
+        while not self.session.is_online:
+            if self.session.end is not None:
+                raise self.session.end
+            self._step()
+
+    def close(self) -> None:
+        self.session.close()
+        self._close_socket()
+
+    @property
+    def welcome(self) -> messages.Welcome:
+        return self.session.welcome
+
+    def request(self, request: messages.Request, expected: type[R]) -> R:
+        exchange = self.session.request(request, monotonic(), timeout=DEFAULT_TIMEOUT_SECONDS)
+        reply = self.result(exchange)
+        if not isinstance(reply, expected):
+            raise ProtocolViolation(f"the server answered with {reply!r}")
+        return reply
+
+    def result(self, exchange: Exchange[T]) -> T:
+        try:
+            while not exchange.is_done:
+                self._step()
+        finally:
+            if not exchange.is_done:
+                self.session.forget(exchange)
+        return exchange.result()
+
+    def ask(self, prompt: messages.Prompt) -> FollowedTurn:
+        """`result` gives its receipt, `events` what follows."""
+        return self.session.ask(prompt, monotonic())
+
+    def events(self, turn: FollowedTurn) -> Iterator[messages.Event]:
+        """Until the turn is over."""
+        is_over = False
+        while not is_over:
+            while not turn.events.is_ready:
+                self._step()
+            event = turn.events.take()
+            if event is None:
+                return
+            is_over = isinstance(event, messages.TurnFinished)
+            yield event
+
+    def read_turn(self, receipt: messages.Receipt) -> list[messages.Event]:
+        """From the record."""
+        return self.result(self.session.read_turn(receipt, monotonic()))
+
+    def send_file(
+        self, description: messages.FileMetadata, data: bytes, *, sent: Callable[[int], None]
+    ) -> AnyReply:
+        """`sent` is called with the number of bytes sent so far."""
+        session = self.session
+        exchange = session.request(description, monotonic(), timeout=DEFAULT_TIMEOUT_SECONDS)
+        for start in range(0, len(data), _FILE_PIECE_BYTES):
+            if exchange.is_done:
+                break
+            piece = data[start : start + _FILE_PIECE_BYTES]
+            session.send_file_data(exchange, piece)
+            self._flush()
+            sent(start + len(piece))
+        if not exchange.is_done:
+            exchange.set_deadline(monotonic() + DEFAULT_TIMEOUT_SECONDS)
+        return self.result(exchange)
+
+    # One wait at a time
+
+    def _step(self) -> None:
+        """Waits for whatever comes next, and hands it to the session."""
+        left = self.deadline.left()  # also while bytes keep coming: they may never stop
+        if self.interrupts is not None:
+            self.interrupts.raise_if_pending()
+        session = self.session
+        session.check_time(monotonic())
+        self._flush()
+        if session.end is not None:
+            return  # lost for good; nothing more will come
+        if session.wants_connection:
+            self._connect()
+        elif self._socket is None:
+            self._wait(None, left)
+        else:
+            self._receive(self._socket, left)
+        self._flush()
+
+    def _connect(self) -> None:
+        address, session = self._address, self.session
+        session.open_connection()
+        patience = self.deadline.within(DEFAULT_TIMEOUT_SECONDS).left()
+        try:
+            self._socket = socket.create_connection(_place(address), timeout=patience)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if address.tls:
+                self._secure(self._socket)
+            self._socket.setblocking(False)
+        except (OSError, UnicodeError) as error:
+            session.connection_lost(connect_error(address, error), monotonic())
+        else:
+            session.connection_made(monotonic())
+
+    def _secure(self, plain: socket.socket) -> None:
+        import ssl
+
+        context = ssl.create_default_context()
+        self._socket = context.wrap_socket(plain, server_hostname=self._address.host)
+        self._would_block = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+    def _receive(self, wire: socket.socket, left: float | None) -> None:
+        session = self.session
+        assert session.connection is not None
+        try:
+            data = wire.recv(_READ_BYTES)
+        except self._would_block:
+            self._wait(wire, left)
+        except OSError as error:
+            session.connection_lost(_lost(error), monotonic())
+        else:
+            if data:
+                session.receive(session.connection.receive_data(data), monotonic())
+            else:
+                lost = ConnectionLost("the server closed the connection")
+                session.connection_lost(lost, monotonic())
+
+    def _wait(self, wire: socket.socket | None, left: float | None) -> None:
+        """For bytes, for Ctrl+C, for the session's next time or for the deadline."""
+        watched = [one for one in (wire, self.interrupts) if one is not None]
+        times = [] if left is None else [left]
+        if (next_time := self.session.next_time()) is not None:
+            times.append(max(0.0, next_time - monotonic()))
+        select.select(watched, [], [], min(times, default=None))
+        if self.interrupts is not None:
+            self.interrupts.raise_if_pending()
+
+    def _flush(self) -> None:
+        """After each call of the session."""
+        data, session = self.session.data_to_send(), self.session
+        if session.connection is None:
+            self._close_socket()
+        elif data and self._socket is not None:
+            try:
+                self._send(self._socket, data)
+            except OSError as error:
+                session.connection_lost(_lost(error), monotonic())
+                self._close_socket()
+        session.take_states()
+
+    def _send(self, wire: socket.socket, data: bytes) -> None:
+        unsent = memoryview(data)
+        deadline = self.deadline.within(DEFAULT_TIMEOUT_SECONDS)
+        while unsent:
+            try:
+                unsent = unsent[wire.send(unsent) :]
+            except self._would_block:
+                select.select([], [wire], [], deadline.left())
+
+    def _close_socket(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _lost(error: OSError) -> ConnectionLost:
+    return ConnectionLost(f"the connection was lost: {error.strerror or error}")
+
+
+def _place(address: Address) -> tuple[str, int]:
+    """A plain host goes as bytes: for a text, Python loads its tables of all scripts first."""
+    host = address.host.encode() if address.host.isascii() else address.host
+    return host, address.port  # type: ignore[return-value]
+
+
+def open_for_command(server: str | None) -> BlockingConnection:
+    return open_or_start(find_address(server), Deadline(None))
+
+
+def open_running(
+    address: Address, deadline: Deadline, *, patience: Patience | None = None
+) -> BlockingConnection:
+    """Connected and welcomed. A connection that is lost later is opened again only with a
+    `patience`."""
+    hello = messages.Hello(client=COMMAND_NAME, token=find_token(None, address=address))
+    opened = BlockingConnection(address, hello, deadline=deadline, patience=patience)
+    try:
+        with remark_if_silent(address):
+            opened.open()
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def open_or_start(
+    address: Address, deadline: Deadline, *, patience: Patience | None = None
+) -> BlockingConnection:
+    if address.is_default and find_server() is None:
+        from nplt_client.background import ensure_running
+
+        address = ensure_running(address)
+    try:
+        opened = open_running(address, deadline, patience=patience)
+    except CannotConnect as error:
+        if not (address.is_default and error.nobody_listens):
+            raise
+        from nplt_client.background import ensure_running
+
+        address = ensure_running(address, is_ending=True)
+        opened = open_running(address, deadline, patience=patience)
+    if address.is_default and opened.welcome.server != OUR_SERVER:
+        # Whoever upgraded nplt may still have the server from before in the background.
+        from nplt_client.background import compare_versions
+
+        compare_versions(opened.welcome.server)
+    return opened
+
+
+def read_file(path: Path) -> bytes:
+    try:
+        # Without waiting: a pipe might never be written to, a device never end.
+        descriptor = os.open(path.expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ConfigurationError(f"can't send {path}: it is no regular file")
+            return file.read()
+    except OSError as error:
+        raise ConfigurationError(f"can't read {path}: {error.strerror or error}") from None

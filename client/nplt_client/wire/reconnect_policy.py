@@ -1,0 +1,135 @@
+"""Decides when to reconnect, when to ping, and when to give up. Pure; times are handed in.
+The reconnecting itself is in `wire.wire_session`.
+
+`Patience` is the caller's policy, `Backoff` its delays, `Liveness` the check of a silent
+connection; `Online`, `Reconnecting` and `Offline` are the states shown to people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from msgspec import Struct
+
+from nplt_client.errors import CannotConnect, ConnectionLost, LimitExceeded, NpltError, TimedOut
+
+STEADY_SECONDS = 10.0
+"""A connection that lasted so long was a good one."""
+
+
+class Patience(Struct, frozen=True, kw_only=True):
+    first_seconds: float = 0.5
+    most_seconds: float = 30.0
+    give_up_seconds: float | None = None
+    """Of attempts without success; `None`: never."""
+    from_the_start: bool = False
+    """Also for the first connection. Otherwise that one is tried once."""
+
+
+class Backoff:
+    """Delays grow from `first_seconds` to `most_seconds`, with jitter, so that the clients of
+    a server that died don't come back in step. A connection that is lost again at once
+    does not start with short delays again."""
+
+    def __init__(
+        self, patience: Patience, *, chance: Callable[[float, float], float] | None = None
+    ) -> None:
+        self.attempt = 0
+        self._patience = patience
+        self._chance = chance
+        self._delay = 0.0
+        self._lost_at: float | None = None
+        self._found_at: float | None = None
+
+    def lost(self, now: float) -> None:
+        if self._found_at is None or now - self._found_at >= STEADY_SECONDS:
+            self._delay = 0.0
+        self.attempt = 0
+        self._lost_at = now
+        self._found_at = None
+
+    def found(self, now: float) -> None:
+        if self._found_at is None:
+            self._found_at = now
+
+    def next_delay(self, now: float) -> float | None:
+        """Before the next attempt; `None`: enough."""
+        patience = self._patience
+        waited = now - (self._lost_at if self._lost_at is not None else now)
+        if patience.give_up_seconds is not None and waited >= patience.give_up_seconds:
+            return None
+        self.attempt += 1
+        longest = max(patience.first_seconds, 3 * self._delay)
+        drawn = (self._chance or _uniform)(patience.first_seconds, longest)
+        self._delay = min(patience.most_seconds, drawn)
+        if patience.give_up_seconds is not None:
+            return min(self._delay, max(0.0, patience.give_up_seconds - waited))
+        return self._delay
+
+
+def _uniform(low: float, high: float) -> float:
+    from random import uniform  # takes a while to import, and is seldom needed
+
+    return uniform(low, high)
+
+
+def is_retryable(error: NpltError) -> bool:
+    """Not a refused token or another protocol: waiting does not change these."""
+    return isinstance(error, CannotConnect | ConnectionLost | TimedOut | LimitExceeded)
+
+
+LivenessCheck = Literal["wait", "ping", "lost"]
+
+
+class Liveness:
+    """Any byte is life. After `silence_seconds` without one the server is sent a PING; after
+    as long again it counts as gone."""
+
+    __slots__ = ("_pinged_at", "_received_at", "silence_seconds")
+
+    def __init__(self, silence_seconds: float, *, now: float) -> None:
+        self.silence_seconds = silence_seconds
+        self._received_at = now
+        self._pinged_at: float | None = None
+
+    def bytes_received(self, when: float) -> None:
+        if when > self._received_at:
+            self._received_at = when
+            self._pinged_at = None
+
+    @property
+    def due(self) -> float:
+        """When `check` gives anything but "wait"."""
+        return (
+            self._received_at if self._pinged_at is None else self._pinged_at
+        ) + self.silence_seconds
+
+    def check(self, now: float) -> LivenessCheck:
+        if now < self.due:
+            return "wait"
+        if self._pinged_at is not None:
+            return "lost"
+        self._pinged_at = now
+        return "ping"
+
+
+class Online(Struct, frozen=True, kw_only=True):
+    pass
+
+
+class Reconnecting(Struct, frozen=True, kw_only=True):
+    """The next `attempt` comes `in_seconds` from now; 0: it is being made."""
+
+    attempt: int
+    in_seconds: float
+    reason: str
+
+
+class Offline(Struct, frozen=True, kw_only=True):
+    """For good: closed, given up, or refused."""
+
+    reason: str
+
+
+ConnectionState: TypeAlias = Online | Reconnecting | Offline

@@ -1,0 +1,1042 @@
+"""One client's session with a server, over as many connections as it takes. No I/O in here.
+
+Not a conversation, which the server keeps (on the wire its id is called `session_id`), and
+not a chat session, which is what one chat shows.
+
+A shell owns the socket and the clock: `wire.transport` with anyio, `wire.blocking` with
+`select`. It feeds the session and does what the session says:
+
+    the shell calls                        when
+        start                                  the session shall begin
+        open_connection, connection_made       `wants_connection` is true: around connecting
+        connection_lost                        connecting failed, or the connection ended
+        receive                                messages were decoded
+        check_time                             `next_time` has come
+        request, ask, close                    its caller wants something
+    and after each of these
+        sends `data_to_send()`, and closes its socket once `connection` is no longer the one
+        it belongs to.
+
+    IDLE ──start──▶ OPENING ──made──▶ GREETING ──WELCOME──▶ ONLINE ◀──────────────┐
+                       ▲  ▲               │        └─(not the first)─▶ RESUMING ──┤
+                       │  └──check_time── WAITING ◀──lost────────────────┴────────┘
+    CLOSED: closed, given up, or refused in a way that waiting does not change.
+
+When a connection is lost the session asks for another with jittered, growing delays,
+attaches at the cursor and lets the server replay the rest, so that readers see each event
+once. A client that the server dropped because it read too slowly (`lagged`) attaches
+again on the same connection.
+
+Requests wait while there is no connection. One that was under way is sent again only if
+it is idempotent (`may_repeat`); otherwise it fails with `ConnectionLost`. A prompt is
+idempotent by its `message_id`. The attached conversation is learned from replies: events
+before such a reply belong to the old conversation, events after it to the new one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+from weakref import WeakSet
+
+from msgspec.structs import replace
+
+from nplt_client.errors import (
+    CannotConnect,
+    ConnectionLost,
+    LimitExceeded,
+    MovedElsewhere,
+    NpltError,
+    ProtocolViolation,
+    RequestRefused,
+    TimedOut,
+    error_from_report,
+)
+from nplt_client.settings import DEFAULT_TIMEOUT_SECONDS, SILENCE_SECONDS_MAX, Address
+from nplt_client.wire.cursor import (
+    ENDED,
+    AnyReply,
+    Cursor,
+    Steps,
+    TurnOutcome,
+    join_deltas,
+    replay_from_record,
+)
+from nplt_client.wire.reconnect_policy import (
+    Backoff,
+    ConnectionState,
+    Liveness,
+    Offline,
+    Online,
+    Patience,
+    Reconnecting,
+    is_retryable,
+)
+from nplt_protocol import messages
+from nplt_protocol.client_connection import ClientConnection
+from nplt_protocol.codec import from_object
+from nplt_protocol.connection import (
+    ConnectionRefused,
+    Dialect,
+    ErrorReceived,
+    EventReceived,
+    Heard,
+    ReplyReceived,
+)
+from nplt_protocol.errors import LocalProtocolError, RequestError
+from nplt_protocol.json_text import JsonObject, dump_json
+from nplt_protocol.limits import WireLimits
+
+INCOMING = WireLimits(message_bytes_max=64 * 1024 * 1024, message_seconds_max=60.0)
+"""What is accepted: a server may be set to longer messages, and a network may be slow."""
+
+OWN_TURNS_REMEMBERED = 1_000
+FEED_EVENTS_MAX = 10_000
+_UNJOINED_EVENTS_MAX = 1_000
+
+T = TypeVar("T")
+
+
+# -- what a reader waits for ----------------------------------------------------
+
+
+class Wakeable(Protocol):
+    """`anyio.Event` is one."""
+
+    def set(self) -> None: ...
+
+
+class Awaited:
+    """Something a reader may wait for. A shell leaves an event in `waiter`; it is set when
+    there is something new to look at."""
+
+    waiter: Wakeable | None = None
+
+    def _wake(self) -> None:
+        if self.waiter is not None:
+            waiter, self.waiter = self.waiter, None
+            waiter.set()
+
+
+class EventQueue(Awaited):
+    """Events between the connection and a reader. Putting never waits, so each kind of
+    queue has its own bound. What is inside can still be read after it was closed."""
+
+    def __init__(self) -> None:
+        self._events: deque[messages.Event] = deque()
+        self._error: NpltError | None = None
+        self.is_closed = False
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self._events) or self.is_closed
+
+    def put(self, event: messages.Event) -> None:
+        if not self.is_closed:
+            self._add(event)
+            self._wake()
+
+    def close(self, error: NpltError | None = None) -> None:
+        if not self.is_closed:
+            self.is_closed = True
+            self._error = error
+            self._wake()
+
+    def take(self) -> messages.Event | None:
+        """Once it `is_ready`. At the end the error is raised, or `None` given."""
+        if self._events:
+            return self._events.popleft()
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def _add(self, event: messages.Event) -> None:
+        self._events.append(event)
+
+
+class TurnEvents(EventQueue):
+    """Keeps every word: pieces of text that wait are joined."""
+
+    def _add(self, event: messages.Event) -> None:
+        if len(self._events) > _UNJOINED_EVENTS_MAX and (
+            joined := join_deltas(self._events[-1], event)
+        ):
+            self._events[-1] = joined
+        else:
+            self._events.append(event)
+
+
+class FeedEvents(EventQueue):
+    """Forgets everything when it is full and reports `lagged`, as the server does."""
+
+    def _add(self, event: messages.Event) -> None:
+        if (dropped := len(self._events)) >= FEED_EVENTS_MAX:
+            self._events.clear()
+            session_id = getattr(event, "session_id", None) or ""
+            details: JsonObject = {"dropped": dropped}
+            self._events.append(
+                messages.SessionEvent(session_id=session_id, event="lagged", details=details)
+            )
+        self._events.append(event)
+
+
+class Exchange(Awaited, Generic[T]):
+    """Requests and their replies that lead to one result.
+
+    `steps` yields the requests and is sent the replies; refusals are thrown into it. If
+    the connection is lost in between it begins again on the next one, provided that
+    `request`, the one that matters, may be repeated.
+    """
+
+    waits_for_connection = False
+    """However long it takes; otherwise for `timeout`."""
+
+    def __init__(
+        self, request: messages.Request, steps: Callable[[], Steps[T]], *, timeout: float | None
+    ) -> None:
+        self.request = request
+        self.steps = steps
+        self.timeout = timeout
+        self.is_done = False
+        self.error: NpltError | None = None
+        self.deadline: float | None = None
+        self.refusal: NpltError | None = None
+        """Of a server that shuts down, while its connection still stands."""
+        self.seq: int | None = None
+        self.sent: messages.Request | None = None
+        """The request under way, and the seq of its reply."""
+        self.running: Steps[T] | None = None
+        self._result: T | None = None
+
+    def result(self) -> T:
+        assert self.is_done
+        if self.error is not None:
+            raise self.error
+        return self._result  # type: ignore[return-value]
+
+    def finish(self, result: T) -> None:
+        self._result = result
+        self._end()
+
+    def fail(self, error: NpltError) -> None:
+        if not self.is_done:
+            self.error = error
+            self._end()
+
+    def set_deadline(self, deadline: float | None) -> None:
+        self.deadline = deadline
+        self._wake()
+
+    def _end(self) -> None:
+        self.is_done = True
+        self.deadline = self.seq = self.running = None
+        self._wake()
+
+
+class FollowedTurn(Exchange[messages.Receipt]):
+    """One prompt, its receipt (the result), and its events.
+
+    It is followed from its receipt on. A turn whose prompt was sent again is recognized in
+    the replay by its `message_id` before the receipt comes, for text may be in that replay.
+    """
+
+    waits_for_connection = True
+
+    def __init__(self, prompt: messages.Prompt, session: WireSession) -> None:
+        super().__init__(prompt, lambda: session.prompt_steps(self), timeout=session.timeout)
+        self.prompt = prompt
+        self.session_id = prompt.session_id or session.session_id
+        self.turn_id: str | None = None
+        self.prompt_seq = 0
+        self.events = TurnEvents()
+        self.outcome = TurnOutcome()
+        self.has_started = False
+        self.is_over = False
+        self._newest_seq = 0
+
+    def put(self, event: messages.Event) -> None:
+        if isinstance(event, messages.EntryAdded):
+            if isinstance(seq := event.entry.get("seq"), int):
+                if seq <= self._newest_seq:
+                    return
+                self._newest_seq = seq
+            self.outcome.take(event)
+        self.has_started |= isinstance(event, messages.TurnStarted)
+        self.is_over |= isinstance(event, messages.TurnFinished)
+        self.events.put(event)
+
+
+# -- the session -----------------------------------------------------------------
+
+
+class Phase(Enum):
+    IDLE = auto()
+    OPENING = auto()
+    GREETING = auto()
+    RESUMING = auto()
+    ONLINE = auto()
+    WAITING = auto()
+    CLOSED = auto()
+
+
+class WireSession:
+    """`now` is always the shell's clock, in seconds; only differences count."""
+
+    def __init__(
+        self,
+        address: Address,
+        hello: messages.Hello,
+        *,
+        patience: Patience | None,
+        timeout: float = DEFAULT_TIMEOUT_SECONDS,
+        silence_seconds: float = SILENCE_SECONDS_MAX,
+    ) -> None:
+        self.phase = Phase.IDLE
+        self.state: ConnectionState = Offline(reason="not connected yet")
+        self.connection: ClientConnection | None = None
+        self.end: NpltError | None = None
+        """Why it is CLOSED."""
+        self.attached = True
+        self.timeout = timeout
+        self._address = address
+        self._hello = hello
+        self._patience = patience
+        self._silence_seconds = silence_seconds
+        self._backoff = Backoff(patience or Patience())
+        self._is_searching = False
+        self._retry_at = 0.0
+        self._greeting_deadline = 0.0
+        self._liveness: Liveness | None = None
+        self._welcome: messages.Welcome | None = None
+        self.model = ""
+        """The model that answers next in the attached conversation, as the server said."""
+        self._cursor = Cursor(session_id="")
+        self._never_stored: set[str] = set()
+        self._must_move = False
+        """The conversation was deleted: the server attached us to a fresh one."""
+        self._has_lagged = False
+        """The server sends no more events until the next ATTACH."""
+        self._resume: Exchange[None] | None = None
+        self._waiting: list[Exchange[object]] = []
+        self._under_way: dict[int, Exchange[object]] = {}
+        self._replies: list[tuple[Exchange[object], AnyReply | NpltError]] = []
+        self._outgoing: list[bytes] = []
+        self._turns: list[FollowedTurn] = []
+        self._own_turns: deque[str] = deque(maxlen=OWN_TURNS_REMEMBERED)
+        self._feeds: WeakSet[FeedEvents] = WeakSet()
+        self._states: list[ConnectionState] = []
+
+    @property
+    def session_id(self) -> str:
+        """The attached conversation."""
+        return self._cursor.session_id
+
+    @property
+    def welcome(self) -> messages.Welcome:
+        assert self._welcome is not None
+        return self._welcome
+
+    @property
+    def history(self) -> str | None:
+        """The history that new conversations of this client are kept in, if it named one."""
+        return self._hello.history
+
+    @property
+    def is_online(self) -> bool:
+        return self.phase is Phase.ONLINE
+
+    # What the caller wants
+
+    def start(self, now: float) -> None:
+        assert self.phase is Phase.IDLE
+        self.phase = Phase.OPENING
+
+    def request(
+        self, request: messages.Request, now: float, *, timeout: float | None
+    ) -> Exchange[AnyReply]:
+        """`timeout` bounds the wait for a connection, and the wait for the reply."""
+
+        def steps() -> Steps[AnyReply]:
+            return (yield exchange.request)
+
+        exchange = Exchange(request, steps, timeout=timeout)
+        return self._begin(exchange, now)
+
+    def ask(self, prompt: messages.Prompt, now: float) -> FollowedTurn:
+        turn = FollowedTurn(prompt, self)
+        self._turns.append(turn)
+        self._begin(turn, now)
+        return turn
+
+    def read_turn(self, receipt: messages.Receipt, now: float) -> Exchange[list[messages.Event]]:
+        """The stored entries of a turn that is over, as events."""
+        request = messages.HistoryRequest(session_id=receipt.session_id)
+        steps = partial(
+            replay_from_record, receipt.session_id, receipt.turn_id, receipt.seq, is_over=True
+        )
+        return self._begin(Exchange(request, steps, timeout=self.timeout), now)
+
+    def send_file_data(self, exchange: Exchange[AnyReply], piece: bytes) -> None:
+        """Of an upload whose description was sent as `exchange`."""
+        if exchange.error is not None:
+            raise exchange.error
+        assert self.connection is not None
+        assert exchange.seq is not None
+        self._outgoing.append(self.connection.send_file_data(exchange.seq, piece))
+
+    def forget(self, exchange: Exchange[T]) -> None:
+        """Its caller does not wait any more. A turn is no longer followed."""
+        for seq, other in tuple(self._under_way.items()):
+            if other is exchange:
+                del self._under_way[seq]
+        self._waiting = [other for other in self._waiting if other is not exchange]
+        if isinstance(exchange, FollowedTurn):
+            exchange.events.close()
+            self._turns = [turn for turn in self._turns if turn is not exchange]
+
+    def feed(self) -> FeedEvents:
+        """Everything pushed for the attached conversation from now on."""
+        events = FeedEvents()
+        if self.end is not None:
+            events.close(self.end)
+        self._feeds.add(events)
+        return events
+
+    def started_here(self, turn_id: str | None) -> bool:
+        return turn_id in self._own_turns
+
+    def retry_now(self, now: float) -> None:
+        if self.phase is Phase.WAITING:
+            self._retry_at = now
+            self.check_time(now)
+
+    def close(self, error: NpltError | None = None) -> None:
+        """With an error: the shell failed. Otherwise feeds just end."""
+        self._finish(error or ConnectionLost("this client was closed"), quietly=error is None)
+
+    # What the shell reports
+
+    @property
+    def wants_connection(self) -> bool:
+        return self.phase is Phase.OPENING and self.connection is None
+
+    def open_connection(self) -> ClientConnection:
+        """Before connecting; the shell decodes with it."""
+        assert self.wants_connection
+        self.connection = ClientConnection(Dialect.STRUCTURED, INCOMING)
+        return self.connection
+
+    def connection_made(self, now: float) -> None:
+        assert self.connection is not None
+        self.phase = Phase.GREETING
+        self._greeting_deadline = now + self.timeout
+        self._outgoing.append(self.connection.send_hello(self._hello))
+
+    def connection_lost(self, error: NpltError, now: float) -> None:
+        if self.phase is Phase.GREETING and isinstance(error, ConnectionLost):
+            greeting = self.connection.greeting if self.connection else None
+            error = _closed_before_welcome(self._address, greeting)
+        self._lose(error, now)
+
+    def bytes_received(self, when: float) -> None:
+        """A sign of life, also if no message is complete yet."""
+        if self._liveness is not None:
+            self._liveness.bytes_received(when)
+
+    def receive(self, items: Sequence[Heard], now: float) -> None:
+        self.bytes_received(now)
+        broken: NpltError | None = None
+        try:
+            for item in items:
+                if self.connection is not None:
+                    self._receive(item, now)
+        except NpltError as error:
+            broken = error
+        # After the whole batch: a replay stands behind the reply that announces it.
+        while self._replies:
+            exchange, reply = self._replies.pop(0)
+            self._advance(exchange, reply, now)
+        if broken is not None:
+            self._lose(broken, now)
+
+    def check_time(self, now: float) -> None:
+        if self.phase is Phase.WAITING and now >= self._retry_at:
+            self.phase = Phase.OPENING
+            if isinstance(self.state, Reconnecting):
+                self._set_state(
+                    Reconnecting(
+                        attempt=self.state.attempt, in_seconds=0.0, reason=self.state.reason
+                    )
+                )
+        elif self.phase is Phase.GREETING and now >= self._greeting_deadline:
+            within = f"within {self.timeout:g} s"
+            self._lose(
+                TimedOut(f"{self._address} did not answer {within}; is it an nplt server?"), now
+            )
+        elif self._liveness is not None:
+            self._check_liveness(self._liveness, now)
+        for exchange in (*self._under_way.values(), *self._waiting):
+            if exchange.deadline is not None and now >= exchange.deadline:
+                self._time_out(exchange, now)
+
+    def next_time(self) -> float | None:
+        times = [
+            exchange.deadline
+            for exchange in (*self._under_way.values(), *self._waiting)
+            if exchange.deadline is not None
+        ]
+        if self.phase is Phase.WAITING:
+            times.append(self._retry_at)
+        elif self.phase is Phase.GREETING:
+            times.append(self._greeting_deadline)
+        elif self._liveness is not None:
+            times.append(self._liveness.due)
+        return min(times, default=None)
+
+    def data_to_send(self) -> bytes:
+        if self.connection is not None and (answers := self.connection.data_to_send()):
+            self._outgoing.append(answers)
+        data = b"".join(self._outgoing)
+        self._outgoing.clear()
+        return data
+
+    def take_states(self) -> list[ConnectionState]:
+        """The changes of `state` since the last time."""
+        states, self._states = self._states, []
+        return states
+
+    # Exchanges
+
+    def _begin(self, exchange: Exchange[T], now: float) -> Exchange[T]:
+        if self.end is not None:
+            exchange.fail(self.end)
+        elif self.is_online:
+            self._advance(exchange, None, now)
+        else:
+            self._wait_for_connection(exchange, now)
+        return exchange
+
+    def _wait_for_connection(self, exchange: Exchange[T], now: float) -> None:
+        exchange.running = exchange.refusal = exchange.seq = None
+        patient = exchange.waits_for_connection or exchange.timeout is None
+        exchange.set_deadline(None if patient else now + (exchange.timeout or 0.0))
+        self._waiting.append(exchange)  # type: ignore[arg-type]
+
+    def _advance(
+        self, exchange: Exchange[T], reply: AnyReply | NpltError | None, now: float
+    ) -> None:
+        """From one reply to the next request; `None`: from the beginning."""
+        if exchange.running is None:
+            exchange.running = exchange.steps()
+        exchange.seq = exchange.deadline = None
+        try:
+            self._send_next(exchange, exchange.running, reply, now)
+        except StopIteration as done:
+            exchange.finish(done.value)
+            if exchange is self._resume:
+                self._resume = None
+                if self._has_lagged:
+                    self._begin_resume(now)
+                else:
+                    self._go_online(now)
+        except NpltError as error:
+            self._stop(exchange, error, now)
+
+    def _send_next(
+        self,
+        exchange: Exchange[T],
+        steps: Steps[T],
+        reply: AnyReply | NpltError | None,
+        now: float,
+    ) -> None:
+        if isinstance(reply, NpltError):
+            request = steps.throw(reply)
+        elif reply is None:
+            request = next(steps)
+        else:
+            request = steps.send(reply)
+        assert self.connection is not None
+        try:
+            exchange.seq, data = self.connection.send(request)
+        except LocalProtocolError as error:
+            self._send_next(exchange, steps, _send_error(request, error), now)
+            return
+        exchange.sent = request
+        self._under_way[exchange.seq] = exchange  # type: ignore[assignment]
+        self._outgoing.append(data)
+        exchange.set_deadline(None if exchange.timeout is None else now + exchange.timeout)
+
+    def _stop(self, exchange: Exchange[T], error: NpltError, now: float) -> None:
+        """Its steps ended with an error."""
+        if exchange is self._resume:
+            exchange.fail(error)
+            self._lose(error, now)
+        elif isinstance(error, ConnectionLost):
+            # Refused because the server shuts down; it keeps the connection for a while.
+            self._interrupt(exchange, error, now, goes_on=self._patience is not None)
+            if not exchange.is_done:
+                exchange.refusal = error
+                exchange.set_deadline(now + self.timeout)
+        else:
+            exchange.fail(error)
+
+    def _interrupt(
+        self, exchange: Exchange[T], error: ConnectionLost, now: float, *, goes_on: bool
+    ) -> None:
+        """The connection went before its reply came."""
+        if isinstance(exchange.request, messages.Cancel) and exchange.request.turn_id is None:
+            exchange.request = messages.Cancel(
+                turn_id=self._own_turns[-1] if self._own_turns else None
+            )
+        if not may_repeat(exchange.request):
+            unknown = f"{error.message}; whether the server did what was asked is not known"
+            exchange.fail(ConnectionLost(unknown, code=error.code))
+        elif not goes_on:
+            exchange.fail(error)
+        else:
+            self._wait_for_connection(exchange, now)
+
+    def _time_out(self, exchange: Exchange[object], now: float) -> None:
+        if exchange.seq is not None:
+            self._under_way.pop(exchange.seq, None)
+            within = f"within {exchange.timeout:g} s"
+            late = TimedOut(f"the server did not answer {within}")
+            self._advance(exchange, late, now)
+            return
+        self._waiting.remove(exchange)
+        exchange.fail(
+            exchange.refusal or ConnectionLost("not connected; still trying to reach the server")
+        )
+
+    # Connections come and go
+
+    def _go_online(self, now: float) -> None:
+        self.phase = Phase.ONLINE
+        self._is_searching = False
+        self._backoff.found(now)
+        if not isinstance(self.state, Online):
+            self._set_state(Online())
+        waiting, self._waiting = self._waiting, []
+        for exchange in waiting:
+            self._advance(exchange, None, now)
+
+    def _lose(self, error: NpltError, now: float) -> None:
+        """The connection, or the attempt to have one."""
+        if self.phase is Phase.CLOSED:
+            return
+        was_welcomed = self._welcome is not None
+        goes_on = (
+            self._patience is not None
+            and (was_welcomed or self._patience.from_the_start)
+            and is_retryable(error)
+        )
+        resume, self._resume = self._resume, None
+        self.connection = self._liveness = None
+        self._outgoing.clear()
+        self.phase = Phase.WAITING
+        under_way = [*self._under_way.values(), *(exchange for exchange, _ in self._replies)]
+        self._under_way.clear()
+        self._replies.clear()
+        for exchange in under_way:
+            if exchange is resume:
+                continue
+            if isinstance(error, ProtocolViolation):
+                exchange.fail(error)
+            else:
+                lost = error if isinstance(error, ConnectionLost) else ConnectionLost(error.message)
+                self._interrupt(exchange, lost, now, goes_on=goes_on)
+        for exchange in self._waiting:
+            if exchange.refusal is not None:  # the next server may take it
+                exchange.refusal = None
+                exchange.set_deadline(now + self.timeout)
+        if goes_on:
+            self._try_later(error, now)
+        else:
+            self._finish(error)
+
+    def _try_later(self, error: NpltError, now: float) -> None:
+        if not self._is_searching:
+            self._is_searching = True
+            self._backoff.lost(now)
+        delay = self._backoff.next_delay(now)
+        attempt = self._backoff.attempt
+        if delay is not None:
+            self._retry_at = now + delay
+            self._set_state(Reconnecting(attempt=attempt, in_seconds=delay, reason=error.message))
+        elif attempt:
+            given_up = f"given up after {attempt} attempts: {error.message}"
+            self._finish(ConnectionLost(given_up))
+        else:
+            self._finish(error)
+
+    def _finish(self, error: NpltError, *, quietly: bool = False) -> None:
+        if self.end is not None:
+            return
+        self.end = error
+        self.phase = Phase.CLOSED
+        self.connection = self._liveness = self._resume = None
+        for exchange in (*self._under_way.values(), *self._waiting):
+            exchange.fail(error)
+        self._under_way.clear()
+        self._waiting.clear()
+        self._outgoing.clear()
+        self._close_turns(error)
+        for feed in tuple(self._feeds):
+            feed.close(None if quietly else error)
+        self._set_state(Offline(reason=error.message))
+
+    def _set_state(self, state: ConnectionState) -> None:
+        self.state = state
+        self._states.append(state)
+
+    def _check_liveness(self, liveness: Liveness, now: float) -> None:
+        match liveness.check(now):
+            case "lost":
+                self._lose(ConnectionLost("the server does not answer any more"), now)
+            case "ping" if self.connection is not None:
+                self._outgoing.append(self.connection.send(messages.Ping())[1])
+            case _:
+                pass
+
+    # What the server says
+
+    def _receive(self, item: Heard, now: float) -> None:
+        if self.phase is Phase.GREETING:
+            if welcome := check_welcome(item, self._hello):
+                self._receive_welcome(welcome, now)
+            return
+        match item:
+            case ReplyReceived():
+                exchange = self._under_way.pop(item.seq, None)
+                self._apply_reply(exchange, item.reply)
+                if exchange is not None:
+                    self._replies.append((exchange, item.reply))
+            case ErrorReceived():
+                exchange = self._under_way.pop(item.seq, None)
+                if exchange is not None:
+                    self._replies.append((exchange, error_from_report(item.report)))
+            case EventReceived():
+                self._receive_event(item.event, now)
+            case ConnectionRefused():
+                raise ProtocolViolation(item.reason)
+            case _:
+                pass
+
+    def _receive_welcome(self, welcome: messages.Welcome, now: float) -> None:
+        is_first, self._welcome = self._welcome is None, welcome
+        self._has_lagged = False
+        self._liveness = Liveness(self._silence_seconds, now=now)
+        if is_first or self._must_move:
+            self._move_to(Cursor(session_id=welcome.session_id), welcome.model)
+            self._go_online(now)
+        else:
+            self._begin_resume(now)
+
+    def _begin_resume(self, now: float) -> None:
+        self.phase = Phase.RESUMING
+        self._resume = Exchange(self._cursor.attach(), self._resume_steps, timeout=self.timeout)
+        self._advance(self._resume, None, now)
+
+    def _apply_reply(self, exchange: Exchange[object] | None, reply: AnyReply) -> None:
+        """At once, in the order of the wire: some replies are barriers, and the events of
+        a receipt's turn may be in the same batch."""
+        sent = exchange.sent if exchange is not None else None
+        match reply:
+            case messages.Attached():
+                self._move_to(self._cursor.moved(reply, sent), reply.model)
+                self._has_lagged = False
+            case messages.SessionCreated() if isinstance(sent, messages.SessionNew):
+                model = reply.model or sent.model
+                self._move_to(Cursor(session_id=reply.session_id), model)
+            case messages.SessionDeleted() if reply.current_session_id != self.session_id:
+                self._move_to(Cursor(session_id=reply.current_session_id), reply.model)
+            case messages.ModelChoice():
+                self.model = reply.model
+            case messages.Detached():
+                self.attached = False
+                self._leave_turns_except(None)
+            case messages.Receipt() if isinstance(exchange, FollowedTurn):
+                if reply.session_id != self.session_id:  # the old conversation was deleted
+                    self._cursor = Cursor(session_id=reply.session_id, seq=reply.seq - 1)
+                    self._must_move = False
+                    self.model = reply.model or self.welcome.model
+                self._follow(exchange, reply.turn_id, reply.session_id, reply.seq)
+            case _:
+                pass
+
+    def _receive_event(self, event: messages.Event, now: float) -> None:
+        if isinstance(event, messages.SessionEvent) and event.session_id == self.session_id:
+            if event.event == "lagged":
+                self._has_lagged = True
+                if self.is_online:
+                    self._begin_resume(now)
+                return
+            if event.event == "deleted":  # the server moves us to a fresh conversation
+                self._must_move = True
+                self.model = self.welcome.model
+            elif event.event == "model" and isinstance(event.details.get("model"), str):
+                self.model = str(event.details["model"])
+        new = self._cursor.take(event)
+        if new is not None:
+            self._put(new)
+
+    def _put(self, event: messages.Event) -> None:
+        if isinstance(event, messages.EntryAdded) and (message_id := event.entry.get("message_id")):
+            self._recognize(event, message_id)
+        turn_id = getattr(event, "turn_id", None)
+        for turn in self._turns if turn_id else ():
+            if turn.turn_id == turn_id:
+                turn.put(event)
+        self._put_to_feeds(event)
+
+    def _put_to_feeds(self, event: messages.Event) -> None:
+        for feed in tuple(self._feeds):
+            feed.put(event)
+
+    # Turns
+
+    def _recognize(self, event: messages.EntryAdded, message_id: object) -> None:
+        seq = event.entry.get("seq")
+        if not (event.turn_id and isinstance(seq, int)):
+            return
+        for turn in self._turns:
+            if turn.turn_id is None and turn.prompt.message_id == message_id:
+                self._follow(turn, event.turn_id, event.session_id, seq)
+
+    def _follow(self, turn: FollowedTurn, turn_id: str, session_id: str, seq: int) -> None:
+        if not self.started_here(turn_id):
+            self._own_turns.append(turn_id)
+        if turn.turn_id is None:
+            turn.turn_id, turn.session_id, turn.prompt_seq = turn_id, session_id, seq
+
+    def _move_to(self, cursor: Cursor, model: str | None) -> None:
+        """`model`: which one answers there; an older server does not say so of a new one,
+        in which WELCOME's answers."""
+        self.model = model or self.welcome.model
+        self._cursor = cursor
+        self.attached = True
+        self._must_move = False
+        self._leave_turns_except(cursor.session_id)
+
+    def _leave_turns_except(self, session_id: str | None) -> None:
+        for turn in self._turns:
+            if turn.turn_id is not None and turn.session_id != session_id:
+                turn.events.close(
+                    MovedElsewhere(
+                        "this client went to another conversation; the turn goes on there"
+                    )
+                )
+
+    def _close_turns(self, error: NpltError) -> None:
+        for turn in self._turns:
+            if turn.turn_id is not None:
+                turn.events.close(error)
+
+    # Steps of exchanges
+
+    def prompt_steps(self, turn: FollowedTurn) -> Steps[messages.Receipt]:
+        target = turn.session_id
+        if target in self._never_stored:
+            target = self.session_id
+        prompt = turn.prompt
+        if target not in (self.session_id, self._cursor.asked_for) or not self.attached:
+            # Events come only for the attached conversation.
+            yield messages.Attach(session_id=target, create=prompt.create, history=prompt.history)
+        if prompt.session_id is not None:  # it may have been a name
+            prompt = replace(prompt, session_id=self.session_id, create=None, history=None)
+        receipt = yield prompt
+        if not isinstance(receipt, messages.Receipt):
+            raise ProtocolViolation(
+                f"the server answered with {type(receipt).__name__} instead of Receipt"
+            )
+        if receipt.duplicate:
+            # It ran before it was followed: what was sent until then is not sent again.
+            if receipt.state in ENDED:
+                yield from self._replay_end(turn)
+            else:
+                yield from self._replay(turn, is_over=False)
+        return receipt
+
+    def _resume_steps(self) -> Steps[None]:
+        """When these are done, readers have every event, or a `lagged` event in their place."""
+        if not self.attached:
+            yield messages.Detach()
+            return
+        old = self._cursor
+        try:
+            attached = yield old.attach()
+            if not isinstance(attached, messages.Attached):
+                raise ProtocolViolation(f"the server answered ATTACH with {attached!r}")
+            yield from self._catch_up(attached)
+        except RequestRefused as refusal:
+            self._lose_conversation(old, refusal)
+
+    def _lose_conversation(self, old: Cursor, refusal: RequestRefused) -> None:
+        was_stored = old.seq > 0 or any(turn.turn_id is not None for turn in self._turns)
+        self._close_turns(refusal)
+        self._move_to(Cursor(session_id=self.welcome.session_id), self.welcome.model)
+        if not was_stored:
+            # It was only reserved for us, by a server that is no more.
+            self._never_stored.add(old.session_id)
+            return
+        what = "deleted" if refusal.code == "not_found" else "quarantined"
+        self._put_to_feeds(messages.SessionEvent(session_id=old.session_id, event=what))
+
+    def _catch_up(self, attached: messages.Attached) -> Steps[None]:
+        if attached.resync:
+            details: JsonObject = {"head_seq": attached.head_seq}
+            self._put_to_feeds(
+                messages.SessionEvent(
+                    session_id=attached.session_id, event="lagged", details=details
+                )
+            )
+        for question in pending_approvals(attached):
+            self._put(question)
+        for turn in tuple(self._turns):
+            is_here = turn.turn_id is not None and turn.session_id == attached.session_id
+            if is_here and not turn.is_over:
+                yield from self._catch_up_with(turn, attached)
+
+    def _catch_up_with(self, turn: FollowedTurn, attached: messages.Attached) -> Steps[None]:
+        """Of a turn that ended meanwhile the server replays the entries, but not TURN_FINISHED.
+        The last entry gives the end; entries that were not replayed are read from the record."""
+        active = attached.active_turn
+        if active is not None and active.turn_id == turn.turn_id:
+            if not turn.has_started:
+                turn.put(
+                    messages.TurnStarted(
+                        session_id=turn.session_id,
+                        turn_id=active.turn_id,
+                        seq=turn.prompt_seq,
+                        model=active.model,
+                    )
+                )
+            if attached.resync:
+                yield from self._replay(turn, is_over=False)
+        elif turn.turn_id not in attached.queue:
+            yield from self._replay_end(turn)
+
+    def _replay_end(self, turn: FollowedTurn) -> Steps[None]:
+        if turn.outcome.end is None:
+            yield from self._replay(turn, is_over=True)
+        else:
+            turn.put(turn.outcome.end)
+
+    def _replay(self, turn: FollowedTurn, *, is_over: bool) -> Steps[None]:
+        events = yield from replay_from_record(
+            turn.session_id, turn.turn_id or "", turn.prompt_seq, is_over=is_over
+        )
+        for event in events:
+            turn.put(event)
+
+
+# -- what may be sent again --------------------------------------------------------
+
+
+_IDEMPOTENT = (
+    messages.Approval,  # only the first answer counts
+    messages.Attach,
+    messages.ContextRequest,
+    messages.Detach,
+    messages.FileGet,
+    messages.HistoryRequest,
+    messages.Ping,
+    messages.Search,
+    messages.SessionList,
+    messages.SessionSwitch,
+    messages.StatusRequest,
+    messages.Tools,
+    messages.Usage,
+)
+
+
+def may_repeat(request: messages.Request) -> bool:
+    """Whether it can be sent again when the connection went before the reply came.
+
+    Everything else (a new conversation, a rename, a deletion, an upload …) may have
+    happened or not: that is for the caller to find out.
+    """
+    match request:
+        case messages.Prompt():
+            return request.message_id is not None
+        case messages.ModelSwitch():
+            return request.model is None and request.role is None
+        case messages.Cancel():  # without an id: the turn of a connection that is gone
+            return request.turn_id is not None
+        case _:
+            return isinstance(request, _IDEMPOTENT)
+
+
+def pending_approvals(attached: messages.Attached) -> list[messages.ApprovalRequest]:
+    """Approvals that were asked for before we attached, as if they were asked for now.
+    What a newer server says differently is left out."""
+    questions: list[messages.ApprovalRequest] = []
+    for pending in attached.pending_approvals:
+        try:
+            question = from_object(
+                messages.ApprovalRequest, {"session_id": attached.session_id, **pending}
+            )
+        except RequestError:
+            continue
+        questions.append(question)
+    return questions
+
+
+# -- failures to connect, to be welcomed, to send -----------------------------------
+
+
+def check_welcome(item: Heard, hello: messages.Hello) -> messages.Welcome | None:
+    """None: not yet. Whatever means that it will never come is raised."""
+    match item:
+        case ReplyReceived(reply=messages.Welcome() as welcome):
+            if welcome.version not in hello.versions:
+                raise ProtocolViolation(
+                    f"the server speaks version {welcome.version}, which was not offered to it"
+                )
+            return welcome
+        case ErrorReceived(report=report) | EventReceived(event=messages.ErrorReport() as report):
+            error = error_from_report(report)
+            # A refused HELLO is a refused connection, not a wrong usage.
+            if isinstance(error, RequestRefused):
+                raise CannotConnect(error.message, code=error.code, field=error.field)
+            raise error
+        case ConnectionRefused(reason=reason):
+            raise ProtocolViolation(f"this is not an NPLT server: {reason}")
+        case _:
+            return None
+
+
+def _closed_before_welcome(address: Address, greeting: str | None) -> NpltError:
+    if greeting:
+        return CannotConnect(f"{address} closed the connection and said: {greeting}")
+    return CannotConnect(f"{address} closed the connection at once; is it an nplt server?")
+
+
+def connect_error(address: Address, error: OSError | UnicodeError) -> CannotConnect:
+    reason = getattr(error, "strerror", None) or str(error)
+    # asyncio says what it called, of one address or of several, not what the system said.
+    numbers = re.findall(r"\[Errno (\d+)\] Connect call failed", str(error))
+    if isinstance(error, TimeoutError):
+        reason = "no answer in time"
+    elif numbers:
+        reason = "; ".join(dict.fromkeys(os.strerror(int(number)) for number in numbers))
+    nobody_listens = reason == os.strerror(errno.ECONNREFUSED)
+    hint = "; is nplt-server running there?" if nobody_listens else ""
+    refusal = CannotConnect(f"can't connect to {address}: {reason}{hint}")
+    refusal.nobody_listens = nobody_listens
+    return refusal
+
+
+def _send_error(request: messages.Request, error: LocalProtocolError) -> NpltError:
+    """Too long for this server, or nothing that could ever be sent?"""
+    try:
+        dump_json(request)
+    except LocalProtocolError as unspeakable:
+        return RequestRefused(str(unspeakable), code="malformed")
+    return LimitExceeded(str(error), code="too_large")

@@ -1,0 +1,203 @@
+"""Clients that talk, and write down every promise they are given.
+
+`Talker` is one connection: scripted, one request at a time, or chattering with
+several prompts on their way until the connection breaks. `crowd` is many of
+them in threads, several in each conversation, one in a new one. Each prompt is
+unlike any other, and of a length that makes writes end anywhere in a sector.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from types import TracebackType
+from typing import Any
+
+from tests.support.raw_client import (
+    ATTACH,
+    CONTEXT_REQUEST,
+    ERROR,
+    HISTORY_REQUEST,
+    PROMPT,
+    SESSION_LIST,
+    SESSION_NEW,
+    TURN_FINISHED,
+    Closed,
+    Frame,
+    RawClient,
+)
+
+from faults.promises import Promises
+from faults.serving import PATIENCE_SECONDS
+
+_names = count(1)
+_CHARACTERS_MAX = 1_500
+_ON_THEIR_WAY_MAX = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    turn_id: str
+    state: str
+
+
+class Talker:
+    def __init__(self, port: int, promises: Promises) -> None:
+        self.name = f"talker{next(_names)}"
+        self._ledger = promises
+        self._numbers = count(1)
+        self._wire = RawClient(port, timeout=PATIENCE_SECONDS)
+        try:
+            self._wire.hello()
+        except BaseException:
+            self._wire.sock.close()
+            raise
+
+    def __enter__(self) -> Talker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._wire.sock.close()
+
+    def text(self, characters: int = 0) -> str:
+        """One that nobody ever said before."""
+        head = f"{self.name} says {next(self._numbers)}."
+        return head if characters <= len(head) else f"{head} {'x' * (characters - len(head))}"
+
+    def create(self) -> str:
+        """A new conversation, and stays in it."""
+        created = self._granted(SESSION_NEW)
+        self._ledger.created(created["session_id"])
+        return str(created["session_id"])
+
+    def attach(self, session_id: str) -> None:
+        self._granted(ATTACH, {"session_id": session_id})
+
+    def page(self, session_id: str, **query: object) -> dict[str, Any]:
+        return self._granted(HISTORY_REQUEST, {"session_id": session_id, **query})
+
+    def context(self, session_id: str) -> list[dict[str, Any]]:
+        """What a model would be shown of it."""
+        rows: list[dict[str, Any]] = self._granted(CONTEXT_REQUEST, {"session_id": session_id})[
+            "entries"
+        ]
+        return rows
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All conversations of the list, page by page."""
+        rows: list[dict[str, Any]] = []
+        cursor: str | None = None
+        while True:
+            query = {"limit": 200} if cursor is None else {"limit": 200, "cursor": cursor}
+            page = self._granted(SESSION_LIST, query)
+            rows += page["sessions"]
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return rows
+
+    def rows_missing(self, count: int) -> list[str]:
+        """What is wrong if the list does not come to show so many; a server that
+        finds many files it does not know may list them while it reads them."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (listed := len(self.rows())) != count:
+            if time.monotonic() > deadline:
+                return [f"the list shows {listed} of {count} conversations"]
+            time.sleep(0.05)
+        return []
+
+    def ask(self, characters: int = 0) -> Finished | Refused:
+        """Prompts once; waits for the refusal, or for the end of the turn."""
+        text = self.text(characters)
+        self._ledger.sends(text)
+        reply = self._wire.request(PROMPT, {"text": text})
+        if reply.type == ERROR:
+            self._ledger.refused(text)
+            return Refused(code=reply.json["code"], message=reply.json["message"])
+        self._ledger.accepted(self.name, text, reply.json)
+        turn_id = str(reply.json["turn_id"])
+        while True:
+            event = self._wire.event(TURN_FINISHED).json
+            self._ledger.finished(event)
+            if event["turn_id"] == turn_id:
+                return Finished(turn_id=turn_id, state=event["state"])
+
+    def chatter(self, chance: random.Random) -> None:
+        """Until the connection breaks."""
+        unanswered: dict[int, str] = {}
+        running: set[str] = set()
+        while True:
+            while len(unanswered) + len(running) < _ON_THEIR_WAY_MAX:
+                text = self.text(chance.choice((0, chance.randrange(_CHARACTERS_MAX))))
+                self._ledger.sends(text)
+                self._wire.next_seq = self._wire.next_seq % 0xFFFF + 1
+                unanswered[self._wire.next_seq] = text
+                self._wire.send(PROMPT, self._wire.next_seq, {"text": text})
+            self._hear(self._wire.receive(), unanswered, running)
+
+    def _hear(self, frame: Frame, unanswered: dict[int, str], running: set[str]) -> None:
+        if frame.seq in unanswered:
+            text = unanswered.pop(frame.seq)
+            if frame.type != ERROR:
+                self._ledger.accepted(self.name, text, frame.json)
+                running.add(frame.json["turn_id"])
+        elif frame.type == TURN_FINISHED:
+            event = frame.json
+            self._ledger.finished(event)
+            running.discard(event["turn_id"])
+
+    def _granted(self, type_: int, payload: dict[str, Any] | bytes = b"") -> dict[str, Any]:
+        reply = self._wire.request(type_, payload)
+        if reply.type == ERROR:
+            raise NotGranted(f"request {type_:#x}: {reply.text}")
+        answer: dict[str, Any] = reply.json
+        return answer
+
+
+class NotGranted(Exception):
+    """The server answered with an error where the check needs an answer."""
+
+
+@contextmanager
+def crowd(port: int, promises: Promises, chance: random.Random) -> Iterator[None]:
+    """Talks in three old conversations, twice in each, and in a new one; whoever
+    uses it ends the server inside, and that ends the talking."""
+    old = promises.conversations()
+    rooms: list[str | None] = [*chance.sample(old, min(3, len(old))) * 2, None]
+    threads = [
+        threading.Thread(
+            target=_talk_until_cut, args=(port, promises, room, random.Random(chance.random()))
+        )
+        for room in rooms
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.join()
+
+
+def _talk_until_cut(port: int, promises: Promises, room: str | None, chance: random.Random) -> None:
+    try:
+        with Talker(port, promises) as talker:
+            if room is None:
+                talker.create()
+            else:
+                talker.attach(room)
+            talker.chatter(chance)
+    except (Closed, OSError, NotGranted):
+        pass  # what was promised before is written down

@@ -1,0 +1,116 @@
+"""What is there after a fault: asked of the server, and read from the files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from faults.clients import NotGranted, Talker
+from faults.comparison import Acked, Found, FoundEntry, verdict
+from faults.promises import Promises
+
+Records: TypeAlias = dict[str, list[dict[str, Any]]]
+"""Every entry of every conversation, as it is shown or written."""
+
+_ANSWER_BYTES_MAX = 900_000
+
+
+def judge(port: int, data_dir: Path, acked: Acked) -> list[str]:
+    """Everything that is wrong, as seen through the wire and in the files."""
+    on_the_wire, complaints = through_the_wire(port)
+    in_the_files, unreadable = from_the_files(data_dir)
+    return [
+        *complaints,
+        *unreadable,
+        *(f"on the wire: {said}" for said in verdict(acked, on_the_wire)),
+        *(f"in the files: {said}" for said in verdict(acked, in_the_files)),
+    ]
+
+
+def through_the_wire(port: int) -> tuple[Found, list[str]]:
+    records, complaints = records_on_the_wire(port)
+    return _all_found(records), complaints
+
+
+def records_on_the_wire(port: int) -> tuple[Records, list[str]]:
+    records: Records = {}
+    complaints: list[str] = []
+    with Talker(port, Promises()) as talker:
+        for row in talker.rows():
+            session_id = row["session_id"]
+            if row["damaged"]:
+                complaints.append(f"unreadable: {session_id} is listed as damaged")
+            try:
+                records[session_id] = _entries(talker, session_id)
+            except NotGranted as refusal:
+                complaints.append(f"unreadable: {session_id}: {refusal}")
+    return records, complaints
+
+
+def _entries(talker: Talker, session_id: str) -> list[dict[str, Any]]:
+    pages: list[list[dict[str, Any]]] = []
+    query: dict[str, object] = {"view": "entries", "limit": 200, "max_bytes": _ANSWER_BYTES_MAX}
+    while True:
+        page = talker.page(session_id, **query)
+        pages.append(page["messages"])
+        if not page["page"]["has_more_before"]:
+            break
+        query["before"] = page["page"]["before"]
+    return [entry for page in reversed(pages) for entry in page]
+
+
+def from_the_files(data_dir: Path) -> tuple[Found, list[str]]:
+    records, complaints = records_in_the_files(data_dir)
+    return _all_found(records), complaints
+
+
+def records_in_the_files(data_dir: Path) -> tuple[Records, list[str]]:
+    records: Records = {}
+    complaints: list[str] = []
+    for path in conversation_files(data_dir):
+        try:
+            document = json.loads(settled_bytes(path))
+        except ValueError as error:
+            complaints.append(f"unreadable: {path.name} is not JSON: {error}")
+            continue
+        records[document["session_id"]] = document["messages"]
+    return records, complaints
+
+
+def conversation_files(data_dir: Path) -> list[Path]:
+    return sorted((data_dir / "history").glob("session_*.json"))
+
+
+def settled_bytes(path: Path) -> bytes:
+    """A reader beside the writer may catch an append half done, so read it
+    until it stays the same: the document is promised between two appends."""
+    data = path.read_bytes()
+    while (again := path.read_bytes()) != data:
+        data = again
+    return data
+
+
+def _all_found(records: Records) -> Found:
+    return {session_id: as_found(entries) for session_id, entries in records.items()}
+
+
+def as_found(entries: Iterable[dict[str, Any]]) -> list[FoundEntry]:
+    return [
+        FoundEntry(
+            seq=entry["seq"],
+            kind=entry["kind"],
+            turn_id=entry.get("turn_id"),
+            text=entry["content"],
+            ends_turn=ends_turn(entry),
+        )
+        for entry in entries
+    ]
+
+
+def ends_turn(entry: dict[str, Any]) -> bool:
+    if entry["kind"] == "fault":
+        return entry.get("turn_id") is not None
+    is_last_word = not entry["tool_calls"] or entry.get("state") != "completed"
+    return entry["kind"] == "model_output" and is_last_word

@@ -1,0 +1,663 @@
+"""The messages of the wire: one frozen value per request, reply and event.
+
+Both dialects are read into the same requests, so that everything behind the
+protocol is written once. The classes are the schema: a field without a default
+is needed, and a request's types carry its limits (`Name`, `Count`). Unknown
+fields are ignored; `null` and an absent field mean the same. `codec` turns the
+values into bytes and back, and knows the few limits that concern more than one
+field's type. Whether a conversation or a model exists is not known here.
+
+In JSON a field with its default value is left out, unless it is declared with
+`sent`: then a reader always finds it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+
+from msgspec import Meta, Struct, field
+
+from nplt_protocol.codes import MessageType
+from nplt_protocol.json_text import JsonObject
+
+T = TypeVar("T")
+
+
+class Message(Struct, frozen=True, omit_defaults=True):
+    """The base of all messages."""
+
+
+def sent(default: T) -> T:
+    """A default that is written as well. (msgspec leaves out plain defaults only.)"""
+    make: Any = default.copy if isinstance(default, dict) else lambda: default
+    value: T = field(default_factory=make)
+    return value
+
+
+# Requests.
+
+
+class Request(Message, frozen=True):
+    """What a client asks for."""
+
+
+INT64_MAX = 2**63 - 1
+NOT_BLANK = r"\S"
+
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=INT64_MAX)]
+Positive: TypeAlias = Annotated[int, Meta(ge=1, le=INT64_MAX)]
+Seconds: TypeAlias = Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)]
+Text: TypeAlias = Annotated[str, Meta(pattern=NOT_BLANK)]
+Name: TypeAlias = Annotated[str, Meta(max_length=200)]
+Word: TypeAlias = Annotated[str, Meta(pattern=NOT_BLANK, max_length=200)]
+FileName: TypeAlias = Annotated[str, Meta(pattern=NOT_BLANK, max_length=255)]
+SessionReference: TypeAlias = Word
+"""The id of a conversation, or its name. Which of the two it is, and what an id may be, is
+for the server to say."""
+Cursor: TypeAlias = Annotated[str, Meta(max_length=1_000)]
+SearchQuery: TypeAlias = Annotated[str, Meta(pattern=NOT_BLANK, max_length=1_000)]
+Token: TypeAlias = Annotated[str, Meta(max_length=1_000)]
+
+
+class Hello(Request, frozen=True, kw_only=True):
+    versions: tuple[int, ...] = sent((3,))
+    client: Name | None = None
+    token: Token | None = None
+    keepalive: Seconds | None = None
+    features: tuple[str, ...] = ()
+    session_id: SessionReference | None = None
+    create: bool | None = None
+    """Makes the conversation if there is none; not said: as the server is set."""
+    history: Name | None = None
+    """The history (of the server's settings) in which a new one is kept."""
+
+
+class Ping(Request, frozen=True, kw_only=True):
+    data: bytes = b""
+
+
+class Cancel(Request, frozen=True, kw_only=True):
+    turn_id: Name | None = None
+
+
+class Prompt(Request, frozen=True, kw_only=True):
+    text: Text
+    message_id: Word | None = None
+    session_id: SessionReference | None = None
+    model: Word | None = None
+    role: Name | None = None
+    metadata: JsonObject = {}
+    attachments: tuple[Name, ...] = ()
+    options: JsonObject = {}
+    replace_from: Positive | None = None
+    create: bool | None = None
+    """Makes the conversation if there is none; not said: as the server is set."""
+    history: Name | None = None
+    """The history (of the server's settings) in which a new one is kept."""
+
+
+class Attach(Request, frozen=True, kw_only=True):
+    session_id: SessionReference
+    after_seq: Count | None = None
+    turn_id: Name | None = None
+    call: Count | None = None
+    offset: Count | None = None
+    observer: bool = False
+    create: bool | None = None
+    """Makes the conversation if there is none; not said: as the server is set."""
+    history: Name | None = None
+    """The history (of the server's settings) in which a new one is kept."""
+
+
+class Detach(Request, frozen=True, kw_only=True):
+    pass
+
+
+class FileMetadata(Request, frozen=True, kw_only=True):
+    filename: FileName
+    size: Count
+    content_type: Name | None = None
+    purpose: Literal["attachment", "import"] = "attachment"
+
+
+class FileData(Request, frozen=True, kw_only=True):
+    data: bytes
+
+
+class ModelSwitch(Request, frozen=True, kw_only=True):
+    model: Word | None = None
+    role: Word | None = None
+    """The model of that role, unless `model` names one."""
+
+
+class HistoryRequest(Request, frozen=True, kw_only=True):
+    session_id: SessionReference | None = None
+    before: Count | None = None
+    after: Count | None = None
+    around: Count | None = None
+    limit: Positive = 20
+    max_bytes: Count | None = None
+    view: Literal["messages", "entries"] = "messages"
+    order: Literal["turns", "log"] = "turns"
+    detail: Literal["live", "summary", "gist"] = "live"
+    roles: tuple[str, ...] | None = None
+    seq: Count | None = None
+    offset: Count = 0
+    length: Count | None = None
+
+
+class ClearRequest(Request, frozen=True, kw_only=True):
+    pass
+
+
+class SessionList(Request, frozen=True, kw_only=True):
+    limit: Positive = 50
+    cursor: Cursor | None = None
+    query: Cursor | None = None
+    archived: bool = False
+    trash: bool = False
+    """Deleted conversations instead, the last deleted first."""
+
+
+class SessionSwitch(Request, frozen=True, kw_only=True):
+    session_id: SessionReference
+    create: bool | None = None
+    """Makes the conversation if there is none; not said: as the server is set."""
+    history: Name | None = None
+    """The history (of the server's settings) in which a new one is kept."""
+
+
+class SessionNew(Request, frozen=True, kw_only=True):
+    name: Name | None = None
+    system: str | None = None
+    model: Word | None = None
+    history: Name | None = None
+
+
+class SessionDelete(Request, frozen=True, kw_only=True):
+    session_id: SessionReference
+
+
+class ClientNote(Request, frozen=True, kw_only=True):
+    """0x18 of version 2: a client's UDP port. Taken, and not answered."""
+
+    udp_port: int | None = None
+
+
+class SessionUpdate(Request, frozen=True, kw_only=True):
+    session_id: SessionReference | None = None
+    name: Name | None = None
+    system: str | None = None
+    archived: bool | None = None
+    pinned: bool | None = None
+    deleted: bool | None = None
+
+
+class SessionFork(Request, frozen=True, kw_only=True):
+    session_id: SessionReference | None = None
+    at_seq: Count | None = None
+    name: Name | None = None
+
+
+class Search(Request, frozen=True, kw_only=True):
+    query: SearchQuery
+    limit: Positive = 20
+    cursor: Cursor | None = None
+
+
+class ContextRequest(Request, frozen=True, kw_only=True):
+    session_id: SessionReference | None = None
+    model: Word | None = None
+    text: str | None = None
+
+
+class Approval(Request, frozen=True, kw_only=True):
+    approval_id: Name
+    decision: Literal["allow", "deny"]
+    remember: bool = False
+
+
+class StatusRequest(Request, frozen=True, kw_only=True):
+    pass
+
+
+class Compact(Request, frozen=True, kw_only=True):
+    session_id: SessionReference | None = None
+
+
+class Tools(Request, frozen=True, kw_only=True):
+    session_id: SessionReference | None = None
+
+
+class Usage(Request, frozen=True, kw_only=True):
+    session_id: SessionReference | None = None
+
+
+class FileGet(Request, frozen=True, kw_only=True):
+    file_id: Name
+    session_id: SessionReference | None = None
+    offset: Count = 0
+    length: Count | None = None
+
+
+class Import(Request, frozen=True, kw_only=True):
+    file_id: Name | None = None
+    document: JsonObject | None = None
+
+
+class Rollback(Request, frozen=True, kw_only=True):
+    """Needs one of `to_seq`, `turns` and `redo`."""
+
+    to_seq: Count | None = None
+    turns: tuple[Name, ...] = ()
+    redo: bool = False
+    session_id: SessionReference | None = None
+
+
+class Redact(Request, frozen=True, kw_only=True):
+    seq: Positive
+    session_id: SessionReference | None = None
+
+
+REQUEST_TYPES: dict[MessageType, type[Request]] = {
+    MessageType.HELLO: Hello,
+    MessageType.PING: Ping,
+    MessageType.CANCEL: Cancel,
+    MessageType.PROMPT: Prompt,
+    MessageType.ATTACH: Attach,
+    MessageType.DETACH: Detach,
+    MessageType.FILE_DATA: FileData,
+    MessageType.FILE_METADATA: FileMetadata,
+    MessageType.MODEL_SWITCH: ModelSwitch,
+    MessageType.HISTORY_REQUEST: HistoryRequest,
+    MessageType.CLEAR_REQUEST: ClearRequest,
+    MessageType.SESSION_LIST: SessionList,
+    MessageType.SESSION_SWITCH: SessionSwitch,
+    MessageType.SESSION_NEW: SessionNew,
+    MessageType.SESSION_DELETE: SessionDelete,
+    MessageType.CLIENT_NOTE: ClientNote,
+    MessageType.SESSION_UPDATE: SessionUpdate,
+    MessageType.SESSION_FORK: SessionFork,
+    MessageType.SEARCH: Search,
+    MessageType.CONTEXT_REQUEST: ContextRequest,
+    MessageType.APPROVAL: Approval,
+    MessageType.STATUS: StatusRequest,
+    MessageType.COMPACT: Compact,
+    MessageType.TOOLS: Tools,
+    MessageType.USAGE: Usage,
+    MessageType.FILE_GET: FileGet,
+    MessageType.IMPORT: Import,
+    MessageType.ROLLBACK: Rollback,
+    MessageType.REDACT: Redact,
+}
+
+
+# Replies. One carries the request's seq and, unless `codec.REPLY_CODES` names
+# another, the request's type.
+
+
+class Reply(Message, frozen=True):
+    """The answer to one request."""
+
+
+class Welcome(Reply, frozen=True, kw_only=True):
+    version: int
+    server: str
+    user: str
+    session_id: str
+    model: str
+    models: tuple[str, ...]
+    limits: JsonObject
+    features: tuple[str, ...] = sent(())
+
+
+class Pong(Reply, frozen=True, kw_only=True):
+    data: bytes = b""
+
+
+class Cancelled(Reply, frozen=True, kw_only=True):
+    cancelled: bool
+
+
+class Receipt(Reply, frozen=True, kw_only=True):
+    """The prompt is on disk. `position` 0 runs now; n waits behind n turns."""
+
+    turn_id: str
+    session_id: str
+    seq: int
+    message_id: str | None = None
+    position: int
+    state: str
+    duplicate: bool | None = None
+    model: str | None = None
+    """The model that answers it, as things stand."""
+
+
+class ActiveTurn(Message, frozen=True, kw_only=True):
+    turn_id: str
+    call: int
+    offset: int
+    model: str
+
+
+class Attached(Reply, frozen=True, kw_only=True):
+    session_id: str
+    name: str
+    model: str
+    head_seq: int
+    active_turn: ActiveTurn | None = sent(None)
+    queue: tuple[str, ...]
+    pending_approvals: tuple[JsonObject, ...] = sent(())
+    clients: tuple[JsonObject, ...] = sent(())
+    resync: bool | None = None
+    """The entries asked for don't come: read them from the record, up to `head_seq`."""
+
+
+class Detached(Reply, frozen=True, kw_only=True):
+    pass
+
+
+class FileStored(Reply, frozen=True, kw_only=True):
+    file_id: str
+    size: int
+    sha256: str
+
+
+class FilePiece(Reply, frozen=True, kw_only=True):
+    """The bytes FILE_GET asked for; raw on the wire."""
+
+    data: bytes
+
+
+class ModelChoice(Reply, frozen=True, kw_only=True):
+    model: str
+    previous_model: str
+    models: tuple[str, ...]
+    roles: JsonObject = {}
+    """The model of each role of the server's settings."""
+
+
+class PageEdges(Message, frozen=True, kw_only=True):
+    has_more_before: bool
+    has_more_after: bool
+    before: int
+    after: int
+
+
+class HistoryPage(Reply, frozen=True, kw_only=True):
+    session_id: str
+    name: str
+    message_count: int
+    head_seq: int
+    messages: tuple[JsonObject, ...]
+    page: PageEdges
+    model: str | None = None
+    """The model that answers next there."""
+
+
+class MessageRange(Reply, frozen=True, kw_only=True):
+    """A part of one message's text: `offset` and `size` count code points."""
+
+    session_id: str
+    seq: int
+    offset: int
+    content: str
+    size: int
+
+
+class Cleared(Reply, frozen=True, kw_only=True):
+    session_id: str
+    cleared_through_seq: int
+
+
+class SessionRow(Reply, frozen=True, kw_only=True):
+    session_id: str
+    name: str
+    message_count: int
+    created_at: str
+    updated_at: str
+    last_accessed: str
+    is_current: bool
+    model: str
+    state: str
+    preview: str
+    pinned: bool = sent(False)
+    archived: bool = sent(False)
+    damaged: bool = sent(False)
+    repair: str | None = None
+    """The command that repairs a damaged one."""
+    deleted_at: str | None = None
+    """Of one in the trash."""
+
+
+class SessionRows(Reply, frozen=True, kw_only=True):
+    sessions: tuple[SessionRow, ...]
+    next_cursor: str | None = sent(None)
+
+
+class SessionCreated(Reply, frozen=True, kw_only=True):
+    session_id: str
+    name: str
+    model: str | None = None
+    """The model that answers there next."""
+
+
+class SessionDeleted(Reply, frozen=True, kw_only=True):
+    session_id: str
+    current_session_id: str
+    model: str | None = None
+    """The model that answers next in the current conversation."""
+
+
+class Status(Reply, frozen=True, kw_only=True):
+    server: str
+    uptime: int | float
+    connections: int
+    conversations: JsonObject
+    turns: JsonObject
+    storage: JsonObject
+    versions: JsonObject = sent({})
+    providers: JsonObject | None = None
+
+
+class SearchHit(Message, frozen=True, kw_only=True):
+    """A message that was found; or a conversation by its name: role `name`, seq 0, and
+    its preview as snippet."""
+
+    session_id: str
+    name: str
+    seq: int
+    role: str
+    snippet: str
+    timestamp: str
+
+
+class SearchHits(Reply, frozen=True, kw_only=True):
+    hits: tuple[SearchHit, ...]
+    next_cursor: str | None = sent(None)
+
+
+class ContextAccount(Reply, frozen=True, kw_only=True):
+    """What a call would be shown, entry by entry."""
+
+    session_id: str
+    model: str
+    epoch: int
+    budget_tokens: int
+    entries: tuple[JsonObject, ...]
+    totals: JsonObject
+    begins_epoch: str | None = None
+    """Why a new epoch would begin with this call."""
+
+
+class ApprovalDecided(Reply, frozen=True, kw_only=True):
+    """The decision that holds: the first answer. `decided_by` is None where it expired."""
+
+    approval_id: str
+    decision: str
+    decided_by: str | None = sent(None)
+
+
+class ToolList(Reply, frozen=True, kw_only=True):
+    session_id: str
+    tools: tuple[JsonObject, ...]
+
+
+class UsageAccount(Reply, frozen=True, kw_only=True):
+    session_id: str
+    model: str
+    billed: JsonObject
+    occupancy: JsonObject
+    estimate: JsonObject
+    cost: JsonObject | None = None
+
+
+class EpochBegun(Reply, frozen=True, kw_only=True):
+    session_id: str
+    epoch: int
+    reason: str
+    tokens_before: int
+    tokens_after: int
+    compaction: int | None = None
+    """The entry that holds a model's summary, if one was written."""
+
+
+class RolledBack(Reply, frozen=True, kw_only=True):
+    session_id: str
+    head_seq: int
+    turns: tuple[str, ...] = ()
+    """The turns that were asked to be taken back."""
+
+
+class Redacted(Reply, frozen=True, kw_only=True):
+    seq: int
+
+
+class Imported(Reply, frozen=True, kw_only=True):
+    session_id: str
+    messages: int
+
+
+# Events. The same bytes go to every attached client: seq 0, `session_id` inside.
+
+if TYPE_CHECKING:
+    TurnState: TypeAlias = Literal["completed", "interrupted", "failed"]
+else:
+    TurnState = str  # a newer server may have more
+
+
+class Event(Message, frozen=True):
+    """What clients are told without having asked."""
+
+
+class ErrorReport(Event, frozen=True, kw_only=True):
+    """A reply when its seq is not 0, an event otherwise."""
+
+    code: str
+    message: str
+    field: str | None = None
+    retryable: bool = sent(False)
+    retry_after: int | float | None = None
+    session_id: str | None = None
+    details: JsonObject | None = None
+
+
+class AgentThought(Event, frozen=True, kw_only=True):
+    session_id: str
+    turn_id: str
+    type: str
+    content: str | None = None
+    call: int | None = None
+    offset: int | None = None
+    text: str | None = None
+
+
+class TurnStarted(Event, frozen=True, kw_only=True):
+    session_id: str
+    turn_id: str
+    seq: int
+    model: str
+    message_id: str | None = None
+
+
+class TextDelta(Event, frozen=True, kw_only=True):
+    session_id: str
+    turn_id: str
+    call: int
+    offset: int
+    text: str
+    replay_from: int | None = None
+
+
+class ToolStarted(Event, frozen=True, kw_only=True):
+    session_id: str
+    turn_id: str
+    call: int
+    tool_call_id: str
+    tool_name: str
+    arguments: JsonObject
+
+
+class ToolFinished(Event, frozen=True, kw_only=True):
+    session_id: str
+    turn_id: str
+    call: int
+    tool_call_id: str
+    tool_name: str
+    status: str
+    duration: int | float
+    result: str
+    truncated: bool | None = None
+    size: int | None = None
+
+
+class TurnFinished(Event, frozen=True, kw_only=True):
+    session_id: str
+    turn_id: str
+    state: TurnState
+    seq: int
+    usage: JsonObject = sent({})
+    error: JsonObject | None = None
+    model: str | None = None
+    """The model that answered: another one than TURN_STARTED named, if that failed."""
+
+
+class SessionEvent(Event, frozen=True, kw_only=True):
+    session_id: str
+    event: str
+    details: JsonObject = {}
+    """Further fields of this event; they stand beside `event` on the wire."""
+
+
+class ApprovalRequest(Event, frozen=True, kw_only=True):
+    session_id: str
+    approval_id: str
+    turn_id: str
+    tool_name: str
+    arguments: JsonObject
+    expires_at: str
+    tool_call_id: str | None = None
+    truncated: bool | None = None
+    """Long arguments are cut; `size` is how many characters they had."""
+    size: int | None = None
+
+
+class EntryAdded(Event, frozen=True, kw_only=True):
+    session_id: str
+    entry: JsonObject
+    turn_id: str | None = None
+    call: int | None = None
+
+
+EVENT_TYPES: dict[MessageType, type[Event]] = {
+    MessageType.ERROR: ErrorReport,
+    MessageType.AGENT_THOUGHT: AgentThought,
+    MessageType.TURN_STARTED: TurnStarted,
+    MessageType.TEXT_DELTA: TextDelta,
+    MessageType.TOOL_STARTED: ToolStarted,
+    MessageType.TOOL_FINISHED: ToolFinished,
+    MessageType.TURN_FINISHED: TurnFinished,
+    MessageType.SESSION_EVENT: SessionEvent,
+    MessageType.APPROVAL_REQUEST: ApprovalRequest,
+    MessageType.ENTRY: EntryAdded,
+}

@@ -1,0 +1,249 @@
+"""Admits connections: users and tokens, connection limits, rate limits, idle time-outs.
+
+Without configured users there is one, `local`, without a token. A connection counts from
+the moment it is accepted. It is undecided until its token was accepted, or, where none is
+needed, until its first frame; when the server is full, the oldest undecided connection makes
+room. One sweep a second checks all connections together; no connection has a timer of its
+own. Frames above the rate are delayed, prompts above the rate are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import math
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING
+
+import anyio
+
+from nplt_server.conversations.services import Activity
+from nplt_server.local_users import LocalUsers
+from nplt_server.settings import Limits
+
+if TYPE_CHECKING:
+    from nplt_server.connections.session import Session
+
+log = logging.getLogger(__name__)
+
+
+class RateLimit:
+    """A token bucket: holds at most `size` and gains `size` every `seconds`."""
+
+    __slots__ = ("_filled_at", "_rate", "_size", "_tokens")
+
+    def __init__(self, size: float, *, seconds: float, now: float) -> None:
+        self._size = size
+        self._rate = size / seconds
+        self._tokens = size
+        self._filled_at = now
+
+    def take(self, now: float) -> float:
+        """Takes one, and gives 0; or takes none, and gives the seconds to wait."""
+        self._fill(now)
+        if self._tokens >= 1:
+            self._tokens -= 1
+            return 0.0
+        return math.ceil((1 - self._tokens) / self._rate * 1_000) / 1_000
+
+    def borrow(self, now: float) -> float:
+        """Takes one in any case; gives the seconds until it has been paid for."""
+        self._fill(now)
+        self._tokens -= 1
+        return max(0.0, -self._tokens / self._rate)
+
+    def _fill(self, now: float) -> None:
+        self._tokens = min(self._size, self._tokens + (now - self._filled_at) * self._rate)
+        self._filled_at = now
+
+
+LOCAL_USER = "local"
+
+
+class Users:
+    """The users and the SHA-256 sums of their tokens. All sums are compared, in constant
+    time, so that nothing can be learned from how long a no takes."""
+
+    def __init__(self, token_sums: Mapping[str, str] | None = None) -> None:
+        self._token_sums = dict(token_sums or {})
+        self.need_tokens = bool(self._token_sums)
+
+    def authenticate(self, token: str | None) -> str | None:
+        """The user's name; `None` is a no."""
+        if not self.need_tokens:
+            return LOCAL_USER
+        given = token_digest(token or "")
+        found = None
+        for name, expected in self._token_sums.items():
+            if hmac.compare_digest(given, expected.lower()):
+                found = name
+        return found
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def token_digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Arrival:
+    """An accepted connection that has no session yet: it may be shaking hands."""
+
+    __slots__ = ("address", "scope")
+
+    is_undecided = True
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.scope = anyio.CancelScope()
+
+    def send_away(self, reason: str) -> None:
+        """No word can be said to it before its handshake, which it may never finish."""
+        self.scope.cancel()
+
+
+@dataclass(slots=True, kw_only=True)
+class Refusals:
+    """Of one address."""
+
+    logged_at: float
+    unlogged: int = 0
+
+
+KEEPALIVE_FACTOR = 1.5
+FAILED_TOKENS_MAX = 3
+_ADDRESSES_MAX = 10_000
+_FORGIVE_SECONDS = 600.0
+_LOG_SECONDS = 60.0
+
+
+class Admission:
+    def __init__(
+        self, *, users: Users, local_users: LocalUsers, limits: Limits, greeting: str
+    ) -> None:
+        self.users = users
+        self.local_users = local_users
+        self.limits = limits
+        self.greeting = greeting
+        self._connections: dict[int, Session | Arrival] = {}
+        """By number, in order of arrival, so that the oldest is found first."""
+        self._numbers = count(1)
+        self._by_address: Counter[str] = Counter()
+        self._wrong_tokens: Counter[str] = Counter()
+        self._forgave_at = 0.0
+        self._frames: dict[str, RateLimit] = {}
+        self._prompts: dict[str, RateLimit] = {}
+        self._connected = Activity()
+        self._refusals: dict[str, Refusals] = {}
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[Session]:
+        connections = tuple(self._connections.values())
+        return (one for one in connections if not isinstance(one, Arrival))
+
+    def reason_to_refuse(self, address: str) -> str | None:
+        """Makes room by sending away the oldest undecided connection: slow senders and
+        strangers must not keep anybody out."""
+        per_address = self.limits.connections_per_address_max
+        if not _is_loopback(address) and self._by_address[address] >= per_address:
+            return (
+                f"There are {per_address} connections from your address already. Try again later."
+            )
+        if len(self._connections) < self.limits.connections_max:
+            return None
+        for number, connection in self._connections.items():
+            if connection.is_undecided:
+                connection.send_away(
+                    "The server is full, and you have not been admitted yet. Connect again."
+                )
+                self.sign_out(number)
+                return None
+        return f"The server is full ({self.limits.connections_max} connections). Try again later."
+
+    def has_room_for(self, user: str) -> bool:
+        if not self.users.need_tokens:
+            return True
+        mine = sum(1 for session in self if session.is_authenticated and session.user == user)
+        return mine < self.limits.connections_per_user_max
+
+    def arrive(self, arrival: Arrival) -> int:
+        """A connection was accepted; gives its number."""
+        number = next(self._numbers)
+        self._connections[number] = arrival
+        self._connected.begin()
+        self._by_address[arrival.address] += 1
+        return number
+
+    def sign_in(self, number: int, session: Session) -> bool:
+        """False: others needed the place meanwhile."""
+        if number not in self._connections:
+            return False
+        self._connections[number] = session
+        return True
+
+    def sign_out(self, number: int) -> None:
+        if (connection := self._connections.pop(number, None)) is not None:
+            self._connected.end()
+            self._by_address[connection.address] -= 1
+            if not self._by_address[connection.address]:
+                del self._by_address[connection.address]
+
+    def log_refusal(self, address: str, reason: str) -> None:
+        """One line per address and minute: an attacker must not fill the disk."""
+        now = anyio.current_time()
+        before = self._refusals.get(address)
+        if before is not None and now - before.logged_at < _LOG_SECONDS:
+            before.unlogged += 1
+            return
+        more = f" ({before.unlogged} more before)" if before and before.unlogged else ""
+        log.warning("refused %s: %s%s", address or "a local connection", reason, more)
+        self._refusals[address] = Refusals(logged_at=now)
+
+    def penalty_for(self, address: str) -> float:
+        """Seconds a wrong token costs: more each time from the same address."""
+        self._wrong_tokens[address] += 1
+        return float(min(0.05 * 2 ** min(self._wrong_tokens[address], 7), 5.0))
+
+    async def keep_pace(self, user: str) -> None:
+        """Returns when this user's next frame may be taken up."""
+        limit = self.limits.frames_per_second_max
+        wait = self._bucket(self._frames, user, limit, 1.0).borrow(anyio.current_time())
+        if wait:
+            await anyio.sleep(wait)
+
+    def seconds_until_prompt(self, user: str) -> float:
+        """0: this user may prompt, and that was counted."""
+        limit = self.limits.prompts_per_minute_max
+        return self._bucket(self._prompts, user, limit, 60.0).take(anyio.current_time())
+
+    def _bucket(
+        self, buckets: dict[str, RateLimit], user: str, size: float, seconds: float
+    ) -> RateLimit:
+        if user not in buckets:
+            buckets[user] = RateLimit(size, seconds=seconds, now=anyio.current_time())
+        return buckets[user]
+
+    async def empty(self) -> None:
+        await self._connected.quiet()
+
+    def sweep(self, now: float) -> None:
+        self._forgave_at = self._forgave_at or now
+        if now - self._forgave_at > _FORGIVE_SECONDS or len(self._wrong_tokens) > _ADDRESSES_MAX:
+            self._forgave_at = now
+            self._wrong_tokens.clear()
+            self._refusals.clear()
+        for session in self:
+            session.check_timeouts(now)
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address in ("::1", "")

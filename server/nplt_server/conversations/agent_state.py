@@ -1,0 +1,341 @@
+"""Holds the state of one conversation as its turns see it: `AgentState`.
+
+Everything is in the history; here are the ways to append to it, and the context that is
+rendered from it. An append is checked, gets its summary and gist, and carries the live
+screen where that differs from the one its model was shown last. A change of the
+instruction, the notebook or a widget is an entry too, and none if nothing changed: the
+state at any seq is what replay up to it gives.
+
+Drafts are made at the moment of writing, while nobody else writes, so two concurrent
+changes are applied one after the other.
+
+    BadEntry (of the storage)   this can't be stored as it is
+        EmptyInput              the user: say something
+        EmptyOutput             the provider: it had finished, and gave nothing
+        NoInvocation            the caller: say which model gave the output
+        UnmatchedResults        the tool runner: there are no calls to give results of
+        NotebookTooLong         the model: shorten it
+        NoSuchWidget            the caller: it is not part of this conversation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import orjson
+from msgspec.structs import replace
+
+from nplt_protocol.json_text import JsonObject
+from nplt_server.context.messages import screen_sources
+from nplt_server.context.projection import Policy, Projection
+from nplt_server.context.source import CallBudget, ContextView, Measure, PromptReference
+from nplt_server.digest import levels_of, levels_of_result
+from nplt_server.tokens import CharacterCounter
+from nplt_server.tools import Tool
+from nplt_server.widgets import Widget, WidgetView, widget_tools
+from nplt_server.widgets.builtin import NOTEBOOK_BYTES_MAX, notebook_bytes
+from nplt_storage.entries import (
+    LIVE_SCREEN,
+    LevelOfDetailSections,
+    ModelInputEntry,
+    ModelOutputEntry,
+    NotebookEntry,
+    SystemInstructionEntry,
+    ToolCallRequest,
+    ToolCallResult,
+    ToolResultsEntry,
+    WidgetEntry,
+)
+from nplt_storage.errors import BadEntry
+from nplt_storage.history import ConversationHistory
+
+if TYPE_CHECKING:
+    from nplt_server.conversations.record_writer import RecordWriter
+
+_WHOLE: Final = CallBudget()
+
+
+class EmptyInput(BadEntry):
+    def __init__(self) -> None:
+        super().__init__("a prompt is not blank")
+
+
+class EmptyOutput(BadEntry):
+    def __init__(self) -> None:
+        super().__init__("a completed output has text or tool calls")
+
+
+class NoInvocation(BadEntry):
+    def __init__(self) -> None:
+        super().__init__("an output names the model that gave it (its invocation)")
+
+
+class UnmatchedResults(BadEntry):
+    pass
+
+
+class NotebookTooLong(BadEntry):
+    def __init__(self, size: int) -> None:
+        super().__init__(f"a notebook has at most {NOTEBOOK_BYTES_MAX:,} bytes, not {size:,}")
+
+
+class NoSuchWidget(BadEntry):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no widget {name!r} here")
+
+
+class AgentState:
+    __slots__ = ("_policy", "_projection", "_widgets", "_writer", "measure")
+
+    def __init__(
+        self,
+        writer: RecordWriter,
+        *,
+        widgets: Sequence[Widget],
+        policy: Policy = "epochs",
+        measure: Measure | None = None,
+    ) -> None:
+        self._writer = writer
+        self._widgets = tuple(widgets)
+        self._policy: Policy = policy
+        self.measure = measure or Measure(CharacterCounter())
+        """How the context is counted, and what it shows of attached files."""
+        self._projection: Projection | None = None
+
+    # What it is now
+
+    @property
+    def history(self) -> ConversationHistory:
+        """Another one, if the record was read again."""
+        return self._writer.history
+
+    @property
+    def system_instruction(self) -> str:
+        return self.history.system_instruction or ""
+
+    @property
+    def notebook(self) -> str:
+        return self.history.notebook or ""
+
+    def widget_state(self, name: str) -> JsonObject:
+        """A copy, all the way down: an entry is never changed."""
+        state = self.history.widget_state(name)
+        copy: JsonObject = orjson.loads(orjson.dumps(dict(state))) if state else {}
+        return copy
+
+    def screen(self) -> str:
+        """What the widgets show now; empty if that is nothing."""
+        quarantined = self.history.quarantined
+        sources = screen_sources(self.history).items() if quarantined else ()
+        names = [name for name, seq in sources if seq in quarantined]
+        return render_screen(self._widgets, self, quarantined=names)
+
+    def enumerate_widget_tools(self) -> tuple[Tool, ...]:
+        return widget_tools(self._widgets)
+
+    @property
+    def projection(self) -> Projection:
+        known, history = self._projection, self.history
+        if known is None or known.history is not history or known.measure is not self.measure:
+            known = Projection(history, self.measure, policy=self._policy)
+            self._projection = known
+        return known
+
+    def render_live_context(
+        self, prompt_ref: PromptReference = None, call_budget: CallBudget = _WHOLE
+    ) -> ContextView:
+        """What the model of a call is shown: of the turn of that id, of a prompt yet to be
+        written, or before any prompt. Changes nothing: asked again, it gives the same."""
+        return self.projection.context(prompt_ref, call_budget)
+
+    # What is said
+
+    def draft_model_input(self, draft: ModelInputEntry) -> ModelInputEntry:
+        """A prompt that waits behind another turn carries no screen: it would be out
+        of date when its time comes, and the turn before it says what changed."""
+        if not draft.content.strip():
+            raise EmptyInput
+        sections = levels_of(draft.content)
+        if not self.history.unfinished_turns():
+            sections = self._with_screen(sections, said=draft.content, turn_id=draft.turn_id)
+        return draft if sections is draft.sections else replace(draft, sections=sections)
+
+    def _draft_model_output(self, draft: ModelOutputEntry) -> ModelOutputEntry:
+        if draft.invocation is None:
+            raise NoInvocation
+        if draft.state == "completed" and not (draft.content or draft.tool_calls):
+            raise EmptyOutput
+        sections = levels_of(draft.content)
+        return draft if sections is draft.sections else replace(draft, sections=sections)
+
+    def _draft_tool_results(self, draft: ToolResultsEntry) -> ToolResultsEntry:
+        calls = self.history.open_calls(draft.turn_id or "")
+        if not calls:
+            raise UnmatchedResults("there are no calls that wait for results")
+        if not draft.results and not draft.execute_error:
+            raise UnmatchedResults("there are neither results nor an error")
+        draft = matched(draft, calls, at=self.history.entries[-1].timestamp)
+        *others, last = map(_with_levels, draft.results)
+        sections = self._with_screen(last.sections, said=last.result, turn_id=draft.turn_id)
+        return replace(draft, results=(*others, replace(last, sections=sections)))
+
+    async def append_model_input(
+        self,
+        draft: ModelInputEntry,
+        *,
+        acknowledge: Callable[[ModelInputEntry], None] | None = None,
+    ) -> ModelInputEntry:
+        async with self._writer.exclusive():
+            return await self._writer.append(self.draft_model_input(draft), acknowledge=acknowledge)
+
+    async def append_model_output(self, draft: ModelOutputEntry) -> ModelOutputEntry:
+        return await self._writer.append(self._draft_model_output(draft))
+
+    async def append_tool_results(self, draft: ToolResultsEntry) -> ToolResultsEntry:
+        async with self._writer.exclusive():
+            return await self._writer.append(self._draft_tool_results(draft))
+
+    # What is changed
+
+    async def set_system_instruction(self, text: str) -> bool:
+        """False: it is the one that holds already, and nothing is written."""
+        async with self._writer.exclusive():
+            # Before the first entry, the profile's own instruction may be still to come.
+            if text == self.system_instruction and self.history.head_seq:
+                return False
+            await self._writer.append(SystemInstructionEntry(content=text))
+            return True
+
+    async def update_memory_notebook(
+        self, change: str | Callable[[str], str], *, turn_id: str | None = None
+    ) -> str:
+        """Gives the new text. Whatever `change` raises is raised here, and nothing is
+        changed; with the turn it was done in, the entry says so."""
+        async with self._writer.exclusive():
+            text = change if isinstance(change, str) else change(self.notebook)
+            if text != self.notebook:
+                size = notebook_bytes(text)
+                if size > NOTEBOOK_BYTES_MAX:
+                    raise NotebookTooLong(size)
+                await self._writer.append(NotebookEntry(content=text, turn_id=turn_id))
+            return text
+
+    async def update_widget(
+        self, name: str, change: Callable[[JsonObject], JsonObject], *, turn_id: str | None = None
+    ) -> JsonObject:
+        """As `update_memory_notebook`, of any other widget."""
+        if name not in [widget.name for widget in self._widgets]:
+            raise NoSuchWidget(name)
+        async with self._writer.exclusive():
+            state = change(self.widget_state(name))
+            if state != self.widget_state(name):
+                await self._writer.append(WidgetEntry(widget=name, state=state, turn_id=turn_id))
+            return state
+
+    def _with_screen(
+        self, sections: LevelOfDetailSections | None, *, said: str, turn_id: str | None
+    ) -> LevelOfDetailSections | None:
+        screen = screen_to_write(self.screen(), self.projection.screens.last_shown_to(turn_id))
+        if screen is None:
+            return sections
+        told = sections or LevelOfDetailSections(live=(("", said),))
+        # An empty level is answered by the live one, which would then include the screen.
+        told = replace(told, summary=told.summary or told.live)
+        return told.with_live_section(LIVE_SCREEN, screen)
+
+
+# The live screen
+
+_HEADING: Final = "# [Live Screen]"
+
+BLANK_SCREEN: Final = f"{_HEADING}\n\nThere is nothing on it any more."
+"""Written once when nothing is left to show; without it the last screen would stay
+current."""
+
+
+QUARANTINED_STATE: Final = "(what stands here can't be shown; it is shown again once it is changed)"
+
+
+def render_screen(
+    widgets: Sequence[Widget], view: WidgetView, *, quarantined: Collection[str] = ()
+) -> str:
+    """The live screen; empty if there is nothing to show. `quarantined`: widgets whose state
+    is quarantined; the screen says that they have a state, so that the model keeps it."""
+    fragments = [
+        f"## {widget.name.capitalize()}\n{QUARANTINED_STATE}"
+        if widget.name in quarantined
+        else widget.render_live_screen(view)
+        for widget in widgets
+    ]
+    shown = [fragment.rstrip() for fragment in fragments if fragment and not fragment.isspace()]
+    return "\n\n".join([_HEADING, *shown]) if shown else ""
+
+
+def screen_to_write(screen: str, last_shown: str) -> str | None:
+    """The screen to write into the next entry; `None` if the model has seen it already."""
+    if screen == last_shown or (not screen and last_shown == BLANK_SCREEN):
+        return None
+    return screen or BLANK_SCREEN
+
+
+def matched(
+    draft: ToolResultsEntry, calls: Sequence[ToolCallRequest], *, at: datetime
+) -> ToolResultsEntry:
+    """The draft with one result for each call, in their order. A call that has none failed:
+    because of the `execute_error`, if there is one. What else did not match is noted in the
+    metadata; a result of no call is dropped."""
+    given: dict[tuple[str, str], ToolCallResult] = {}
+    for result in draft.results:
+        given.setdefault((result.tool_call_id, result.tool_name), result)
+    called = [(call.tool_call_id, call.tool_name) for call in calls]
+    why = draft.execute_error or "the tool gave no result"
+    results = tuple(
+        given.get((call.tool_call_id, call.tool_name)) or _failed(call, why, at) for call in calls
+    )
+    mismatch = _mismatch(called, [(each.tool_call_id, each.tool_name) for each in draft.results])
+    if mismatch is None or (draft.execute_error and not draft.results):
+        return replace(draft, results=results)
+    noted = {**draft.metadata, MISMATCH: mismatch[:_NOTE_CHARACTERS_MAX]}
+    return replace(draft, results=results, metadata=noted)
+
+
+MISMATCH: Final = "tool_result_mismatch"
+"""The key of the metadata under which it is said how results did not match their calls."""
+_NOTE_CHARACTERS_MAX: Final = 300
+
+
+def _failed(call: ToolCallRequest, why: str, at: datetime) -> ToolCallResult:
+    return ToolCallResult(
+        tool_call_id=call.tool_call_id,
+        tool_name=call.tool_name,
+        status="failed",
+        result=why,
+        duration=0.0,
+        timestamp=at,
+    )
+
+
+_Named: TypeAlias = tuple[str, str]
+
+
+def _mismatch(called: list[_Named], given: list[_Named]) -> str | None:
+    """What is wrong with results, by the ids and names of calls; `None`: nothing."""
+    if called == given:
+        return None
+    for call in called:
+        if call not in given:
+            return f"call {call[0]!r} of {call[1]} has no result"
+    for result in given:
+        if result not in called:
+            return f"result {result[0]!r} of {result[1]} answers none of the calls"
+    if len(given) != len(set(given)):
+        return "a call has more than one result"
+    return "the results are in another order than their calls"
+
+
+def _with_levels(result: ToolCallResult) -> ToolCallResult:
+    size = None if result.blob is None else result.blob.size
+    sections = levels_of_result(result.tool_name, result.status, result.result, size=size)
+    return replace(result, sections=sections)

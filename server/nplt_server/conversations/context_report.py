@@ -1,0 +1,588 @@
+"""Reports what a model would be shown, and what was used: CONTEXT_REQUEST and USAGE.
+
+For each entry: whether it is in the context, at which level, or why not. Neighbours that
+are left out for the same reason are one row. The rows are JSON and fit one message: texts
+are cut first, then rows are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
+
+import orjson
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nplt_protocol.codec import to_object
+from nplt_protocol.json_text import JsonObject, JsonValue
+from nplt_protocol.messages import ContextAccount, UsageAccount
+from nplt_server.context.fitting import ContextTooSmall
+from nplt_server.context.messages import (
+    ContextMessage,
+    ContextRole,
+    ModelInputMessage,
+    ModelOutputMessage,
+    ShownLevel,
+    SystemMessage,
+    ToolResultsMessage,
+    steps_of,
+)
+from nplt_server.context.projection import Projection
+from nplt_server.context.source import CallBudget, ContextView, PromptReference
+from nplt_server.errors import WindowTooSmall
+from nplt_server.usage import Estimate, Occupancy, UsageSeries, model_bills, occupancy_of
+from nplt_storage.entries import (
+    Entry,
+    EpochEntry,
+    FaultEntry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    SystemInstructionEntry,
+    ToolResultsEntry,
+)
+from nplt_storage.history import ConversationHistory, is_in
+from nplt_storage.messages import model_name
+from nplt_storage.turns import Turn
+
+if TYPE_CHECKING:
+    from nplt_server.conversations.conversation import Conversation
+
+# ------------------------------------------------------------------------------
+# The rows: every entry, shown or not
+
+OmissionReason: TypeAlias = Literal[
+    "head",  # before all turns: a summary of older ones, the live screen
+    "omitted",  # older than what there is room for
+    "compacted",  # a summary stands for it
+    "window",  # older than `max_turns` allows
+    "cleared",  # a clear came after its turn
+    "later",  # its turn was asked for after this one, or has not ended
+    "unpaired",  # a call without its result (yet), the other way round, or blank
+    "abandoned",  # its turn was left where the conversation went back or forked
+    "quarantined",  # a provider refused it: it is left out, or its words are
+    "rolled_back",  # it was taken back
+    "not_for_models",  # a fact about the conversation
+    "not_held",  # older than what is in memory
+]
+
+
+class OmissionReasons:
+    def __init__(
+        self, history: ConversationHistory, view: ContextView, prompt_ref: PromptReference
+    ) -> None:
+        self._history = history
+        self._selection = view.selection
+        self._quarantined = history.quarantined
+        self._own = history.turn(prompt_ref) if isinstance(prompt_ref, str) else None
+        self._number = history.head_seq + 1 if self._own is None else self._own.number
+        self._hidden = history.hidden
+        self._shown = {turn.number: turn for turn in history.shown_turns}
+        self._of_turns: dict[str, OmissionReason | None] = {}
+        self._window_from = self._first_in_window()
+
+    def of(self, entry: Entry) -> OmissionReason:
+        if self._hidden and is_in(self._hidden, entry.seq):
+            return "rolled_back"
+        if entry is self._selection.compaction:
+            return "head"
+        if not isinstance(entry, ModelInputEntry | ModelOutputEntry | ToolResultsEntry):
+            return "quarantined" if entry.seq in self._quarantined else "not_for_models"
+        turn_id = entry.turn_id
+        if turn_id is None:
+            return "unpaired"
+        if turn_id not in self._of_turns:
+            self._of_turns[turn_id] = self._of_turn(self._history.turn(turn_id))
+        return self._of_turns[turn_id] or self._within(turn_id, entry.seq)
+
+    def _of_turn(self, turn: Turn | None) -> OmissionReason | None:
+        """`None`: it is shown, but for single entries."""
+        if turn is None:
+            return "unpaired"
+        if turn is self._own:
+            return None
+        if turn.end is None:
+            return "abandoned" if turn.abandoned else "later"
+        if self._shown.get(turn.number) is not turn:
+            return "cleared"
+        if turn.number > self._number:
+            return "later"
+        if turn.number < self._window_from:
+            return "window"
+        if self._selection.covers(turn):
+            return "compacted"
+        return "omitted" if self._selection.level_of(turn) is None else None
+
+    def _within(self, turn_id: str, seq: int) -> OmissionReason:
+        if seq in self._quarantined:
+            return "quarantined"
+        turn = self._history.turn(turn_id)
+        assert turn is not None
+        if all(entry.seq != seq for step in steps_of(turn, ()) for entry in step):
+            return "unpaired"
+        return "omitted"
+
+    def _first_in_window(self) -> int:
+        turns_max, shown = self._history.turns_max, self._history.shown_turns
+        first = 0 if turns_max is None else self._selection.until - turns_max
+        if first <= 0:
+            return 0
+        return shown[first].number if first < len(shown) else self._number
+
+
+Reason: TypeAlias = ShownLevel | Literal["system", "head", "tools"] | OmissionReason
+
+_KINDS: Final[dict[ContextRole, str]] = {
+    "system": "system_instruction",
+    "model_input": "model_input",
+    "model_output": "model_output",
+    "tool_result": "tool_results",
+}
+_ROLES: Final = {
+    "system_instruction": "system",
+    "model_input": "user",
+    "model_output": "assistant",
+    "tool_results": "tool",
+}
+
+
+class EntryReport(Struct, frozen=True, kw_only=True):
+    seq: int
+    """0: no entry, but something that is sent."""
+    reason: Reason
+    kind: str = ""
+    """Empty for a run of several kinds."""
+    role: str | None = None
+    level: ShownLevel | None = None
+    tokens: int = 0
+    last_seq: int | None = None
+    """Where it stands for a run of entries."""
+
+    @property
+    def through_seq(self) -> int:
+        return self.seq if self.last_seq is None else self.last_seq
+
+
+def report_entries(
+    history: ConversationHistory, view: ContextView, prompt_ref: PromptReference = None
+) -> tuple[EntryReport, ...]:
+    """Of what `Projection.context` gave for the same question; the tokens of all rows
+    are the view's. Ordered by number."""
+    sent = list(_sent(history, view))
+    by_seq = {row.seq: row for row in sent if row.seq}
+    reasons = OmissionReasons(history, view, prompt_ref)
+    rows = [row for row in sent if not row.seq]
+    expected = 1
+
+    def run_of(numbered: tuple[int, Entry]) -> tuple[int, OmissionReason | None]:
+        """The same for neighbours that are left out for the same reason."""
+        place, entry = numbered
+        if entry.seq in by_seq:
+            return entry.seq, None
+        return entry.seq - place, reasons.of(entry)
+
+    for (_, reason), numbered in groupby(enumerate(history.entries), run_of):
+        run = [entry for _, entry in numbered]
+        first, last = run[0].seq, run[-1].seq
+        if first > expected:
+            rows.append(EntryReport(seq=expected, last_seq=first - 1, reason="not_held"))
+        rows.append(by_seq[first] if reason is None else _omitted(run, reason))
+        expected = last + 1
+    # A prompt and an epoch that are not written yet.
+    drafts = sorted((row for row in sent if row.seq >= expected), key=lambda row: row.seq)
+    return (*rows, *drafts)
+
+
+def _omitted(run: Sequence[Entry], reason: OmissionReason) -> EntryReport:
+    kind = _common((entry.kind for entry in run), "")
+    return EntryReport(
+        seq=run[0].seq,
+        last_seq=run[-1].seq if len(run) > 1 else None,
+        kind=kind,
+        role=_ROLES.get(kind),
+        reason=reason,
+    )
+
+
+def _sent(history: ConversationHistory, view: ContextView) -> Iterator[EntryReport]:
+    """What is sent, message by message; the tools first."""
+    if view.call_budget.tools_tokens:
+        yield EntryReport(seq=0, kind="tools", tokens=view.call_budget.tools_tokens, reason="tools")
+    head_is_next = view.has_head
+    quarantined = history.quarantined
+    for message, tokens in zip(view.messages, view.sizes, strict=True):
+        row = EntryReport(
+            seq=message.seq,
+            kind=_KINDS[message.role],
+            role=_ROLES[_KINDS[message.role]],
+            level=message.level,
+            tokens=tokens,
+            # That a tool ran is shown, without what was said and given.
+            reason="quarantined" if message.seq in quarantined else message.level,
+        )
+        if message.role == "system":
+            told = (e.seq for e in history.standing if isinstance(e, SystemInstructionEntry))
+            yield replace(row, seq=max(told, default=0), reason="system")
+        elif head_is_next:
+            head_is_next = False
+            yield replace(row, seq=view.selection.epoch_seq, kind="epoch", reason="head")
+        else:
+            yield row
+
+
+# ------------------------------------------------------------------------------
+# The texts beside the rows, cut to fair shares
+
+_TEXT_BYTES_MIN: Final = 200
+"""What is cut shorter says nothing."""
+_AROUND_TEXT_BYTES: Final = 200
+"""Names and numbers beside a text."""
+
+
+def _fair_share(sizes: Sequence[int], room: int) -> int:
+    """How large each may be at most so that all have room; short ones leave theirs."""
+    room -= _AROUND_TEXT_BYTES * len(sizes)
+    for place, size in enumerate(sorted(sizes)):
+        share = room // (len(sizes) - place)
+        if size > share:
+            return max(_TEXT_BYTES_MIN, share)
+        room -= size
+    return max(_TEXT_BYTES_MIN, *sizes) if sizes else _TEXT_BYTES_MIN
+
+
+def _text_sizes(message: ContextMessage | None) -> list[int]:
+    sizes: list[int] = []
+
+    def note(_name: str, text: str) -> JsonObject:
+        sizes.append(_text_size(text))
+        return {}
+
+    _words_of(message, note)
+    if isinstance(message, ModelInputMessage):
+        sizes[0] += len(orjson.dumps(_attached(message)))
+    return sizes
+
+
+def _text_size(text: str) -> int:
+    return len(orjson.dumps(text)) + 5 * text.count("[")
+
+
+def _words_of(
+    message: ContextMessage | None, shown: Callable[[str, str], JsonObject]
+) -> JsonObject:
+    """The message's texts as JSON; `shown` makes the fields of one text under a name."""
+    match message:
+        case None:
+            return {}
+        case SystemMessage():
+            return shown("content", message.instruction)
+        case ModelInputMessage():
+            attached = _attached(message)
+            more: JsonObject = {"attachments": attached} if attached else {}
+            return shown("content", message.text) | more
+        case ModelOutputMessage():
+            said = shown("content", message.content)
+            calls: list[JsonValue] = [
+                {
+                    "tool_name": call.tool_name,
+                    "tool_call_id": call.tool_call_id,
+                    **shown("arguments", call.raw_arguments),
+                }
+                for call in message.tool_calls
+            ]
+            if calls:
+                said["tool_calls"] = calls
+            return said
+        case ToolResultsMessage():
+            results: list[JsonValue] = [
+                {
+                    "tool_name": result.tool_name,
+                    "tool_call_id": result.tool_call_id,
+                    "status": result.status,
+                    **shown("result", text),
+                }
+                for result, text in zip(message.results, message.texts, strict=True)
+            ]
+            return {"results": results}
+
+
+def _attached(message: ModelInputMessage) -> list[JsonValue]:
+    return [
+        {
+            "filename": one.name,
+            "content_type": one.content_type,
+            **({"reason": one.reason} if one.reason else {}),
+        }
+        for one in message.attachments
+    ]
+
+
+def _whole_text(name: str, text: str) -> JsonObject:
+    return {name: text}
+
+
+def _cut_to(bytes_max: int) -> Callable[[str, str], JsonObject]:
+    def cut(name: str, text: str) -> JsonObject:
+        if len(text) * 6 <= bytes_max:
+            return {name: text}
+        size = _text_size(text)
+        if size <= bytes_max:
+            return {name: text}
+        return {name: text[: len(text) * bytes_max // size], "truncated": True, "size": len(text)}
+
+    return cut
+
+
+# ------------------------------------------------------------------------------
+# Rows and texts within the bytes of a message
+
+_Run: TypeAlias = tuple[EntryReport, ...]
+"""What is told as one row; most are of one."""
+_Joins: TypeAlias = Callable[[EntryReport, EntryReport], bool]
+_Name: TypeAlias = tuple[int, str]
+"""The number of a row, or what it is where there is no entry."""
+_Messages: TypeAlias = dict[_Name, ContextMessage]
+_T = TypeVar("_T")
+
+_MIXED: Final = "mixed"
+_TOLD_ALONE: Final = ("system", "head", "tools")
+"""There are only ever a few of them, and everybody wants to see them."""
+
+
+def rows_within(
+    rows: Sequence[EntryReport], view: ContextView, *, bytes_max: int
+) -> tuple[JsonObject, ...]:
+    messages = _messages(rows, view)
+    whole = _whole(rows, messages, bytes_max)
+    if whole is not None:
+        return whole
+    # Half for the rows themselves: an account in which nobody says anything is of no use.
+    runs = _runs_within(rows, bytes_max // 2)
+    told = [_as_json(run) for run in runs]
+    room = bytes_max - _total(told)
+    said = [messages.get(_name(run[0])) if len(run) == 1 else None for run in runs]
+    sizes = [size for message in said for size in _text_sizes(message)]
+    shown = _cut_to(_fair_share(sizes, room))
+    for place in range(len(told) - 1, -1, -1):
+        words = _words_of(said[place], shown)
+        size = written_size(words)
+        if size <= room:
+            told[place] |= words
+            room -= size
+    return tuple(told)
+
+
+def written_size(row: JsonObject) -> int:
+    """With a comma; brackets count as they are written for clients that would take
+    them for markup."""
+    data = orjson.dumps(row)
+    return len(data) + 1 + 5 * data.count(b"[")
+
+
+def _total(rows: Iterable[JsonObject]) -> int:
+    return sum(map(written_size, rows))
+
+
+def _whole(
+    rows: Sequence[EntryReport], messages: _Messages, bytes_max: int
+) -> tuple[JsonObject, ...] | None:
+    told: list[JsonObject] = []
+    for row in rows:
+        told.append(_as_json((row,)) | _words_of(messages.get(_name(row)), _whole_text))
+        bytes_max -= written_size(told[-1])
+        if bytes_max < 0:
+            return None
+    return tuple(told)
+
+
+def _messages(rows: Sequence[EntryReport], view: ContextView) -> _Messages:
+    by_seq: dict[int, ContextMessage] = {one.seq: one for one in view.messages if one.seq}
+    first = [one for one in view.messages[:2] if isinstance(one, SystemMessage)]
+    head = view.messages[len(first)] if view.has_head else None
+    found: _Messages = {}
+    for row in rows:
+        message = by_seq.get(row.seq)
+        if row.reason == "system":
+            message = first[0] if first else None
+        elif row.reason == "head":
+            message = head
+        if row.level is not None and message is not None:
+            found[_name(row)] = message
+    return found
+
+
+def _name(row: EntryReport) -> _Name:
+    return row.seq, row.reason
+
+
+def _runs_within(rows: Sequence[EntryReport], bytes_max: int) -> list[_Run]:
+    """The newest rows one by one, older ones together: those shown alike if that is
+    enough, else whatever stands side by side."""
+    sizes = [written_size(_as_json((row,))) for row in rows]
+    if sum(sizes) <= bytes_max:
+        return [(row,) for row in rows]
+    first, room = len(rows), bytes_max // 2
+    while sizes[first - 1] <= room:
+        first -= 1
+        room -= sizes[first]
+    older = _joined(rows[:first], _are_shown_alike)
+    if sum(sizes[first:]) + _total(map(_as_json, older)) > bytes_max:
+        older = _joined(rows[:first], lambda _row, _next: True)
+    return [*older, *((row,) for row in rows[first:])]
+
+
+def _joined(rows: Iterable[EntryReport], join: _Joins) -> list[_Run]:
+    runs: list[list[EntryReport]] = []
+    for row in rows:
+        if runs and _may_join(runs[-1][-1], row) and join(runs[-1][-1], row):
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    return [tuple(run) for run in runs]
+
+
+def _may_join(row: EntryReport, following: EntryReport) -> bool:
+    is_told_alone = row.reason in _TOLD_ALONE or following.reason in _TOLD_ALONE
+    return not is_told_alone and row.seq > 0 and row.through_seq + 1 == following.seq
+
+
+def _are_shown_alike(row: EntryReport, following: EntryReport) -> bool:
+    return row.level is not None and (row.level, row.reason) == (following.level, following.reason)
+
+
+def _as_json(run: _Run) -> JsonObject:
+    first, last = run[0], run[-1]
+    kind, role, reason = first.kind, first.role, str(first.reason)
+    level = str(first.level or "")
+    if len(run) > 1:
+        kind = _common((row.kind for row in run), "")
+        role = _common((row.role for row in run), None)
+        level = _common((str(row.level or "") for row in run), _MIXED)
+        reason = _common((str(row.reason) for row in run), _MIXED)
+    out: JsonObject = {
+        "seq": first.seq,
+        "kind": kind,
+        "tokens": sum(row.tokens for row in run),
+    }
+    if last.through_seq != first.seq:
+        out["through_seq"] = last.through_seq
+    if role is not None:
+        out["role"] = role
+    if level:
+        out["detail"] = level
+    if reason != "live":
+        out["reason"] = reason
+    return out
+
+
+def _common(values: Iterable[_T], otherwise: _T) -> _T:
+    found = set(values)
+    return found.pop() if len(found) == 1 else otherwise
+
+
+# ------------------------------------------------------------------------------
+# The two reports
+
+
+async def context_report(
+    conversation: Conversation, *, model: str, text: str | None, bytes_max: int
+) -> ContextAccount:
+    """As if that text were prompted now; without one, what a prompt would follow."""
+    context = conversation.context
+    await context.ready()
+    prompt_ref: PromptReference = None
+    if text is not None:
+        prompt_ref = context.state.draft_model_input(ModelInputEntry(content=text))
+    call_budget = context.call_budget(model)
+    projection = _projection(conversation)
+    epoch = projection.due_epoch(prompt_ref, call_budget, screen=context.state.screen)
+    view = _view(projection, prompt_ref, call_budget, epoch=epoch)
+    rows = report_entries(projection.history, view, prompt_ref)
+    shown = sum(row.level is not None for row in rows)
+    left_out = sum(row.through_seq - row.seq + 1 for row in rows if row.level is None and row.seq)
+    given = ContextAccount(
+        session_id=conversation.session_id,
+        model=model,
+        epoch=projection.history.epoch.seq if projection.history.epoch else 0,
+        budget_tokens=call_budget.budget_tokens or 0,
+        entries=(),
+        totals={
+            "tokens": view.tokens,
+            "tools": call_budget.tools_tokens,
+            "shown": shown,
+            "left_out": left_out,
+            "counter": conversation.services.context.counting.now.name,
+            "trimmed": view.is_trimmed,
+        },
+        begins_epoch=epoch.reason if epoch is not None else None,
+    )
+    room = bytes_max - written_size(to_object(given))
+    return replace(given, entries=rows_within(rows, view, bytes_max=room))
+
+
+async def usage_report(conversation: Conversation) -> UsageAccount:
+    usage = await conversation.get_token_usage()
+    series = {name: said for name, said in usage.as_json().items() if isinstance(said, dict)}
+    return UsageAccount(session_id=conversation.session_id, model=conversation.model, **series)
+
+
+def usage_of(conversation: Conversation, model: str) -> UsageSeries:
+    """For who has waited for the context to be ready."""
+    context, services = conversation.context, conversation.services.context
+    call_budget = context.call_budget(model)
+    projection = _projection(conversation)
+    try:
+        epoch = projection.due_epoch(None, call_budget, screen=context.state.screen)
+        next_tokens = projection.context(None, call_budget, epoch=epoch).tokens
+    except ContextTooSmall as error:
+        next_tokens = error.needed  # what was billed is told whatever fits
+    row = conversation.row
+    prices = {name: facts.prices for name, facts in services.models.items() if facts.prices}
+    counting = services.counting
+    return UsageSeries(
+        billed=model_bills(row.billed if row is not None else (), prices),
+        occupancy=_occupancy(conversation, model),
+        estimate=Estimate(
+            tokens=counting.correction.corrected(model, next_tokens), counter=counting.now.name
+        ),
+    )
+
+
+def _projection(conversation: Conversation) -> Projection:
+    """Of the record as the next line will find it."""
+    known = conversation.context.projection
+    history = conversation.writer.expected_history()
+    if history is known.history:
+        return known
+    policy = conversation.services.context.rules.policy
+    return Projection(history, known.measure, policy=policy)
+
+
+def _view(
+    projection: Projection,
+    prompt_ref: PromptReference,
+    call_budget: CallBudget,
+    *,
+    epoch: EpochEntry | None,
+) -> ContextView:
+    try:
+        return projection.context(prompt_ref, call_budget, epoch=epoch)
+    except ContextTooSmall as error:
+        raise WindowTooSmall(str(error)) from None
+
+
+def _occupancy(conversation: Conversation, model: str) -> Occupancy:
+    """Of the last call, whoever was called."""
+    services = conversation.services.context
+    for entry in reversed(conversation.history.entries):
+        if isinstance(entry, ModelOutputEntry | FaultEntry) and entry.invocation is not None:
+            called = model_name(entry.invocation)
+            sent = entry.sent if isinstance(entry, ModelOutputEntry) else None
+            return occupancy_of(
+                entry.usage,
+                counted=sent.tokens if sent is not None else 0,
+                context_tokens=services.facts(called).context_tokens,
+            )
+    window = services.facts(model).context_tokens
+    return Occupancy(tokens=0, context_tokens=window, source="counted")

@@ -1,0 +1,267 @@
+"""Calls the model of a turn and reads its output to the end.
+
+A call that fails before its first token is recovered in one of these ways:
+
+    retry             the provider was unreachable or busy; a few times, after a wait
+    fail over         another model is called; only at the first call of a turn, because
+                      the model is fixed inside a turn
+    shorten           the request and the room for output exceed the window; a few times
+    quarantine        the provider refuses content: the entries are quarantined and the call
+                      is repeated without them; a few times (`quarantine`)
+
+Each is announced by a `retrying` event. A call that has produced any output is not
+repeated. `call_quietly` is a call outside of any turn.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from nplt_server import logs
+from nplt_server.conversations.broadcast import TurnEvents
+from nplt_server.conversations.quarantine import RefusalRecovery
+from nplt_server.errors import (
+    AnswerCut,
+    NoSuchModel,
+    ProviderError,
+    ProviderPaused,
+    ProviderRefused,
+    ProviderUnauthorized,
+    ProviderUnavailable,
+    RequestTooLarge,
+    WindowTooSmall,
+)
+from nplt_server.providers import (
+    CallRoom,
+    ModelOutputDelta,
+    ModelRequest,
+    ReasoningPiece,
+    TextPiece,
+)
+from nplt_server.providers.accumulator import ModelOutputAccumulator, cleaned
+from nplt_server.providers.router import ModelRoute, RetryPolicy
+
+if TYPE_CHECKING:
+    from nplt_server.conversations.turn import TurnRun
+
+
+_SHORTENED: Final = (0.6, 0.3, 0.2)
+"""Fractions by which a request is shortened when the provider does not say how much fits.
+All three leave about a thirtieth; a provider that refuses that has another reason."""
+
+
+class ModelCall:
+    """Makes the model calls of one turn, one after the other."""
+
+    __slots__ = ("_context", "_recovery", "_room", "_router", "_too_large", "_tried", "turn")
+
+    def __init__(self, turn: TurnRun) -> None:
+        self.turn = turn
+        self._context = turn.conversation.context
+        self._router = turn.conversation.services.router
+        self._tried = [turn.model]
+        self._too_large: list[RequestTooLarge] = []
+        self._room: CallRoom | None = None
+        self._recovery = RefusalRecovery(turn)
+
+    async def run(self) -> ModelOutputAccumulator:
+        """Makes one call, with retries. Returns the complete output, also in `turn.output`."""
+        turn, retries = self.turn, 0
+        try:
+            while True:
+                try:
+                    output = await self._ask()
+                    self._recovery.confirm_quarantined()
+                    return output
+                except ProviderError as error:
+                    if turn.output is not None and turn.output.has_begun:
+                        raise
+                    retries = await self._recover_from(error, retries)
+        except anyio.get_cancelled_exc_class():
+            if turn.output is None or not turn.output.has_begun:
+                with anyio.CancelScope(shield=True):
+                    await self._recovery.turn_cancelled()
+            raise
+        finally:
+            turn.conversation.update_token_usage(turn)
+
+    # One call
+
+    async def _ask(self) -> ModelOutputAccumulator:
+        turn, limits = self.turn, self.turn.conversation.services.limits
+        room, answer_tokens_max = self._room, self._context.answer_tokens_max(turn.model)
+        if room is not None:
+            answer_tokens_max = min(answer_tokens_max, room.answer_tokens)
+        view = turn.view = await self._context.prepare(
+            turn.turn_id, turn.model, tokens_max=None if room is None else room.context_tokens
+        )
+        output = turn.output = ModelOutputAccumulator(answer_bytes_max=limits.answer_bytes_max)
+        request = ModelRequest(
+            invocation=turn.invocation,
+            context=view.messages,
+            tools=view.call_budget.offer.descriptions,
+            options=turn.prompt.options,
+            answer_tokens_max=answer_tokens_max,
+        )
+        try:
+            with anyio.CancelScope(deadline=monotonic() + limits.call_seconds_max) as in_time:
+                async with turn.route.call_model(request) as deltas:
+                    async for delta in deltas:
+                        _apply_delta(delta, output, turn.events)
+        finally:
+            turn.events.flush()
+            if logs.provider.on:
+                _log_call(turn, output)
+        if in_time.cancelled_caught:
+            turn.route.metrics.failures["timed_out"] += 1
+            late = f"the model did not finish within {limits.call_seconds_max:g} s"
+            raise ProviderUnavailable(late, timed_out=True)
+        if output.stop_reason is None:
+            raise AnswerCut
+        if output.is_empty:
+            raise ProviderRefused(
+                "the model gave an empty answer; ask again, or choose another model"
+            )
+        if room is not None:
+            self._context.learn_ceiling(turn.model, room)
+        return output
+
+    # Recovery of a call that failed before its first token
+
+    async def _recover_from(self, error: ProviderError, retries: int) -> int:
+        """Returns the new number of retries; raises the error if nothing helps."""
+        seconds = self._router.retries.wait_before_retry(error, retries=retries)
+        if seconds is not None:
+            await self._wait(error, seconds, retries + 1)
+            return retries + 1
+        if self._hand_over(error):
+            return 0
+        if self._shorten(error) or await self._quarantine(error):
+            return retries
+        await self._recovery.turn_failed(error)
+        if self._too_large and isinstance(error, WindowTooSmall):
+            error = self._too_large[-1]  # the request can't be shortened further
+        if isinstance(error, RequestTooLarge):
+            setting = f"models.{self.turn.model}.context_tokens"
+            raise RequestTooLarge(f"{error}; how much it takes can be set: {setting}") from None
+        raise error
+
+    async def _wait(self, error: ProviderError, seconds: float, retry: int) -> None:
+        policy = self._router.retries
+        self._announce_retry(
+            f"{error}; {self.turn.model} is asked again in {seconds:.1f} s "
+            f"(attempt {retry + 1} of {policy.retries_max + 1})"
+        )
+        self.turn.route.metrics.retries += 1
+        await policy.sleep(seconds)
+
+    def _hand_over(self, error: ProviderError) -> bool:
+        turn = self.turn
+        is_too_small = isinstance(error, WindowTooSmall) and len(self._tried) > 1
+        is_down = isinstance(error, ProviderUnavailable | ProviderUnauthorized | NoSuchModel)
+        if turn.call != 0 or not (is_down or is_too_small):
+            return False
+        affects_all_models = isinstance(error, ProviderUnauthorized | ProviderPaused)
+        avoided = turn.invocation.provider if affects_all_models else None
+        other = self._router.instead_of(self._tried, avoid=avoided)
+        if other is None:
+            return False
+        turn.route.metrics.fail_overs += 1
+        self._announce_retry(f"{turn.model}: {error}; {other} is asked instead")
+        self._tried.append(other)
+        self._room = None
+        self._too_large = []
+        turn.use_model(other)
+        return True
+
+    def _shorten(self, error: ProviderError) -> bool:
+        """Shortens the next request to the window the provider named, if that is smaller
+        than the known one; otherwise by a fixed fraction."""
+        turn, tries = self.turn, len(self._too_large)
+        if not isinstance(error, RequestTooLarge) or turn.view is None:
+            return False
+        if tries == len(_SHORTENED):
+            return False
+        self._too_large.append(error)
+        window, services = error.window_tokens, turn.conversation.services.context
+        if window is None or not services.learn_window(turn.model, window):
+            sent = CallRoom(
+                context_tokens=turn.view.tokens,
+                answer_tokens=self._context.answer_tokens_max(turn.model),
+            ).within(self._room)
+            self._room = sent.shortened(_SHORTENED[tries])
+        self._announce_retry(
+            f"{error}; {turn.model} is asked again and shown less of what came before"
+        )
+        return True
+
+    async def _quarantine(self, error: ProviderError) -> bool:
+        why = await self._recovery.recover_from(error)
+        if why is not None:
+            self._announce_retry(why)
+        return why is not None
+
+    def _announce_retry(self, why: str) -> None:
+        """Drops the output of the call that failed, and announces the retry."""
+        self.turn.output = None
+        self.turn.events.thought("retrying", why)
+
+
+def _log_call(turn: TurnRun, output: ModelOutputAccumulator) -> None:
+    logs.provider(
+        "call ended",
+        turn=turn.turn_id,
+        call=turn.call,
+        provider=turn.invocation.provider,
+        model=turn.invocation.model,
+        stop=output.stop_reason,
+        characters=output.text_length,
+        **(output.usage.as_json() if output.usage else {}),
+    )
+
+
+def _apply_delta(
+    delta: ModelOutputDelta, output: ModelOutputAccumulator, events: TurnEvents
+) -> None:
+    """Applies the delta to the accumulator before it is emitted, so that a replay covers all
+    that was emitted."""
+    delta = cleaned(delta)
+    output.apply(delta)
+    match delta:
+        case TextPiece(text=text):
+            events.add("text", text)
+        case ReasoningPiece(text=text):
+            events.add("reasoning", text)
+        case _:
+            pass
+
+
+async def call_quietly(
+    request: ModelRequest, output: ModelOutputAccumulator, *, route: ModelRoute, policy: RetryPolicy
+) -> None:
+    """Makes a call outside of any turn, over the same route and with the same retries, and
+    without events. Returns when the output is complete; otherwise raises `ProviderError`."""
+    retries = 0
+    while True:
+        try:
+            async with route.call_model(request) as deltas:
+                async for delta in deltas:
+                    output.apply(cleaned(delta))
+            break
+        except ProviderError as error:
+            seconds = policy.wait_before_retry(error, retries=retries)
+            if seconds is None or output.has_begun:
+                raise
+        retries += 1
+        route.metrics.retries += 1
+        await policy.sleep(seconds)
+    if output.stop_reason is None:
+        raise AnswerCut
+    if output.stop_reason != "end":
+        # A cut or refused answer is useless as a summary or a name.
+        raise ProviderRefused(
+            f"the model stopped before its answer was complete ({output.stop_reason})"
+        )

@@ -1,0 +1,310 @@
+"""Changes a conversation other than by prompts: settings, fork, import, redact, compact.
+
+Each change is an entry in the record and is told to all subscribers. A fork or an import
+is there as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from nplt_protocol.codes import ErrorCode
+from nplt_protocol.errors import RequestError
+from nplt_protocol.json_text import JsonValue
+from nplt_protocol.messages import (
+    Cleared,
+    EpochBegun,
+    Imported,
+    Redacted,
+    RolledBack,
+    SessionCreated,
+)
+from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.registry import Registry
+from nplt_server.conversations.services import Services
+from nplt_server.conversations.summarizer import named_from
+from nplt_server.histories import FoundConversation
+from nplt_storage.copying import NewFork
+from nplt_storage.copying import fork as copy_beginning
+from nplt_storage.entries import (
+    ArchivedEntry,
+    AttachmentEntry,
+    CompactionEntry,
+    Entry,
+    PinnedEntry,
+    RenamedEntry,
+)
+from nplt_storage.errors import BadEntry, ConversationExists
+from nplt_storage.history import ConversationHistory
+from nplt_storage.ids import is_session_id
+from nplt_storage.maintenance.migrate import Imported as TakenIn
+from nplt_storage.maintenance.migrate import import_source, opened
+from nplt_storage.maintenance.sources import InOneGo, NotAConversation
+
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""Characters that command a terminal, line ends among them."""
+_TOLD_CHARACTERS_MAX: Final = 10_000
+"""Of an instruction, in the event: who wants more reads the entry."""
+
+
+async def find_or_create(
+    registry: Registry, wanted: str, user: str, *, history: str | None = None
+) -> Conversation:
+    """The conversation of that id or name. If there is none it is made: an id becomes its
+    id, anything else its name. Two who ask at once get the same one."""
+    async with registry.alone_with(f"{user}/{wanted}"):  # no id has a slash in it
+        session_id = await registry.lookup(wanted, user)
+        if session_id is not None:
+            return await registry.get(session_id, user)
+        if is_session_id(wanted):
+            return await registry.make(wanted, user, history)
+        name = checked_name(wanted)
+        conversation = registry.fresh(user, history)
+        await rename(conversation, name)
+        return conversation
+
+
+def checked_name(name: str) -> str:
+    """In one line, and nothing but text: others' terminals show it."""
+    line = _CONTROLS.sub(" ", name).strip()
+    if not line:
+        raise RequestError(ErrorCode.MALFORMED, "a name must not be blank", field="name")
+    return line
+
+
+async def rename(conversation: Conversation, name: str) -> None:
+    await conversation.append_entry(RenamedEntry(name=name))
+    conversation.announce("renamed", {"name": name})
+
+
+async def switch_model(conversation: Conversation, model: str) -> str:
+    """Takes effect with the next turn that starts; gives the model before."""
+    checked = conversation.services.router.check(model)
+    previous = conversation.model
+    if checked != conversation.writer.model:
+        conversation.check_open()
+        await conversation.writer.switch_model(checked, previous=previous)
+        conversation.announce("model", {"model": checked, "previous_model": previous})
+    return previous
+
+
+async def clear(conversation: Conversation) -> Cleared:
+    through = await conversation.clear_messages()
+    return Cleared(session_id=conversation.session_id, cleared_through_seq=through)
+
+
+async def set_system(conversation: Conversation, instruction: str) -> None:
+    """The next call is told that; what it was told before is not slipped away. The same
+    instruction again changes nothing, so the provider's prompt cache stays good."""
+    conversation.check_open()
+    if await conversation.context.state.set_system_instruction(instruction):
+        conversation.announce("system", {"system": instruction[:_TOLD_CHARACTERS_MAX]})
+
+
+async def pin(conversation: Conversation, pinned: bool) -> None:
+    await conversation.append_entry(PinnedEntry(pinned=pinned))
+    conversation.announce("pinned", {"pinned": pinned})
+
+
+async def archive(conversation: Conversation, archived: bool) -> None:
+    await conversation.append_entry(ArchivedEntry(archived=archived))
+    conversation.announce("archived", {"archived": archived})
+
+
+async def roll_back(
+    conversation: Conversation,
+    to_seq: int = 0,
+    *,
+    turns: Sequence[str] = (),
+    redo: bool = False,
+) -> RolledBack:
+    entry = await conversation.roll_back(to_seq, turns=turns, redo=redo)
+    return RolledBack(session_id=conversation.session_id, head_seq=entry.seq, turns=entry.turns)
+
+
+_NAME_CHARACTERS_MAX: Final = 200
+_MARK: Final = " (fork)"
+
+
+async def fork(
+    services: Services,
+    registry: Registry,
+    *,
+    session_id: str,
+    user: str,
+    at_seq: int | None,
+    name: str | None,
+) -> SessionCreated:
+    """A conversation that begins as another one did: its entries up to some seq, and its
+    files, copied in one step. Deleting the first waits for that."""
+    async with registry.alone_with(session_id):
+        found = await registry.find(session_id, user)
+        if found is None or not found.row.head_seq:
+            raise RequestError(
+                ErrorCode.NOT_FOUND,
+                "there is nothing to copy yet: this conversation has no messages",
+                field="session_id",
+            )
+        return await _fork(services, found, at_seq=at_seq, name=name)
+
+
+async def _fork(
+    services: Services, found: FoundConversation, *, at_seq: int | None, name: str | None
+) -> SessionCreated:
+    row = found.row
+    at_seq = row.head_seq if at_seq is None else at_seq
+    if not row.first_seq <= at_seq <= row.head_seq:
+        raise RequestError(
+            ErrorCode.NOT_FOUND, f"there is no entry {at_seq} to fork at", field="at_seq"
+        )
+    called = name or row.name[: _NAME_CHARACTERS_MAX - len(_MARK)] + _MARK
+    new = NewFork(
+        session_id=services.new_session_id(),
+        user=row.user,
+        created_at=services.clock(),
+        entry_id=services.new_entry_id(),
+        name=RenamedEntry(id=services.new_entry_id(), name=called),
+    )
+    await copy_beginning(
+        found.profile.store,
+        row.session_id,
+        at_seq=at_seq,
+        new=new,
+        files=services.files.directory,
+    )
+    return SessionCreated(session_id=new.session_id, name=called)
+
+
+OVER_THE_WIRE: Final = InOneGo(bytes_max=4 * 1024 * 1024, values_max=400_000, messages_max=20_000)
+"""What is larger is for the operator's command, which has a process of its own."""
+
+
+async def import_document(
+    services: Services, registry: Registry, path: Path, *, user: str, field: str
+) -> Imported:
+    """A conversation that comes in as one document: all of it, or nothing. It keeps its id
+    if nobody here has it. One at a time: an older program's document is read in one go,
+    and memory is everybody's. `field`: what of the request is to blame."""
+    store = services.histories.default.store
+    try:
+        async with services.importing:
+            done = await _take_in(services, registry, path, user)
+    except (NotAConversation, BadEntry) as error:
+        raise RequestError(
+            ErrorCode.MALFORMED, f"this can't be imported: {error}", field=field
+        ) from None
+    except ConversationExists:
+        raise RequestError(
+            ErrorCode.CONFLICT,
+            "this conversation is being imported by another request; try again in a moment",
+            retry_after=1.0,
+        ) from None
+    row = await store.row(done.session_id)
+    return Imported(session_id=done.session_id, messages=row.message_count if row else 0)
+
+
+async def _take_in(services: Services, registry: Registry, path: Path, user: str) -> TakenIn:
+    async with opened(path, OVER_THE_WIRE) as source:
+        return await import_source(
+            services.histories.default.store,
+            source,
+            files=services.files.directory,
+            user=user,
+            new_id=services.new_session_id,
+            is_taken_elsewhere=lambda session_id: registry.is_taken(session_id, user),
+        )
+
+
+def check_redactable(history: ConversationHistory, seq: int) -> None:
+    """What runs or waits goes on from what it was asked: that must not change meanwhile."""
+    if not 1 <= seq <= history.head_seq:
+        raise RequestError(ErrorCode.NOT_FOUND, f"there is no entry {seq} here", field="seq")
+    entry = next(iter(history.entries_after(seq - 1) or ()), None)
+    under_way = {prompt.turn_id for prompt in history.unfinished_turns()}
+    if entry is not None and entry.turn_id in under_way:
+        raise RequestError(
+            ErrorCode.BUSY,
+            "an answer is still running; cancel it or wait for its end, then try again",
+            field="seq",
+            retry_after=1.0,
+        )
+
+
+async def redact(conversation: Conversation, seq: int) -> Redacted:
+    """Erases the words of an entry for good, wherever this server keeps them. The record is
+    rewritten with a tombstone in the entry's place and read again. What a model made of it
+    goes too: summaries that cover the entry, and a name. Who repeated it since (an answer,
+    a tool's result) is erased by asking for that entry. Called between turns."""
+    writer = conversation.writer
+    conversation.context.stop_summarizing()
+    check_redactable(writer.history, seq)
+    drawn = await _drawn_from(conversation, seq)
+    try:
+        tombstone = await writer.redact(seq)
+    except BadEntry as error:
+        raise RequestError(ErrorCode.MALFORMED, str(error), field="seq") from None
+    for each in drawn:
+        await writer.redact(each)
+    if isinstance(tombstone, AttachmentEntry):
+        await conversation.services.files.remove(writer.session_id, tombstone.file_id)
+    seqs: list[JsonValue] = [seq, *drawn]
+    conversation.announce("redacted", {"seq": seq, "seqs": seqs})
+    if not isinstance(tombstone, RenamedEntry):  # no model is shown that
+        await _begin_epoch(conversation)
+    return Redacted(seq=seq)
+
+
+async def _drawn_from(conversation: Conversation, seq: int) -> list[int]:
+    """What a model made of it, whether that stands or not."""
+    found: list[int] = []
+    store = conversation.profile.store
+    async for batch in store.entries(conversation.session_id, after=seq):
+        found += [entry.seq for entry in batch if _tells_of(entry, seq)]
+    return found
+
+
+def _tells_of(entry: Entry, seq: int) -> bool:
+    if entry.redacted_at is not None:
+        return False
+    match entry:
+        case CompactionEntry():
+            return entry.from_seq <= seq <= entry.through_seq
+        case RenamedEntry():
+            return seq in named_from(entry)
+        case _:
+            return False
+
+
+async def _begin_epoch(conversation: Conversation) -> None:
+    """What was sent so far can't be sent again, so what models are shown begins anew."""
+    context = conversation.context
+    if conversation.is_stale or not conversation.get_messages_by_role("assistant"):
+        return
+    await context.ready()
+    call_budget = context.call_budget(conversation.model)
+    screen = context.state.screen()
+    await context.begin_epoch(context.projection.epoch_for("redaction", call_budget, screen=screen))
+
+
+async def compact(conversation: Conversation) -> EpochBegun:
+    """A new epoch because somebody asks for one. With a summarizer, its summary is waited
+    for. Called between turns."""
+    context = conversation.context
+    await context.ready()
+    call_budget = context.call_budget(conversation.model)
+    before = context.view(None, call_budget).tokens
+    if not conversation.history.shown_turns:
+        raise RequestError(ErrorCode.CONFLICT, "there is nothing to compact here yet")
+    compaction = await context.summarizer.finish(context.asked_epoch(call_budget))
+    epoch = await context.begin_asked_epoch(call_budget)
+    return EpochBegun(
+        session_id=conversation.session_id,
+        epoch=epoch.seq,
+        reason=epoch.reason,
+        tokens_before=before,
+        tokens_after=context.view(None, call_budget).tokens,
+        compaction=compaction.seq if compaction is not None else None,
+    )

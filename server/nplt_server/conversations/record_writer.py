@@ -1,0 +1,382 @@
+"""Writes the record of one conversation, and holds its history and row.
+
+`RecordWriter` owns the history, the row and the storage's record of a conversation, and
+keeps them consistent: an entry is added to the history and to the row only when the storage
+has acknowledged it. Writes are carried out one at a time, in order of request, so two
+clients can't interleave. A write is shielded from the cancellation of its caller. The
+record is created with its first entry, and removed again if that entry can't be written.
+
+`RecordWriter` does not decide what is written. Read-then-write sequences must run inside
+`exclusive()`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+import anyio
+
+from nplt_protocol.codes import ErrorCode
+from nplt_protocol.errors import RequestError
+from nplt_server import logs
+from nplt_server.errors import no_such_conversation
+from nplt_server.histories import HistoryProfile
+from nplt_storage.entries import (
+    BlobReference,
+    Entry,
+    ModelSwitchedEntry,
+    RollbackEntry,
+    SystemInstructionEntry,
+)
+from nplt_storage.errors import (
+    ConversationExists,
+    ConversationNotFound,
+    StorageError,
+    WrittenElsewhere,
+)
+from nplt_storage.history import ConversationHistory
+from nplt_storage.rows import ConversationRow, new_row
+from nplt_storage.store import Opened, Record
+
+if TYPE_CHECKING:
+    from nplt_server.conversations.broadcast import OutputKind
+    from nplt_server.conversations.conversation import Conversation
+
+log = logging.getLogger(__name__)
+
+EntryT = TypeVar("EntryT", bound=Entry)
+
+
+class RecordWriter:
+    __slots__ = (
+        "_chosen_model",
+        "_conversation",
+        "_is_closed",
+        "_record",
+        "_task_inside",
+        "_write_lock",
+        "history",
+        "is_stale",
+        "partial_answer",
+        "profile",
+        "row",
+    )
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        profile: HistoryProfile,
+        opened: Opened | None = None,
+        *,
+        model: str | None = None,
+    ) -> None:
+        self.profile = profile
+        self._chosen_model = model
+        """Chosen before the first entry, and written with it."""
+        self.history = (
+            opened.history
+            if opened
+            else ConversationHistory(conversation.session_id, turns_max=profile.turns_max)
+        )
+        self.row: ConversationRow | None = opened.row if opened else None
+        """The conversation's row in lists, up to the last entry; `None` before the first."""
+        self.partial_answer = opened.partial_answer if opened else None
+        """The output of a call that was running when the server was killed."""
+        self.is_stale = False
+        """Another server has written to the record or deleted it; it must be opened again."""
+        self._conversation = conversation
+        self._record: Record | None = opened.record if opened else None
+        self._is_closed = False
+        self._write_lock = asyncio.Lock()
+        """Held while the record is written, created, removed or read again."""
+        self._task_inside: asyncio.Task[object] | None = None
+        """The task that is inside `exclusive`."""
+
+    @property
+    def session_id(self) -> str:
+        return self.history.session_id
+
+    @property
+    def is_stored(self) -> bool:
+        return self._record is not None
+
+    @property
+    def model(self) -> str | None:
+        """The model that was chosen here; `None`: nobody has chosen one."""
+        return self.history.model or self._chosen_model
+
+    # Writing
+
+    async def switch_model(self, model: str, *, previous: str) -> None:
+        """Before the conversation is stored, the choice is kept, and written with the first
+        entry: who only tries models leaves no conversation behind."""
+        async with self.exclusive():
+            if self.is_stored:
+                await self.append(ModelSwitchedEntry(model=model, previous_model=previous))
+            else:
+                self._chosen_model = model
+
+    def exclusive(self) -> _ExclusiveSection:
+        """A section with no other writes in between, shielded from cancellation. The same
+        task may enter it again inside."""
+        return _ExclusiveSection(self)
+
+    async def append(
+        self, draft: EntryT, *, acknowledge: Callable[[EntryT], None] | None = None
+    ) -> EntryT:
+        """Appends the entry and sends its event to all subscribers. On disk when it returns.
+        `acknowledge` is called after the write and before the event."""
+        async with self.exclusive():
+            entry = await self.append_silently(draft)
+            if acknowledge is not None:
+                acknowledge(entry)
+            self._conversation.entry_written(entry)
+            return entry
+
+    async def append_silently(self, draft: EntryT) -> EntryT:
+        """Appends the entry without an event. On disk when it returns. Called inside
+        `exclusive`."""
+        is_new = self._record is None
+        if is_new:
+            self._stamp(draft)  # a bad draft is refused before anything is created
+        record = self._record or await self._opened()
+        try:
+            for first in self._first_entries():
+                await self._commit(record, first)
+            entry = await self._commit(record, draft)
+        except Exception:
+            if is_new and not self.history.head_seq:
+                await self._discard_new(record)
+            raise
+        if self._is_ahead(entry):
+            await self._read_again(record)
+            if self._is_ahead(entry):  # reading failed, but this entry is known
+                self.history.add(entry)
+        return entry
+
+    async def _commit(self, record: Record, draft: EntryT) -> EntryT:
+        """Never left halfway, also when the task is cancelled by asyncio itself, as tools are:
+        memory would lack an entry that is on disk."""
+        entry = self._stamp(draft)
+        writing = asyncio.create_task(self._store(record, entry))
+        was_cancelled = False
+        while not writing.done():
+            try:
+                await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                was_cancelled = True
+        if was_cancelled:
+            writing.result()
+            raise asyncio.CancelledError
+        return entry
+
+    async def _store(self, record: Record, entry: Entry) -> None:
+        try:
+            self.row = await record.append(entry)
+        except (WrittenElsewhere, ConversationNotFound):
+            self._mark_stale()
+            raise
+        if not self._rolls_back_beyond_memory(entry):
+            self.history.add(entry)
+        if logs.history.on:
+            logs.history("appended", session=self.session_id, seq=entry.seq, kind=entry.kind)
+
+    def _stamp(self, draft: EntryT) -> EntryT:
+        services = self._conversation.services
+        return self.history.stamp(draft, id=services.new_entry_id(), timestamp=services.clock())
+
+    async def undo(self, entry: Entry) -> None:
+        """Rolls back an entry because the one after it could not be written. If the
+        rollback can't be written either, the entry stays."""
+        self._conversation.entry_written(entry)
+        try:
+            await self.append(self.history.redo())
+        except StorageError as error:
+            log.warning("%s: entry %d stays: %s", self.session_id, entry.seq, error)
+
+    async def redact(self, seq: int) -> Entry:
+        """Erases the text of an entry for good. The history is read again afterwards, because
+        the old one still holds the text. Called between turns."""
+        tombstone: Entry | None = None
+        async with self._write_lock:
+            record = await self._opened()
+            with anyio.CancelScope(shield=True):  # stopped halfway, some of the text would stay
+                try:
+                    tombstone = await record.redact(seq, at=self._conversation.services.clock())
+                finally:
+                    await self._read_again(record)
+        assert tombstone is not None
+        return tombstone
+
+    def note_output(self, turn_id: str, call: int, kind: OutputKind, text: str) -> None:
+        """Notes output of a running call, in case this process dies before its entry is written."""
+        if self._record is not None:
+            self._record.journal_delta(turn_id, call, kind, text)
+
+    async def keep_blob(self, data: bytes) -> BlobReference:
+        return await (await self.open()).keep_blob(data)
+
+    # Opening and closing
+
+    async def open(self) -> Record:
+        """The record, created if there is none. Concurrent calls get the same record."""
+        async with self._write_lock:
+            return await self._opened()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self._record is not None:
+            record, self._record = self._record, None
+            await record.close()
+
+    async def reopen(self) -> None:
+        """Opens the record again after it was closed for a deletion that failed."""
+        self._record = (await self.profile.store.open(self.session_id)).record
+        self._is_closed = False
+
+    async def _opened(self) -> Record:
+        if self._record is None and not self._is_closed:
+            # Shielded: if the caller is cancelled, the created record must still be noted here.
+            with anyio.CancelScope(shield=True):
+                await self._create()
+        if self._record is None:
+            raise RequestError(
+                ErrorCode.UNAVAILABLE, "this conversation was just closed; try again"
+            )
+        return self._record
+
+    async def _create(self) -> None:
+        user, clock = self._conversation.user, self._conversation.services.clock
+        try:
+            record = await self.profile.store.create(self.session_id, user=user)
+        except ConversationExists:
+            # An id that somebody chose, and another server on the same store made meanwhile.
+            await self._adopt()
+            return
+        if self._is_closed:
+            await self._discard_new(record)
+            return
+        self._record = record
+        self.row = new_row(self.session_id, user=user, created_at=clock())
+
+    async def _adopt(self) -> None:
+        opened = await self.profile.store.open(self.session_id)
+        if opened.row.user != self._conversation.user or self._is_closed:
+            await opened.record.close()
+            raise no_such_conversation(self.session_id)
+        self._chosen_model = None
+        self._record, self.history, self.row = opened.record, opened.history, opened.row
+
+    async def _discard_new(self, record: Record) -> None:
+        self._record = self.row = None
+        with anyio.CancelScope(shield=True):
+            try:
+                await record.close()
+                await self.profile.store.delete(self.session_id)
+            except ConversationNotFound:
+                pass  # the store has removed it already
+            except StorageError as error:
+                log.warning("%s: an empty conversation is left: %s", self.session_id, error)
+
+    # Where the history in memory is not enough
+
+    def expected_history(self) -> ConversationHistory:
+        """The history that the next draft will follow. For a new conversation it holds the
+        entries that are written together with the first one."""
+        first_entries = self._first_entries()
+        if not first_entries:
+            return self.history
+        history = ConversationHistory(self.session_id, turns_max=self.profile.turns_max)
+        now = self._conversation.services.clock()
+        for place, entry in enumerate(first_entries):
+            history.add(history.stamp(entry, id=f"to_come_{place}", timestamp=now))
+        return history
+
+    def _first_entries(self) -> list[SystemInstructionEntry | ModelSwitchedEntry]:
+        """What the first write writes before its own entry."""
+        if self.history.head_seq:
+            return []
+        entries: list[SystemInstructionEntry | ModelSwitchedEntry] = []
+        if self.profile.system_message:
+            entries.append(SystemInstructionEntry(content=self.profile.system_message))
+        if self._chosen_model is not None:
+            entries.append(ModelSwitchedEntry(model=self._chosen_model))
+        return entries
+
+    def _is_ahead(self, entry: Entry) -> bool:
+        return entry.seq > self.history.head_seq
+
+    def _rolls_back_beyond_memory(self, entry: Entry) -> bool:
+        """Whether the entry rolls back to before the entries that are in memory. The old
+        history is kept then until the record is read again."""
+        return isinstance(entry, RollbackEntry) and not self.history.can_follow(entry)
+
+    async def _read_again(self, record: Record) -> None:
+        """Reads the history again: a rollback went back beyond the entries in memory, or
+        text was erased."""
+        self._record = None
+        try:
+            await record.close()
+            opened = await self.profile.store.open(self.session_id)
+        except StorageError as error:
+            log.warning("%s must be opened anew: %s", self.session_id, error)
+            self._mark_stale()
+        else:
+            self._record, self.history, self.row = opened.record, opened.history, opened.row
+
+    def _mark_stale(self) -> None:
+        if not self.is_stale:
+            self.is_stale = True
+            # Clients detach, attach again and read the current record.
+            self._conversation.announce("lagged", {"head_seq": self.history.head_seq})
+
+
+class _ExclusiveSection:
+    """The context manager of `exclusive`. Not an async generator, because that would cost
+    every turn more than the lock does."""
+
+    __slots__ = ("_has_lock", "_scope", "_writer")
+
+    def __init__(self, writer: RecordWriter) -> None:
+        self._writer = writer
+        self._scope = anyio.CancelScope(shield=True)
+        self._has_lock = False
+
+    async def __aenter__(self) -> None:
+        writer, task = self._writer, asyncio.current_task()
+        writer._conversation.activity.begin()
+        self._scope.__enter__()  # inside another section too: a scope between may be cancelled
+        if writer._task_inside is task:
+            return
+        try:
+            await writer._write_lock.acquire()
+        except BaseException:
+            self._leave(*sys.exc_info())
+            raise
+        self._has_lock = True
+        writer._task_inside = task
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._has_lock:
+            self._writer._task_inside = None
+            self._writer._write_lock.release()
+        self._leave(kind, error, traceback)
+
+    def _leave(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._scope.__exit__(kind, error, traceback)
+        self._writer._conversation.activity.end()

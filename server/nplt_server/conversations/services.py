@@ -1,0 +1,271 @@
+"""Holds what all conversations of a server share.
+
+The router, the tools, the histories, token counting, context rules, limits, turn slots,
+counters and the flag that the server is shutting down. Built once by `app`. The token
+counter is loaded in a thread when it is first needed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from typing import Final, Protocol, TypeAlias
+
+import anyio
+import anyio.abc
+from anyio import to_thread
+
+from nplt_server.histories import Histories
+from nplt_server.providers import ModelFacts
+from nplt_server.providers.router import ProviderRouter
+from nplt_server.settings import ApprovalSettings, ContextSettings, Limits, SessionSettings
+from nplt_server.tokens import Correction, TokenCounter, best_counter
+from nplt_server.tools import ToolOffer
+from nplt_server.tools.runner import ToolRunner
+from nplt_server.widgets import Widget
+from nplt_server.widgets.builtin import default_widgets
+from nplt_storage.attachments import AttachmentFiles
+from nplt_storage.entries import EpochEntry
+
+log = logging.getLogger(__name__)
+
+Spawn = Callable[[Callable[[], Awaitable[object]]], None]
+"""Starts a background task, which is cancelled when the server stops."""
+
+
+def spawn_into(tasks: anyio.abc.TaskGroup) -> Spawn:
+    async def guarded(work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+        except Exception:
+            # A bug in one task must not end the others of the group.
+            log.exception("a task failed")
+
+    def spawn(work: Callable[[], Awaitable[object]]) -> None:
+        tasks.start_soon(guarded, work)
+
+    return spawn
+
+
+class Activity:
+    """Counts operations in progress, so that a caller can wait until there are none."""
+
+    __slots__ = ("_count", "_part_of", "_rest")
+
+    def __init__(self, part_of: Activity | None = None) -> None:
+        self._part_of = part_of
+        self._count = 0
+        self._rest: anyio.Event | None = None
+
+    @property
+    def is_quiet(self) -> bool:
+        return self._count == 0
+
+    def begin(self) -> None:
+        self._count += 1
+        if self._part_of is not None:
+            self._part_of.begin()
+
+    def end(self) -> None:
+        self._count -= 1
+        if not self._count and self._rest is not None:
+            self._rest.set()
+            self._rest = None
+        if self._part_of is not None:
+            self._part_of.end()
+
+    async def quiet(self) -> None:
+        while self._count:
+            if self._rest is None:
+                self._rest = anyio.Event()
+            await self._rest.wait()
+
+
+_CONTEXT_RULES: Final = ContextSettings()
+_APPROVAL_RULES: Final = ApprovalSettings()
+_SESSION_RULES: Final = SessionSettings()
+_UNKNOWN_MODEL: Final = ModelFacts()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverThreshold:
+    """The compression event: the next context would exceed the threshold of its budget.
+
+    A listener may begin a new epoch, ask a model for a summary, or do nothing: the context
+    is then shortened to fit. An exception in a listener is logged, and the turn goes on.
+    """
+
+    session_id: str
+    turn_id: str
+    draft: EpochEntry
+    """A draft of the epoch that would make room."""
+
+
+class Compressible(Protocol):
+    """The part of a conversation that a compression listener may use."""
+
+    async def begin_epoch(self, draft: EpochEntry) -> EpochEntry: ...
+
+    def summarize_beside(self, prompt_ref: str | None, epoch: EpochEntry) -> None: ...
+
+
+CompressionListener: TypeAlias = Callable[[OverThreshold, Compressible], Awaitable[None]]
+
+
+async def begin_epoch_and_summarize(event: OverThreshold, conversation: Compressible) -> None:
+    """The built-in listener: begins the epoch at once, and starts a summary in the
+    background."""
+    epoch = await conversation.begin_epoch(event.draft)
+    conversation.summarize_beside(event.turn_id, epoch)
+
+
+TOOL_TOKENS: Final = 8
+"""For the format around each tool."""
+
+_widgets_once = cache(default_widgets)
+"""The default widgets, made when they are first needed."""
+
+
+class TokenCounting:
+    """Counts tokens, and learns a correction from the counts that providers report."""
+
+    def __init__(self, own: TokenCounter | None = None) -> None:
+        self._loading = anyio.Lock()
+        self._counter = own
+        self._tools: tuple[str, int] = ("", 0)
+        self.correction = Correction()
+
+    async def counter(self) -> TokenCounter:
+        if self._counter is None:
+            async with self._loading:
+                if self._counter is None:
+                    self._counter = await to_thread.run_sync(best_counter)
+        return self._counter
+
+    @property
+    def now(self) -> TokenCounter:
+        """The counter, once it is loaded."""
+        assert self._counter is not None
+        return self._counter
+
+    def tokens_of_tools(self, offer: ToolOffer) -> int:
+        digest, tokens = self._tools
+        if digest != offer.digest:
+            tokens = sum(TOOL_TOKENS + self.now.count(text) for text in offer.texts)
+            self._tools = (offer.digest, tokens)
+        return tokens
+
+    def observe(self, model: str, *, counted: int, real: int) -> None:
+        self.correction = self.correction.observe(model, counted, real)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextServices:
+    counting: TokenCounting = field(default_factory=TokenCounting)
+    models: Mapping[str, ModelFacts] = field(default_factory=dict)
+    windows: dict[str, int] = field(default_factory=dict)
+    """Window sizes in tokens that providers named when they refused a longer request."""
+    rules: ContextSettings = _CONTEXT_RULES
+    make_widgets: Callable[[], tuple[Widget, ...]] = _widgets_once
+    on_compression: CompressionListener = begin_epoch_and_summarize
+    summarizer: str | None = None
+    namer: str | None = None
+    """The model that names conversations; without one the name is the first words of the
+    first prompt."""
+
+    @property
+    def widgets(self) -> tuple[Widget, ...]:
+        return self.make_widgets()
+
+    def learn(self, model: str, *, counted: int, real: int) -> None:
+        """Learns from the number of input tokens that a provider reports."""
+        if self.facts(model).counts_tokens:
+            self.counting.observe(model, counted=counted, real=real)
+
+    def learn_window(self, model: str, tokens: int) -> bool:
+        """Notes a window that is smaller than the known one. False: it is not smaller."""
+        is_news = tokens < self.facts(model).context_tokens
+        if is_news:
+            self.windows[model] = tokens
+        return is_news
+
+    def facts(self, model: str) -> ModelFacts:
+        known, window = self.models.get(model, _UNKNOWN_MODEL), self.windows.get(model)
+        return known if window is None else known.within(window)
+
+    def summary_tokens_max(self, budget_tokens: int) -> int:
+        """The length limit of a summary: a quarter of what a new epoch fills."""
+
+        return int(budget_tokens * self.rules.keep / 4)
+
+    async def over_threshold(self, event: OverThreshold, conversation: Compressible) -> None:
+        try:
+            await self.on_compression(event, conversation)
+        except Exception:
+            log.exception("%s: compression failed; the turn goes on", event.session_id)
+
+
+@dataclass(slots=True, kw_only=True)
+class Counters:
+    """Counts since the server started, for STATUS."""
+
+    turns_started: int = 0
+    turns_finished: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+
+class TurnSlots:
+    """Limits how many turns run at once, for each user and in all."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._all = anyio.Semaphore(limits.turns_max, fast_acquire=True)
+        self._of_user: dict[str, anyio.Semaphore] = defaultdict(
+            lambda: anyio.Semaphore(limits.turns_per_user_max, fast_acquire=True)
+        )
+
+    async def take(self, user: str) -> None:
+        await self._of_user[user].acquire()
+        try:
+            await self._all.acquire()
+        except BaseException:
+            self._of_user[user].release()
+            raise
+
+    def take_now(self, user: str) -> bool:
+        """Takes a slot without waiting. False: no slot is free, or other turns wait."""
+        of_user = self._of_user[user]
+        if not (of_user.value and self._all.value):
+            return False
+        of_user.acquire_nowait()
+        self._all.acquire_nowait()
+        return True
+
+    def give_back(self, user: str) -> None:
+        self._all.release()
+        self._of_user[user].release()
+
+
+@dataclass(slots=True, kw_only=True)
+class Services:
+    histories: Histories
+    files: AttachmentFiles
+    router: ProviderRouter
+    tools: ToolRunner
+    limits: Limits
+    context: ContextServices
+    clock: Callable[[], datetime]
+    new_session_id: Callable[[], str]
+    new_entry_id: Callable[[], str]
+    spawn: Spawn
+    slots: TurnSlots
+    approvals: ApprovalSettings = _APPROVAL_RULES
+    sessions: SessionSettings = _SESSION_RULES
+    counters: Counters = field(default_factory=Counters)
+    activity: Activity = field(default_factory=Activity)
+    importing: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while a document is imported."""
+    draining: bool = False
+    """The server is shutting down: no new turn or conversation begins."""

@@ -1,0 +1,292 @@
+"""Runs a conversation's turns and jobs one at a time, in order of acceptance.
+
+A job (a clear, a compaction) takes its place among the turns.  Every accepted turn ends
+with exactly one TURN_FINISHED, after its end is on disk. A prompt cancelled while it
+waits ends without running; what follows begins when that end is on disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+
+import anyio
+
+from nplt_protocol.errors import RequestError
+from nplt_protocol.json_text import JsonObject
+from nplt_protocol.messages import ActiveTurn
+from nplt_server.conversations.recovery import end_turn
+from nplt_server.conversations.services import Activity
+from nplt_server.conversations.turn import TurnOutcome, TurnRun, TurnSuspended
+from nplt_server.errors import error_to_tell
+from nplt_storage.entries import FaultEntry
+
+if TYPE_CHECKING:
+    from nplt_server.conversations.conversation import Conversation
+
+log = logging.getLogger(__name__)
+
+_Given = TypeVar("_Given")
+
+
+def call_guarded(callback: Callable[[_Given], None], value: _Given) -> None:
+    """Calls the callback with a result. An exception in it is logged and ignored: the result
+    is on disk, and the conversation goes on."""
+    try:
+        callback(value)
+    except Exception:
+        log.exception("an answer could not be handed over")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class QueuedJob(Generic[_Given]):
+    """Work that waits in the turn queue. Exactly one of `done` and `failed` is called, also
+    if the job is dropped before it began or stopped half way."""
+
+    work: Callable[[], Awaitable[_Given]]
+    done: Callable[[_Given], None]
+    failed: Callable[[Exception], None]
+    _has_begun: bool = False
+    _why_dropped: RequestError | None = None
+    _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+    async def run(self) -> None:
+        if self._why_dropped is not None:
+            return  # `failed` was called already
+        self._has_begun = True
+        with self._scope:
+            try:
+                given = await self.work()
+            except Exception as error:
+                call_guarded(self.failed, error)
+            else:
+                call_guarded(self.done, given)
+        if self._scope.cancelled_caught and self._why_dropped is not None:
+            call_guarded(self.failed, self._why_dropped)
+
+    def drop(self, why: RequestError) -> None:
+        """Stops the job at its next step. A write in progress is finished."""
+        if self._why_dropped is not None:
+            return
+        self._why_dropped = why
+        if self._has_begun:
+            self._scope.cancel()
+        else:
+            call_guarded(self.failed, why)
+
+
+QueueItem: TypeAlias = TurnRun | QueuedJob[Any]
+"""A turn, or a job with any result type."""
+
+TurnQueueState = Literal["running", "waiting", "idle"]
+
+
+class TurnQueue:
+    __slots__ = (
+        "_conversation",
+        "_ending",
+        "_is_at_work",
+        "_job",
+        "_owed",
+        "_services",
+        "_waiting",
+        "running",
+    )
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._services = conversation.services
+        self.running: TurnRun | None = None
+        self._waiting: list[QueueItem] = []
+        self._is_at_work = False
+        self._owed: list[FaultEntry] = []
+        self._job: QueuedJob[Any] | None = None
+        self._ending = Activity()
+        """Ends that are being written beside what runs: of prompts that were cancelled
+        while they waited, and those that are owed."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def state(self) -> TurnQueueState:
+        if self.running is not None and not self.running.clock.is_stopped:
+            return "running"
+        # For those before it, or for people.
+        return "waiting" if self.running or self._waiting else "idle"
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a turn or a job runs or waits."""
+        return self._is_at_work or bool(self._waiting)
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        return tuple(item.turn_id for item in self._waiting if isinstance(item, TurnRun))
+
+    @property
+    def active_turn(self) -> ActiveTurn | None:
+        turn = self.running
+        if turn is None:
+            return None
+        return ActiveTurn(
+            turn_id=turn.turn_id,
+            call=turn.call,
+            offset=turn.events.offset("text"),
+            model=turn.model,
+        )
+
+    def holds(self, turn_id: str) -> bool:
+        running = self.running
+        return turn_id in self.waiting or (running is not None and running.turn_id == turn_id)
+
+    def add(self, item: QueueItem) -> int:
+        """Queues it and gives how many stand before it. Call `advance` after."""
+        self._waiting.append(item)
+        return len(self._waiting) - 1 + self._is_at_work
+
+    def advance(self) -> None:
+        if self._is_at_work or not self._waiting or self._services.draining:
+            return  # what waits while the server shuts down runs after the next start
+        item = self._waiting.pop(0)
+        self._is_at_work = True
+        if isinstance(item, TurnRun):
+            chosen = self._conversation.writer.model
+            item.use_model(self._services.router.choose(item.model, item.prompt.model, chosen))
+            self.running = item
+        else:
+            self._job = item
+        self._conversation.activity.begin()
+        self._services.spawn(partial(self._work_on, item))
+
+    def cancel(self, turn_id: str, reason: str) -> bool:
+        running = self.running
+        if running is not None and running.turn_id == turn_id:
+            already = running.cancel_called
+            running.cancel(reason)
+            return not already
+        for item in self._waiting:
+            if isinstance(item, TurnRun) and item.turn_id == turn_id:
+                self._waiting.remove(item)
+                item.cancel(reason)
+                self._ending.begin()
+                self._conversation.activity.begin()
+                self._services.spawn(partial(self._end_unstarted, item))
+                return True
+        return False
+
+    def cancel_all(self, reason: str) -> None:
+        for turn_id in self.waiting:
+            self.cancel(turn_id, reason)
+        if self.running is not None:
+            self.running.cancel(reason)
+
+    def interrupt(self, reason: str) -> None:
+        """The server stops: what runs ends now, unless it can be suspended."""
+        self.suspend(reason)
+        if self.running is not None and not self.running.is_suspended:
+            self.running.cancel(reason)
+
+    def suspend(self, reason: str) -> None:
+        """A turn that waits for people, and for nothing else, goes on waiting after the
+        server was started anew."""
+        running = self.running
+        approvals = self._conversation.approvals
+        if running is not None and approvals.is_all_that_is_left(running.turn_id):
+            running.suspend(reason)
+
+    def drop_jobs(self, why: RequestError) -> None:
+        """The one that runs, and those that wait."""
+        jobs = [item for item in self._waiting if isinstance(item, QueuedJob)]
+        self._waiting = [item for item in self._waiting if isinstance(item, TurnRun)]
+        for job in (self._job, *jobs):
+            if job is not None:
+                job.drop(why)
+
+    async def _work_on(self, item: QueueItem) -> None:
+        try:
+            await self._ending.quiet()
+            await (self._run(item) if isinstance(item, TurnRun) else item.run())
+        finally:
+            self._is_at_work = False
+            self._job = None
+            self.advance()
+            self._conversation.activity.end()
+
+    async def _run(self, turn: TurnRun) -> None:
+        if not turn.take_slot_now():
+            with turn.cancellable():
+                await turn.take_slot()
+        self._services.counters.turns_started += 1
+        self._conversation.broadcast.emit(turn.started_event())
+        try:
+            await self.write_owed()
+            outcome = await turn.run()
+        except TurnSuspended:
+            return
+        except Exception as error:
+            outcome = self._unrecorded(turn, error)
+        finally:
+            turn.tool_host.close()
+            turn.give_back_slot()
+            if turn.asks_people:
+                self._conversation.approvals.drop(turn)
+            self.running = None
+        self._finish(turn, outcome)
+
+    # Ends that could not be written
+
+    @property
+    def owes_ends(self) -> bool:
+        return bool(self._owed)
+
+    def owe(self, fault: FaultEntry) -> None:
+        self._owed.append(fault)
+
+    async def write_owed(self) -> None:
+        """Ends that were told and could not be written are written now, before
+        anything else is: a turn that is over must never be resumed."""
+        if not self._ending.is_quiet:
+            await self._ending.quiet()  # what is being written just now is not written twice
+        while self._owed:
+            fault = self._owed[0]
+            self._ending.begin()
+            try:
+                await end_turn(self._conversation, fault)
+            finally:
+                self._ending.end()
+            self._owed.remove(fault)
+
+    async def _end_unstarted(self, turn: TurnRun) -> None:
+        self._services.counters.turns_started += 1
+        reason = turn.cancel_reason
+        fault = FaultEntry(
+            turn_id=turn.turn_id, content=reason, code="cancelled", state="interrupted"
+        )
+        error: JsonObject = {"code": "cancelled", "message": reason}
+        try:
+            seq = (await self._conversation.writer.append(fault)).seq
+            outcome = TurnOutcome(state="interrupted", seq=seq, usage={}, error=error)
+        except Exception as problem:
+            outcome = self._unrecorded(turn, problem)
+        finally:
+            self._ending.end()
+            self._conversation.activity.end()
+        self._finish(turn, outcome)
+
+    def _finish(self, turn: TurnRun, outcome: TurnOutcome) -> None:
+        self._services.counters.turns_finished[outcome.state] += 1
+        self._conversation.broadcast.emit(turn.finished_event(outcome))
+
+    def _unrecorded(self, turn: TurnRun, error: Exception) -> TurnOutcome:
+        """Its end could not even be written (a full disk, a bug): it is told
+        all the same, so that nobody waits for ever, and the record owes it."""
+        known = error_to_tell(error, log, f"a turn of {self._conversation.session_id} failed")
+        code, reason = known.code, known.message
+        self.owe(FaultEntry(turn_id=turn.turn_id, content=reason, code=code, state="failed"))
+        details: JsonObject = {"code": code, "message": reason}
+        head = self._conversation.history.head_seq
+        return TurnOutcome(state="failed", seq=head, usage={}, error=details)

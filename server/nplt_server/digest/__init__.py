@@ -1,0 +1,158 @@
+"""Makes the summary and the gist of a text, by rule and without a model. Pure.
+
+`levels_of` is the entry point. The kind of text is recognized by its first lines; one
+module for each kind names the passages worth keeping, and `text` fits them into the
+characters there are.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal, TypeAlias, assert_never
+
+from nplt_server.digest.code import (
+    FILE_OF_DIFF,
+    is_definition,
+    is_import,
+    outline_of_code,
+    outline_of_diff,
+    outline_of_listing,
+)
+from nplt_server.digest.json import JsonShape, read_json
+from nplt_server.digest.prose import kind_of_line, outline_of_prose
+from nplt_server.digest.text import PassageOutline, TextLine, cut, lines_of, one_line
+from nplt_storage.entries import LevelOfDetailSections, ToolStatus
+
+TextKind: TypeAlias = Literal["prose", "code", "diff", "table", "listing"]
+
+_LOOKED_AT_CHARACTERS: Final = 16 * 1024
+_LINES_MAX: Final = 200
+_LINES_MIN: Final = 6
+_SENTENCE_ENDS: Final = (".", "!", "?", "。", "！", "？", ":", "：")
+_CODE_ENDS: Final = ("{", "}", ";", "):", "(", ");", "},", "=>", "])", "\\")
+_CODE_SIGNS: Final = (" = ", " == ", "->", "=>", "()", " += ", "self.", "return ", "&&", "||")
+_LOG: Final = re.compile(
+    r"[\[(]?\d{2,4}[-/:.]\d\d[-/:.]\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d"
+    r"|[\[<(]?(?:DEBUG|INFO|WARN|ERROR|FATAL|TRACE|NOTICE|CRITICAL)\b"
+)
+_SEPARATORS: Final = ("\t", "|", ";", ",")
+_PLAIN_SIGNS: Final = frozenset(" ,.'\"?!’“”;:()-\n\t，。！？、")
+
+
+def kind_of_text(text: str) -> TextKind:
+    lines = lines_of(text, 0, min(len(text), _LOOKED_AT_CHARACTERS))[:_LINES_MAX]
+    if any(line.text.startswith(FILE_OF_DIFF) for line in lines):
+        return "diff"
+    if len(lines) < _LINES_MIN or any(kind_of_line(line.text) == "fence" for line in lines):
+        return "prose"
+    if _is_code(lines):
+        return "code"
+    if _is_table(lines):
+        return "table"
+    return "listing" if _is_listing(lines) else "prose"
+
+
+def _is_code(lines: list[TextLine]) -> bool:
+    strong = sum(is_definition(line.text) or is_import(line.text) for line in lines)
+    weak = sum(_looks_like_code(line.text) for line in lines)
+    return strong >= 2 and strong + weak >= len(lines) // 2
+
+
+def _looks_like_code(line: str) -> bool:
+    if line.endswith(_CODE_ENDS) or line[:4].isspace():
+        return True
+    return line.startswith(("#", "//", "/*", "+", "-", " ")) or any(s in line for s in _CODE_SIGNS)
+
+
+def _is_table(lines: list[TextLine]) -> bool:
+    """The same separator as often in almost every line."""
+    for separator in _SEPARATORS:
+        columns = lines[0].text.count(separator)
+        if columns < (2 if separator == "," else 1):
+            continue
+        alike = sum(line.text.count(separator) == columns for line in lines)
+        if alike * 10 >= len(lines) * 9:
+            return True
+    return False
+
+
+def _is_listing(lines: list[TextLine]) -> bool:
+    count = len(lines)
+    if sum(_LOG.match(line.text) is not None for line in lines) * 5 >= count * 2:
+        return True
+    structured = sum(kind_of_line(line.text) in ("heading", "item") for line in lines)
+    ended = sum(line.text.endswith(_SENTENCE_ENDS) for line in lines)
+    if structured * 3 >= count or ended * 2 >= count:
+        return False
+    lengths = sorted(len(line.text) for line in lines)
+    if lengths[count // 2] < 40 and ended * 5 < count:
+        return True
+    sample = "".join(line.text for line in lines)[:4_000]
+    signs = sum(not (sign.isalpha() or sign in _PLAIN_SIGNS) for sign in sample)
+    return signs * 8 >= len(sample)
+
+
+def outline_of(text: str) -> PassageOutline | JsonShape:
+    json_shape = read_json(text)
+    if json_shape is not None:
+        return json_shape
+    kind = kind_of_text(text)
+    match kind:
+        case "prose":
+            return outline_of_prose(text)
+        case "code":
+            return outline_of_code(text)
+        case "diff":
+            return outline_of_diff(text)
+        case "table":
+            return outline_of_listing(text, name="table, ")
+        case "listing":
+            return outline_of_listing(text)
+        case _:
+            assert_never(kind)
+
+
+# ------------------------------------------------------------------------------
+# Levels
+#
+# A text of at most `GIST_CHARACTERS_MAX` characters has no levels. A longer one has a gist of
+# one line and, above `SUMMARY_CHARACTERS_MAX`, a summary. The same text always has the same
+# levels.
+
+SUMMARY_CHARACTERS_MAX: Final = 1_200
+GIST_CHARACTERS_MAX: Final = 200
+
+_TOOL_NAME_CHARACTERS_MAX: Final = 60
+
+
+def levels_of(text: str) -> LevelOfDetailSections | None:
+    """Of a prompt or an answer; None where it is short: the text is all there is."""
+    return None if len(text) <= GIST_CHARACTERS_MAX else _levels(text, label="")
+
+
+def levels_of_result(
+    tool_name: str, status: ToolStatus, text: str, *, size: int | None = None
+) -> LevelOfDetailSections | None:
+    """Of a tool's result; `size` is the bytes of the whole where `text` is only
+    its beginning."""
+    if len(text) <= GIST_CHARACTERS_MAX:
+        return None
+    of_whole = "" if size is None else f", the beginning of {size:,} bytes"
+    label = f"{one_line(cut(tool_name, _TOOL_NAME_CHARACTERS_MAX))} {status}{of_whole}:"
+    return _levels(text, label=label)
+
+
+def _levels(text: str, *, label: str) -> LevelOfDetailSections:
+    outline = outline_of(text)
+    room_taken = len(label) + 1 if label else 0
+    gist = one_line(f"{label} {outline.gist(GIST_CHARACTERS_MAX - room_taken)}")
+    summary = ""
+    if len(text) > SUMMARY_CHARACTERS_MAX:
+        said = outline.summary(SUMMARY_CHARACTERS_MAX - room_taken)
+        summary = f"{label}\n{said}" if label else said
+    return LevelOfDetailSections(
+        live=(("", text),),
+        summary=(("", summary),) if summary else (),
+        # A summary that is this short already is asked for both.
+        gist=() if summary and len(gist) >= len(summary) else (("", gist),),
+    )

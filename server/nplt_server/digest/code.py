@@ -1,0 +1,235 @@
+"""Digests source code, diffs, and lists of lines such as logs and tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, Literal, TypeAlias
+
+from msgspec import structs
+
+from nplt_server.digest.text import (
+    LINE_END,
+    Passage,
+    PassageOutline,
+    TextLine,
+    counted,
+    is_read_whole,
+    lines_of,
+    passage_of,
+    sampled_lines,
+)
+
+# ------------------------------------------------------------------------------
+# Source code: the number of imports, the definitions by name
+
+_DEFINITION_WORTH: Final = 80
+_OPENING: Final = 60
+_NOTED: Final = 50
+_EXPLAINED: Final = 30
+_REST: Final = 10
+
+_OPENING_LINES: Final = 4
+_LINE_CHARACTERS_MAX: Final = 160
+_LOOKED_AT_OF_LINE: Final = 200
+_DEFINITION: Final = re.compile(
+    r"(?:(?:export|default|public|private|protected|internal|static|async|abstract|final|sealed"
+    r"|pub|pub\(crate\)|unsafe|inline|override|virtual|declare|open|data|partial)[ \t]+)*"
+    r"(?:(?:def|class|function\*?|fn|func|fun|interface|struct|enum|trait|impl|type|module"
+    r"|namespace|package|macro_rules!|@interface|sub|proc)[ \t]+[\w$(<\"'*]"
+    r"|(?:CREATE|ALTER|create|alter)[ \t]+(?:OR[ \t]+REPLACE[ \t]+)?[A-Za-z]+[ \t]"
+    r"|(?:const|let|var|val)[ \t]+[\w$]+[ \t]*=[ \t]*(?:async[ \t]*)?(?:function|\()"
+    r"|\#define[ \t]|\w{1,80}\(\)[ \t]*\{)"
+)
+_IMPORT: Final = re.compile(
+    r"import[ \t{(\"'*]|from[ \t]+\S{1,80}[ \t]+import[ \t]|#[ \t]*include[ \t]*[<\"]"
+    r"|use[ \t]+[\w:{]|using[ \t]+\w|require[ \t(]"
+    r"|(?:const|let|var)[ \t]+[\w${} ,]{1,80}=[ \t]*require\("
+)
+_CONTROL: Final = re.compile(
+    r"(?:if|for|foreach|while|switch|else|return|catch|do|try|elif|with|match|when)\b|\}"
+)
+_COMMENTS: Final = ("//", "#", "/*", "*", "--", '"""', "'''", ";;", "<!--")
+
+
+def is_definition(line: str) -> bool:
+    bare = line[:_LOOKED_AT_OF_LINE].lstrip()
+    if _DEFINITION.match(bare):
+        return True
+    # The C family says what it returns, its name, its parameters, and opens a brace.
+    return bare.endswith("{") and "(" in bare and not _CONTROL.match(bare)
+
+
+def is_import(line: str) -> bool:
+    return _IMPORT.match(line[:_LOOKED_AT_OF_LINE].lstrip()) is not None
+
+
+def outline_of_code(text: str) -> PassageOutline:
+    lines = sampled_lines(text)
+    passages: list[Passage] = []
+    after_definition = False
+    for index, line in enumerate(lines):
+        weight = _worth_in_code(line, index=index, after_definition=after_definition)
+        after_definition = is_definition(line.text)
+        passages.append(passage_of(text, line, weight, _LINE_CHARACTERS_MAX))
+    imports = sum(is_import(line.text) for line in lines)
+    count = counted(text.count(LINE_END) + 1, "line")
+    return PassageOutline(
+        text=text, passages=passages, label=f"[code, {count}, {counted(imports, 'import')}]"
+    )
+
+
+def _worth_in_code(line: TextLine, *, index: int, after_definition: bool) -> int:
+    bare = line.text.lstrip()
+    indentation = min(len(line.text) - len(bare), 8)
+    if is_definition(line.text):
+        return _DEFINITION_WORTH - indentation
+    if is_import(line.text) or not any(map(str.isalnum, bare)):
+        return 0
+    if index < _OPENING_LINES:
+        return _OPENING
+    if "TODO" in bare or "FIXME" in bare:
+        return _NOTED
+    if bare.startswith(_COMMENTS):
+        return _EXPLAINED if after_definition else _REST
+    return _REST - indentation
+
+
+# ------------------------------------------------------------------------------
+# Diffs: files, and the changed lines
+
+FILE_OF_DIFF: Final = "diff --git "
+
+_FILE: Final = 80
+_MESSAGE: Final = 82
+_DEFINITION_WORTH_IN_DIFF: Final = 60
+_CHANGED: Final = 20
+_ENVELOPE: Final = ("commit ", "Author:", "Date:", "Merge:", "From ")
+
+
+def outline_of_diff(text: str) -> PassageOutline:
+    passages: list[Passage] = []
+    is_message = True
+    for line in sampled_lines(text):
+        is_message = is_message and not line.text.startswith(FILE_OF_DIFF)
+        if is_message:
+            weight = _CHANGED if line.text.startswith(_ENVELOPE) else _MESSAGE
+        else:
+            weight = _worth_in_diff(line)
+        passages.append(passage_of(text, line, weight, _LINE_CHARACTERS_MAX))
+    files = text.count(LINE_END + FILE_OF_DIFF) + text.startswith(FILE_OF_DIFF)
+    count = counted(text.count(LINE_END) + 1, "line")
+    return PassageOutline(
+        text=text, passages=passages, label=f"[diff, {counted(files, 'file')}, {count}]"
+    )
+
+
+def _worth_in_diff(line: TextLine) -> int:
+    if line.text.startswith(FILE_OF_DIFF):
+        return _FILE
+    if not line.text.startswith(("+", "-")) or line.text.startswith(("+++", "---")):
+        return 0
+    if not any(map(str.isalnum, line.text)):
+        return 1
+    return _DEFINITION_WORTH_IN_DIFF if is_definition(line.text[1:]) else _CHANGED
+
+
+# ------------------------------------------------------------------------------
+# Logs, tables and other lists of lines
+#
+# The number of lines, the first and the last, and above all errors and warnings, each kind
+# once.
+
+_FIRST: Final = 100
+_LAST: Final = 90
+_FIRST_ERROR: Final = 102
+_NEAR_THE_ENDS: Final = 55
+
+_LISTING_LINE_CHARACTERS_MAX: Final = 180
+_ERROR_WORDS: Final = (
+    *("error", "exception", "fatal", "failed", "failure", "panic", "critical", "traceback"),
+    *("denied", "refused", "timed out", "segfault", "abort"),
+)
+_WARNING_WORDS: Final = ("warn", "deprecat")
+_NO_TROUBLE: Final = re.compile(
+    r"\b(?:0|no) (?:error|fail|warn)|(?:error|exception|warning|failure)s?[./_-]\w"
+)
+"""`0 errors`; and files that are named for what they are about."""
+_DIGITS: Final = re.compile(r"\d+")
+_LISTING_LINE_LOOKED_AT: Final = 400
+_SOUGHT_IN_THE_WHOLE: Final = ("ERROR", "Error", "FATAL", "Traceback", "FAILED", "panic", "WARN")
+"""Of a text that is too long to be read line by line the first and the last are found."""
+
+_Trouble: TypeAlias = Literal["error", "warning", ""]
+
+_NEW: Final[dict[_Trouble, int]] = {"error": 84, "warning": 64, "": 30}
+"""The worth of a line of a sort that was not there before."""
+
+
+def outline_of_listing(text: str, *, name: str = "") -> PassageOutline:
+    lines = sampled_lines(text)
+    if not is_read_whole(text):
+        lines = _with_lines_found(text, lines)
+    troubles: list[_Trouble] = [_trouble_of(line.text) for line in lines]
+    sorts_seen: set[str] = set()
+    passages: list[Passage] = []
+    for index, (line, trouble) in enumerate(zip(lines, troubles, strict=True)):
+        weight = _worth_of_place(index, len(lines) - 1 - index)
+        weight = max(weight, _worth_of_words(line.text, trouble, sorts_seen))
+        passages.append(passage_of(text, line, weight, _LISTING_LINE_CHARACTERS_MAX))
+    if "error" in troubles:
+        first = troubles.index("error")
+        passages[first] = structs.replace(passages[first], weight=_FIRST_ERROR)
+    return PassageOutline(text=text, passages=passages, label=_label(text, name, troubles))
+
+
+def _label(text: str, name: str, troubles: list[_Trouble]) -> str:
+    count = text.count(LINE_END) + (not text.endswith(LINE_END))
+    parts = [f"{name}{counted(count, 'line')}"]
+    if is_read_whole(text):
+        for trouble in ("error", "warning"):
+            lines = troubles.count(trouble)
+            parts += [f"{lines:,} with {trouble}s"] * (lines > 0)
+    return f"[{', '.join(parts)}]"
+
+
+def _worth_of_place(from_start: int, from_end: int) -> int:
+    if from_start == 0 or from_end == 0:
+        return _FIRST if from_start == 0 else _LAST
+    return _NEAR_THE_ENDS - min(from_start, 3) if min(from_start, from_end) < 3 else _REST
+
+
+def _worth_of_words(line: str, trouble: _Trouble, seen: set[str]) -> int:
+    """The first of each sort; the same with other numbers is the same."""
+    sort = _DIGITS.sub("#", line[:_LISTING_LINE_LOOKED_AT])
+    if sort in seen:
+        return _REST
+    seen.add(sort)
+    return _NEW[trouble]
+
+
+def _trouble_of(line: str) -> _Trouble:
+    said = line[:_LISTING_LINE_LOOKED_AT].lower()
+    is_error = any(word in said for word in _ERROR_WORDS)
+    if not is_error and not any(word in said for word in _WARNING_WORDS):
+        return ""
+    if _NO_TROUBLE.search(said):
+        return ""
+    return "error" if is_error else "warning"
+
+
+def _with_lines_found(text: str, lines: Iterable[TextLine]) -> list[TextLine]:
+    by_start = {line.start: line for line in lines}
+    for word in _SOUGHT_IN_THE_WHOLE:
+        for place in (text.find(word), text.rfind(word)):
+            if place < 0:
+                continue
+            start = (
+                text.rfind("\n", max(0, place - _LISTING_LINE_CHARACTERS_MAX), place) + 1 or place
+            )
+            end = text.find("\n", place, place + _LISTING_LINE_CHARACTERS_MAX)
+            for line in lines_of(
+                text, start, end if end > 0 else place + _LISTING_LINE_CHARACTERS_MAX
+            ):
+                by_start.setdefault(line.start, line)
+    return [by_start[start] for start in sorted(by_start)]

@@ -1,0 +1,230 @@
+"""Digests JSON: keys in order, types, lengths, first values; also of JSON that breaks off."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+from msgspec import Struct, field
+
+from nplt_server.digest.text import clean_text, counted, cut
+
+# ------------------------------------------------------------------------------
+# The beginning of a JSON text as a value, also if it is cut off
+#
+# A bounded beginning is read; brackets that are open at its end, or nested too deeply, are
+# closed. Numbers keep their digits.
+
+JSON_CHARACTERS_MAX: Final = 128 * 1024
+JSON_DEPTH_MAX: Final = 40
+
+_TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},"]', re.DOTALL)
+_CLOSERS: Final = {"[": "]", "{": "}"}
+_HALF_AN_ESCAPE_MAX: Final = 6
+
+
+class NumberAsWritten(str):
+    __slots__ = ()
+
+
+JsonPart: TypeAlias = "dict[str, JsonPart] | list[JsonPart] | str | NumberAsWritten | bool | None"
+
+
+def read_json(text: str) -> JsonShape | None:
+    """None where it is no JSON object or list, or an empty one."""
+    if not text[:1_000].lstrip().startswith(("{", "[")):
+        return None
+    head = text[:JSON_CHARACTERS_MAX]
+    for closed, is_beginning in _closed(head, is_whole=len(head) == len(text)):
+        try:
+            value: JsonPart = json.loads(
+                closed,
+                parse_int=NumberAsWritten,
+                parse_float=NumberAsWritten,
+                parse_constant=NumberAsWritten,
+            )
+        except ValueError:
+            continue
+        if isinstance(value, dict | list) and value:
+            return JsonShape(value=value, is_beginning=is_beginning)
+    return None
+
+
+def _closed(head: str, *, is_whole: bool) -> Iterator[tuple[str, bool]]:
+    """The text with its open brackets closed, likeliest first."""
+    to_close: list[str] = []
+    good_end = 0
+    closed_since: list[str] = []
+    for token in _TOKEN.finditer(head):
+        sign = token.group()
+        if sign in _CLOSERS:
+            if len(to_close) == JSON_DEPTH_MAX:
+                break
+            to_close.append(_CLOSERS[sign])
+            good_end, closed_since = token.end(), []
+        elif sign == ",":
+            good_end, closed_since = token.start(), []
+        elif sign in ("]", "}"):
+            if not to_close or to_close.pop() != sign:
+                return
+            closed_since.append(sign)
+        elif sign == '"':
+            # The text ends inside a string, perhaps inside an escape of it.
+            for drop in range(_HALF_AN_ESCAPE_MAX):
+                yield f'{head[: len(head) - drop]}"{"".join(reversed(to_close))}', True
+            break
+    else:
+        if not to_close and is_whole:
+            yield head, False
+            return
+    yield head[:good_end] + "".join(closed_since) + "".join(reversed(to_close)), True
+
+
+# ------------------------------------------------------------------------------
+# The shape: keys in order, types, lengths, first values
+#
+# At the richest of a few degrees that fits.
+
+_NUMBER_CHARACTERS_MAX: Final = 40
+_SAYS_WHAT_WENT_WRONG: Final = ("error", "errors", "message", "detail", "status", "reason")
+
+
+class _Degree(Struct, frozen=True, kw_only=True):
+    depth: int
+    items: int
+    keys: int
+    string_characters: int
+
+
+_DEGREES: Final = (
+    _Degree(depth=5, items=12, keys=60, string_characters=400),
+    _Degree(depth=5, items=5, keys=60, string_characters=200),
+    _Degree(depth=4, items=3, keys=40, string_characters=120),
+    _Degree(depth=3, items=2, keys=30, string_characters=80),
+    _Degree(depth=2, items=1, keys=24, string_characters=60),
+    _Degree(depth=1, items=1, keys=40, string_characters=32),
+)
+_IN_A_LINE: Final = _Degree(depth=1, items=0, keys=24, string_characters=60)
+
+
+class _Full(Exception):
+    """There is no room for the next piece."""
+
+
+class _Page(Struct, kw_only=True):
+    degree: _Degree
+    characters_left: int
+    pieces: list[str] = field(default_factory=list)
+
+    def write(self, piece: str) -> None:
+        self.characters_left -= len(piece)
+        self.pieces.append(piece)
+        if self.characters_left < 0:
+            raise _Full
+
+
+class JsonShape(Struct, frozen=True, kw_only=True):
+    value: dict[str, JsonPart] | list[JsonPart]
+    is_beginning: bool
+
+    def summary(self, characters_max: int) -> str:
+        text = ""
+        for degree in _DEGREES:
+            page = _Page(degree=degree, characters_left=characters_max)
+            try:
+                page.write(self._label())
+                _write_in_lines(page, self.value)
+            except _Full:
+                text = "".join(page.pieces)
+            else:
+                return "".join(page.pieces)
+        return cut(text, characters_max)
+
+    def gist(self, characters_max: int) -> str:
+        page = _Page(degree=_IN_A_LINE, characters_left=characters_max)
+        value = self.value
+        try:
+            page.write(f"{self._label()} ")
+            if isinstance(value, dict):
+                wrong = {key: value[key] for key in _SAYS_WHAT_WENT_WRONG if value.get(key)}
+                _write(page, wrong | value, 0)
+            else:
+                page.write("first: ")
+                _write(page, value[0], 0)
+        except _Full:
+            return cut("".join(page.pieces), characters_max)
+        return "".join(page.pieces)
+
+    def _label(self) -> str:
+        value = self.value
+        beginning = "beginning of a " if self.is_beginning else ""
+        if isinstance(value, dict):
+            return f"[{beginning}JSON object, {counted(len(value), 'key')}]"
+        return f"[{beginning}JSON list of {len(value):,}]"
+
+
+def _write_in_lines(page: _Page, value: dict[str, JsonPart] | list[JsonPart]) -> None:
+    """One line for each key, or for each of the first items and the last one."""
+    if isinstance(value, dict):
+        for key, part in list(value.items())[: page.degree.keys]:
+            page.write(f"\n{_string(key, page.degree.string_characters)}: ")
+            _write(page, part, 1)
+        if len(value) > page.degree.keys:
+            page.write(f"\n… {len(value) - page.degree.keys:,} more keys")
+        return
+    shown = page.degree.items * (1 if isinstance(value[0], dict | list) else 4)
+    for part in value[:shown]:
+        page.write("\n- ")
+        _write(page, part, 1)
+    if len(value) > shown + 1:
+        page.write(f"\n… {len(value) - shown - 1:,} more")
+    if len(value) > shown:
+        page.write("\n- ")
+        _write(page, value[-1], 1)
+
+
+def _write(page: _Page, value: JsonPart, depth: int) -> None:
+    match value:
+        case dict() if depth >= page.degree.depth + 1 and value:
+            page.write(f"{{{counted(len(value), 'key')}}}")
+        case dict():
+            _write_object(page, value, depth)
+        case list() if (depth >= page.degree.depth or not page.degree.items) and value:
+            page.write(f"[list of {len(value):,}]")
+        case list():
+            _write_list(page, value, depth)
+        case NumberAsWritten():
+            page.write(cut(value, _NUMBER_CHARACTERS_MAX))
+        case str():
+            page.write(_string(value, page.degree.string_characters))
+        case bool() | None:
+            page.write(json.dumps(value))
+
+
+def _write_object(page: _Page, value: dict[str, JsonPart], depth: int) -> None:
+    for index, (key, part) in enumerate(value.items()):
+        if index == page.degree.keys:
+            page.write(f", … {len(value) - index:,} more keys")
+            break
+        page.write(f"{', ' if index else '{'}{_string(key, page.degree.string_characters)}: ")
+        _write(page, part, depth + 1)
+    page.write("}" if value else "{}")
+
+
+def _write_list(page: _Page, value: list[JsonPart], depth: int) -> None:
+    items_max = page.degree.items
+    page.write(f"[list of {len(value):,}: " if len(value) > items_max else "[")
+    for index, part in enumerate(value[:items_max]):
+        page.write(", " if index else "")
+        _write(page, part, depth + 1)
+    page.write(", …]" if len(value) > items_max else "]")
+
+
+def _string(text: str, characters_max: int) -> str:
+    """As JSON writes it, so that it stays in its line; half a surrogate pair, which
+    an escape can hold, is no text."""
+    return json.dumps(
+        cut(clean_text(text[: characters_max + 1_000]), characters_max), ensure_ascii=False
+    )

@@ -1,0 +1,358 @@
+"""Cuts, cleans and samples text, and fits the best passages of it into a length.
+
+A text is never cut inside what is seen as one character. Of a very long text only the
+beginning and the end are read. All shortening in the server goes through here.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from msgspec import Struct, field
+
+MARK_OF_A_CUT: Final = "…"
+
+_JOINER: Final = "\u200d"
+_CLINGING_CATEGORIES: Final = ("Mn", "Me", "Mc")
+_CLINGING_RANGES: Final = (
+    ("\u200c", "\u200d"),  # joiners
+    ("\u1160", "\u11ff"),  # vowels and endings of Hangul
+    ("\ud7b0", "\ud7ff"),
+    ("\U0001f3fb", "\U0001f3ff"),  # tones of skin
+    ("\U000e0020", "\U000e007f"),  # tags: the flags of regions
+)
+_FLAG_LETTERS: Final = "".join(map(chr, range(0x1F1E6, 0x1F200)))
+_FLAG_LETTERS_MAX: Final = 512
+"""How far one looks back for where a row of flags begins; deep inside a longer one,
+where nobody knows which two belong together, nothing is cut."""
+_SOUGHT_CHARACTERS_MAX: Final = 1_024
+_VIRAMA: Final = 9
+"""The combining class of signs that melt the next consonant into this one."""
+
+
+def cut(text: str, characters_max: int) -> str:
+    """The text, or as much of its beginning as fits with a mark that there was more."""
+    if len(text) <= characters_max:
+        return text
+    if characters_max < 1:
+        return ""
+    return text[: place_to_stop(text, 0, characters_max - 1)] + MARK_OF_A_CUT
+
+
+def place_to_stop(text: str, start: int, characters_max: int) -> int:
+    """The best place to end what begins at `start`; `start` itself where a single
+    character, with all that clings to it, is already too long."""
+    limit = start + characters_max
+    if limit >= len(text):
+        return len(text)
+    if not text[limit].isspace():
+        places = range(limit - 1, start + characters_max // 2, -1)
+        limit = next((place for place in places if text[place].isspace()), limit)
+    while limit > start and (text[limit - 1].isspace() or not may_cut(text, limit)):
+        limit -= 1
+    return limit
+
+
+def place_to_resume(text: str, start: int, end: int) -> int:
+    """The first good place from `start` on to begin a passage; `end` if there is none."""
+    middle = start + (end - start) // 2
+    if start > 0 and not text[start - 1].isspace():
+        middle = min(middle, start + _SOUGHT_CHARACTERS_MAX)
+        start = next((i for i in range(start, middle) if text[i].isspace()), start)
+    for place in range(start, min(end, start + _SOUGHT_CHARACTERS_MAX)):
+        if not text[place].isspace() and may_cut(text, place):
+            return place
+    return end
+
+
+def may_cut(text: str, place: int) -> bool:
+    """Whether nothing is torn between the characters before and after `place`."""
+    if place <= 0 or place >= len(text):
+        return True
+    before, after = text[place - 1], text[place]
+    if before < "\u0300" and after < "\u0300":
+        return not (before == "\r" and after == "\n")
+    if _clings(after) or before == _JOINER:
+        return False
+    if unicodedata.combining(before) == _VIRAMA:
+        return unicodedata.category(after) != "Lo"
+    if before in _FLAG_LETTERS and after in _FLAG_LETTERS:
+        near = text[max(0, place - _FLAG_LETTERS_MAX) : place]
+        letters = len(near) - len(near.rstrip(_FLAG_LETTERS))
+        return letters % 2 == 0 and (letters < len(near) or letters == place)
+    return True
+
+
+def one_line(text: str) -> str:
+    """Every run of white space, line ends above all, as one space."""
+    return " ".join(text.split())
+
+
+def _clings(character: str) -> bool:
+    if unicodedata.category(character) in _CLINGING_CATEGORIES:
+        return True
+    return any(first <= character <= last for first, last in _CLINGING_RANGES)
+
+
+# ------------------------------------------------------------------------------
+# Bounded reading: all of a text, or its beginning and its end
+#
+# Ten megabytes cost as much as a tenth of one. Only `str.find` and `str.count` see the whole.
+
+HEAD_CHARACTERS: Final = 96 * 1024
+TAIL_CHARACTERS: Final = 32 * 1024
+HEAD_LINES: Final = 1_500
+TAIL_LINES: Final = 500
+
+LINE_END: Final = "\n"
+
+_TO_A_GOOD_PLACE: Final = 512
+
+
+class TextLine(Struct, frozen=True, kw_only=True):
+    """One that is not blank, without its end; the indentation belongs to it."""
+
+    start: int
+    end: int
+    text: str
+
+
+def sampled_ranges(text: str) -> list[tuple[int, int]]:
+    length = len(text)
+    head_end = _after_lines(text)
+    if length <= HEAD_CHARACTERS + TAIL_CHARACTERS and head_end == length:
+        return [(0, length)]
+    if head_end > HEAD_CHARACTERS:
+        head_end = place_to_stop(text, HEAD_CHARACTERS - _TO_A_GOOD_PLACE, _TO_A_GOOD_PLACE)
+    tail_start = _before_lines(text, max(head_end, length - TAIL_CHARACTERS))
+    return [(0, head_end), (place_to_resume(text, tail_start, length), length)]
+
+
+def is_read_whole(text: str) -> bool:
+    return len(sampled_ranges(text)) == 1
+
+
+def _after_lines(text: str) -> int:
+    if text.count(LINE_END, 0, HEAD_CHARACTERS + TAIL_CHARACTERS) <= HEAD_LINES + TAIL_LINES:
+        return len(text)
+    place = -1
+    for _ in range(HEAD_LINES):
+        place = text.find(LINE_END, place + 1)
+    return place
+
+
+def _before_lines(text: str, start: int) -> int:
+    place = len(text)
+    for _ in range(TAIL_LINES):
+        place = text.rfind(LINE_END, start, place)
+        if place < 0:
+            return start
+    return place + 1
+
+
+def lines_of(text: str, start: int, end: int) -> list[TextLine]:
+    lines: list[TextLine] = []
+    for line in text[start:end].split("\n"):
+        if line and not line.isspace():
+            lines.append(TextLine(start=start, end=start + len(line.rstrip()), text=line.rstrip()))
+        start += len(line) + 1
+    return lines
+
+
+def sampled_lines(text: str) -> list[TextLine]:
+    return [line for start, end in sampled_ranges(text) for line in lines_of(text, start, end)]
+
+
+def counted(number: int, name: str) -> str:
+    return f"{number:,} {name}" if number == 1 else f"{number:,} {name}s"
+
+
+def clean_text(text: str) -> str:
+    """The same text; lone surrogates, which no UTF-8 can hold, become U+FFFD."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+# ------------------------------------------------------------------------------
+# Passages, and the best of them that fit
+#
+# A passage is a place in the text and a weight. The heaviest are taken first and shown in the
+# text's order, with a mark where something was left out: a summary has only the text's own
+# words.
+
+LONG_GAP_CHARACTERS: Final = 1_000
+"""A gap of this size is worth saying how large it is."""
+TELLING_WEIGHT: Final = 50
+"""Passages from here on say what the text is about; the others fill up."""
+
+_BLANK_GAP_CHARACTERS: Final = 64
+_WORTH_CUTTING_CHARACTERS: Final = 40
+_SEAMS_DIFFER_BY: Final = 2
+_MISSES_MAX: Final = 40
+"""Telling passages that do not fit, until the shorter ones behind them are given up.
+What only fills up ends with the first that does not: no crumbs."""
+_ENDS_OF_SENTENCES: Final = ".!?。！？؟।:;…"
+
+
+class Passage(Struct, frozen=True, kw_only=True):
+    start: int
+    end: int
+    weight: int
+    """0: to be shown only where there is nothing else."""
+    order: int = 0
+    """Among passages of one weight the lower comes first."""
+    is_heading: bool = False
+    """Tells where something is said, and little of what."""
+    closing: tuple[int, int] | None = None
+    """A piece that must be there too, as a fence that was opened must be closed."""
+
+
+def passage_of(text: str, line: TextLine, weight: int, characters_max: int) -> Passage:
+    """The beginning of a line."""
+    end = min(line.end, place_to_stop(text, line.start, characters_max))
+    return Passage(start=line.start, end=end, weight=weight)
+
+
+Separator: TypeAlias = Callable[[str, int, int], str]
+"""Of a text and two places: what stands between two passages instead of what lies there."""
+
+
+def fit_passages(
+    text: str, passages: Sequence[Passage], characters_max: int, *, seam: Separator
+) -> str:
+    """What those passages say that are worth most, within `characters_max`."""
+    selection = _Selection(text=text, characters_max=characters_max, seam=seam)
+    misses = 0
+    worthy = [passage for passage in passages if passage.weight] or passages
+    for passage in sorted(worthy, key=lambda each: (-each.weight, each.order, each.start)):
+        misses_max = _MISSES_MAX if passage.weight >= TELLING_WEIGHT else 0
+        if misses > misses_max:
+            break
+        if not selection.take(passage):
+            misses += 1
+    return selection.joined()
+
+
+class _Selection(Struct, kw_only=True):
+    text: str
+    characters_max: int
+    seam: Separator
+    starts: list[int] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    used: int = 0
+
+    def __post_init__(self) -> None:
+        self.used = len(self.seam(self.text, 0, len(self.text)))
+
+    def take(self, passage: Passage) -> bool:
+        """All of it if there is room, else a beginning that is worth it."""
+        start, end = passage.start, passage.end
+        if self._insert(start, end):
+            return passage.closing is None or self._close(start, passage.closing)
+        room = self._room_for_beginning(start)
+        if passage.closing is not None or room < _WORTH_CUTTING_CHARACTERS:
+            return False
+        return self._insert(start, min(end, place_to_stop(self.text, start, room)))
+
+    def joined(self) -> str:
+        pieces: list[str] = []
+        before = 0
+        for start, end in zip(self.starts, self.ends, strict=True):
+            pieces += (self.seam(self.text, before, start), self.text[start:end])
+            before = end
+        pieces.append(self.seam(self.text, before, len(self.text)))
+        return "".join(pieces)
+
+    def _close(self, start: int, closing: tuple[int, int]) -> bool:
+        """Or takes back what begins at `start` and would stay open."""
+        if self._insert(*closing):
+            return True
+        place = self.starts.index(start)
+        end = self.ends[place]
+        del self.starts[place], self.ends[place]
+        left, right = self._neighbours(place)
+        self.used -= self._growth(left, start, end, right)
+        return False
+
+    def _insert(self, start: int, end: int) -> bool:
+        if end <= start or not (may_cut(self.text, start) and may_cut(self.text, end)):
+            return False
+        place = bisect(self.starts, start)
+        left, right = self._neighbours(place)
+        if start < left or end > right:
+            return False
+        used = self.used + self._growth(left, start, end, right)
+        if used > self.characters_max:
+            return False
+        self.starts.insert(place, start)
+        self.ends.insert(place, end)
+        self.used = used
+        return True
+
+    def _room_for_beginning(self, start: int) -> int:
+        left, right = self._neighbours(bisect(self.starts, start))
+        seams = self._growth(left, start, start + 1, right) - 1
+        return self.characters_max - self.used - seams - _SEAMS_DIFFER_BY
+
+    def _neighbours(self, place: int) -> tuple[int, int]:
+        left = self.ends[place - 1] if place else 0
+        return left, self.starts[place] if place < len(self.starts) else len(self.text)
+
+    def _growth(self, left: int, start: int, end: int, right: int) -> int:
+        seams = len(self.seam(self.text, left, start)) + len(self.seam(self.text, end, right))
+        return end - start + seams - len(self.seam(self.text, left, right))
+
+
+def summary_separator(text: str, start: int, end: int) -> str:
+    """Says what is missing, and keeps lines apart that were apart."""
+    length = end - start
+    gap = text[start:end] if length <= _BLANK_GAP_CHARACTERS else ""
+    if length <= _BLANK_GAP_CHARACTERS and not gap.strip():
+        if start == 0 or end == len(text):
+            return ""
+        return "\n\n" if gap.count("\n") > 1 else "\n" if "\n" in gap else gap[:1]
+    is_long = length >= LONG_GAP_CHARACTERS
+    mark = f"[… {length:,} characters left out …]" if is_long else "[…]"
+    before = "" if start == 0 else "\n" if is_long and text[start] == "\n" else " "
+    after = "" if end == len(text) else "\n" if text[end - 1] == "\n" else " "
+    mark = f"{before}{mark}{after}"
+    return gap if gap and length <= len(mark) else mark
+
+
+def gist_separator(text: str, start: int, end: int) -> str:
+    """Short, and silent where the text begins or a sentence was said to its end."""
+    if start == 0:
+        return ""
+    gap = text[start : min(end, start + _BLANK_GAP_CHARACTERS)]
+    if end < len(text):
+        blank = end - start <= len(gap) and not gap.strip()
+        return gap[:1] if blank else f" {MARK_OF_A_CUT} "
+    ended = not gap.strip() or gap[0] == "\n" or text[start - 1] in _ENDS_OF_SENTENCES
+    return "" if ended else MARK_OF_A_CUT
+
+
+class PassageOutline(Struct, frozen=True, kw_only=True):
+    text: str
+    passages: Sequence[Passage]
+    label: str = ""
+    """What a look at the whole tells, in brackets."""
+
+    def summary(self, characters_max: int) -> str:
+        label = f"{self.label}\n" if self.label else ""
+        room = characters_max - len(label)
+        return label + fit_passages(self.text, self.passages, room, seam=summary_separator)
+
+    def gist(self, characters_max: int) -> str:
+        label = f"{self.label} " if self.label else ""
+        telling = [p for p in self.passages if p.weight >= TELLING_WEIGHT and not p.is_heading]
+        room = characters_max - len(label)
+        said = fit_passages(self.text, telling or self.passages, room, seam=gist_separator)
+        # Of nothing but white space, or one endless character, there is nothing to quote.
+        said = one_line(label + said) or summary_separator(self.text, 0, len(self.text))
+        return cut(said or "[blank]", characters_max)

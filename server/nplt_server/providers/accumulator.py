@@ -1,0 +1,325 @@
+"""Merges deltas into one `ModelOutputEntry`, the same for every provider.
+
+Parses the arguments of tool calls and keeps the raw text. Gives the output so far, for
+clients that attach during an answer. No clock and no I/O; ids are passed in.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Final, Literal, assert_never
+
+import orjson
+from msgspec import Struct, field, structs
+
+from nplt_protocol import JsonObject, JsonValue
+from nplt_server.digest.text import clean_text
+from nplt_server.errors import AnswerTooLong
+from nplt_server.providers import (
+    ModelOutputDelta,
+    OpaquePiece,
+    ReasoningPiece,
+    Stopped,
+    TextPiece,
+    ToolCallPiece,
+    UsageReport,
+)
+from nplt_storage.entries import (
+    ModelInvocationDescriptor,
+    ModelOutputEntry,
+    OutputPart,
+    ToolCallRequest,
+)
+from nplt_storage.errors import BadEntry
+from nplt_storage.json_values import check_object
+
+# ------------------------------------------------------------------------------
+# Parsing tool calls
+#
+# Models stream arguments as text, which may be incomplete or not JSON.
+
+_ARGUMENTS_DEPTH_MAX: Final = 32
+_REASON_CHARACTERS_MAX: Final = 40
+_CHECKED_CHARACTERS_MAX: Final = 100_000
+"""Longer arguments are not looked through for keys that stand twice."""
+
+
+def parse_tool_call(tool_call_id: str, tool_name: str, raw_arguments: str) -> ToolCallRequest:
+    """Always keeps the raw text. A parse error is returned to the model as the result; what
+    could be read only in part is noted as a warning."""
+    call = ToolCallRequest(
+        tool_call_id=tool_call_id,
+        tool_name=tool_name,
+        raw_arguments=raw_arguments,
+        arguments=None,
+    )
+    try:
+        parsed, warning = orjson.loads(raw_arguments or "{}"), _repeated_key(raw_arguments)
+    except orjson.JSONDecodeError as error:
+        return structs.replace(call, parse_error=f"the arguments are not valid JSON: {error}")
+    if isinstance(parsed, str) and (inner := _object_in(parsed)) is not None:
+        parsed, warning = inner, "the arguments were JSON inside of a JSON text"
+    if not isinstance(parsed, dict):
+        return structs.replace(call, parse_error="the arguments are not a JSON object")
+    if not _is_storable(parsed, _ARGUMENTS_DEPTH_MAX):
+        why = "the arguments are nested too deeply or hold a number too large"
+        return structs.replace(call, parse_error=why)
+    return structs.replace(call, arguments=parsed, parse_warning=warning)
+
+
+def _object_in(text: str) -> JsonObject | None:
+    try:
+        parsed = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+def _repeated_key(raw_arguments: str) -> str | None:
+    """A parser takes the last value of a key that stands twice, and does not say so."""
+    if len(raw_arguments) > _CHECKED_CHARACTERS_MAX:
+        return None
+    repeated: list[str] = []
+
+    def note(pairs: list[tuple[str, JsonValue]]) -> None:
+        keys = Counter(key for key, _ in pairs)
+        repeated.extend(key for key, count in keys.items() if count > 1)
+
+    try:
+        json.loads(raw_arguments or "{}", object_pairs_hook=note)
+    except (ValueError, RecursionError):
+        return None
+    if not repeated:
+        return None
+    key = repeated[0][:_REASON_CHARACTERS_MAX]
+    return f"the key {key!r} stands there more than once; the last value counts"
+
+
+def as_cut(call: ToolCallRequest, stop_reason: str) -> ToolCallRequest:
+    """Marks a tool call as not to be run, because the output may have ended inside it. The
+    model is given the reason."""
+    reason = stop_reason[:_REASON_CHARACTERS_MAX]
+    why = f"not run: the answer ended ({reason}) before the call was known to be whole"
+    return structs.replace(call, arguments=None, parse_error=why)
+
+
+def _is_storable(value: JsonValue, depth: int) -> bool:
+    match value:
+        case dict():
+            return depth > 0 and all(_is_storable(v, depth - 1) for v in value.values())
+        case list():
+            return depth > 0 and all(_is_storable(v, depth - 1) for v in value)
+        case float():
+            return math.isfinite(value)
+        case _:
+            return True
+
+
+WHOLE: Final = ("end", "tool_calls")
+"""Stop reasons of a complete output."""
+_TOKENS_MAX = 2**53 - 1
+_TOOL_CALL_BYTES = 256
+"""Counted for each tool call besides its name and arguments: its id, and a result, which is
+written even if the call is not run."""
+
+
+class _PartialToolCall(Struct):
+    tool_name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+
+class ModelOutputAccumulator:
+    def __init__(self, *, answer_bytes_max: int) -> None:
+        self._answer_bytes_max = answer_bytes_max
+        self._answer_bytes = 0
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, _PartialToolCall] = {}
+        self._parts: list[OutputPart] = []
+        self._run_kind: Literal["text", "reasoning"] | None = None
+        self._run_length = 0
+        self._is_verbatim = True
+        self.text_length = 0
+        self.usage: UsageReport | None = None
+        self.stop_reason: str | None = None
+
+    def apply(self, delta: ModelOutputDelta) -> None:
+        match delta:
+            case TextPiece(text=text):
+                self._add_to_run("text", text)
+                self._text.append(text)
+                self.text_length += len(text)
+            case ReasoningPiece(text=text):
+                self._add_to_run("reasoning", text)
+                self._reasoning.append(text)
+            case ToolCallPiece():
+                self._count(delta.tool_name)
+                self._count(delta.arguments)
+                if delta.index not in self._calls:
+                    self._count_bytes(_TOOL_CALL_BYTES)
+                    self._end_run()
+                    self._parts.append(OutputPart(kind="call", size=delta.index))
+                call = self._calls.setdefault(delta.index, _PartialToolCall())
+                call.tool_name += delta.tool_name
+                call.arguments.append(delta.arguments)
+            case OpaquePiece(data=data):
+                self._end_run()
+                self._parts.append(OutputPart(kind="opaque", data=self._kept(dict(data))))
+            case UsageReport():
+                self.usage = _within_range(delta)
+            case Stopped(reason=reason):
+                self.stop_reason = reason
+            case _:
+                assert_never(delta)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self._reasoning)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is any output, including reasoning."""
+        return self._run_kind is not None or bool(self._parts)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is neither text nor a tool call."""
+        return not self._calls and not self.text.strip()
+
+    def entry(
+        self,
+        *,
+        turn_id: str,
+        call: int,
+        invocation: ModelInvocationDescriptor,
+        new_call_id: Callable[[], str],
+    ) -> ModelOutputEntry:
+        return ModelOutputEntry(
+            turn_id=turn_id,
+            call=call,
+            content=self.text,
+            reasoning=self.reasoning,
+            tool_calls=self._tool_calls(new_call_id),
+            invocation=invocation,
+            usage=usage_as_json(self.usage),
+            stop_reason=self.stop_reason,
+            parts=self._parts_in_order(),
+        )
+
+    def cut_entry(
+        self,
+        *,
+        turn_id: str,
+        call: int,
+        invocation: ModelInvocationDescriptor,
+        state: Literal["interrupted", "failed"],
+        error: JsonObject | None = None,
+    ) -> ModelOutputEntry:
+        """The entry of an answer that was cut off. Tool calls are left out, because they
+        will not be run."""
+        return ModelOutputEntry(
+            turn_id=turn_id,
+            call=call,
+            content=self.text,
+            reasoning=self.reasoning,
+            invocation=invocation,
+            usage=usage_as_json(self.usage),
+            state=state,
+            stop_reason=self.stop_reason,
+            error=error,
+        )
+
+    def _tool_calls(self, new_call_id: Callable[[], str]) -> tuple[ToolCallRequest, ...]:
+        # Tool calls that may be incomplete: the last one if the output reached its length
+        # limit, all of them if it was stopped for another reason.
+        cut: Collection[int] = () if self.stop_reason in WHOLE else [*self._calls]
+        if self.stop_reason == "length":
+            cut = [*self._calls][-1:]
+        return tuple(
+            as_cut(call, self.stop_reason or "") if index in cut else call
+            for index, built in sorted(self._calls.items())
+            for call in (parse_tool_call(new_call_id(), built.tool_name, "".join(built.arguments)),)
+        )
+
+    def _kept(self, data: JsonObject) -> JsonObject:
+        """If one opaque part can't be stored, all opaque parts are dropped: the provider
+        accepts only the complete sequence."""
+        try:
+            check_object(data, "an opaque piece")
+        except BadEntry:
+            self._is_verbatim = False
+            return {}
+        self._count_bytes(len(orjson.dumps(data)))
+        return data
+
+    def _add_to_run(self, kind: Literal["text", "reasoning"], text: str) -> None:
+        """Merges consecutive pieces of one kind into one part. Raises before adding."""
+        self._count(text)
+        if self._run_kind != kind:
+            self._end_run()
+            self._run_kind, self._run_length = kind, 0
+        self._run_length += len(text)
+
+    def _end_run(self) -> None:
+        if self._run_kind is not None:
+            self._parts.append(OutputPart(kind=self._run_kind, size=self._run_length))
+            self._run_kind = None
+
+    def _parts_in_order(self) -> tuple[OutputPart, ...]:
+        self._end_run()
+        if not self._is_verbatim or all(part.kind != "opaque" for part in self._parts):
+            return ()
+        places = {index: place for place, index in enumerate(sorted(self._calls))}
+        return tuple(
+            structs.replace(part, size=places[part.size]) if part.kind == "call" else part
+            for part in self._parts
+        )
+
+    def _count(self, text: str) -> None:
+        self._count_bytes(len(text) if text.isascii() else len(text.encode(errors="replace")))
+
+    def _count_bytes(self, size: int) -> None:
+        self._answer_bytes += size
+        if self._answer_bytes > self._answer_bytes_max:
+            raise AnswerTooLong(self._answer_bytes_max)
+
+
+def cleaned(delta: ModelOutputDelta) -> ModelOutputDelta:
+    """The delta with text that can be stored, for example without lone surrogates."""
+    match delta:
+        case TextPiece() | ReasoningPiece():
+            if delta.text.isascii():
+                return delta
+            text = clean_text(delta.text)
+            return delta if text is delta.text else structs.replace(delta, text=text)
+        case ToolCallPiece():
+            return structs.replace(
+                delta,
+                tool_name=clean_text(delta.tool_name),
+                arguments=clean_text(delta.arguments),
+            )
+        case Stopped():
+            return structs.replace(delta, reason=clean_text(delta.reason))
+        case _:
+            return delta
+
+
+def _within_range(usage: UsageReport) -> UsageReport:
+    """Limits the counts to a valid range, so that odd counts do not make an answer fail."""
+
+    read, written, cached = (
+        min(max(tokens, 0), _TOKENS_MAX)
+        for tokens in (usage.input_tokens, usage.output_tokens, usage.cached_tokens)
+    )
+    return UsageReport(input_tokens=read, output_tokens=written, cached_tokens=cached)
+
+
+def usage_as_json(usage: UsageReport | None) -> JsonObject | None:
+    return None if usage is None else {**usage.as_json()}

@@ -1,0 +1,256 @@
+"""Builds the providers and the router from the settings.
+
+Reads keys from variables or from files nobody else can read. Where no provider is
+configured, uses those there is a key for, the local model, and offline.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from nplt_server.errors import ConfigurationError
+from nplt_server.providers import Patience, Provider
+from nplt_server.providers.models import MODEL as LOCAL_MODEL
+from nplt_server.providers.models import local_is_installed, models_of
+from nplt_server.settings import (
+    AnthropicSettings,
+    AnyProviderSettings,
+    LocalSettings,
+    ModelSettings,
+    OfflineSettings,
+    OpenAISettings,
+    PythonSettings,
+    Settings,
+    VendorSettings,
+)
+
+if TYPE_CHECKING:
+    from nplt_server.providers.router import ProviderRouter
+
+log = logging.getLogger(__name__)
+
+# ------------------------------------------------------------------------------
+# Keys: from a variable, or from a file that nobody else can read
+#
+# A key is held as a secret until the client is made; no message from here quotes it.
+
+_FILE_BYTES_MAX = 16_384
+
+
+class KeyMistake(Exception):
+    """`where` is the setting that is to be mended."""
+
+    def __init__(self, where: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.where = where
+
+
+def read_key(provider: VendorSettings, environ: Mapping[str, str]) -> SecretStr:
+    """Empty where none is asked for: servers of one's own often need none."""
+    if provider.api_key_file is not None:
+        path = provider.api_key_file
+        return _checked(_read_file(path), "api_key_file", holder=str(path))
+    name = provider.api_key_env
+    if name is None:
+        if provider.base_url is not None:
+            return SecretStr("")  # what is for the vendor is not for everybody
+        name = standard_variable(provider, "API_KEY")
+    key = environ.get(name, "").strip()
+    if not key:
+        # Variables are written in capitals; anything else may be the key itself.
+        told = name if name.isupper() else "variable of that name"
+        raise KeyMistake("api_key_env", f"there is no {told} in the environment")
+    return _checked(key, "api_key_env", holder=name)
+
+
+def base_url_of(provider: VendorSettings, environ: Mapping[str, str]) -> str | None:
+    """None: the vendor's own. Whoever sends a vendor's key elsewhere by a variable, as
+    all programs do, sends ours there too."""
+    return provider.base_url or environ.get(standard_variable(provider, "BASE_URL")) or None
+
+
+def standard_variable(provider: VendorSettings, what: str) -> str:
+    vendor = "OPENAI" if isinstance(provider, OpenAISettings) else "ANTHROPIC"
+    return f"{vendor}_{what}"
+
+
+def _checked(key: str, where: str, *, holder: str) -> SecretStr:
+    # The HTTP library would say so too, and quote it.
+    if any(not "!" <= character <= "~" for character in key):
+        raise KeyMistake(where, f"what {holder} holds has characters that no key has")
+    return SecretStr(key)
+
+
+def _read_file(path: Path) -> str:
+    try:
+        # Opened once, so that what is looked at is what is read; a pipe does not hold us up.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise KeyMistake("api_key_file", f"{path} is not a file")
+            if about.st_mode & 0o077:
+                mode = stat.S_IMODE(about.st_mode)
+                sentence = f"{path} can be read by others (mode {mode:04o}): chmod 600 it"
+                raise KeyMistake("api_key_file", sentence)
+            key = file.read(_FILE_BYTES_MAX).decode(errors="replace").strip()
+    except OSError as error:
+        raise KeyMistake("api_key_file", f"can't read {path}: {error.strerror}") from None
+    if not key:
+        raise KeyMistake("api_key_file", f"{path} is empty")
+    return key
+
+
+def is_on_this_machine(base_url: str) -> bool:
+    """Then no proxy is asked the way, though the environment may name one for all else."""
+    host = urlsplit(base_url).hostname or ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# ------------------------------------------------------------------------------
+# Providers and router from the settings
+#
+# An adapter is imported only if it is configured; a vendor's SDK, which takes seconds, at the
+# first call.
+
+
+def build_router(settings: Settings, environ: Mapping[str, str] = os.environ) -> ProviderRouter:
+    from nplt_protocol.errors import RequestError
+    from nplt_server.providers.router import ProviderRouter, RetryPolicy
+
+    limits = settings.limits
+    patience = Patience(
+        connect_seconds=limits.connect_seconds_max,
+        first_token_seconds=limits.first_token_seconds_max,
+        gap_seconds=limits.gap_seconds_max,
+    )
+    builder = ProviderBuilder(environ=environ, models=settings.models, patience=patience)
+    providers = [builder.build(each) for each in settings.providers or (OfflineSettings(),)]
+    try:
+        return ProviderRouter(
+            providers,
+            default_model=settings.default_model,
+            roles={role: model for role, model in settings.roles if model is not None},
+            fallback=settings.fallback,
+            retries=RetryPolicy(retries_max=settings.limits.retries_max),
+        )
+    except RequestError as error:
+        raise ConfigurationError([f"{error.field}: {error.message}"]) from None
+
+
+class ProviderBuilder:
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str],
+        models: Mapping[str, ModelSettings],
+        patience: Patience,
+    ) -> None:
+        """`models`: what the settings say of single ones."""
+        self._environ = environ
+        self._models = models
+        self._patience = patience
+
+    def build(self, settings: AnyProviderSettings) -> Provider:
+        try:
+            match settings:
+                case OfflineSettings():
+                    from nplt_server.providers.offline import OfflineProvider
+
+                    return OfflineProvider(settings.id, words_per_second=settings.words_per_second)
+                case PythonSettings():
+                    from nplt_server.providers.offline import ScriptedProvider, load_function
+
+                    function = load_function(settings.function)
+                    return ScriptedProvider(
+                        function, provider_id=settings.id, models=settings.models
+                    )
+                case LocalSettings():
+                    return self._local(settings)
+                case OpenAISettings():
+                    return self._openai(settings)
+                case AnthropicSettings():
+                    return self._anthropic(settings)
+                case _:
+                    assert_never(settings)
+        except KeyMistake as mistake:
+            sentence = f"providers, {settings.id}, {mistake.where}: {mistake}"
+            raise ConfigurationError([sentence]) from None
+
+    def _key(self, settings: VendorSettings) -> str:
+        key = read_key(settings, self._environ).get_secret_value()
+        base_url = base_url_of(settings, self._environ) or ""
+        if key and base_url.startswith("http://") and not is_on_this_machine(base_url):
+            log.warning("the key of %s travels unencrypted: its base_url is http", settings.id)
+        return key
+
+    def _openai(self, settings: OpenAISettings) -> Provider:
+        from nplt_server.providers.client import VendorProvider
+        from nplt_server.providers.openai.chat import ChatApi
+        from nplt_server.providers.openai.client import OpenAIClient
+        from nplt_server.providers.openai.responses import ResponsesApi
+
+        base_url = base_url_of(settings, self._environ)
+        api = settings.api or ("responses" if base_url is None else "chat")
+        return VendorProvider(
+            settings.id,
+            OpenAIClient(
+                api_key=self._key(settings),
+                base_url=base_url,
+                headers=settings.headers,
+                patience=self._patience,
+            ),
+            vendor_api=(
+                ResponsesApi(summarizes_reasoning=settings.summarizes_reasoning)
+                if api == "responses"
+                else ChatApi(
+                    tokens_field=settings.tokens_field,
+                    returns_reasoning=settings.returns_reasoning,
+                )
+            ),
+            models=models_of(settings, self._models),
+        )
+
+    def _anthropic(self, settings: AnthropicSettings) -> Provider:
+        from nplt_server.providers.anthropic.client import AnthropicProvider
+
+        return AnthropicProvider(
+            settings.id,
+            models=models_of(settings, self._models),
+            key=self._key(settings),
+            base_url=base_url_of(settings, self._environ),
+            patience=self._patience,
+        )
+
+    def _local(self, settings: LocalSettings) -> Provider:
+        from nplt_server.providers.local_model import LocalProvider
+
+        told = self._models.get(f"{settings.id}/{LOCAL_MODEL}")
+        window_tokens = told.context_tokens if told is not None else None
+        return LocalProvider(settings.id, window_tokens=window_tokens, patience=self._patience)
+
+
+def discover_providers(environ: Mapping[str, str]) -> tuple[AnyProviderSettings, ...]:
+    """Where none is configured."""
+    found: list[AnyProviderSettings] = [
+        vendor
+        for vendor in (OpenAISettings.model_construct(), AnthropicSettings.model_construct())
+        if environ.get(standard_variable(vendor, "API_KEY"), "").strip()
+    ]
+    if local_is_installed():
+        found.append(LocalSettings.model_construct())
+    return (*found, OfflineSettings.model_construct())

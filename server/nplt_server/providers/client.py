@@ -1,0 +1,299 @@
+"""What all vendors' adapters share: the client, its streams and their time limits.
+
+`VendorProvider` renders a request in its API's format, sends it through the vendor's SDK and
+parses the raw stream. Errors become the server's own (`failures`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+
+import anyio
+import anyio.to_thread
+from msgspec import Struct, field
+
+from nplt_protocol import JsonObject, JsonValue
+from nplt_server.errors import ConfigurationError, ProviderError, ProviderRefused
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Patience
+from nplt_server.providers.compiler import CompiledContext, ContextCompiler, VendorRules
+from nplt_server.providers.failures import failure_of_transport, too_slow, unreadable
+from nplt_server.providers.sse import SseParser, json_object_of
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from nplt_server.providers.http_client import ProviderHttpClient
+
+
+class RenderedRequest(Struct, frozen=True, kw_only=True):
+    body: dict[str, Any]
+    seqs: tuple[tuple[int, ...], ...]
+    """Of each message (or item) in the body: the entries it shows."""
+    block_seqs: tuple[tuple[int, ...], ...] = ()
+    """Of each block of each message of the user, where blocks are named: its entry, or 0."""
+    own_names: Mapping[str, str] = field(default_factory=dict)
+    """What the model was told a tool is called → what it is called here."""
+    betas: tuple[str, ...] = ()
+
+
+class AnswerParser(ABC):
+    """Events in, deltas out. Raises a `ProviderError` for what can't be an answer."""
+
+    def __init__(self, own_names: Mapping[str, str] | None = None) -> None:
+        """`own_names`: our names of tools by those that were sent."""
+        self._own_names = own_names or {}
+        self.has_spoken = False
+        """A piece of the answer was there: from now on nobody else may be asked."""
+        self.is_thinking = False
+        """The model has begun to think in silence: a long pause is no bad sign."""
+        self.is_done = False
+        """Nothing that matters can follow."""
+
+    def feed(self, data: bytes) -> list[ModelOutputDelta]:
+        try:
+            event = json_object_of(data)
+            if event is None:
+                raise ValueError("an event is an object")
+            return self._read(event)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise unreadable(before_first_token=not self.has_spoken) from None
+
+    @abstractmethod
+    def _read(self, event: JsonObject) -> list[ModelOutputDelta]: ...
+
+
+class VendorApi(Protocol):
+    """The format of one vendor API: renders requests and parses streams."""
+
+    specification: ClassVar[str]
+    rules: ClassVar[VendorRules]
+
+    def render(self, request: ModelRequest, compiled: CompiledContext) -> RenderedRequest: ...
+
+    def parser(self, rendered: RenderedRequest) -> AnswerParser: ...
+
+
+class AnswerClock:
+    """Time limits of a stream."""
+
+    def __init__(self, patience: Patience, parser: AnswerParser, *, now: float) -> None:
+        self._patience = patience
+        self._parser = parser
+        self._begins_by = now + patience.first_token_seconds
+        self._has_begun = False
+
+    def deadline(self, now: float) -> float:
+        """Pings may come before the first piece as they like: they don't put it off. Who
+        has begun to think may be silent about it as long again, however often."""
+        if self._parser.is_thinking:
+            self._has_begun = True
+            return now + self._patience.first_token_seconds
+        if self._has_begun or self._parser.has_spoken:
+            return now + self._patience.gap_seconds
+        return self._begins_by
+
+
+# ------------------------------------------------------------------------------
+# Entries a refusal is about
+#
+# A refusal names a message (and a block of it) by its place, or an item or a call by its id.
+
+_IDS = ("id", "call_id", "tool_call_id")
+_ID = re.compile(r"(?=[\w-]*\d)[\w-]{8,}")
+"""As a whole. What is shorter or has no digit is as likely a word of the provider's own."""
+
+
+def with_entries(
+    refusal: ProviderRefused, words: str, rendered: RenderedRequest
+) -> ProviderRefused:
+    index, block = refusal.message_index, refusal.block_index
+    if index is None and refusal.content_refused:
+        index = _place_by_id(words, rendered)
+    if index is None or index >= len(rendered.seqs):
+        return refusal
+    refusal.message_index, refusal.entry_seqs = index, rendered.seqs[index]
+    blocks = rendered.block_seqs[index] if rendered.block_seqs else ()
+    if block is not None and block < len(blocks) and blocks[block]:
+        refusal.entry_seqs = (blocks[block],)
+    return refusal
+
+
+def _place_by_id(words: str, rendered: RenderedRequest) -> int | None:
+    messages = rendered.body.get("input") or rendered.body["messages"]
+    told = set(_ID.findall(words))
+    places = (n for n, message in enumerate(messages) if not told.isdisjoint(_ids_of(message)))
+    return next(places, None)
+
+
+def _ids_of(message: JsonObject) -> list[JsonValue]:
+    nested: Any = message.get("tool_calls") or ()
+    ids = [message[name] for name in _IDS if message.get(name)]
+    return [*ids, *(each for call in nested for each in _ids_of(call))]
+
+
+# ------------------------------------------------------------------------------
+# The client: the official SDK for the request, its raw response for the answer
+#
+# The SDKs make an object of every chunk, which costs ten times what reading it does, and
+# return a cut stream as complete. So only their request side is used, without retries. They
+# are imported at the first call, in a thread: that takes a second.
+#
+# Their exceptions do not leave this file: they contain the request, and so the key.
+
+_DRAIN_SECONDS = 1.0
+_Sdk = TypeVar("_Sdk", bound="ClosableSdk")
+
+
+class ClosableSdk(Protocol):
+    async def close(self) -> None: ...
+
+
+class RawResponse(Protocol):
+    @property
+    def http_response(self) -> httpx2.Response: ...
+
+
+class VendorClient(ABC, Generic[_Sdk]):
+    vendor: ClassVar[str]
+    vendor_url: ClassVar[str]
+
+    def __init__(
+        self,
+        *,
+        api_key: str,
+        base_url: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        # The HTTP library would refuse such a key too, and quote it.
+        if any(not "!" <= character <= "~" for character in api_key):
+            raise ConfigurationError(["providers: a key has characters that no key has"])
+        # Servers of one's own often need none, and the SDKs won't do without.
+        self._api_key = api_key or "none"
+        self._base_url = base_url or self.vendor_url
+        self._headers = dict(headers or {})
+        self._patience = patience or Patience()
+        self._opening = anyio.Lock()
+        self._sdk: _Sdk | None = None
+        self._sdk_error: type[Exception] = OSError
+
+    @abstractmethod
+    def _open(self, http: ProviderHttpClient) -> _Sdk:
+        """Imports the SDK and sets `_sdk_error`. What the SDK reads from the environment is
+        taken out of it: it may belong to another account or server."""
+
+    @abstractmethod
+    def _request(
+        self, sdk: _Sdk, rendered: RenderedRequest
+    ) -> AbstractAsyncContextManager[RawResponse]:
+        """With the body as `extra_body` it goes out as it is; as arguments the SDK would walk
+        through it."""
+
+    @abstractmethod
+    def _failure(self, error: Exception) -> ProviderError | None:
+        """Of a status the provider answered with."""
+
+    async def stream(
+        self, rendered: RenderedRequest, parser: AnswerParser
+    ) -> AsyncGenerator[ModelOutputDelta, None]:
+        """Ends where the answer ends, or where the stream does."""
+        sdk = await self._opened()
+        import httpx2
+
+        try:
+            async with AsyncExitStack() as stack:
+                now = asyncio.get_running_loop().time
+                clock = AnswerClock(self._patience, parser, now=now())
+                async with asyncio.timeout_at(clock.deadline(now())):
+                    response = await stack.enter_async_context(self._request(sdk, rendered))
+                chunks = response.http_response.aiter_bytes()
+                events = SseParser()
+                while not parser.is_done:
+                    async with asyncio.timeout_at(clock.deadline(now())):
+                        chunk = await anext(chunks, None)
+                    if chunk is None:
+                        return
+                    for event in events.feed(chunk):
+                        for delta in parser.feed(event.data):
+                            yield delta
+                        if parser.is_done:
+                            break
+                await _drain(chunks)
+        except ProviderRefused as refusal:
+            raise with_entries(refusal, "", rendered) from None
+        except TimeoutError:
+            raise too_slow(before_first_token=not parser.has_spoken) from None
+        except (
+            self._sdk_error,
+            httpx2.HTTPError,
+            httpx2.StreamError,
+            httpx2.InvalidURL,
+            OSError,
+        ) as error:
+            failure = self._failure(error) or failure_of_transport(
+                error, before_first_token=not parser.has_spoken
+            )
+            if isinstance(failure, ProviderRefused):
+                failure = with_entries(failure, str(getattr(error, "message", "")), rendered)
+            raise failure from None
+
+    async def aclose(self) -> None:
+        sdk, self._sdk = self._sdk, None
+        if sdk is not None:
+            await sdk.close()
+
+    async def _opened(self) -> _Sdk:
+        async with self._opening:
+            if self._sdk is None:
+                try:
+                    self._sdk = await anyio.to_thread.run_sync(self._open_with_http)
+                except ImportError:
+                    raise ProviderRefused(f"{self.vendor}'s SDK is not installed here") from None
+            return self._sdk
+
+    def _open_with_http(self) -> _Sdk:
+        from nplt_server.providers.http_client import ProviderHttpClient
+
+        connect_seconds = self._patience.connect_seconds
+        return self._open(ProviderHttpClient(self._base_url, connect_seconds=connect_seconds))
+
+
+async def _drain(chunks: AsyncIterator[bytes]) -> None:
+    """What is left, the end of the body mostly, so that the connection can be used again."""
+    import httpx2
+
+    with suppress(httpx2.HTTPError), anyio.move_on_after(_DRAIN_SECONDS):
+        async for _ in chunks:
+            pass
+
+
+class VendorProvider:
+    def __init__(
+        self,
+        provider_id: str,
+        client: VendorClient[Any],
+        *,
+        vendor_api: VendorApi,
+        models: tuple[str, ...],
+    ) -> None:
+        self.id = provider_id
+        self.models = models
+        self.specification = vendor_api.specification
+        self._client = client
+        self._vendor_api = vendor_api
+        self._compiler = ContextCompiler(vendor_api.rules)
+
+    def call_model(
+        self, request: ModelRequest
+    ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
+        compiled = self._compiler.compile(request.context, origin=request.invocation)
+        rendered = self._vendor_api.render(request, compiled)
+        return aclosing(self._client.stream(rendered, self._vendor_api.parser(rendered)))
+
+    async def aclose(self) -> None:
+        await self._client.aclose()

@@ -1,0 +1,291 @@
+"""Answers with a model on this machine, through llama.cpp's server in a child process.
+
+The process starts at the first call and again when it has died. Contexts are rewritten
+without tools, which the model does not know.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from pathlib import Path
+from typing import Final
+
+from msgspec import structs
+
+from nplt_server.context.messages import (
+    ContextMessage,
+    ModelInputMessage,
+    ModelOutputMessage,
+    SystemMessage,
+    ToolResultsMessage,
+)
+from nplt_server.errors import ProviderUnavailable
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Patience
+from nplt_server.providers.client import VendorProvider
+from nplt_server.providers.models import FACTS, MODEL, installed_model
+from nplt_server.providers.openai.chat import ChatApi
+from nplt_server.providers.openai.client import OpenAIClient
+
+# ------------------------------------------------------------------------------
+# The context as the local model sees it. Pure.
+#
+# It knows no tools: results of other models' calls are shown as text, and calls are not shown
+# (the template would render them as empty answers). Without an instruction it gets a plain
+# one, since the template's own makes it talk of other things.
+
+_WHO_IT_IS: Final = SystemMessage(instruction="You are a helpful assistant.")
+
+
+def without_tools(request: ModelRequest) -> ModelRequest:
+    context = tuple(_plain(request.context))
+    if not any(isinstance(message, SystemMessage) for message in context):
+        context = (_WHO_IT_IS, *context)
+    return structs.replace(request, tools=(), context=context)
+
+
+def _plain(context: Sequence[ContextMessage]) -> Iterator[ContextMessage]:
+    for message in context:
+        match message:
+            case ModelOutputMessage(tool_calls=(_, *_)):
+                if message.content:
+                    yield structs.replace(message, tool_calls=(), parts=())
+            case ToolResultsMessage():
+                said = "\n".join(result.result for result in message.results)
+                yield ModelInputMessage(
+                    content=said, live_screen=message.live_screen, seq=message.seq
+                )
+            case _:
+                yield message
+
+
+# ------------------------------------------------------------------------------
+# The engine: a child process that holds the model
+
+log = logging.getLogger(__name__)
+
+_START_SECONDS_MAX = 60.0
+"""A hundred megabytes from a disk that sleeps."""
+_LEAVE_SECONDS_MAX = 2.0
+_HEALTH_SECONDS_MAX = 2.0
+_LAST_WORDS_BYTES = 2000
+_ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "PYTHONPATH", "TMPDIR")
+"""All it needs of ours: keys of other providers are none of its business."""
+_QUIET = {"GGML_NO_BACKTRACE": "1"}
+"""Otherwise it calls a debugger when it breaks down, which takes seconds."""
+
+
+class Engine:
+    """The process, its address and its key."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.key = secrets.token_urlsafe(32)
+        self.address = ""
+        self._process = process
+        self._last_words = b""
+        self._listening = asyncio.create_task(self._listen())
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.returncode is not None
+
+    async def become_ready(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(ConnectionError):  # it has ended already, which is told below
+            self._process.stdin.write(f"{self.key}\n".encode())
+            await self._process.stdin.drain()
+        try:
+            async with asyncio.timeout(_START_SECONDS_MAX):
+                line = await self._process.stdout.readline()
+                if not line:
+                    await self._process.wait()  # for its last words
+        except TimeoutError:
+            raise ProviderUnavailable("the local model takes too long to load") from None
+        if not line:
+            raise ProviderUnavailable("the local model can't be loaded; the server's log says why")
+        self.address = line.decode().strip()
+
+    async def is_well(self) -> bool:
+        """Whether it is still there, and answers."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_HEALTH_SECONDS_MAX):
+                return not self.has_ended and await self._says_it_is_well()
+        return False
+
+    async def leave(self) -> None:
+        """The end of its input tells it to go, as our own end would."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            async with asyncio.timeout(_LEAVE_SECONDS_MAX):
+                await self._process.wait()
+        except TimeoutError:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+        await self._listening
+        if self._process.returncode:
+            words = self._last_words.decode(errors="replace").rstrip()
+            log.warning("the local model's process ended (%d)\n%s", self._process.returncode, words)
+
+    async def _says_it_is_well(self) -> bool:
+        host, _, port = self.address.removeprefix("http://").partition(":")
+        try:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            try:
+                writer.write(b"GET /health HTTP/1.0\r\n\r\n")
+                return b" 200 " in await reader.readline()
+            finally:
+                writer.close()
+        except OSError:
+            return False
+
+    async def _listen(self) -> None:
+        """Whatever it says of itself, so that it never waits for a reader."""
+        assert self._process.stderr is not None
+        while piece := await self._process.stderr.read(_LAST_WORDS_BYTES):
+            self._last_words = (self._last_words + piece)[-_LAST_WORDS_BYTES:]
+
+
+# ------------------------------------------------------------------------------
+# The provider: one engine, started at the first call, and again when it is gone
+#
+# Calls that come while the engine starts wait for the same start; cancelling one does not
+# affect the others. A start that fails fails all who wait for it. The breaker decides how
+# often a start is worth trying.
+#
+# Tools are not offered: so small a model never calls one and takes their descriptions for the
+# question. If the process dies before the first word, the call is sent to the next process,
+# once; after the first word the answer is cut.
+
+_VENDOR_API = ChatApi()
+_ANSWERS_AT_ONCE = 2
+_ONE_CALL = {"Connection": "close"}
+"""Its server ends connections it said it would keep, now and then before an answer."""
+
+
+class LocalProvider:
+    specification = _VENDOR_API.specification
+    models = (MODEL,)
+
+    def __init__(
+        self,
+        provider_id: str = "local",
+        *,
+        file: Path | None = None,
+        window_tokens: int | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        """`file`: the model, if it is not the one that was installed."""
+        self.id = provider_id
+        self.patience = patience
+        self.window_tokens = window_tokens or FACTS.context_tokens
+        self._file = file or installed_model() or Path(f"{MODEL}.gguf")
+        self._engine: Engine | None = None
+        self._chat: VendorProvider | None = None
+        """Calls the engine that runs now."""
+        self._starting: asyncio.Task[tuple[Engine, VendorProvider]] | None = None
+        self._is_closed = False
+
+    def call_model(
+        self, request: ModelRequest
+    ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
+        return aclosing(self._answer(without_tools(request)))
+
+    async def running(self) -> tuple[Engine, VendorProvider]:
+        """The engine, and the provider that calls it."""
+        if self._is_closed:
+            raise ProviderUnavailable("the local model was stopped")
+        if self._engine is not None and self._chat is not None and not self._engine.has_ended:
+            return self._engine, self._chat
+        if self._starting is None or self._starting.done():
+            self._starting = asyncio.create_task(self._start())
+        # It is everyone's, so nobody's cancellation ends it.
+        return await asyncio.shield(self._starting)
+
+    async def is_lost(self, engine: Engine) -> bool:
+        """Whether a call failed because its engine did; the next one gets another."""
+        if await engine.is_well():
+            return False
+        if self._engine is engine:
+            await self._leave()
+        return True
+
+    async def aclose(self) -> None:
+        self._is_closed = True
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+        await self._leave()
+
+    async def _answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        for may_ask_again in (True, False):
+            engine, chat = await self.running()
+            try:
+                async with chat.call_model(request) as deltas:
+                    async for delta in deltas:
+                        yield delta
+                return
+            except ProviderUnavailable as failure:
+                is_lost = await self.is_lost(engine)
+                if not (is_lost and may_ask_again and failure.before_first_token):
+                    raise
+
+    async def _start(self) -> tuple[Engine, VendorProvider]:
+        await self._leave()
+        engine = await self._start_engine()
+        client = OpenAIClient(
+            api_key=engine.key,
+            base_url=f"{engine.address}/v1",
+            headers=_ONE_CALL,
+            patience=self.patience,
+        )
+        chat = VendorProvider(self.id, client, vendor_api=_VENDOR_API, models=self.models)
+        self._engine, self._chat = engine, chat
+        return engine, chat
+
+    async def _start_engine(self) -> Engine:
+        """Ready, or gone without a trace."""
+        if not self._file.is_file():
+            raise ProviderUnavailable("the local model's file is not there")
+        try:
+            process = await asyncio.create_subprocess_exec(
+                # -P: whatever lies in the directory the server was started in stays unread.
+                *(sys.executable, "-P", "-m", f"{__package__}.local_child"),
+                *(str(self._file), MODEL, str(self.window_tokens), str(_ANSWERS_AT_ONCE)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+                | _QUIET,
+                # Ctrl-C is for the server, which first finishes what it is about.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ProviderUnavailable("the local model's process can't be started") from error
+        engine = Engine(process)
+        try:
+            await engine.become_ready()
+        except BaseException:
+            await engine.leave()
+            raise
+        log.info("the local model %s is loaded (process %d)", MODEL, engine.pid)
+        return engine
+
+    async def _leave(self) -> None:
+        engine, self._engine = self._engine, None
+        chat, self._chat = self._chat, None
+        if chat is not None:
+            await chat.aclose()
+        if engine is not None:
+            await engine.leave()

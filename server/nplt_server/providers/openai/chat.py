@@ -1,0 +1,272 @@
+"""Renders requests to `POST /chat/completions` and parses the chunks of its answers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from msgspec import Struct
+
+from nplt_protocol import JsonObject, JsonValue
+from nplt_server.providers import (
+    ModelOutputDelta,
+    ModelRequest,
+    OpaquePiece,
+    ReasoningPiece,
+    Stopped,
+    TextPiece,
+    ToolCallPiece,
+    UsageReport,
+)
+from nplt_server.providers.client import AnswerParser, RenderedRequest
+from nplt_server.providers.compiler import (
+    AssistantStep,
+    CompiledContext,
+    OpaqueBlock,
+    UserStep,
+    VendorRules,
+    blocks_of,
+    own_names,
+)
+from nplt_server.providers.openai.shared import (
+    TOOLS_MAX,
+    count_of,
+    effort_of,
+    failure_of_event,
+    functions_of,
+    seqs_of_user_step,
+    temperature_of,
+    without_nulls,
+)
+
+# ------------------------------------------------------------------------------
+# Chunks into deltas. Pure.
+#
+# Servers differ in what they omit: calls without an index, an index that is always 0, a name
+# in every piece. Reasoning has two names. An answer is complete when a stop reason *and*
+# `[DONE]` came.
+
+REASONING_FIELD = "reasoning_field"
+_DONE = b"[DONE]"
+_STOP_REASONS = {
+    "stop": "end",
+    "function_call": "tool_calls",
+    # Of servers that speak this API with words of their own.
+    "eos": "end",
+    "eos_token": "end",
+    "stop_sequence": "end",
+    "end_turn": "end",
+    "tool_use": "tool_calls",
+    "model_length": "length",
+}
+
+
+class ChatParser(AnswerParser):
+    """`is_thinking` stays false: a model that thinks says so here, or nothing."""
+
+    def __init__(self, own_names: Mapping[str, str], *, marks_reasoning: bool = False) -> None:
+        super().__init__(own_names)
+        self._marks_reasoning = marks_reasoning
+        self._calls = _Calls()
+        self._reasoning_field = ""
+        self._refused = False
+        self._reason: str | None = None
+
+    def feed(self, data: bytes) -> list[ModelOutputDelta]:
+        if data.startswith(_DONE):
+            self.is_done = True
+            return self._ending()
+        return super().feed(data)
+
+    def _read(self, event: JsonObject) -> list[ModelOutputDelta]:
+        if event.get("error"):
+            raise failure_of_event(event, before_first_token=not self.has_spoken)
+        deltas: list[ModelOutputDelta] = []
+        choices = event.get("choices")
+        if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+            delta, reason = choices[0].get("delta"), choices[0].get("finish_reason")
+            if isinstance(delta, dict):
+                self._on_delta(delta, deltas)
+            if deltas:
+                self.has_spoken = True
+            if isinstance(reason, str) and reason:
+                self._reason = reason
+        usage = event.get("usage")
+        if isinstance(usage, dict):
+            deltas.append(_usage(usage))
+        return deltas
+
+    def _on_delta(self, delta: JsonObject, deltas: list[ModelOutputDelta]) -> None:
+        for field in ("reasoning_content", "reasoning"):
+            thought = delta.get(field)
+            if thought and isinstance(thought, str):
+                self._reasoning_field = field
+                deltas.append(ReasoningPiece(text=thought))
+                break  # some servers send both, the same twice
+        text = delta.get("content")
+        if text and isinstance(text, str):
+            deltas.append(TextPiece(text=text))
+        refusal = delta.get("refusal")
+        if refusal and isinstance(refusal, str):
+            self._refused = True
+            deltas.append(TextPiece(text=refusal))
+        calls = delta.get("tool_calls")
+        if isinstance(calls, list):
+            for call in calls:
+                if isinstance(call, dict):
+                    deltas.append(self._call_piece(call))
+
+    def _call_piece(self, call: JsonObject) -> ToolCallPiece:
+        function = call.get("function")
+        told: JsonObject = function if isinstance(function, dict) else {}
+        index, is_new = self._calls.place(call, told)
+        name, arguments = told.get("name"), told.get("arguments")
+        return ToolCallPiece(
+            index=index,
+            tool_name=self._own_names.get(name, name) if is_new and isinstance(name, str) else "",
+            arguments=arguments if isinstance(arguments, str) else "",
+        )
+
+    def _ending(self) -> list[ModelOutputDelta]:
+        if self._reason is None:
+            return []
+        reason = _STOP_REASONS.get(self._reason, self._reason)
+        if self._refused:
+            reason = "refusal"
+        elif reason == "end" and self._calls.count:
+            reason = "tool_calls"
+        ending: list[ModelOutputDelta] = [Stopped(reason=reason)]
+        if self._marks_reasoning and self._reasoning_field:
+            ending.insert(0, OpaquePiece(data={REASONING_FIELD: self._reasoning_field}))
+        return ending
+
+
+class _Calls:
+    """Which call a piece belongs to. Numbers are ours, in the order the calls begin."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._numbers: dict[int | None, int] = {}
+        self._ids: dict[int, JsonValue] = {}
+
+    def place(self, call: JsonObject, told: JsonObject) -> tuple[int, bool]:
+        """Its number, and whether it begins with this piece."""
+        index, call_id, name = call.get("index"), call.get("id"), told.get("name")
+        index = index if isinstance(index, int) else None
+        number = self._numbers.get(index)
+        if number is not None:
+            # Without an index whatever has a name is a call of its own.
+            is_another = name and (index is None or (call_id and call_id != self._ids[number]))
+            if not is_another:
+                return number, False
+        number = self.count
+        self.count += 1
+        self._numbers[index] = number
+        self._ids[number] = call_id
+        return number, True
+
+
+def _usage(usage: JsonObject) -> UsageReport:
+    return UsageReport(
+        input_tokens=count_of(usage, "prompt_tokens"),
+        output_tokens=count_of(usage, "completion_tokens"),
+        cached_tokens=count_of(usage.get("prompt_tokens_details"), "cached_tokens"),
+    )
+
+
+# ------------------------------------------------------------------------------
+# The body of a request. Pure.
+#
+# One `tool` message per result, then what the user said. `stream_options` goes to every
+# server: those that don't know it ignore it.
+
+RULES = VendorRules(call_id_characters_max=40, tool_name_characters_max=64)
+
+
+class ChatApi(Struct, frozen=True, kw_only=True):
+    specification: ClassVar[str] = "openai-chat"
+    rules: ClassVar[VendorRules] = RULES
+    tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
+    """OpenAI's reasoning models refuse the second, older servers overlook the first."""
+    returns_reasoning: bool = False
+    """DeepSeek wants to see its reasoning again, OpenAI refuses a field it doesn't know."""
+
+    def parser(self, rendered: RenderedRequest) -> ChatParser:
+        return ChatParser(rendered.own_names, marks_reasoning=self.returns_reasoning)
+
+    def render(self, request: ModelRequest, compiled: CompiledContext) -> RenderedRequest:
+        messages: list[JsonValue] = []
+        seqs: list[tuple[int, ...]] = []
+        if compiled.system:
+            messages.append({"role": "system", "content": compiled.system})
+            seqs.append(())
+        for step in compiled.steps:
+            if isinstance(step, UserStep):
+                messages += _user_messages(step)
+                seqs += seqs_of_user_step(step)
+            else:
+                messages.append(self._answer(step))
+                seqs.append(step.seqs)
+        body: JsonObject = {
+            "model": request.invocation.model,
+            "messages": messages,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        functions = functions_of(request.tools, RULES)
+        if functions:
+            body["tools"] = [{"type": "function", "function": each} for each in functions]
+        options: dict[str, JsonValue] = {
+            self.tokens_field: request.output_tokens,
+            "temperature": temperature_of(request),
+            "reasoning_effort": effort_of(request),
+        }
+        body |= without_nulls(options)
+        return RenderedRequest(
+            body=body, seqs=tuple(seqs), own_names=own_names(request.tools[:TOOLS_MAX], RULES)
+        )
+
+    def _answer(self, step: AssistantStep) -> JsonObject:
+        message: JsonObject = {"role": "assistant", "content": step.text or None}
+        if step.calls:
+            message["tool_calls"] = [
+                {
+                    "id": call.call_id,
+                    "type": "function",
+                    "function": {"name": call.tool_name, "arguments": call.arguments_json},
+                }
+                for call in step.calls
+            ]
+        if self.returns_reasoning and step.reasoning:
+            message[_field_of_reasoning(step)] = step.reasoning
+        return message
+
+
+def _user_messages(step: UserStep) -> list[JsonObject]:
+    messages: list[JsonObject] = [
+        {"role": "tool", "tool_call_id": result.call_id, "content": result.text}
+        for result in step.results
+    ]
+    if step.texts:
+        # One message: templates of some models refuse two of the same role in a row.
+        messages.append({"role": "user", "content": _content(step)})
+    return messages
+
+
+def _content(step: UserStep) -> JsonValue:
+    """A plain text wherever that will do: some servers know nothing else."""
+    text = "\n\n".join(step.texts)
+    if not step.images:
+        return text
+    images: list[JsonValue] = [
+        {"type": "image_url", "image_url": {"url": image.url}} for image in step.images
+    ]
+    return [*images, {"type": "text", "text": text}]
+
+
+def _field_of_reasoning(step: AssistantStep) -> str:
+    """The one it came in."""
+    opaque = (block.data for block in blocks_of(step) if isinstance(block, OpaqueBlock))
+    if any(data.get(REASONING_FIELD) == "reasoning" for data in opaque):
+        return "reasoning"
+    return "reasoning_content"

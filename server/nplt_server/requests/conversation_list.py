@@ -1,0 +1,348 @@
+"""Handles requests about conversations as a whole: enter, list, create, change, search.
+
+ATTACH, DETACH, SESSION_LIST, SESSION_SWITCH, SESSION_NEW, SESSION_DELETE, SESSION_UPDATE,
+SESSION_FORK, SEARCH, IMPORT, REDACT.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import orjson
+from msgspec.structs import replace
+
+from nplt_protocol import ErrorCode, RequestError, messages
+from nplt_server.connections.session import Session, client_of
+from nplt_server.conversations import operations
+from nplt_server.conversations.broadcast import clients_with, replay_of
+from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.operations import (
+    check_redactable,
+    checked_name,
+    import_document,
+)
+from nplt_server.conversations.operations import fork as fork_conversation
+from nplt_server.dialects import Answer
+from nplt_server.errors import no_such_conversation, repair_command
+from nplt_server.histories import Histories
+from nplt_server.requests.files import path_of_upload
+from nplt_storage import search as searching
+from nplt_storage.rows import BadCursor, ConversationRow, RowQuery, matches
+
+
+def as_row(session: Session, row: ConversationRow) -> messages.SessionRow:
+    here = session.conversation
+    return messages.SessionRow(
+        session_id=row.session_id,
+        name=row.name,
+        message_count=row.message_count,
+        created_at=row.created_at.isoformat(),
+        updated_at=row.updated_at.isoformat(),
+        last_accessed=row.last_accessed.isoformat(),
+        is_current=here is not None and here.session_id == row.session_id,
+        model=session.server.services.router.choose(row.model),
+        state=session.server.registry.state_of(row.session_id),
+        preview=row.preview,
+        pinned=row.pinned,
+        archived=row.archived,
+        damaged=row.damaged,
+    )
+
+
+async def listed_row(session: Session, row: ConversationRow) -> messages.SessionRow:
+    """With the command that repairs it, if it is damaged."""
+    shown = as_row(session, row)
+    if not row.damaged:
+        return shown
+    found = await session.server.services.histories.find(row.session_id)
+    store = found.profile.store.description if found is not None else None
+    if store is None or store.path is None:
+        return shown
+    return replace(shown, repair=repair_command(store.path, row.session_id))
+
+
+async def update(session: Session, request: messages.SessionUpdate, answer: Answer) -> None:
+    if request.deleted is False and request.session_id is not None:
+        session_id = request.session_id  # what is in the trash is found by its id
+    else:
+        session_id = await session.id_of(request.session_id)
+    name = checked_name(request.name) if request.name is not None else None
+    if request.deleted is False:
+        session_id = await _bring_back(session, session_id)
+    conversation = await session.meant(session_id, to_change=True)
+    if name is not None:
+        await operations.rename(conversation, name)
+    if request.system is not None:
+        await operations.set_system(conversation, request.system)
+    if request.pinned is not None:
+        await operations.pin(conversation, request.pinned)
+    if request.archived is not None:
+        await operations.archive(conversation, request.archived)
+    if conversation.row is None:
+        raise no_such_conversation(session_id)
+    answer.give(as_row(session, conversation.row))
+
+
+async def _bring_back(session: Session, wanted: str) -> str:
+    """Its id; nothing is done to one that is there."""
+    registry, user = session.server.registry, session.user
+    try:
+        await registry.find(wanted, user)
+        return wanted
+    except RequestError:
+        session_id = await registry.find_in_trash(wanted, user)
+    await registry.undelete(session_id, user)
+    return session_id
+
+
+async def fork(session: Session, request: messages.SessionFork, answer: Answer) -> None:
+    session_id = await session.id_of(request.session_id)
+    name = checked_name(request.name) if request.name is not None else None
+    created = await fork_conversation(
+        session.server.services,
+        session.server.registry,
+        session_id=session_id,
+        user=session.user,
+        at_seq=request.at_seq,
+        name=name,
+    )
+    answer.give(created)
+
+
+async def import_(session: Session, request: messages.Import, answer: Answer) -> None:
+    server, user = session.server, session.user
+    if request.file_id is not None:
+        path = await path_of_upload(session, request.file_id)
+        try:
+            done = await import_document(
+                server.services, server.registry, path, user=user, field="file_id"
+            )
+        finally:
+            with anyio.CancelScope(shield=True):  # refused or not, it was for this one time
+                await session.uploads.drop_import(request.file_id)
+    elif request.document is not None:
+        with tempfile.TemporaryDirectory(prefix="nplt-") as directory:
+            path = Path(directory) / "document.json"
+            await anyio.to_thread.run_sync(path.write_bytes, orjson.dumps(request.document))
+            done = await import_document(
+                server.services, server.registry, path, user=user, field="document"
+            )
+    else:
+        raise RequestError(
+            ErrorCode.MALFORMED, "say what to import: file_id or document", field="document"
+        )
+    answer.give(done)
+
+
+async def redact(session: Session, request: messages.Redact, answer: Answer) -> None:
+    conversation = await session.meant(request.session_id, to_change=True)
+    check_redactable(conversation.history, request.seq)
+    work = partial(operations.redact, conversation, request.seq)
+    session.answer_later(conversation, work, answer)
+
+
+_LIST_ROWS_MAX = 200
+_ROW_BYTES_MAX = 4_096
+
+
+async def attach(session: Session, request: messages.Attach, answer: Answer) -> None:
+    conversation = await session.meant(
+        request.session_id, create=request.create, history=request.history
+    )
+    _attach(session, conversation, answer, request)
+
+
+async def switch(session: Session, request: messages.SessionSwitch, answer: Answer) -> None:
+    conversation = await session.meant(
+        request.session_id, create=request.create, history=request.history, by_prefix=True
+    )
+    _attach(session, conversation, answer, None)
+
+
+def _attach(
+    session: Session,
+    conversation: Conversation,
+    answer: Answer,
+    cursor: messages.Attach | None,
+) -> None:
+    """Without a gap: the old conversation is left, the reply is sent, missed events are
+    sent, the new conversation is entered. No event can come in between."""
+    missed = replay_of(conversation, cursor)
+    session.depart()
+    observer = cursor.observer if cursor else False
+    snapshot = conversation.snapshot(
+        clients_with(conversation, client_of(session, observer=observer))
+    )
+    answer.give(replace(snapshot, resync=True) if missed.resync else snapshot)
+    session.replay(missed.frames)
+    session.enter(conversation, observer=observer)
+    conversation.profile.store.touch(conversation.session_id, session.server.services.clock())
+
+
+async def detach(session: Session, request: messages.Detach, answer: Answer) -> None:
+    session.depart()
+    answer.give(messages.Detached())
+
+
+async def new(session: Session, request: messages.SessionNew, answer: Answer) -> None:
+    model = session.server.services.router.check(request.model) if request.model else None
+    name = checked_name(request.name) if request.name is not None else None
+    await session.server.registry.make_room()
+    conversation = session.server.registry.fresh(session.user, request.history)
+    await conversation.writer.open()
+    if name is not None:
+        await operations.rename(conversation, name)
+    if request.system:
+        await operations.set_system(conversation, request.system)
+    if model is not None:
+        await operations.switch_model(conversation, model)
+    session.depart()
+    answer.give(
+        messages.SessionCreated(
+            session_id=conversation.session_id, name=conversation.name, model=conversation.model
+        )
+    )
+    session.enter(conversation)
+
+
+async def delete(session: Session, request: messages.SessionDelete, answer: Answer) -> None:
+    here, session_id = session.conversation, await session.id_of(request.session_id)
+    if here is not None and here.session_id == session_id:
+        session.check_may_speak()
+    await session.server.registry.delete(session_id, session.user)
+    current = session.conversation
+    answer.give(
+        messages.SessionDeleted(
+            session_id=session_id,
+            current_session_id=current.session_id if current else "",
+            model=current.model if current else None,
+        )
+    )
+
+
+async def list_sessions(session: Session, request: messages.SessionList, answer: Answer) -> None:
+    # A row is at most a few hundred characters; a page fits any message limit.
+    rows_max = min(
+        _LIST_ROWS_MAX, session.server.services.limits.message_bytes_max // _ROW_BYTES_MAX
+    )
+    query = RowQuery(
+        limit=min(request.limit, rows_max),
+        cursor=request.cursor,
+        archived=request.archived,
+        name_has=request.query,
+    )
+    try:
+        if request.trash:
+            answer.give(await _trash(session, query))
+            return
+        page = await session.server.services.histories.list(session.user, query)
+    except BadCursor:
+        raise RequestError(
+            ErrorCode.MALFORMED,
+            "cursor must be a next_cursor of this list",
+            field="cursor",
+        ) from None
+    rows = [await listed_row(session, row) for row in page.rows]
+    answer.give(messages.SessionRows(sessions=tuple(rows), next_cursor=page.next_cursor))
+
+
+async def _trash(session: Session, query: RowQuery) -> messages.SessionRows:
+    """A cursor is the time of the last deletion shown, and its id."""
+    wanted = replace(query, cursor=None, archived=None)
+    deleted = await session.server.services.histories.trash(session.user)
+    found = [each for each in deleted if matches(each.row, wanted)]
+    if query.cursor is not None:
+        last = _read_trash_cursor(query.cursor)
+        found = [each for each in found if (each.deleted_at, each.row.session_id) < last]
+    page = found[: query.limit]
+    rows = (
+        replace(as_row(session, each.row), deleted_at=each.deleted_at.isoformat()) for each in page
+    )
+    cursor: str | None = None
+    if page and len(found) > len(page):
+        cursor = f"{page[-1].deleted_at.isoformat()} {page[-1].row.session_id}"
+    return messages.SessionRows(sessions=tuple(rows), next_cursor=cursor)
+
+
+def _read_trash_cursor(cursor: str) -> tuple[datetime, str]:
+    at, _, session_id = cursor.partition(" ")
+    try:
+        return datetime.fromisoformat(at).astimezone(UTC), session_id
+    except (ValueError, OverflowError):
+        raise BadCursor("a cursor is the next_cursor of this list") from None
+
+
+_HITS_MAX = 100
+_HIT_BYTES_MAX = 4_096
+_NAMES, _SAID = "n", "s"
+
+
+async def search(session: Session, request: messages.Search, answer: Answer) -> None:
+    """Names first, then what was said, page by page; a cursor says in which of the two."""
+    hits_max = min(_HITS_MAX, session.server.services.limits.message_bytes_max // _HIT_BYTES_MAX)
+    limit = min(request.limit, hits_max)
+    cursor = request.cursor or _NAMES
+    try:
+        hits, next_cursor = await _page(
+            session.server.services.histories,
+            session.user,
+            request.query,
+            limit=limit,
+            cursor=cursor,
+        )
+    except BadCursor:
+        raise RequestError(
+            ErrorCode.MALFORMED, "cursor must be a next_cursor of this search", field="cursor"
+        ) from None
+    answer.give(messages.SearchHits(hits=tuple(hits), next_cursor=next_cursor))
+
+
+async def _page(
+    histories: Histories, user: str, query: str, *, limit: int, cursor: str
+) -> tuple[list[messages.SearchHit], str | None]:
+    part, place = cursor[:1], cursor[1:] or None
+    hits: list[messages.SearchHit] = []
+    if part == _NAMES:
+        named = await histories.list(
+            user, RowQuery(name_has=query.strip(), limit=limit, cursor=place)
+        )
+        hits = [_by_name(row) for row in named.rows]
+        if named.next_cursor is not None:
+            return hits, _NAMES + named.next_cursor
+        if len(hits) == limit:
+            return hits, _SAID
+        place = None
+    elif part != _SAID:
+        raise BadCursor("a cursor begins with what it is a cursor of")
+    said = await histories.search(
+        user, searching.SearchQuery(text=query, limit=limit - len(hits), cursor=place)
+    )
+    hits += [_by_words(hit) for hit in said.hits]
+    return hits, None if said.next_cursor is None else _SAID + said.next_cursor
+
+
+def _by_name(row: ConversationRow) -> messages.SearchHit:
+    return messages.SearchHit(
+        session_id=row.session_id,
+        name=row.name,
+        seq=0,
+        role="name",
+        snippet=row.preview,
+        timestamp=row.updated_at.isoformat(),
+    )
+
+
+def _by_words(hit: searching.SearchHit) -> messages.SearchHit:
+    return messages.SearchHit(
+        session_id=hit.session_id,
+        name=hit.name,
+        seq=hit.seq,
+        role=hit.role,
+        snippet=hit.snippet,
+        timestamp=hit.timestamp.isoformat(),
+    )

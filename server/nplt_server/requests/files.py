@@ -1,0 +1,78 @@
+"""Handles file transfer: FILE_METADATA, FILE_DATA, FILE_GET.
+
+A user reads only the files of conversations that user may see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from nplt_protocol import ErrorCode, RequestError
+from nplt_protocol.messages import FileData, FileGet, FileMetadata, FilePiece
+from nplt_server.connections.session import Session
+from nplt_server.dialects import Answer
+from nplt_storage.ids import is_file_id
+
+_PIECE_BYTES_MAX = 1024 * 1024
+
+
+async def file_get(session: Session, request: FileGet, answer: Answer) -> None:
+    session_id = await _session_with_file(session, request.file_id, request.session_id)
+    most = min(_PIECE_BYTES_MAX, session.server.services.limits.message_bytes_max)
+    length = most if request.length is None else min(request.length, most)
+    data = await session.server.services.files.read(
+        session_id, request.file_id, offset=request.offset, length=length
+    )
+    answer.give(FilePiece(data=data))
+
+
+async def path_of_upload(session: Session, file_id: str) -> Path:
+    """Of one that came over this connection to be imported, or of any attachment."""
+    upload = await session.uploads.import_named(file_id)
+    if upload is not None:
+        return upload
+    return session.server.services.files.path_of(
+        await _session_with_file(session, file_id, None), file_id
+    )
+
+
+async def _session_with_file(session: Session, file_id: str, session_id: str | None) -> str:
+    """The conversation of this user that has the file."""
+    files = session.server.services.files
+    async for candidate in _candidates(session, file_id, session_id):
+        if is_file_id(file_id) and await files.has(candidate, file_id):
+            return candidate
+    raise RequestError(ErrorCode.NOT_FOUND, f"there is no file {file_id!r}", field="file_id")
+
+
+async def _candidates(session: Session, file_id: str, session_id: str | None) -> AsyncIterator[str]:
+    if session_id is not None:
+        yield await session.id_of(session_id)
+        return
+    if session.conversation is not None:
+        yield session.conversation.session_id
+    for holder in await session.server.services.files.sessions_with(file_id):
+        found = await session.server.services.histories.find(holder)
+        if found is not None and found.row.user == session.user:
+            yield holder
+
+
+async def file_metadata(session: Session, request: FileMetadata, answer: Answer) -> None:
+    try:
+        session_id = _target_session(session, request)
+    except RequestError:
+        session.uploads.swallow(answer.seq)
+        raise
+    await session.uploads.begin(request, answer, session_id=session_id, user=session.user)
+
+
+def _target_session(session: Session, request: FileMetadata) -> str:
+    if request.purpose == "import":
+        return ""  # it belongs nowhere yet
+    session.check_may_speak()
+    return session.here().session_id
+
+
+async def file_data(session: Session, request: FileData, answer: Answer) -> None:
+    await session.uploads.add(request, answer)

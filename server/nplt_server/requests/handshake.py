@@ -1,0 +1,200 @@
+"""Handles HELLO, PING, CLIENT_NOTE and STATUS.
+
+HELLO checks the token and answers with the limits; STATUS reports on storage and
+providers.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from nplt_protocol import (
+    FRAME_PAYLOAD_BYTES_MAX,
+    PROTOCOL_VERSION,
+    SPEC_VERSION,
+    ErrorCode,
+    JsonObject,
+    JsonValue,
+    RequestError,
+)
+from nplt_protocol.messages import ClientNote, Hello, Ping, Pong, Status, StatusRequest, Welcome
+from nplt_server import __version__
+from nplt_server.connections.session import Session
+from nplt_server.conversations.services import ContextServices
+from nplt_server.dialects import Answer
+from nplt_server.histories import Histories
+from nplt_server.providers.router import ProviderRouter
+from nplt_server.settings import Limits
+
+_KEEPALIVE_SECONDS_MIN = 0.5
+
+SERVER_NAME = f"nplt/{__version__}"
+
+
+async def hello(session: Session, request: Hello, answer: Answer) -> None:
+    if PROTOCOL_VERSION not in request.versions:
+        answer.refuse(
+            RequestError(
+                ErrorCode.UNSUPPORTED,
+                f"this server speaks protocol version {PROTOCOL_VERSION}; use a client that does",
+                field="versions",
+                details={"versions": [PROTOCOL_VERSION]},
+            )
+        )
+        session.stream.close_soon()
+        return
+    if request.keepalive is not None and request.keepalive < _KEEPALIVE_SECONDS_MIN:
+        raise RequestError(
+            ErrorCode.MALFORMED,
+            f"keepalive must be at least {_KEEPALIVE_SECONDS_MIN:g} s",
+            field="keepalive",
+        )
+    user = session.server.admission.users.authenticate(request.token)
+    if user is None:
+        await _refuse_token(session, request, answer)
+        return
+    if not session.server.admission.has_room_for(user):
+        answer.refuse(
+            RequestError(
+                ErrorCode.BUSY,
+                "you have too many connections; close one and try again",
+                retry_after=10,
+            )
+        )
+        session.stream.close_soon()
+        return
+    await _welcome(session, request, answer, user)
+
+
+async def _welcome(session: Session, request: Hello, answer: Answer, user: str) -> None:
+    session.user = user
+    if request.session_id is None and not request.create:
+        conversation = session.server.registry.fresh(user, request.history)
+    else:
+        conversation = await session.meant(
+            request.session_id, create=request.create, history=request.history, by_prefix=True
+        )
+    session.is_authenticated = True
+    session.client_name = (request.client or "")[:200]
+    session.keepalive = request.keepalive
+    session.connection.frame_bytes_max = FRAME_PAYLOAD_BYTES_MAX
+    router = session.server.services.router
+    session.stream.send(
+        session.connection.send_welcome(
+            answer.seq,
+            Welcome(
+                version=PROTOCOL_VERSION,
+                server=SERVER_NAME,
+                user=user,
+                session_id=conversation.session_id,
+                model=conversation.model,
+                models=router.models,
+                limits=_limits_as_json(session.server.services.limits),
+            ),
+        )
+    )
+    session.enter(conversation)
+
+
+def _limits_as_json(limits: Limits) -> JsonObject:
+    """The limits a client can do something about."""
+    return {
+        "frame_bytes_max": FRAME_PAYLOAD_BYTES_MAX,
+        "message_bytes_max": limits.message_bytes_max,
+        "file_bytes_max": limits.file_bytes_max,
+        "waiting_prompts_max": limits.waiting_prompts_max,
+        "history_page_max": 200,
+    }
+
+
+NO_TOKEN = "this server needs a token: set NPLT_TOKEN or NPLT_TOKEN_FILE"
+WRONG_TOKEN = (
+    "this server does not know the token it was given: check NPLT_TOKEN or NPLT_TOKEN_FILE, "
+    "or have a new one made (nplt-server token NAME)"
+)
+
+
+async def _refuse_token(session: Session, request: Hello, answer: Answer) -> None:
+    admission = session.server.admission
+    admission.log_refusal(session.address, "its token is not known")
+    await anyio.sleep(admission.penalty_for(session.address))
+    message = WRONG_TOKEN if request.token else NO_TOKEN
+    answer.refuse(RequestError(ErrorCode.UNAUTHORIZED, message, field="token"))
+    session.count_failed_hello()
+
+
+async def ping(session: Session, request: Ping, answer: Answer) -> None:
+    answer.give(Pong(data=request.data))
+
+
+async def client_note(session: Session, request: ClientNote, answer: Answer) -> None:
+    """A version 2 client tells its UDP port. There is nothing to say to that."""
+
+
+def _storage(histories: Histories) -> JsonObject:
+    """The promise that holds where fresh conversations go, and of the others."""
+    described: list[JsonValue] = []
+    for profile in histories:
+        store = profile.store
+        one: JsonObject = {
+            "history": profile.id,
+            "backend": store.description.backend,
+            "promise": store.description.promise,
+        }
+        if store.read_only_reason is not None:
+            one["read_only"] = store.read_only_reason
+        described.append(one)
+    first = described[0]
+    assert isinstance(first, dict)
+    return {**first, "histories": described} if len(described) > 1 else first
+
+
+def _providers(router: ProviderRouter, context: ContextServices) -> JsonObject:
+    """How each is, and what became of the calls of those models that were called."""
+    described: JsonObject = {}
+    for provider, breaker in router.breakers.items():
+        models: JsonObject = {
+            name: route.metrics.as_json(context.facts(name).prices)
+            for name, route in router.routes.items()
+            if route.id == provider and (route.metrics.calls or route.metrics.failures)
+        }
+        one: JsonObject = {"breaker": breaker.state, "models": models}
+        if breaker.state == "open":
+            one["retry_after"] = round(breaker.seconds_left, 3)
+        described[provider] = one
+    return described
+
+
+async def status(session: Session, request: StatusRequest, answer: Answer) -> None:
+    services = session.server.services
+    states: JsonObject = {"running": 0, "waiting": 0, "idle": 0}
+    queued = 0
+    for conversation in session.server.registry:
+        if conversation.user == session.user:
+            count = states[conversation.state]
+            assert isinstance(count, int)
+            states[conversation.state] = count + 1
+            queued += len(conversation.queue.waiting)
+    answer.give(
+        Status(
+            server=SERVER_NAME,
+            uptime=round(session.server.uptime(), 3),
+            connections=len(session.server.admission),
+            conversations={
+                "stored": await services.histories.count(session.user),
+                "open": states,
+            },
+            turns={
+                "started": services.counters.turns_started,
+                "finished": {**services.counters.turns_finished},
+                "queued": queued,
+            },
+            storage=_storage(services.histories),
+            versions={
+                "protocol": PROTOCOL_VERSION,
+                "spec": SPEC_VERSION,
+                "server": __version__,
+            },
+            providers=_providers(services.router, services.context),
+        )
+    )

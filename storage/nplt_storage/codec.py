@@ -1,0 +1,387 @@
+"""Encodes an entry as one line of a conversation's file, and decodes it.
+
+    {"seq":N,"id":"…","kind":"…",…,"crc":"9ae0daaf"}
+
+The checksum (CRC-32, eight hexadecimal digits) covers the object's bytes before
+`,"crc"`. The comma between two lines and the newline belong to the file, not to
+the line. A line contains no raw newline: JSON escapes it. storage/FORMAT.md says
+what the fields mean.
+
+A line is decoded straight into its Struct. Where the file's layout differs from
+the type, the functions under "Layout" translate. A kind, or a shape of a known
+kind, that this version does not know becomes an `UnknownEntry` with every field;
+unknown fields of a known kind are ignored.
+
+An entry is checked when it is encoded, and only then: what would be read back
+different by any JSON reader (NaN, integers beyond 64 bits, lone surrogates,
+tuples) is refused with `BadEntry`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from types import UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin
+from zlib import crc32
+
+import orjson
+from msgspec import DecodeError, Struct, to_builtins
+from msgspec.json import Decoder
+from msgspec.structs import FieldInfo, fields, replace
+
+from nplt_storage.entries import (
+    UNSTAMPED,
+    Entry,
+    LevelOfDetailSections,
+    ModelInputEntry,
+    ModelOutputEntry,
+    Moment,
+    Sections,
+    ToolCallResult,
+    ToolResultsEntry,
+    UnknownEntry,
+    wrong_reference,
+)
+from nplt_storage.errors import BadEntry
+from nplt_storage.json_values import (
+    DEPTH_MAX,
+    JsonObject,
+    check_integer,
+    check_json,
+    check_number,
+    check_object,
+    check_text,
+)
+
+_CRC_BYTES: Final = len(b',"crc":"00000000"}')
+_HEAD = re.compile(rb'\{"seq":([1-9][0-9]{0,18}),"id":"')
+_KIND = re.compile(rb'\{"seq":[0-9]+,"id":"(?:[^"\\]|\\.)*","kind":"((?:[^"\\]|\\.)*)"')
+_KNOWN: Final = tuple(kind for kind in get_args(Entry) if kind is not UnknownEntry)
+
+KNOWN_KINDS: Final = frozenset(kind.kind for kind in _KNOWN)
+
+
+class BadLine(Exception):
+    """The bytes are not a line as it was written."""
+
+
+class _SharedFields(Struct):
+    """What a line of any kind must have."""
+
+    seq: int
+    id: str
+    kind: str
+    timestamp: Moment
+    metadata: dict[str, Any]
+    turn_id: str | None = None
+
+
+_DECODER: Final = Decoder[Any](Union[_KNOWN])  # noqa: UP007
+_SHARED_DECODER: Final = Decoder(_SharedFields)
+
+
+# ------------------------------------------------------------------------------
+# Lines
+
+
+def encode_line(entry: Entry) -> bytes:
+    """Raises `BadEntry` for an entry that could not be read back the same."""
+    if entry.seq < 1 or not entry.id or entry.timestamp == UNSTAMPED:
+        raise BadEntry("an entry gets its number, id and time before it is written")
+    try:
+        body = orjson.dumps(_as_object(entry))[:-1]
+        line = body + crc_suffix(body)
+        # Reading it back is the quickest check; `check_entry` has the last word, and
+        # alone knows how deep JSON may be nested.
+        containers = body.count(b"{") + body.count(b"[")
+        if containers <= DEPTH_MAX and decode_verified(line) == entry:
+            return line
+    except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        check_entry(entry)
+        raise BadEntry(f"this entry can't be written as JSON: {error}") from error
+    check_entry(entry)
+    return line
+
+
+def decode_line(line: bytes) -> Entry:
+    verify_line(line)
+    return decode_verified(line)
+
+
+def decode_verified(line: bytes) -> Entry:
+    """For a line that went through `verify_line` already."""
+    try:
+        entry: Entry = _DECODER.decode(line)
+    except DecodeError:
+        return _decode_unknown(line)
+    if entry.timestamp is UNSTAMPED or not entry.id or wrong_reference(entry):
+        return _decode_unknown(line)
+    match entry:
+        case ModelInputEntry() | ModelOutputEntry() | ToolResultsEntry():
+            return _from_layout(entry, line)
+        case _:
+            return entry
+
+
+def _decode_unknown(line: bytes) -> UnknownEntry:
+    try:
+        shared = _SHARED_DECODER.decode(line)
+        source = orjson.loads(line)
+    except (DecodeError, orjson.JSONDecodeError) as error:
+        raise BadLine(str(error)) from error
+    for name in (*_SharedFields.__struct_fields__, "crc"):
+        source.pop(name, None)
+    return UnknownEntry(
+        seq=shared.seq,
+        id=shared.id,
+        kind=shared.kind,
+        timestamp=shared.timestamp.astimezone(UTC),
+        turn_id=shared.turn_id,
+        metadata=shared.metadata,
+        fields=source,
+    )
+
+
+def verify_line(line: bytes) -> int:
+    """The line's number, if every byte is as it was written."""
+    body = memoryview(line)[:-_CRC_BYTES]
+    if line[-_CRC_BYTES:] != crc_suffix(body):
+        raise BadLine("the checksum does not fit")
+    return peek_seq(line)
+
+
+def peek_seq(line: bytes) -> int:
+    """The number at the start of a line; the rest need not be there, nor be right."""
+    head = _HEAD.match(line)
+    if head is None:
+        raise BadLine("a line does not begin with its number")
+    return int(head[1])
+
+
+def peek_kind(line: bytes) -> str:
+    """The kind of a verified line, without reading the rest of it."""
+    head = _KIND.match(line)
+    if head is None:
+        raise BadLine("a line does not say its kind")
+    return str(orjson.loads(b'"%b"' % head[1]))
+
+
+def crc_suffix(body: bytes | memoryview) -> bytes:
+    return b',"crc":"%08x"}' % crc32(body)
+
+
+# ------------------------------------------------------------------------------
+# Layout: where a line differs from the type
+#
+# Every line carries `role content timestamp tool_calls metadata`, and every tool
+# call in it `tool_name arguments result status duration timestamp`, so that
+# programs which only know chat messages can read the file. A section that repeats
+# the text beside it is written as its name alone, so that no long text is stored
+# twice.
+
+
+def entry_as_json(entry: Entry) -> JsonObject:
+    """The line's object without `crc`, made of new lists and objects."""
+    source: JsonObject = orjson.loads(orjson.dumps(_as_object(entry)))
+    return source
+
+
+def time_as_text(moment: datetime) -> str:
+    if moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
+    return moment.isoformat(timespec="microseconds")
+
+
+def _as_object(entry: Entry) -> dict[str, Any]:
+    at = time_as_text(entry.timestamp)
+    line: dict[str, Any] = {"seq": entry.seq, "id": entry.id, "kind": entry.kind}
+    if entry.turn_id is not None:
+        line["turn_id"] = entry.turn_id
+    if isinstance(entry, UnknownEntry):
+        own = dict(entry.fields)
+        five = {name: own.pop(name) for name in ("role", "content") if name in own}
+        line |= five | {"timestamp": at}
+        if "tool_calls" in own:
+            line["tool_calls"] = own.pop("tool_calls")
+        return line | {"metadata": dict(entry.metadata)} | own
+    own = to_builtins(entry, builtin_types=(datetime,), enc_hook=dict)
+    line["role"] = entry.role
+    line["content"] = own.get("content", "")
+    line["timestamp"] = own["timestamp"] = at
+    line["tool_calls"] = own.get("tool_calls", [])
+    line["metadata"] = own.get("metadata", {})
+    if entry.redacted_at is not None:
+        line["redacted_at"] = own["redacted_at"] = time_as_text(entry.redacted_at)
+    match entry:
+        case ModelOutputEntry():
+            own["tool_calls"] = [_asked(call, at) for call in own.get("tool_calls", ())]
+            if entry.parts:
+                own["parts"] = [part if part[2] is not None else part[:2] for part in own["parts"]]
+        case ToolResultsEntry():
+            own["tool_calls"] = [_answered(result) for result in own["tool_calls"]]
+        case _ if "expires_at" in own:
+            own["expires_at"] = time_as_text(own["expires_at"])
+        case _:
+            pass
+    if "sections" in own:
+        own["sections"] = _short_sections(own["sections"], own["content"])
+    line.update(own)
+    return line
+
+
+def _asked(call: dict[str, Any], at: str) -> dict[str, Any]:
+    unparsed = {"unparsed": True} if call["arguments"] is None else {}
+    return {
+        "tool_name": call.pop("tool_name"),
+        "arguments": call.pop("arguments") or {},
+        "result": "",
+        "status": "pending",
+        "duration": 0.0,
+        "timestamp": at,
+        "tool_call_id": call.pop("tool_call_id"),
+        "raw_arguments": call.pop("raw_arguments"),
+        **unparsed,
+        **call,
+    }
+
+
+def _answered(result: dict[str, Any]) -> dict[str, Any]:
+    result["timestamp"] = time_as_text(result["timestamp"])
+    if "sections" in result:
+        result["sections"] = _short_sections(result["sections"], result["result"])
+    return {"tool_name": result.pop("tool_name"), "arguments": {}, **result}
+
+
+def _short_sections(sections: dict[str, Any], said: str) -> dict[str, Any]:
+    return {
+        level: [[name] if text == said else [name, text] for name, text in named]
+        for level, named in sections.items()
+    }
+
+
+def _from_layout(
+    entry: ModelInputEntry | ModelOutputEntry | ToolResultsEntry, line: bytes
+) -> Entry:
+    try:
+        if isinstance(entry, ToolResultsEntry):
+            if any(result.sections is not None for result in entry.results):
+                return replace(entry, results=tuple(map(_with_whole_sections, entry.results)))
+            return entry
+        if entry.sections is not None:
+            entry = replace(entry, sections=_whole_sections(entry.sections, entry.content))
+    except ValueError:
+        return _decode_unknown(line)
+    if isinstance(entry, ModelOutputEntry) and entry.tool_calls and b'"unparsed":true' in line:
+        sources = orjson.loads(line)["tool_calls"]
+        calls = (
+            replace(call, arguments=None) if source.get("unparsed") is True else call
+            for call, source in zip(entry.tool_calls, sources, strict=True)
+        )
+        return replace(entry, tool_calls=tuple(calls))
+    return entry
+
+
+def _with_whole_sections(result: ToolCallResult) -> ToolCallResult:
+    if result.sections is None:
+        return result
+    return replace(result, sections=_whole_sections(result.sections, result.result))
+
+
+def _whole_sections(sections: LevelOfDetailSections, said: str) -> LevelOfDetailSections:
+    """Raises `ValueError` for a section that is not a name and perhaps a text."""
+
+    def whole(level: Iterable[tuple[str, ...]]) -> Sections:
+        pairs = (section if len(section) == 2 else (*section, said) for section in level)
+        return tuple((name, text) for name, text in pairs)
+
+    return LevelOfDetailSections(
+        live=whole(sections.live), summary=whole(sections.summary), gist=whole(sections.gist)
+    )
+
+
+# ------------------------------------------------------------------------------
+# Checks
+
+
+def check_entry(entry: Entry) -> None:
+    """Raises `BadEntry` if the entry could not be written and read back the same."""
+    _check_part(entry, entry.kind)
+    if wrong := wrong_reference(entry):
+        raise BadEntry(wrong)
+    if isinstance(entry, UnknownEntry) and entry.redacted_at is not None:
+        raise BadEntry(f"this version can't erase entries of kind {entry.kind!r}")
+
+
+def check_time(value: datetime, where: str) -> None:
+    if value.tzinfo is None:
+        raise BadEntry(f"{where} has no time zone")
+    try:
+        value.astimezone(UTC)
+    except (OverflowError, ValueError):
+        raise BadEntry(f"{where} is out of range") from None
+
+
+def _check_part(part: Struct, name: str) -> None:
+    for field, where, declared, needed in _checked_fields(type(part), name):
+        value: object = getattr(part, field)
+        if value is None:
+            if needed:
+                raise BadEntry(f"{where} is missing")
+        elif declared is str:
+            if type(value) is not str or not value.isascii():
+                check_text(value, where)
+        elif declared is int:
+            check_integer(value, where)
+        elif declared is bool:
+            if not isinstance(value, bool):
+                raise BadEntry(f"{where} is neither true nor false")
+        elif get_origin(declared) is Literal:
+            if value not in get_args(declared):
+                choices = ", ".join(get_args(declared))
+                raise BadEntry(f"{where} is {value!r}, not one of {choices}")
+        # Most lists and objects are empty.
+        elif value or (type(value) is not tuple and type(value) is not dict):
+            _check_value(value, where)
+
+
+def _check_value(value: object, where: str) -> None:
+    match value:
+        case str():
+            check_text(value, where)
+        case int() | float():
+            check_number(value, where)
+        case datetime():
+            check_time(value, where)
+        case tuple():
+            for item in value:
+                _check_value(item, where)
+        case LevelOfDetailSections():
+            for section in (*value.live, *value.summary, *value.gist):
+                if not isinstance(section, tuple) or len(section) != 2:
+                    raise BadEntry(f"{where} holds something that is not a name and a text")
+                for text in section:
+                    check_text(text, where)
+        case Struct():
+            _check_part(value, "result" if isinstance(value, ToolCallResult) else where)
+        case Mapping():
+            check_object(value, where)
+        case _:
+            check_json(value, where)
+
+
+@lru_cache(maxsize=256)
+def _checked_fields(kind: type[Struct], name: str) -> tuple[tuple[str, str, Any, bool], ...]:
+    """Of each field its name, its name in messages, its type without `None`, and whether
+    it may not be `None`."""
+
+    def checked(field: FieldInfo) -> tuple[str, str, Any, bool]:
+        is_union = get_origin(field.type) in (Union, UnionType)
+        types = get_args(field.type) if is_union else (field.type,)
+        others = [one for one in types if one is not type(None)]
+        declared = others[0] if len(others) == 1 else None
+        return field.name, f"{name}.{field.name}", declared, len(others) == len(types)
+
+    return tuple(map(checked, fields(kind)))

@@ -1,0 +1,528 @@
+"""The types of entries a conversation consists of. An entry never changes.
+
+    model_input         user        a prompt; begins a turn
+    model_output        assistant   a model's answer, with the tool calls it asks for
+    tool_results        system      the results of all tool calls of one output
+    fault               system      a turn ended without (further) output
+    system_instruction  system      the instruction for every call from here on
+    notebook            system      the text of the memory notebook from here on
+    widget              system      the state of another widget from here on
+    epoch               system      the context is compiled anew from here on
+    compaction          system      a summary that may stand for a range of entries
+    clear               system      models no longer see turns that ended before
+    rollback            system      the conversation goes back to an earlier entry
+    quarantine          system      one entry is hidden from models, or shown again
+    checkpoint          system      the state here, for when older entries are trimmed
+    forked              system      the entries so far were copied from elsewhere
+    debug               system      a remark for debugging
+    renamed             system      the conversation's name from here on
+    pinned              system      whether it stands on top of lists
+    archived            system      whether it is left out of everyday lists
+    model_switched      system      the model of the turns from here on
+    attachment          system      a file was stored beside the conversation
+    approval            system      a tool call needs approval, or was decided
+
+A draft has no number, id or time; `ConversationHistory.stamp` gives it these. An
+entry of a kind this version does not know is an `UnknownEntry`, which keeps every
+field and is shown only in raw views.
+
+The types are msgspec Structs: the codec reads them from a line's bytes directly.
+Their own fields stand here in the order in which they are written; a field that
+holds its default is left out of the line, but for those made with `always`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, TypeAlias, TypeVar
+
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
+
+from nplt_storage.json_values import JsonValue
+
+_T = TypeVar("_T")
+
+Role: TypeAlias = Literal["user", "assistant", "system"]
+OutputState: TypeAlias = Literal["completed", "interrupted", "failed"]
+PartKind: TypeAlias = Literal["text", "reasoning", "call", "opaque"]
+FaultState: TypeAlias = Literal["interrupted", "failed"]
+ApprovalState: TypeAlias = Literal["asked", "allowed", "denied"]
+ToolStatus: TypeAlias = Literal["success", "failed", "skipped"]
+LevelOfDetail: TypeAlias = Literal["live", "summary", "gist"]
+
+Moment: TypeAlias = Annotated[datetime, Meta(tz=True)]
+"""A time with a time zone."""
+UNSTAMPED: Final = datetime.min.replace(tzinfo=UTC)
+
+
+def always(value: _T) -> _T:
+    """A default that is written to the line all the same."""
+    written: _T = field(default_factory=lambda: value)
+    return written
+
+
+# ------------------------------------------------------------------------------
+# An entry's text at three levels of detail
+#
+# *live* is all of it; *summary* and *gist* are shorter. Each level is a sequence of
+# named sections, made when the entry is written, so that a context that fits can
+# be built at any time without calling a model. An empty level is answered by the
+# next more detailed one. The widgets' state at that time is the live section
+# `[LiveScreen]`.
+
+LIVE_SCREEN: Final = "[LiveScreen]"
+
+if TYPE_CHECKING:
+    Section: TypeAlias = tuple[str, str]
+    """A name, which may be empty, and a text."""
+else:
+    Section = tuple[str, ...]  # in a line without the text, if it repeats the content
+Sections: TypeAlias = tuple[Section, ...]
+
+
+class LevelOfDetailSections(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    live: Sections = ()
+    summary: Sections = ()
+    gist: Sections = ()
+
+    def get_sections(self, level: LevelOfDetail) -> Sections:
+        if level == "gist" and self.gist:
+            return self.gist
+        return self.summary if level != "live" and self.summary else self.live
+
+    def to_plain_text(self, level: LevelOfDetail) -> str:
+        """Its sections under their names; one without a name is just its text."""
+        return "\n\n".join(
+            f"## {name}\n{text}" if name else text for name, text in self.get_sections(level)
+        )
+
+    def with_live_section(self, name: str, text: str) -> LevelOfDetailSections:
+        """Replaces the live section of that name, or adds one at the end."""
+        names = [section[0] for section in self.live]
+        place = names.index(name) if name in names else len(names)
+        return replace(self, live=(*self.live[:place], (name, text), *self.live[place + 1 :]))
+
+    def without_live_screen(self) -> tuple[LevelOfDetailSections, str | None]:
+        screens = [text for name, text in self.live if name == LIVE_SCREEN]
+        if not screens:
+            return self, None
+        rest = tuple(section for section in self.live if section[0] != LIVE_SCREEN)
+        return replace(self, live=rest), screens[0]
+
+
+# ------------------------------------------------------------------------------
+# Parts of entries
+
+
+class ToolCallRequest(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The raw arguments are kept as the model wrote them, beside what they parse to."""
+
+    tool_name: str
+    arguments: Mapping[str, JsonValue] | None
+    """`None` when the raw text is not a JSON object; `parse_error` says why."""
+    tool_call_id: str
+    raw_arguments: str
+    parse_error: str | None = None
+    parse_warning: str | None = None
+
+
+class BlobReference(Struct, frozen=True, kw_only=True):
+    """Names the blob that holds the whole of a text of which an entry has the beginning."""
+
+    blob_id: str
+    size: int
+    """Bytes, as UTF-8 where it is text."""
+    sha256: str
+
+    @classmethod
+    def of(cls, data: bytes) -> BlobReference:
+        """Blobs are called by their digest, so that equal ones are stored once."""
+        digest = hashlib.sha256(data).hexdigest()
+        return cls(blob_id=digest, size=len(data), sha256=digest)
+
+
+class ToolCallResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Paired with its request by place; the id is a check on that."""
+
+    tool_name: str
+    result: str
+    status: ToolStatus
+    duration: int | float
+    timestamp: Moment
+    tool_call_id: str
+    blob: BlobReference | None = None
+    """The whole result, where `result` is only its beginning."""
+    sections: LevelOfDetailSections | None = None
+
+
+class ModelInvocationDescriptor(Struct, frozen=True, kw_only=True):
+    provider: str
+    specification: str
+    model: str
+
+
+class SentContext(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one call to a model was sent, in figures."""
+
+    tokens: int
+    """By our own count: instruction, messages and tools."""
+    budget_tokens: int
+    tools_digest: str
+    epoch_seq: int = 0
+    """The epoch it was compiled in; 0: before the first."""
+    head_seq: int = 0
+    """The newest entry when it was compiled: entries with a higher number came while
+    the model was answering. 0: not known."""
+    trimmed: bool = False
+    """Trimmed for this call only: it need not begin with what was sent before, nor
+    the next one with it."""
+
+
+class OutputPart(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
+    """One piece of an output, in the order it came in: so many characters of text or
+    reasoning, one of the calls, or opaque data (a signature of the reasoning before
+    it) that is sent back to its own provider only."""
+
+    kind: PartKind
+    size: int = 0
+    """Characters; of a call its place among the calls."""
+    data: Mapping[str, JsonValue] | None = None
+
+
+# ------------------------------------------------------------------------------
+# Entries
+
+
+class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The fields all kinds share."""
+
+    role: ClassVar[Role] = "system"
+
+    seq: int = 0
+    id: str = ""
+    timestamp: Moment = UNSTAMPED
+    turn_id: str | None = None
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    redacted_at: Moment | None = None
+    """When its content was erased for good; what is left is a tombstone."""
+
+
+def _kind_of(class_name: str) -> str:
+    words: list[str] = re.findall("[A-Z][a-z]+", class_name.removesuffix("Entry"))
+    return "_".join(words).lower()
+
+
+class KnownEntry(HistoryEntry, frozen=True, kw_only=True, tag_field="kind", tag=_kind_of):
+    """Each kind's tag, and so its `kind`, is its class's name in snake_case."""
+
+
+class ModelInputEntry(KnownEntry, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "model_input"
+    role: ClassVar[Role] = "user"
+
+    content: str
+    message_id: str | None = None
+    model: str | None = None
+    attachments: tuple[str, ...] = ()
+    options: Mapping[str, JsonValue] = field(default_factory=dict)
+    sections: LevelOfDetailSections | None = None
+    """`None`: the content is all there is, at every level of detail."""
+
+
+class ModelOutputEntry(KnownEntry, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "model_output"
+    role: ClassVar[Role] = "assistant"
+
+    content: str
+    tool_calls: tuple[ToolCallRequest, ...] = ()
+    call: int = always(0)
+    state: OutputState = always("completed")
+    reasoning: str = ""
+    invocation: ModelInvocationDescriptor | None = None
+    usage: Mapping[str, JsonValue] | None = None
+    stop_reason: str | None = None
+    error: Mapping[str, JsonValue] | None = None
+    sections: LevelOfDetailSections | None = None
+    sent: SentContext | None = None
+    parts: tuple[OutputPart, ...] = ()
+    """In order; empty where none of them is opaque, since the order then says nothing."""
+
+    @property
+    def ends_turn(self) -> bool:
+        return self.state != "completed" or not self.tool_calls
+
+
+class ToolResultsEntry(KnownEntry, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "tool_results"
+
+    results: tuple[ToolCallResult, ...] = field(name="tool_calls")
+    call: int = always(0)
+    execute_error: str | None = None
+    """Why the calls could not be executed as a whole (the turn was cancelled, the server
+    stopped); those that had not finished have it as their result too."""
+
+
+class FaultEntry(KnownEntry, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "fault"
+
+    content: str
+    code: str
+    state: FaultState
+    invocation: ModelInvocationDescriptor | None = None
+    """The model that was called and answered nothing, and what that was billed for."""
+    usage: Mapping[str, JsonValue] | None = None
+    of_request: bool = False
+    """The provider refused the request as a whole and named no part of it."""
+
+
+class SystemInstructionEntry(KnownEntry, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "system_instruction"
+    content: str
+
+
+class NotebookEntry(KnownEntry, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "notebook"
+    content: str
+
+
+class WidgetEntry(KnownEntry, frozen=True, kw_only=True):
+    """The notebook is a widget too, but has a kind of its own."""
+
+    kind: ClassVar[str] = "widget"
+
+    widget: str
+    state: Mapping[str, JsonValue]
+
+
+class EpochEntry(KnownEntry, frozen=True, kw_only=True):
+    """Until the next one, what models are sent only grows at its end."""
+
+    kind: ClassVar[str] = "epoch"
+
+    reason: str
+    omitted_through: int = 0
+    """How older turns are shown, by the number of their prompt: not at all up to
+    this one, as gist up to the next, as summary up to the last; live after it."""
+    gist_through: int = 0
+    summary_through: int = 0
+    budget_tokens: int = 0
+    """What it was made to fit."""
+    screen: str = ""
+    """The live screen as it was when the epoch began."""
+
+
+class CompactionEntry(KnownEntry, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "compaction"
+
+    content: str
+    from_seq: int
+    through_seq: int
+    invocation: ModelInvocationDescriptor | None = None
+    """The model that wrote it, and what that was billed for."""
+    usage: Mapping[str, JsonValue] | None = None
+
+
+class ClearEntry(KnownEntry, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "clear"
+
+
+class RollbackEntry(KnownEntry, frozen=True, kw_only=True):
+    """Takes back what came after entry `to_seq`, or, with `turns`, the entries of those
+    turns and nothing else: then `to_seq` and `hidden` say the same in numbers. Names,
+    models and pins are set by people and stay.
+
+    The fields after `to_seq` describe the conversation after the rollback, so that
+    neither a list nor opening it needs to read further back: the number of messages,
+    the last words, and the entries that hold the instruction, the notebook, the
+    newest compaction (0: none) and each widget's state.
+    """
+
+    kind: ClassVar[str] = "rollback"
+
+    to_seq: int
+    message_count: int = 0
+    preview: str = ""
+    system_seq: int = 0
+    notebook_seq: int = 0
+    compaction_seq: int = 0
+    widget_seqs: tuple[tuple[str, int], ...] = ()
+    hidden: tuple[tuple[int, int], ...] | None = None
+    """The ranges (first, last) up to `to_seq` that are hidden from here on, where they
+    are not simply those hidden before: when a rollback is itself taken back, and when
+    turns are taken back from between others."""
+    turns: tuple[str, ...] = ()
+    redo: bool = False
+    """It takes back the rollback before it."""
+
+
+class QuarantineEntry(KnownEntry, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "quarantine"
+    content: str
+    target_seq: int
+    code: str
+    lifted: bool = False
+    """The entry is shown to models again: leaving it out did not help."""
+
+
+class CheckpointEntry(KnownEntry, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "checkpoint"
+    state: Mapping[str, JsonValue]
+
+
+class ForkedEntry(KnownEntry, frozen=True, kw_only=True):
+    """Turns that had not ended at `at_seq` are not resumed here, and approvals given
+    before do not hold. In an imported conversation `from_session_id` is its own id."""
+
+    kind: ClassVar[str] = "forked"
+
+    from_session_id: str
+    at_seq: int
+
+
+class DebugEntry(KnownEntry, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "debug"
+    content: str
+    category: str
+
+
+class RenamedEntry(KnownEntry, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "renamed"
+    name: str
+
+
+class PinnedEntry(KnownEntry, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "pinned"
+    pinned: bool
+
+
+class ArchivedEntry(KnownEntry, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "archived"
+    archived: bool
+
+
+class ModelSwitchedEntry(KnownEntry, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "model_switched"
+    model: str
+    previous_model: str | None = None
+
+
+class AttachmentEntry(KnownEntry, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "attachment"
+    file_id: str
+    filename: str
+    size: int
+    sha256: str
+    content_type: str | None = None
+
+
+class ApprovalEntry(KnownEntry, frozen=True, kw_only=True):
+    """One entry asks, a second one with the same `approval_id` holds the decision."""
+
+    kind: ClassVar[str] = "approval"
+
+    approval_id: str
+    tool_call_id: str
+    tool_name: str
+    state: ApprovalState
+    expires_at: Moment | None = None
+    """The end of the time to answer in."""
+    decided_by: str | None = None
+    """The user; `None`: nobody decided, and `reason` says what happened instead."""
+    reason: str | None = None
+    remember: bool = False
+    """The decision also holds for later calls of that tool in this conversation."""
+
+
+class UnknownEntry(HistoryEntry, frozen=True, kw_only=True):
+    """`fields` holds every field of the line beside the shared ones, in its order."""
+
+    kind: str
+    fields: Mapping[str, JsonValue]
+
+
+Entry: TypeAlias = (
+    ModelInputEntry
+    | ModelOutputEntry
+    | ToolResultsEntry
+    | FaultEntry
+    | SystemInstructionEntry
+    | NotebookEntry
+    | WidgetEntry
+    | EpochEntry
+    | CompactionEntry
+    | ClearEntry
+    | RollbackEntry
+    | QuarantineEntry
+    | CheckpointEntry
+    | ForkedEntry
+    | DebugEntry
+    | RenamedEntry
+    | PinnedEntry
+    | ArchivedEntry
+    | ModelSwitchedEntry
+    | AttachmentEntry
+    | ApprovalEntry
+    | UnknownEntry
+)
+
+
+# ------------------------------------------------------------------------------
+# Entries that name other entries by number
+#
+# The numbers are checked before an entry is written and after one is read, so
+# that code which follows them can rely on them.
+
+
+_REFERRING = (RollbackEntry, EpochEntry, CompactionEntry, QuarantineEntry, ForkedEntry)
+
+
+def wrong_reference(entry: Entry) -> str | None:
+    """Says what is wrong with the numbers an entry names; `None`: nothing. A draft has
+    no number yet, so its numbers are only compared with each other here."""
+    if not isinstance(entry, _REFERRING):
+        return None
+    match entry:
+        case RollbackEntry():
+            # 0: to before the first entry.
+            wrong = _wrong(entry, entry.to_seq) if entry.to_seq else None
+            return wrong or _wrong_state(entry)
+        case EpochEntry():
+            return _wrong_reach(entry)
+        case CompactionEntry():
+            if entry.from_seq > entry.through_seq:
+                return f"a compaction from {entry.from_seq} through {entry.through_seq} is empty"
+            return _wrong(entry, entry.from_seq) or _wrong(entry, entry.through_seq)
+        case QuarantineEntry():
+            return _wrong(entry, entry.target_seq)
+        case ForkedEntry():
+            return _wrong(entry, entry.at_seq)
+
+
+def _wrong(entry: Entry, seq: int) -> str | None:
+    if seq >= 1 and (entry.seq == 0 or seq < entry.seq):
+        return None
+    return f"a {entry.kind} names entry {seq}, which is not there before it"
+
+
+def _wrong_reach(entry: EpochEntry) -> str | None:
+    reach = (entry.omitted_through, entry.gist_through, entry.summary_through)
+    if not 0 <= reach[0] <= reach[1] <= reach[2]:
+        return f"an epoch shows turns less the older they are: not so through {reach}"
+    return _wrong(entry, reach[2]) if reach[2] else None
+
+
+def _wrong_state(entry: RollbackEntry) -> str | None:
+    told = (entry.system_seq, entry.notebook_seq, entry.compaction_seq)
+    landmarks = (entry.message_count, *told, *(seq for _, seq in entry.widget_seqs))
+    if min(landmarks) < 0 or max(landmarks) > entry.to_seq:
+        return f"entry {entry.to_seq} can't have been left with {landmarks} before it"
+    through = 0
+    for first, last in entry.hidden or ():
+        if not through < first <= last <= entry.to_seq:
+            return f"the hidden ranges {entry.hidden} are not in order below {entry.to_seq}"
+        through = last
+    return None

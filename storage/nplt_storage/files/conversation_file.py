@@ -1,0 +1,430 @@
+"""One conversation's file: opened by the recovery rule, read anywhere, blobs beside it.
+
+`JsonFile.tail` says where the acknowledged lines end. It only grows, except that a
+redaction replaces the file. Readers take the tail and the descriptor in one step, so
+they are safe beside the writer. Nothing is answered from a file until the recovery
+rule was applied to it in this process. Everything here blocks and is called from
+worker threads.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nplt_storage.codec import BadLine, decode_verified, encode_line, peek_kind
+from nplt_storage.entries import BlobReference, Entry
+from nplt_storage.errors import (
+    BadEntry,
+    ConversationDamaged,
+    ConversationExists,
+    ConversationNotFound,
+    ConversationReadOnly,
+    StorageError,
+    StorageUnavailable,
+)
+from nplt_storage.file_system import (
+    Disk,
+    FileOperations,
+    FoundFile,
+    opened,
+    read_all,
+    write_new_file,
+)
+from nplt_storage.files.foreign import NotForeign, read_foreign
+from nplt_storage.files.format import (
+    BadHeader,
+    Damage,
+    FileEntries,
+    Header,
+    LaterFormat,
+    LineReader,
+    Read,
+    Survey,
+    Tail,
+    advance,
+    empty_tail,
+    encode_header,
+    live_of,
+    make_whole,
+    read_header,
+    survey,
+)
+from nplt_storage.files.live_journal import read_journal, sound_pieces
+from nplt_storage.pages import read_end
+from nplt_storage.rows import ConversationRow, fold_all, new_row
+from nplt_storage.store import PartialAnswer, joined, not_yet_an_entry
+
+# ------------------------------------------------------------------------------
+# Opening: which program wrote the file, and which part of it is sound
+#
+#     ours        header and tail are surveyed, the lines read in order
+#     older       one JSON document in the older shape: converted and replaced
+#                 atomically, the original is kept as `.orig`
+#     neither     damaged: left alone for the operator
+#
+# Errors of the operating system and of broken files are translated here.
+
+
+@contextmanager
+def plain_errors(session_id: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ConversationNotFound(session_id) from error
+    except OSError as error:
+        raise StorageUnavailable(f"the disk reports an error: {error.strerror}") from error
+    except (Damage, BadHeader, LaterFormat, BadLine, NotForeign) as error:
+        raise ConversationDamaged(session_id, str(error)) from error
+
+
+def reader_of(files: FileOperations, descriptor: int) -> Read:
+    return lambda offset, length: read_all(files, descriptor, length, offset)
+
+
+def is_ours(files: FileOperations, path: Path) -> bool:
+    with opened(files, path, os.O_RDONLY) as descriptor:
+        try:
+            read_header(reader_of(files, descriptor), files.size(descriptor))
+        except BadHeader:
+            return False
+        return True
+
+
+def survey_file(
+    files: FileOperations, descriptor: int, session_id: str, *, head_seq_min: int = 0
+) -> Survey:
+    """`head_seq_min` is what is known to have been there: less is damage, not a crash."""
+    found = survey(reader_of(files, descriptor), files.size(descriptor))
+    if found.header.session_id != session_id:
+        raise Damage(f"the file says it is conversation {found.header.session_id!r}")
+    if found.head_seq < head_seq_min:
+        raise Damage(f"it ends at line {found.head_seq}, but there were {head_seq_min}")
+    return found
+
+
+def found_tail(read: Read, found: Survey) -> Tail:
+    """Trusts the closing line if there is one; goes through the lines only if not."""
+    tail = empty_tail(found.header.created_at, found.first)
+    closing = found.closing
+    if closing is None:
+        closing, last = tail.closing, None
+        for last in LineReader(read, first=found.first, end=found.end).forward(found.first):
+            kind = peek_kind(last.data)
+            closing = advance(closing, kind, at=closing.updated_at, offset=last.start)
+        if last is not None:
+            closing = replace(closing, updated_at=decode_verified(last.data).timestamp)
+    return replace(tail, last=found.last, end=found.end, closing=closing)
+
+
+def read_older_shape(
+    files: FileOperations, descriptor: int, session_id: str, *, new_id: Callable[[], str]
+) -> tuple[Header, list[Entry], bytes]:
+    data = read_all(files, descriptor, files.size(descriptor), 0)
+    header, entries = read_foreign(data, session_id, new_id=new_id)
+    return header, entries, data
+
+
+def adopt_older_shape(
+    files: FileOperations, path: Path, session_id: str, *, new_id: Callable[[], str]
+) -> None:
+    """Puts a file of ours in the place of another program's; `NotForeign` if it isn't one."""
+    with opened(files, path, os.O_RDONLY) as descriptor:
+        header, entries, original = read_older_shape(files, descriptor, session_id, new_id=new_id)
+    parts = [encode_header(header)]
+    tail = empty_tail(header.created_at, len(parts[0]))
+    for entry in entries:
+        line, tail = tail.extended(encode_line(entry), kind=entry.kind, at=entry.timestamp)
+        parts.append(line)
+    _keep_original(files, path, original)
+    write_new_file(files, path, b"".join(parts) + tail.closing_line)
+
+
+def _keep_original(files: FileOperations, path: Path, original: bytes) -> None:
+    for number in count(1):
+        kept = path.with_name(f"{path.name}.orig" + (f"-{number}" if number > 1 else ""))
+        try:
+            with opened(files, kept, os.O_RDONLY) as descriptor:
+                # A crash may have come between keeping it and replacing it.
+                if read_all(files, descriptor, files.size(descriptor), 0) == original:
+                    return
+        except FileNotFoundError:
+            write_new_file(files, kept, original)
+            return
+
+
+class JsonFile:
+    def __init__(
+        self, path: Path, session_id: str, *, files: FileOperations, new_id: Callable[[], str]
+    ) -> None:
+        self.path = path
+        self.session_id = session_id
+        self.files = files
+        self.tail: Tail | None = None
+        """`None` until the opening rule was applied to it in this process."""
+        self.head_seq_min = 0
+        """What the index has seen of it before that."""
+        self.writing = Lock()
+        """Held by an append that is under way, also by one nobody waits for any more."""
+        self._new_id = new_id
+        self._settling = Lock()
+
+    def create(self, header: Header) -> int:
+        """A new file with no lines in it; gives a descriptor to append through."""
+        first = encode_header(header)
+        tail = empty_tail(header.created_at, len(first))
+        # A reader who comes late must not make whole what is being made, nor take
+        # it for what it was before it was taken back.
+        with self._settling, plain_errors(self.session_id):
+            if self._is_there():
+                raise ConversationExists(self.session_id)
+            try:
+                write_new_file(self.files, self.path, first + tail.closing_line)
+                descriptor = self.files.open(self.path, os.O_RDWR)
+            except OSError:
+                with suppress(OSError):
+                    self.files.remove(self.path)  # nobody will know that it is there
+                raise
+            self.tail = tail
+        return descriptor
+
+    def remove_unused(self) -> None:
+        """Takes back a creation: nothing was ever acknowledged in it."""
+        with self._settling, plain_errors(self.session_id):
+            self.files.remove(self.path)
+            self.tail = None
+            self.files.sync_directory(self.path.parent)
+
+    def open_for_appending(self) -> int:
+        with self.not_writing(), self._settling, plain_errors(self.session_id):
+            return self._made_whole()
+
+    def settle(self) -> None:
+        """Applies the opening rule without opening it for appending."""
+        if self.tail is not None:
+            return
+        with self._settling, plain_errors(self.session_id):
+            if self.tail is None:
+                self.files.close(self._made_whole())
+
+    @contextmanager
+    def reading(self, through: int | None = None) -> Iterator[FileEntries]:
+        """The entries as they stand now, or as they stood when `through` was the
+        last; appends meanwhile are not among them."""
+        self.settle()
+        with plain_errors(self.session_id), self._taken() as (read, tail):
+            head_seq, end = tail.closing.head_seq, tail.end
+            if through is not None and through < head_seq:
+                end = tail.lines(read).find(through + 1)
+                head_seq = through
+            yield FileEntries(read, first=tail.first, end=end, head_seq=head_seq)
+
+    @contextmanager
+    def reading_lines(self) -> Iterator[tuple[Read, Tail]]:
+        """Its bytes, and where the lines are among them."""
+        self.settle()
+        with plain_errors(self.session_id), self._taken() as taken:
+            yield taken
+
+    def header(self) -> Header:
+        with self.reading_lines() as (read, tail):
+            return read_header(read, tail.first)[0]
+
+    def replace(self, beside: Path, tail: Tail) -> None:
+        """Another file takes this one's place, in one step for readers and crashes."""
+        with self._settling:
+            self.files.rename(beside, self.path)
+            self.tail = tail
+        self.files.sync_directory(self.path.parent)
+
+    @contextmanager
+    def _taken(self) -> Iterator[tuple[Read, Tail]]:
+        with self._settling:
+            tail = self.tail
+            assert tail is not None
+            descriptor = self.files.open(self.path, os.O_RDONLY)
+        try:
+            yield reader_of(self.files, descriptor), tail
+        finally:
+            self.files.close(descriptor)
+
+    def _made_whole(self) -> int:
+        if self.tail is None and not is_ours(self.files, self.path):
+            adopt_older_shape(self.files, self.path, self.session_id, new_id=self._new_id)
+        descriptor = self.files.open(self.path, os.O_RDWR)
+        try:
+            read = reader_of(self.files, descriptor)
+            tail = self.tail
+            if tail is None:
+                found = survey_file(
+                    self.files, descriptor, self.session_id, head_seq_min=self.head_seq_min
+                )
+                tail = found_tail(read, found)
+            else:
+                # What follows the last acknowledged line goes aside, whole or
+                # not: whoever asked for it was told that it failed.
+                check_lines(read, tail, tail.last)
+            make_whole(self.files, descriptor, self.path, tail=tail)
+        except BaseException:
+            self.files.close(descriptor)
+            raise
+        self.tail = tail
+        return descriptor
+
+    def _is_there(self) -> bool:
+        try:
+            with opened(self.files, self.path, os.O_RDONLY):
+                return True
+        except FileNotFoundError:
+            return False
+
+    @contextmanager
+    def not_writing(self) -> Iterator[None]:
+        if not self.writing.acquire(blocking=False):
+            raise ConversationReadOnly(self.session_id, "the disk has not answered yet")
+        try:
+            yield
+        finally:
+            self.writing.release()
+
+
+def check_lines(read: Read, tail: Tail, start: int) -> None:
+    """Raises unless the acknowledged lines from `start` on are where they were."""
+    head_seq = tail.closing.head_seq if start == tail.end else 0
+    for line in tail.lines(read).forward(start):
+        head_seq = line.seq
+    if head_seq != tail.closing.head_seq:
+        raise Damage(f"line {head_seq} stands where {tail.closing.head_seq} should")
+
+
+# ------------------------------------------------------------------------------
+# Blobs
+#
+#     session_YYYYMMDD_<id>.blobs/<sha256 of the bytes>
+#
+# A blob is named by its content, so equal bytes are stored once. It gets its name when
+# it is whole and on disk, before the line that refers to it is written. A crash in
+# between leaves a blob without a reference, which does no harm.
+
+_BLOB_ID = re.compile(r"[0-9a-f]{64}")
+
+
+def keep_blob(disk: Disk, directory: Path, data: bytes) -> BlobReference:
+    """On disk, name and all, when it returns."""
+    blob = BlobReference.of(data)
+    disk.make_directory(directory)
+    if not _is_kept(disk, directory / blob.blob_id, len(data)):
+        write_new_file(disk, directory / blob.blob_id, data)
+    return blob
+
+
+def read_blob(disk: Disk, directory: Path, blob_id: str, offset: int, length: int) -> bytes:
+    """Fewer bytes only at its end."""
+    if offset < 0 or length < 0:
+        raise BadEntry("a range begins at 0 or later, and is not shorter than nothing")
+    try:
+        if _BLOB_ID.fullmatch(blob_id) is None:
+            raise FileNotFoundError
+        with opened(disk, directory / blob_id, os.O_RDONLY) as descriptor:
+            wanted = min(length, max(disk.size(descriptor) - offset, 0))
+            return read_all(disk, descriptor, wanted, offset)
+    except FileNotFoundError:
+        raise BadEntry(f"there is no blob {blob_id!r} in this conversation") from None
+
+
+def remove_blobs_except(disk: Disk, directory: Path, named: AbstractSet[str]) -> None:
+    unnamed = [name for name in disk.names_in(directory) if name not in named]
+    for name in unnamed:
+        disk.remove(directory / name)
+    if unnamed:
+        disk.sync_directory(directory)
+
+
+def _is_kept(disk: Disk, path: Path, size: int) -> bool:
+    try:
+        return disk.found(path).size == size
+    except FileNotFoundError:
+        return False
+
+
+_BATCH_ENTRIES: Final = 500
+_BATCH_BYTES: Final = 4 * 1024 * 1024
+
+
+class OpenedFile(Struct, frozen=True, kw_only=True):
+    file: JsonFile
+    descriptor: int
+    """To append through."""
+    found: FoundFile
+    row: ConversationRow
+    entries: tuple[Entry, ...] = ()
+    partial_answer: PartialAnswer | None = None
+
+
+def create_file(disk: Disk, file: JsonFile, header: Header) -> OpenedFile:
+    descriptor = file.create(header)
+    try:
+        with plain_errors(file.session_id):
+            found = disk.found(file.path)
+    except BaseException:
+        disk.close(descriptor)
+        with suppress(StorageError):
+            file.remove_unused()  # nobody will know that it is there
+        raise
+    row = new_row(file.session_id, user=header.user, created_at=header.created_at)
+    return OpenedFile(file=file, descriptor=descriptor, found=found, row=row)
+
+
+def open_at_end(disk: Disk, file: JsonFile, row: ConversationRow) -> OpenedFile:
+    descriptor = file.open_for_appending()
+    try:
+        with file.reading_lines() as (read, tail):
+            row = _caught_up(read, tail, row)
+            entries = read_end(tail.entries(read), row)
+        with plain_errors(file.session_id):
+            found = disk.found(file.path)
+        said = joined(sound_pieces(read_journal(disk, live_of(file.path))))
+    except BaseException:
+        disk.close(descriptor)
+        raise
+    return OpenedFile(
+        file=file,
+        descriptor=descriptor,
+        found=found,
+        row=row,
+        entries=tuple(entries),
+        partial_answer=not_yet_an_entry(said, row, entries),
+    )
+
+
+def _caught_up(read: Read, tail: Tail, row: ConversationRow) -> ConversationRow:
+    """The row as it is after the last line: the index may be behind."""
+    head_seq = tail.closing.head_seq
+    if row.head_seq > head_seq:
+        raise Damage(f"it ends at line {head_seq}, but there were {row.head_seq}")
+    if row.head_seq < head_seq:
+        return fold_all(row, tail.entries(read).after(row.head_seq))
+    return row
+
+
+def batch_of(file: JsonFile, *, after: int, through: int) -> list[Entry]:
+    """The entries that follow `after`, as many as are read in one go."""
+    batch: list[Entry] = []
+    with file.reading_lines() as (read, tail):
+        entries = tail.entries(read)
+        for entry in entries.after(after):
+            batch.append(entry)
+            is_full = len(batch) == _BATCH_ENTRIES or entries.bytes_read >= _BATCH_BYTES
+            if entry.seq == through or is_full:
+                break
+    return batch

@@ -1,0 +1,624 @@
+"""The data directory in use: its lock, the index, the threads, and the free space.
+
+Opening takes the lock, removes what a crash left, and brings the index up to date with
+the files; if there is much to read, this goes on in the background. Names, sizes and
+times are compared; usually nothing changed and no file is opened. A file that has grown
+is read on, a new or changed one is read whole, and one that is gone is removed from the
+index. The store and its records share what is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from itertools import count
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+import anyio
+import anyio.to_thread
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nplt_storage.codec import decode_verified
+from nplt_storage.entries import Entry
+from nplt_storage.errors import (
+    ConversationDamaged,
+    ConversationReadOnly,
+    StorageError,
+    StorageUnavailable,
+)
+from nplt_storage.file_system import DataDirectory, Disk, FoundFile, SystemDisk, opened
+from nplt_storage.files.append import Durability, SyncLater
+from nplt_storage.files.commit_threads import CommitThreads, DiskThreads
+from nplt_storage.files.conversation_file import (
+    plain_errors,
+    read_older_shape,
+    reader_of,
+    survey_file,
+)
+from nplt_storage.files.format import (
+    LOCAL_USER,
+    BadHeader,
+    LineReader,
+    Survey,
+    day_of,
+    is_unfinished,
+    read_header,
+    session_id_of,
+)
+from nplt_storage.files.trash import Trash
+from nplt_storage.ids import new_entry_id
+from nplt_storage.index.tables import ConversationGone, EntriesAdded, FileStamp, compare_files
+from nplt_storage.index.worker import ConversationIndex, settle
+from nplt_storage.rows import ConversationRow, fold_all, new_row
+
+# ------------------------------------------------------------------------------
+# Reading one file for the index
+#
+# Reads only, piece by piece, with little memory. Lists and search may therefore show
+# a last line that recovery has not rewritten yet; nothing else is answered from such
+# a file.
+#
+# Never raises for the content of a file: a damaged one gets a row that says so, with
+# a stamp that fits no file, so that it is checked again at the next start. A file
+# that can't be read for now (too many open files, an input/output error) is not
+# damaged: it is read again when it is asked for.
+
+log = logging.getLogger(__name__)
+
+_PIECE_ENTRIES: Final = 1_000
+_PIECE_BYTES: Final = 4 * 1024 * 1024
+
+
+def part_of(found: FoundFile, end: int) -> FoundFile:
+    """As if the file ended there: what follows is read when it is next looked at."""
+    return replace(found, size=end, mtime_ns=0)
+
+
+def void_stamp(name: str, known: FileStamp | None) -> FileStamp:
+    """Fits no file; what is known to have been there stays known."""
+    nothing = FoundFile(name=name, size=-1, mtime_ns=0, inode=0)
+    if known is None:
+        return FileStamp(file=nothing, end_offset=0, head_seq=0, synced=False)
+    return replace(known, file=nothing, end_offset=0)
+
+
+def _may_pass(error: StorageError) -> bool:
+    cause = error.__cause__
+    is_no_file = isinstance(cause, OSError) and cause.errno == errno.EINVAL  # a pipe, a directory
+    return isinstance(error, StorageUnavailable) and not is_no_file
+
+
+class DoesNotFollow(Exception):
+    """What is in the file is not what was known of it, and then some."""
+
+
+class FileReading:
+    """One file on its way into the index."""
+
+    def __init__(
+        self, scan: DirectoryScan, session_id: str, name: str, known: FileStamp | None
+    ) -> None:
+        self._scan = scan
+        self._disk = scan.disk
+        self._path = scan.directory / name
+        self._session_id = session_id
+        self._known = known
+        self.is_unread = False
+        """Whether it can't be read just now, though nothing may be wrong with it."""
+        self._row = new_row(session_id, user=LOCAL_USER, created_at=day_of(name))
+        self._is_first = True
+
+    def whole(self) -> Iterator[EntriesAdded]:
+        try:
+            with (
+                plain_errors(self._session_id),
+                opened(self._disk, self._path, os.O_RDONLY) as descriptor,
+            ):
+                try:
+                    yield from self._ours(descriptor)
+                except BadHeader:
+                    yield self._older_shape(descriptor)
+        except StorageError as error:
+            if _may_pass(error):
+                log.warning("%s can't be read now: %s", self._path.name, error)
+                self.is_unread = True
+                if self._known is None and self._is_first:  # else what is known stays so
+                    stamp = void_stamp(self._path.name, None)
+                    yield EntriesAdded(row=self._row, stamp=stamp, anew=True)
+                return
+            if self._path.name not in self._disk.names_in(self._path.parent):
+                return  # deleted since it was listed
+            log.warning("%s: %s", self._path.name, error)
+            reason = error.reason if isinstance(error, ConversationDamaged) else str(error)
+            self._scan.damaged(self._session_id, reason)
+            row = replace(self._row, damaged=True)
+            stamp = void_stamp(self._path.name, self._known)
+            yield EntriesAdded(row=row, stamp=stamp, anew=self._is_first)
+
+    def onward(self, row: ConversationRow) -> Iterator[EntriesAdded]:
+        """What was written since `known`, when the row was like that; `DoesNotFollow`
+        if there is anything odd about it: then it is better read whole."""
+        known = self._known
+        if known is None or row.damaged or row.head_seq != known.head_seq:
+            raise DoesNotFollow
+        try:
+            with (
+                plain_errors(self._session_id),
+                opened(self._disk, self._path, os.O_RDONLY) as descriptor,
+            ):
+                found = survey_file(self._disk, descriptor, self._session_id)
+                if found.end < known.end_offset:
+                    raise DoesNotFollow
+                if found.end == known.end_offset and found.head_seq != known.head_seq:
+                    raise DoesNotFollow
+                self._row, self._is_first = row, False
+                yield from self._lines(descriptor, found, start=known.end_offset)
+        except (StorageError, BadHeader) as error:
+            raise DoesNotFollow from error
+
+    def _ours(self, descriptor: int) -> Iterator[EntriesAdded]:
+        header, _ = read_header(reader_of(self._disk, descriptor), self._disk.size(descriptor))
+        self._row = new_row(self._session_id, user=header.user, created_at=header.created_at)
+        expected = self._known.head_seq if self._known and self._known.synced else 0
+        found = survey_file(self._disk, descriptor, self._session_id, head_seq_min=expected)
+        yield from self._lines(descriptor, found, start=found.first)
+
+    def _lines(self, descriptor: int, found: Survey, *, start: int) -> Iterator[EntriesAdded]:
+        read, here = reader_of(self._disk, descriptor), self._disk.found(self._path)
+        lines = LineReader(read, first=found.first, end=found.end)
+        piece: list[Entry] = []
+        begin, due = start, self._row.head_seq + 1
+        try:
+            for line in lines.forward(start) if start < found.end else ():
+                if line.seq != due:
+                    raise ConversationDamaged(self._session_id, f"line {due} is not in its place")
+                piece.append(decode_verified(line.data))
+                due += 1
+                if len(piece) >= _PIECE_ENTRIES or line.end - begin >= _PIECE_BYTES:
+                    done, piece, begin = piece, [], line.end
+                    yield self._piece(done, part_of(here, line.end), line.end)
+        except BaseException:
+            # If it breaks off, that much can be shown.
+            self._row = fold_all(self._row, piece)
+            raise
+        yield self._piece(piece, here, found.end)
+
+    def _piece(self, entries: list[Entry], found: FoundFile, end: int) -> EntriesAdded:
+        known, is_first, self._is_first = self._known, self._is_first, False
+        self._row = fold_all(self._row, entries)
+        stamp = FileStamp(
+            file=found,
+            end_offset=end,
+            head_seq=self._row.head_seq,
+            # What was merely read may be in the system's memory only.
+            synced=known is not None and known.synced and known.head_seq == self._row.head_seq,
+        )
+        return EntriesAdded(row=self._row, stamp=stamp, entries=entries, anew=is_first)
+
+    def _older_shape(self, descriptor: int) -> EntriesAdded:
+        header, entries, data = read_older_shape(
+            self._disk, descriptor, self._session_id, new_id=self._scan.new_id
+        )
+        row = new_row(self._session_id, user=header.user, created_at=header.created_at)
+        self._row = row
+        return self._piece(entries, self._disk.found(self._path), len(data))
+
+
+# ------------------------------------------------------------------------------
+# The order of reading
+#
+# When the index was lost, all files are read again while conversations are served. One
+# thread reads them; a file that somebody waits for is read next.
+
+
+class ReadingOrder:
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._left: dict[str, None] = {}
+        """Conversations that are to be read."""
+        self._unread: set[str] = set()
+        """Conversations that are to be read, or are being read."""
+        self._urgent: deque[str] = deque()
+        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
+
+    # On the event loop
+
+    async def wait_for(self, session_id: str) -> None:
+        """Returns when it was read, if that is still to come."""
+        with self._lock:
+            if session_id not in self._unread:
+                return
+            read = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(session_id, []).append(read)
+            self._urgent.append(session_id)
+        await read
+
+    # In the thread that reads
+
+    def begin(self, session_ids: Iterable[str]) -> None:
+        with self._lock:
+            self._left = dict.fromkeys(session_ids)
+            before, self._unread = self._unread, set(self._left)
+            for session_id in before - self._unread:
+                self._tell(session_id)
+
+    def take(self) -> str | None:
+        """The next one; `None`: all were taken."""
+        urgent = self.take_urgent()
+        with self._lock:
+            if urgent is None and self._left:
+                urgent = next(iter(self._left))
+                del self._left[urgent]
+            return urgent
+
+    def take_urgent(self) -> str | None:
+        with self._lock:
+            while self._urgent:
+                session_id = self._urgent.popleft()
+                if session_id in self._left:
+                    del self._left[session_id]
+                    return session_id
+            return None
+
+    def done(self, session_id: str) -> None:
+        with self._lock:
+            self._unread.discard(session_id)
+            self._tell(session_id)
+
+    def _tell(self, session_id: str) -> None:
+        for read in self._waiting.pop(session_id, []):
+            settle(read, partial(read.set_result, None))
+
+
+_SAY_EVERY: Final = 1_000
+
+
+class ScanResult(Struct, frozen=True, kw_only=True):
+    names: dict[str, str]
+    """All there are, by id."""
+    grown: Sequence[str]
+    """Written on, it seems: after a crash, those that were in use."""
+    unknown: Sequence[str]
+    """To be read from beginning to end."""
+    bytes_unknown: int
+    is_all: bool
+    """Whether nothing is to be done beside."""
+
+
+class DirectoryScan:
+    """The directory of conversations, as found."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        *,
+        new_id: Callable[[], str],
+        damaged: Callable[[str, str], None],
+    ) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.new_id = new_id
+        self.damaged = damaged
+        """Is told the id and the reason, if something is wrong with a file."""
+        self.order = ReadingOrder()
+        self.unread: set[str] = set()
+        """Conversations whose files could not be read for a temporary reason."""
+
+    def found(self) -> dict[str, list[FoundFile]]:
+        """By id; as a rule there is one file for each."""
+        by_id: dict[str, list[FoundFile]] = {}
+        try:
+            for file in self.disk.found_in(self.directory):
+                session_id = session_id_of(file.name)
+                if session_id is not None:
+                    by_id.setdefault(session_id, []).append(file)
+        except OSError as error:
+            raise StorageUnavailable(f"the files can't be listed: {error.strerror}") from error
+        return by_id
+
+    def to_do(self, known: Mapping[str, FileStamp]) -> ScanResult:
+        found = self.found()
+        single = {id_: files[0] for id_, files in found.items() if len(files) == 1}
+        freshness = compare_files(single, known)
+        return ScanResult(
+            names={id_: files[-1].name for id_, files in found.items()},
+            grown=freshness.grown,
+            unknown=freshness.unknown,
+            bytes_unknown=sum(max(single[id_].size, 0) for id_ in freshness.unknown),
+            is_all=len(single) == len(found) and not freshness.gone,
+        )
+
+    def changes(self, known: Mapping[str, FileStamp]) -> Iterator[EntriesAdded | ConversationGone]:
+        """All that is not as it was known to be, read whole."""
+        found = self.found()
+        freshness = compare_files({id_: files[-1] for id_, files in found.items()}, known)
+        for session_id in freshness.gone:
+            entries = known[session_id].head_seq
+            log.warning("the file of %s is gone; it held %d entries", session_id, entries)
+            yield ConversationGone(session_id=session_id)
+        several = {id_ for id_, files in found.items() if len(files) > 1}
+        to_read = sorted({*freshness.grown, *freshness.unknown, *several})
+        self.order.begin(to_read)
+        for number in count(1):
+            due = self.order.take()
+            if due is None:
+                return
+            for piece in self._read(due, found, known):
+                yield piece
+                # Between two pieces of a long one, those somebody waits for.
+                while (urgent := self.order.take_urgent()) is not None:
+                    yield from self._read(urgent, found, known)
+            if number % _SAY_EVERY == 0:
+                log.info("read %d of %d conversations", number, len(to_read))
+
+    def _read(
+        self,
+        session_id: str,
+        found: Mapping[str, Sequence[FoundFile]],
+        known: Mapping[str, FileStamp],
+    ) -> Iterator[EntriesAdded]:
+        names = [file.name for file in found[session_id]]
+        yield from self.pieces(session_id, names, known.get(session_id))
+        self.order.done(session_id)
+
+    def pieces(
+        self, session_id: str, names: Sequence[str], known: FileStamp | None = None
+    ) -> Iterator[EntriesAdded]:
+        if len(names) > 1:
+            self.damaged(session_id, "there is more than one file for it")
+            row = new_row(session_id, user=LOCAL_USER, created_at=min(map(day_of, names)))
+            stamp = void_stamp(names[-1], known)
+            yield EntriesAdded(row=replace(row, damaged=True), stamp=stamp, anew=True)
+        else:
+            reading = self.reading(session_id, names[0], known)
+            yield from reading.whole()
+            if reading.is_unread:
+                self.unread.add(session_id)
+
+    def reading(self, session_id: str, name: str, known: FileStamp | None = None) -> FileReading:
+        return FileReading(self, session_id, name, known)
+
+    def row_in(self, path: Path, session_id: str) -> tuple[ConversationRow, str | None]:
+        """Reads the whole file, in the trash or not; and what is wrong with it. What can't
+        be read is left out of the row. Nobody else is told."""
+        damage: dict[str, str] = {}
+        apart = DirectoryScan(
+            self.disk, path.parent, new_id=self.new_id, damaged=damage.__setitem__
+        )
+        row = new_row(session_id, user=LOCAL_USER, created_at=day_of(path.name))
+        for piece in apart.reading(session_id, path.name).whole():
+            row = piece.row
+        return row, damage.get(session_id)
+
+    def sweep(self) -> list[str]:
+        """Removes what a crash left on its way in; gives the names that remain."""
+        names = self.disk.names_in(self.directory)
+        for name in filter(is_unfinished, names):
+            if name.endswith(".blobs.new"):
+                self.disk.remove_tree(self.directory / name)
+                continue
+            try:
+                self.disk.remove(self.directory / name)
+            except OSError as error:  # one leftover is no reason not to start
+                log.warning("%s can't be removed: %s", name, error.strerror)
+        return [name for name in names if not is_unfinished(name)]
+
+
+INDEX_NAME: Final = "catalog.sqlite"
+
+
+# ------------------------------------------------------------------------------
+# Free space, looked up at most once a second
+#
+# Below the reserve nothing is written, so that there is room left for recovery.
+# Everything can be read, and writing works again as soon as there is room.
+
+FREE_BYTES_MIN: Final = 64 * 1024 * 1024
+_SECONDS: Final = 1.0
+_MIB: Final = 1024 * 1024
+
+
+class FreeSpace:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        *,
+        bytes_min: int,
+        threads: CommitThreads,
+        seconds: Callable[[], float],
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._bytes_min = bytes_min
+        self._threads = threads
+        self._seconds = seconds
+        self._looked_at: float | None = None
+        self._is_short = False
+
+    async def check(self, session_id: str) -> None:
+        """Raises `ConversationReadOnly` while there is too little."""
+        if self._is_due():
+            with anyio.move_on_after(_SECONDS):  # a disk that hangs is the write's business
+                await self._threads.submit(self._look)
+        if reason := self._reason():
+            raise ConversationReadOnly(session_id, reason)
+
+    @property
+    def shortage(self) -> str | None:
+        """As it was when it was last looked up; if that is long ago, it is looked up
+        now for whoever asks next."""
+        if self._is_due():
+            with suppress(StorageUnavailable):  # no thread to look with: who writes will hear
+                self._threads.start(self._look)
+        return self._reason()
+
+    def _is_due(self) -> bool:
+        now = self._seconds()
+        if self._looked_at is not None and now - self._looked_at < _SECONDS:
+            return False
+        self._looked_at = now  # who comes meanwhile need not look as well
+        return True
+
+    def _look(self) -> None:
+        try:
+            self._is_short = self._disk.free_bytes(self._directory) < self._bytes_min
+        except OSError:
+            self._is_short = False  # the write itself will tell
+
+    def _reason(self) -> str | None:
+        if not self._is_short:
+            return None
+        return f"less than {self._bytes_min / _MIB:g} MiB are free on the disk"
+
+
+class FileSettings(Struct, frozen=True, kw_only=True):
+    durability: Durability = field(default_factory=Durability)
+    free_bytes_min: int = FREE_BYTES_MIN
+    turns_max: int | None = None
+    """Models are shown that many turns; everything is kept."""
+    read_before_serving_bytes: int = 2 * 1024 * 1024
+    """More than that, if the index does not know it, is read meanwhile."""
+    disk: Disk = field(default_factory=SystemDisk)
+    new_id: Callable[[], str] = new_entry_id
+    seconds: Callable[[], float] = time.monotonic
+
+
+class OpenDirectory(Struct, frozen=True, kw_only=True):
+    paths: DataDirectory
+    settings: FileSettings
+    threads: DiskThreads
+    commit_threads: CommitThreads
+    sync_later: SyncLater | None
+    space: FreeSpace
+    index: ConversationIndex
+    scan: DirectoryScan
+    trash: Trash
+    names: dict[str, str] = field(default_factory=dict)
+    """Of the files that are there, by id."""
+    damage: dict[str, str]
+    """What is wrong with those that can't be used, by id."""
+    catching_up: list[asyncio.Task[None]] = field(default_factory=list)
+    """The reading that goes on while others are served already, if any."""
+
+    @property
+    def disk(self) -> Disk:
+        return self.settings.disk
+
+    @property
+    def syncs_at_once(self) -> bool:
+        return self.sync_later is None
+
+    async def learn(self, pieces: Iterator[EntriesAdded]) -> None:
+        """Takes files into the index, reading in a worker thread."""
+        while (piece := await self.threads.read(lambda: next(pieces, None))) is not None:
+            await self.index.learn(piece)
+
+    async def close(self) -> None:
+        for task in self.catching_up:
+            task.cancel()  # the next start goes on with it
+        self.commit_threads.close()
+        await self.index.close()
+        await anyio.to_thread.run_sync(self.paths.give_back)
+
+
+async def open_directory(data_dir: Path, settings: FileSettings, *, now: datetime) -> OpenDirectory:
+    paths = DataDirectory(data_dir)
+    await anyio.to_thread.run_sync(paths.take)
+    try:
+        return await _set_up(paths, settings, now=now)
+    except BaseException:
+        paths.give_back()
+        raise
+
+
+async def _set_up(paths: DataDirectory, settings: FileSettings, *, now: datetime) -> OpenDirectory:
+    disk, threads, commit_threads = settings.disk, DiskThreads(), CommitThreads()
+    damage: dict[str, str] = {}
+    trash = Trash(disk, paths)
+    scan = DirectoryScan(disk, paths.history, new_id=settings.new_id, damaged=damage.__setitem__)
+
+    def tidy() -> ConversationIndex:
+        trash.finish(scan.sweep())
+        trash.empty(now)
+        return ConversationIndex.open(paths.path / INDEX_NAME, survey=scan.changes)
+
+    index = await threads.write(tidy)
+    directory = OpenDirectory(
+        paths=paths,
+        settings=settings,
+        threads=threads,
+        commit_threads=commit_threads,
+        sync_later=settings.durability.sync_later(commit_threads),
+        space=FreeSpace(
+            disk,
+            paths.path,
+            bytes_min=settings.free_bytes_min,
+            threads=commit_threads,
+            seconds=settings.seconds,
+        ),
+        index=index,
+        scan=scan,
+        trash=trash,
+        damage=damage,
+    )
+    try:
+        await _catch_up(directory)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await index.close()
+        raise
+    return directory
+
+
+async def _catch_up(directory: OpenDirectory) -> None:
+    index, scan = directory.index, directory.scan
+    known = await index.stamps()
+    to_do = await directory.threads.read(lambda: scan.to_do(known))
+    directory.names.update(to_do.names)
+    followed = [await _read_on(directory, session_id) for session_id in to_do.grown]
+    if to_do.is_all and not to_do.unknown and all(followed):
+        return
+    if to_do.bytes_unknown <= directory.settings.read_before_serving_bytes:
+        await index.catch_up()
+    else:
+        log.warning("lists are not complete until %d MB were read", to_do.bytes_unknown // 10**6)
+        scan.order.begin(to_do.unknown)
+        directory.catching_up.append(asyncio.create_task(_in_background(directory)))
+
+
+async def _read_on(directory: OpenDirectory, session_id: str) -> bool:
+    """Whether what was written since simply follows what is known."""
+    then = await directory.index.known(session_id)
+    if then is None:
+        return False
+    row, stamp = then
+    reading = directory.scan.reading(session_id, stamp.file.name, stamp)
+    try:
+        await directory.learn(reading.onward(row))
+    except DoesNotFollow:
+        log.info("%s was changed by someone else: it is read anew", stamp.file.name)
+        return False
+    return True
+
+
+async def _in_background(directory: OpenDirectory) -> None:
+    try:
+        await directory.index.catch_up()
+        log.info("lists are complete")
+    except StorageError:
+        log.exception("lists are not complete: the files can't be read")
+    finally:
+        directory.scan.order.begin(())  # nobody waits for what nobody reads

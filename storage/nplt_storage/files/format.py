@@ -1,0 +1,563 @@
+"""The bytes of a conversation's file: header, lines, closing line, and file names.
+
+    {"session_id":"…","format":1,"created_at":"…","crc":"9ae0daaf","messages":[
+    ],"updated_at":"…","head_seq":2,"message_count":2,"epoch_offset":131}
+
+Between the two stands one line per entry. The closing line holds nothing that does
+not follow from the lines: every append overwrites it, and recovery rebuilds it.
+storage/FORMAT.md is the specification.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+from zlib import crc32
+
+import orjson
+from msgspec import DecodeError, Struct, convert, field
+
+from nplt_storage.codec import BadLine, decode_verified, peek_seq, time_as_text, verify_line
+from nplt_storage.entries import Entry, EpochEntry, ModelInputEntry, ModelOutputEntry, Moment
+from nplt_storage.file_system import FileOperations, read_all, write_all
+from nplt_storage.ids import is_session_id
+from nplt_storage.json_values import JsonObject, JsonValue
+
+log = logging.getLogger(__name__)
+
+FORMAT: Final = 1
+LOCAL_USER: Final = "local"
+
+_MESSAGES = b',"messages":['
+_CRC_KEY = re.compile(rb',"crc":"([0-9a-f]{8})"$')
+_CLOSING = re.compile(
+    rb'\],"updated_at":"([0-9T:.+-]{32})","head_seq":([0-9]{1,19}),'
+    rb'"message_count":([0-9]{1,19}),"epoch_offset":([0-9]{1,19})\}\n'
+)
+_OF_HEADER = ("session_id", "format", "created_at", "user", "crc", "messages")
+_OF_CLOSING = ("updated_at", "head_seq", "message_count", "epoch_offset")
+_OURS = frozenset((*_OF_HEADER, *_OF_CLOSING))
+
+
+class BadHeader(Exception):
+    """The first line is not one of ours, or not as it was written."""
+
+
+class LaterFormat(Exception):
+    """A later version wrote this: not to be opened, not to be touched."""
+
+
+class Header(Struct, frozen=True, kw_only=True):
+    session_id: str
+    created_at: Moment
+    user: str = LOCAL_USER
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
+    """What an older program said about the conversation, kept as it was."""
+
+
+class Closing(Struct, frozen=True, kw_only=True):
+    updated_at: datetime
+    head_seq: int
+    message_count: int
+    epoch_offset: int
+
+
+def encode_header(header: Header) -> bytes:
+    source: JsonObject = {
+        "session_id": header.session_id,
+        "format": FORMAT,
+        "created_at": time_as_text(header.created_at),
+    }
+    if header.user != LOCAL_USER:
+        source["user"] = header.user
+    source |= {name: value for name, value in header.extra.items() if name not in _OURS}
+    body = orjson.dumps(source)[:-1]
+    return body + b',"crc":"%08x"' % crc32(body) + _MESSAGES + b"\n"
+
+
+def decode_header(line: bytes) -> Header:
+    """`line` with its newline. A header without a checksum is taken as it is."""
+    if not line.endswith(_MESSAGES + b"\n"):
+        raise BadHeader("the first line does not open a list of messages")
+    body = line[: -len(_MESSAGES) - 1]
+    if (crc := _CRC_KEY.search(body)) is not None:
+        body = body[: crc.start()]
+        if crc[1] != b"%08x" % crc32(body):
+            raise BadHeader("the first line's checksum does not fit")
+    try:
+        source = orjson.loads(body + b"}")
+        if (format_ := convert(source["format"], int)) != FORMAT:
+            raise LaterFormat(f"format {format_} is not known to this version")
+        extra = {name: value for name, value in source.items() if name not in _OURS}
+        return convert({**source, "extra": extra}, Header)
+    except (orjson.JSONDecodeError, DecodeError, KeyError) as error:
+        raise BadHeader(f"the first line can't be read: {error}") from error
+
+
+def encode_closing(closing: Closing) -> bytes:
+    return b'],"updated_at":"%s","head_seq":%d,"message_count":%d,"epoch_offset":%d}\n' % (
+        time_as_text(closing.updated_at).encode(),
+        closing.head_seq,
+        closing.message_count,
+        closing.epoch_offset,
+    )
+
+
+def decode_closing(line: bytes) -> Closing | None:
+    """`None`: these bytes are not exactly one closing line."""
+    parts = _CLOSING.fullmatch(line)
+    if parts is None:
+        return None
+    try:
+        updated_at = datetime.fromisoformat(parts[1].decode())
+    except ValueError:
+        return None
+    closing = Closing(
+        updated_at=updated_at,
+        head_seq=int(parts[2]),
+        message_count=int(parts[3]),
+        epoch_offset=int(parts[4]),
+    )
+    return closing if encode_closing(closing) == line else None
+
+
+def advance(closing: Closing, kind: str, *, at: datetime, offset: int) -> Closing:
+    """The closing line after one more line of that kind, which begins at `offset`."""
+    is_message = kind in (ModelInputEntry.kind, ModelOutputEntry.kind)
+    return Closing(
+        updated_at=at,
+        head_seq=closing.head_seq + 1,
+        message_count=closing.message_count + is_message,
+        epoch_offset=offset if kind == EpochEntry.kind else closing.epoch_offset,
+    )
+
+
+# ------------------------------------------------------------------------------
+# File names
+#
+#     session_YYYYMMDD_<id>.json              one conversation
+#     session_YYYYMMDD_<id>.json.live         the text of its running answer
+#     session_YYYYMMDD_<id>.json.broken-N     the rest of a torn append
+#     session_YYYYMMDD_<id>.json.orig         the file of another program
+#     session_YYYYMMDD_<id>.blobs/            its blobs
+#     .session_YYYYMMDD_<id>.….new            being written; left only by a crash
+#     ….~N                                    one of these whose name was taken when it
+#                                             was moved to or from the trash
+#
+# Only ids that were checked become part of a path.
+
+_SUFFIX = ".json"
+_NAME = re.compile(r"session_([0-9]{8})_(.+)\.json", re.DOTALL)
+_COMPANION = re.compile(r"(session_[0-9]{8}_(.+?))(?:\.json\.(.+)|\.blobs)", re.DOTALL)
+_COPY = re.compile(
+    r"\.(?:broken-[0-9]+|before-repair-[0-9]+|orig(?:-[0-9]+)?)(?:~[0-9]+)?|\.live~[0-9]+"
+)
+
+
+def file_name(session_id: str, created_at: datetime) -> str:
+    at = created_at.astimezone(UTC)
+    # Not %Y, which writes 999 for the year 999.
+    return f"session_{at.year:04}{at:%m%d}_{session_id}{_SUFFIX}"
+
+
+def session_id_of(name: str) -> str | None:
+    """`None`: not the name of a conversation's file."""
+    parts = _NAME.fullmatch(name)
+    return parts[2] if parts and is_session_id(parts[2]) else None
+
+
+def by_session_id(names: Iterable[str]) -> dict[str, list[str]]:
+    """Of these names, those of conversations' files; as a rule there is one for each id."""
+    by_id: dict[str, list[str]] = {}
+    for name in names:
+        session_id = session_id_of(name)
+        if session_id is not None:
+            by_id.setdefault(session_id, []).append(name)
+    return by_id
+
+
+def day_of(name: str) -> datetime:
+    try:
+        return datetime.strptime(name[8:16], "%Y%m%d").replace(tzinfo=UTC)
+    except ValueError:
+        return datetime.fromtimestamp(0, UTC)
+
+
+def companion_of(name: str) -> str | None:
+    """The id of the conversation that this side file or folder belongs to; `None`: it is
+    no such file."""
+    parts = _COMPANION.fullmatch(name)
+    return parts[2] if parts and is_session_id(parts[2]) else None
+
+
+def companions(names: Iterable[str], path: Path) -> list[str]:
+    """Of these names, what stands beside that conversation's file."""
+    beside = blobs_of(path).name
+    return [name for name in names if name.startswith(f"{path.name}.") or name == beside]
+
+
+def copies(names: Iterable[str], path: Path) -> list[str]:
+    """Of these names, those that may hold lines of that file once more."""
+    whole = path.name
+    return [
+        name
+        for name in names
+        if name.startswith(whole) and _COPY.fullmatch(name.removeprefix(whole))
+    ]
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a crash left it on its way in."""
+    return name.startswith(".session_") and name.endswith(".new")
+
+
+def on_its_way(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
+
+
+def blobs_of(path: Path) -> Path:
+    return path.with_suffix(".blobs")
+
+
+def is_blobs(name: str) -> bool:
+    return name.endswith(".blobs")
+
+
+def live_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.live")
+
+
+# ------------------------------------------------------------------------------
+# Reading lines
+#
+# Lines are ordered by sequence number, so a line is found by binary search over the
+# bytes, and a page is read by going on from there. Every line that is returned was
+# verified: its checksum, the comma before it, and that its number follows its
+# neighbour's. Anything else is `BadLine`. Only bytes below a given end are read; these
+# never change, so reading needs no lock.
+
+Read: TypeAlias = Callable[[int, int], bytes]
+"""(offset, length) → the bytes there, fewer only at the end of the file."""
+
+BLOCK_BYTES = 16 * 1024
+_PROBE_BYTES = 2 * 1024
+_NUMBER_BYTES = 40
+
+
+class Segment(NamedTuple):
+    """Bytes from one newline to the next; only the file's last may lack its own."""
+
+    start: int
+    data: bytes
+
+
+class Line(NamedTuple):
+    start: int
+    end: int
+    seq: int
+    data: bytes
+
+
+def segments_forward(read: Read, start: int, end: int) -> Iterator[Segment]:
+    held, held_at = b"", start
+    while start < end:
+        newline = held.find(b"\n", start - held_at)
+        while newline < 0:
+            held, held_at = held[start - held_at :], start
+            searched = len(held)
+            wanted = min(max(BLOCK_BYTES, searched), end - held_at - searched)
+            block = read(held_at + searched, wanted) if wanted else b""
+            if not block:
+                yield Segment(start, held)
+                return
+            held += block
+            newline = held.find(b"\n", searched)
+        yield Segment(start, held[start - held_at : newline + 1])
+        start = held_at + newline + 1
+
+
+def segments_backward(read: Read, start: int, end: int) -> Iterator[Segment]:
+    held, held_at = b"", end
+    while end > start:
+        # The newline at the very end is the segment's own.
+        newline = held.rfind(b"\n", 0, max(end - held_at - 1, 0))
+        while newline < 0 and held_at > start:
+            held = held[: end - held_at]
+            wanted = min(max(BLOCK_BYTES, len(held)), held_at - start)
+            held_at -= wanted
+            held = read(held_at, wanted) + held
+            newline = held.rfind(b"\n", 0, min(wanted, max(end - held_at - 1, 0)))
+        begin = held_at + newline + 1
+        yield Segment(begin, held[begin - held_at : end - held_at])
+        end = begin
+
+
+def verified(segment: Segment, *, first: int) -> Line:
+    """The line in a segment; `first` is where the file's first line begins."""
+    start, data = segment
+    if not data.endswith(b"\n"):
+        raise BadLine("a line has no end")
+    is_first = start == first
+    if not data.startswith(b"{" if is_first else b",{"):
+        raise BadLine("a line does not begin as it should")
+    line = data[:-1] if is_first else data[1:-1]
+    seq = verify_line(line)
+    if (seq == 1) != is_first:
+        raise BadLine(f"line {seq} is not in its place")
+    return Line(start, start + len(data), seq, line)
+
+
+class LineReader:
+    """The lines between `first` and `end`."""
+
+    def __init__(self, read: Read, *, first: int, end: int) -> None:
+        self._read = read
+        self._first = first
+        self._end = end
+
+    def forward(self, offset: int) -> Iterator[Line]:
+        return self._verified(segments_forward(self._read, offset, self._end), step=1)
+
+    def backward(self, offset: int) -> Iterator[Line]:
+        return self._verified(segments_backward(self._read, self._first, offset), step=-1)
+
+    def _verified(self, segments: Iterator[Segment], *, step: int) -> Iterator[Line]:
+        due: int | None = None
+        for segment in segments:
+            line = verified(segment, first=self._first)
+            if due is not None and line.seq != due:
+                raise BadLine(f"line {line.seq} stands where {due} should")
+            due = line.seq + step
+            yield line
+
+    def find(self, seq: int) -> int:
+        """Where the line with that number begins; it must be there."""
+        low, high = self._first, self._end
+        # The line begins at or after `low`, where a line begins, and before `high`.
+        while high - low > BLOCK_BYTES:
+            middle = (low + high) // 2
+            start = self._next_start(middle, high)
+            head = b"" if start is None else self._read(start, _NUMBER_BYTES)
+            if start is None or peek_seq(head.removeprefix(b",")) > seq:
+                high = middle + 1
+            else:
+                low = start
+        for line in self.forward(low):
+            if line.seq >= seq:
+                if line.seq == seq:
+                    return line.start
+                break
+        raise BadLine(f"line {seq} is not in its place")
+
+    def _next_start(self, offset: int, end: int) -> int | None:
+        """The first place after `offset`, below `end`, where a line begins."""
+        length = _PROBE_BYTES
+        while offset < end:
+            block = self._read(offset, min(length, end - offset))
+            newline = block.find(b"\n")
+            if newline >= 0:
+                start = offset + newline + 1
+                return start if start < end else None
+            if not block:
+                return None
+            offset += len(block)
+            length *= 2
+        return None
+
+
+class FileEntries:
+    """A file as a source of entries for pages."""
+
+    def __init__(self, read: Read, *, first: int, end: int, head_seq: int) -> None:
+        self.head_seq = head_seq
+        self.bytes_read = 0
+        """Of the lines that were decoded."""
+        self._first = first
+        self._end = end
+        self._reader = LineReader(read, first=first, end=end)
+
+    def before(self, seq: int) -> Iterator[Entry]:
+        if seq > 1 and self.head_seq:
+            end = self._end if seq > self.head_seq else self._reader.find(seq)
+            yield from map(self._entry, self._reader.backward(end))
+
+    def after(self, seq: int) -> Iterator[Entry]:
+        if seq < self.head_seq:
+            start = self._first if seq < 1 else self._reader.find(seq + 1)
+            yield from map(self._entry, self._reader.forward(start))
+
+    def at(self, seq: int) -> Entry | None:
+        return next(self.after(seq - 1), None) if seq >= 1 else None
+
+    def _entry(self, line: Line) -> Entry:
+        self.bytes_read += len(line.data)
+        return decode_verified(line.data)
+
+
+# ------------------------------------------------------------------------------
+# Recovery
+#
+# A crash can only tear what an append was writing: from the start of the closing line
+# to the end of the file. The last line that verifies is searched from the end. What
+# follows it, unless it is exactly one closing line, is the rest of a torn append and is
+# set aside. A torn append has at most one line: if more than one line there can't be
+# read, or none at all, the file is damaged and nothing is changed. `survey` only reads;
+# `make_whole` writes.
+
+
+_CLOSING_BYTES_MAX = 256
+_JOINT = re.compile(rb'"crc":"[0-9a-f]{8}"\}.,\{"seq":', re.DOTALL)
+_COPY_BYTES = 1024 * 1024
+
+
+class Damage(Exception):
+    """Not the work of a crash: the file is left as it is, for a person to look at."""
+
+
+class Tail(Struct, frozen=True, kw_only=True, dict=True):
+    """Where the sound part of a file ends."""
+
+    first: int
+    """Where the first line begins, or would."""
+    last: int
+    """Where the last line begins; equal to `end` while there is none."""
+    end: int
+    """Where the closing line begins."""
+    closing: Closing
+
+    @cached_property
+    def closing_line(self) -> bytes:
+        return encode_closing(self.closing)
+
+    @property
+    def size(self) -> int:
+        """Of the whole file."""
+        return self.end + len(self.closing_line)
+
+    def extended(self, line: bytes, *, kind: str, at: datetime) -> tuple[bytes, Tail]:
+        """The bytes of one more line, as `encode_line` made it, and the tail after it."""
+        added = b"%b%b\n" % (b"" if self.end == self.first else b",", line)
+        closing = advance(self.closing, kind, at=at, offset=self.end)
+        end = self.end + len(added)
+        return added, Tail(first=self.first, last=self.end, end=end, closing=closing)
+
+    def entries(self, read: Read) -> FileEntries:
+        return FileEntries(read, first=self.first, end=self.end, head_seq=self.closing.head_seq)
+
+    def lines(self, read: Read) -> LineReader:
+        return LineReader(read, first=self.first, end=self.end)
+
+
+def empty_tail(created_at: datetime, first: int) -> Tail:
+    """Of a file with no lines; `first` is the length of its header."""
+    closing = Closing(updated_at=created_at, head_seq=0, message_count=0, epoch_offset=first)
+    return Tail(first=first, last=first, end=first, closing=closing)
+
+
+class Survey(Struct, frozen=True, kw_only=True):
+    header: Header
+    first: int
+    last: int
+    end: int
+    head_seq: int
+    closing: Closing | None
+    """`None`: what follows the last line is not exactly one closing line."""
+
+
+def read_header(read: Read, size: int) -> tuple[Header, int]:
+    """The header and its length; `BadHeader`: it may be another program's file."""
+    line = next((segment.data for segment in segments_forward(read, 0, size)), b"")
+    return decode_header(line), len(line)
+
+
+def survey(read: Read, size: int) -> Survey:
+    """Raises `BadHeader` or `Damage`."""
+    header, first = read_header(read, size)
+    last = _last_sound_line(read, first, size)
+    end, head_seq = (last.end, last.seq) if last else (first, 0)
+    rest = read(end, size - end) if size - end <= _CLOSING_BYTES_MAX else b""
+    closing = decode_closing(rest)
+    if closing is not None and closing.head_seq != head_seq:
+        closing = None
+    if closing is not None and not first <= closing.epoch_offset <= end:
+        closing = None
+    return Survey(
+        header=header,
+        first=first,
+        last=last.start if last else first,
+        end=end,
+        head_seq=head_seq,
+        closing=closing,
+    )
+
+
+def _last_sound_line(read: Read, first: int, size: int) -> Line | None:
+    unreadable, closed_at = 0, 0
+    for segment in segments_backward(read, first, size):
+        try:
+            return verified(segment, first=first)
+        except BadLine as reason:
+            closing = decode_closing(segment.data[:_CLOSING_BYTES_MAX])
+            closed_at = max(closed_at, closing.head_seq if closing else 0)
+            unreadable += _lines_in(segment.data)
+            if unreadable > 1:
+                raise Damage(f"more than one line at the end can't be read: {reason}") from reason
+    if closed_at:
+        raise Damage(f"no line can be read, yet there were {closed_at}")
+    return None
+
+
+def _lines_in(data: bytes) -> int:
+    """How many lines begin in a segment that can't be read: the newline between
+    two may itself be what is broken."""
+    return data.startswith((b'{"seq":', b',{"seq":')) + len(_JOINT.findall(data))
+
+
+def make_whole(files: FileOperations, descriptor: int, path: Path, *, tail: Tail) -> None:
+    """Sets aside what does not belong after the last sound line, and writes that
+    line and the closing line once more: what is only in the system's memory
+    after a failed sync, or a crash before one, reaches the disk before anything
+    is answered from it."""
+    rest = read_all(files, descriptor, _CLOSING_BYTES_MAX, tail.end)
+    if rest and decode_closing(rest) is None:
+        _set_aside(files, descriptor, path, start=tail.end)
+    line = read_all(files, descriptor, tail.end - tail.last, tail.last)
+    write_all(files, descriptor, line + tail.closing_line, tail.last)
+    files.truncate(descriptor, tail.size)
+    files.sync_data(descriptor)
+    files.sync_directory(path.parent)
+
+
+def _set_aside(files: FileOperations, descriptor: int, path: Path, *, start: int) -> None:
+    broken, copy = _new_broken_file(files, path)
+    try:
+        try:
+            offset = start
+            while block := read_all(files, descriptor, _COPY_BYTES, offset):
+                write_all(files, copy, block, offset - start)
+                offset += len(block)
+            files.sync(copy)
+        finally:
+            files.close(copy)
+    except OSError:
+        files.remove(broken)
+        raise
+    files.sync_directory(path.parent)
+    log.warning("%s: a torn append was set aside as %s", path.name, broken.name)
+
+
+def _new_broken_file(files: FileOperations, path: Path) -> tuple[Path, int]:
+    for number in count(1):
+        broken = path.with_name(f"{path.name}.broken-{number}")
+        try:
+            return broken, files.open(broken, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            continue
+    raise AssertionError

@@ -1,0 +1,1104 @@
+"""One conversation in memory: append-only, and what can be asked about it.
+
+`stamp` checks a draft and gives it a number, an id and a time. Nothing changes until
+`add`, which the caller does once the entry is durable. Questions are answered from
+state that `add` keeps up to date, never by going through the entries again; only a
+rollback rebuilds that state.
+
+An entry is *active* unless a rollback has hidden it.
+
+A history may be given only the newest entries, and the conversation's row for the
+rest. It then answers for what it has loaded and raises `NotInReach` where that is not
+enough. What it returns is a copy or immutable. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from heapq import merge
+from itertools import islice, takewhile
+from typing import Final, TypeAlias, TypeVar, overload
+
+import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nplt_storage.codec import check_time
+from nplt_storage.entries import (
+    ArchivedEntry,
+    CheckpointEntry,
+    ClearEntry,
+    CompactionEntry,
+    Entry,
+    EpochEntry,
+    FaultEntry,
+    ForkedEntry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    ModelSwitchedEntry,
+    NotebookEntry,
+    PinnedEntry,
+    QuarantineEntry,
+    RenamedEntry,
+    Role,
+    RollbackEntry,
+    SystemInstructionEntry,
+    ToolCallRequest,
+    ToolResultsEntry,
+    UnknownEntry,
+    WidgetEntry,
+    wrong_reference,
+)
+from nplt_storage.errors import BadEntry, StorageError
+from nplt_storage.json_values import JsonObject, JsonValue, check_object
+from nplt_storage.messages import ChatMessage, MessageEntry, ResultsByCall, chat_message
+from nplt_storage.rows import (
+    COMPACTION,
+    INSTRUCTION,
+    NOTEBOOK,
+    ConversationRow,
+    StateEntry,
+    StateKey,
+    fold_all,
+    hidden_after,
+    name_from,
+    preview_of,
+    read_checkpoint,
+    row_from_entries,
+    state_key_of,
+    state_seq_fields,
+    state_seqs_of,
+    widget_key,
+)
+from nplt_storage.turns import Turn, Turns, TurnState
+
+__all__ = ["ConversationHistory", "HistorySnapshot", "NotInReach"]
+
+
+# ------------------------------------------------------------------------------
+# Active entries and the state that follows from them
+#
+# Each entry is added in constant time. After a rollback a new object is built, so that
+# whoever has the old one still sees what they saw.
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+"""Numbers of entries, first and last, in order and apart."""
+
+
+class EntriesSoFar(Sequence[Entry]):
+    """The entries up to the moment it was asked for: no copy, and no way to change them."""
+
+    __slots__ = ("_entries", "_length")
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self._entries = entries
+        self._length = len(entries)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Entry]:
+        return islice(self._entries, self._length)
+
+    def __reversed__(self) -> Iterator[Entry]:
+        return (self._entries[place] for place in range(self._length - 1, -1, -1))
+
+    @overload
+    def __getitem__(self, index: int) -> Entry: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Entry]: ...
+    def __getitem__(self, index: int | slice) -> Entry | Sequence[Entry]:
+        places = range(self._length)[index]
+        if isinstance(places, range):
+            return [self._entries[place] for place in places]
+        return self._entries[places]
+
+
+class ActiveEntries:
+    def __init__(self, entries: Iterable[Entry] = (), hidden: Ranges = ()) -> None:
+        """Whatever was under way where `hidden` begins was left there."""
+        self.entries: list[Entry] = []
+        self.turns = Turns()
+        self.spoken: list[ModelInputEntry | ModelOutputEntry] = []
+        self.said_by_system: list[FaultEntry | SystemInstructionEntry] = []
+        self.results: ResultsByCall = {}
+        self.told: dict[StateKey, list[StateEntry]] = {}
+        self.quarantined: dict[int, QuarantineEntry] = {}
+        self.epoch: EpochEntry | None = None
+        gaps = iter(hidden)
+        gap = next(gaps, None)
+        for entry in entries:
+            while gap is not None and gap[1] < entry.seq:
+                self.turns.abandon_unfinished()
+                gap = next(gaps, None)
+            self.add(entry)
+        if gap is not None:
+            self.turns.abandon_unfinished()
+
+    def add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self.turns.add(entry)
+        match entry:
+            case ModelInputEntry() | ModelOutputEntry():
+                self.spoken.append(entry)
+            case ToolResultsEntry():
+                self.results[entry.turn_id, entry.call] = entry
+            case FaultEntry():
+                self.said_by_system.append(entry)
+            case SystemInstructionEntry():
+                self.said_by_system.append(entry)
+                self._tell(entry)
+            case NotebookEntry() | CompactionEntry() | ClearEntry() | WidgetEntry():
+                self._tell(entry)
+            case EpochEntry():
+                self.epoch = entry
+            case QuarantineEntry(lifted=True):
+                self.quarantined.pop(entry.target_seq, None)
+            case QuarantineEntry():
+                self.quarantined[entry.target_seq] = entry
+            case _:
+                pass
+
+    def _tell(self, entry: StateEntry) -> None:
+        self.told.setdefault(state_key_of(entry), []).append(entry)
+
+
+def place_after(entries: Sequence[Entry], seq: int) -> int:
+    """How many of these, which are in order, have a number up to `seq`."""
+    return bisect_right(entries, seq, key=lambda entry: entry.seq)
+
+
+def is_in(ranges: Ranges, seq: int) -> bool:
+    place = bisect_right(ranges, seq, key=lambda range_: range_[0]) - 1
+    return place >= 0 and seq <= ranges[place][1]
+
+
+def _minus(ranges: Ranges, others: Ranges) -> list[tuple[int, int]]:
+    """The parts of the ranges that are in none of the others."""
+    left: list[tuple[int, int]] = []
+    for first, last in ranges:
+        place = max(0, bisect_right(others, first, key=lambda range_: range_[0]) - 1)
+        while first <= last and place < len(others) and others[place][0] <= last:
+            if others[place][1] >= first:
+                if others[place][0] > first:
+                    left.append((first, others[place][0] - 1))
+                first = others[place][1] + 1
+            place += 1
+        if first <= last:
+            left.append((first, last))
+    return left
+
+
+def _as_ranges(seqs: Iterable[int]) -> list[tuple[int, int]]:
+    """From numbers in order; neighbours are one range."""
+    ranges: list[tuple[int, int]] = []
+    for seq in seqs:
+        if ranges and ranges[-1][1] == seq - 1:
+            ranges[-1] = (ranges[-1][0], seq)
+        else:
+            ranges.append((seq, seq))
+    return ranges
+
+
+def _through(ranges: Ranges, seq: int) -> Ranges:
+    """Those that end there or before."""
+    return tuple(range_ for range_ in ranges if range_[1] <= seq)
+
+
+# ------------------------------------------------------------------------------
+# Conversations that are loaded in part
+#
+# A long conversation is loaded from its end: all active entries from some number on,
+# and a few older ones that still matter (instruction, notebook, widgets' states). The
+# rest is known from the row, or from a checkpoint.
+
+
+class NotInReach(StorageError):
+    """The answer lies before what is held: ask again with the whole record."""
+
+    def __init__(self, seq: int) -> None:
+        super().__init__(f"entry {seq} lies too far back: not all that followed it is held here")
+        self.seq = seq
+
+
+class UnloadedPart(Struct, frozen=True, kw_only=True):
+    """What came before the entries that are held."""
+
+    first_seq: int = 1
+    """Everything that stands from here on is held."""
+    trimmed_through: int = 0
+    """Entries up to here are no longer kept anywhere."""
+    message_count: int = 0
+    state_seqs: Mapping[StateKey, int | None] = field(default_factory=dict)
+    """Which entries told what held when `first_seq` came; `None`: nobody knows."""
+    is_known: bool = True
+    """Whether `state_seqs` names every state entry before `first_seq`."""
+
+    def told_at(self, key: StateKey) -> int | None:
+        """0: nowhere, `None`: nobody knows."""
+        return self.state_seqs.get(key, 0 if self.is_known else None)
+
+
+def _unloaded_part(row: ConversationRow | None, first_seq: int, spoken: int) -> UnloadedPart:
+    """`spoken`: how many messages there are from `first_seq` on, where all is held."""
+    if first_seq == 1:
+        return UnloadedPart()
+    if row is None:
+        return UnloadedPart(first_seq=first_seq, is_known=False)
+    # Where the first that is held is a checkpoint, it has the number of the last
+    # entry that is gone: that one came before, too.
+    held_from = max(first_seq, row.first_seq)
+    return UnloadedPart(
+        first_seq=first_seq,
+        trimmed_through=row.first_seq - 1,
+        message_count=max(0, row.message_count - spoken),
+        state_seqs={
+            key: seq if seq < held_from else None for key, seq in state_seqs_of(row).items()
+        },
+    )
+
+
+def _checked_order(entries: Iterable[Entry]) -> list[Entry]:
+    held = list(entries)
+    last = 0
+    for entry in held:
+        if entry.seq <= last:
+            raise BadEntry(f"entry {entry.seq} can't follow entry {last}")
+        last = entry.seq
+    return held
+
+
+def _row_at_head(row: ConversationRow | None, held: list[Entry]) -> ConversationRow | None:
+    """`None` if the entries tell everything."""
+    if row is not None:
+        known = row.head_seq
+        return fold_all(row, (entry for entry in held if entry.seq > known))
+    return row_from_entries(held) if held and held[0].seq > 1 else None
+
+
+def _hidden_first(row: ConversationRow | None, held: list[Entry]) -> tuple[int, Ranges]:
+    if row is None and held and held[0].seq > 1:
+        row = row_from_entries(held[:1])
+        return (held[0].seq - 1, ()) if row is None else (row.head_seq, row.hidden)
+    return (0, ()) if row is None else (row.head_seq, row.hidden)
+
+
+def _hidden_in(held: Iterable[Entry], hidden: Ranges = ()) -> Ranges:
+    """What does not stand at the last of them; `hidden`: what did not before the first."""
+    ranges = list(hidden)
+    for entry in held:
+        if isinstance(entry, RollbackEntry):
+            if entry.hidden is not None:
+                ranges = list(entry.hidden)
+            while ranges and ranges[-1][1] > entry.to_seq:
+                ranges.pop()
+            ranges.append((entry.to_seq + 1, entry.seq))
+    return tuple(ranges)
+
+
+def _reach(held: list[Entry], hidden: Ranges, head_seq: int) -> int:
+    """From which number on everything that stands is held."""
+    if held and held[-1].seq == head_seq:
+        first = held[0].seq
+        if first + len(held) == head_seq + 1 and not (hidden and first > 1):
+            return first  # nothing is missing between them
+    due = head_seq
+    ranges = list(hidden)
+    for entry in reversed(held):
+        due = _skip_hidden(due, ranges)
+        if entry.seq < due:
+            break
+        due = min(due, entry.seq - 1)
+    return _skip_hidden(due, ranges) + 1
+
+
+def _skip_hidden(seq: int, ranges: list[tuple[int, int]]) -> int:
+    """The next number down that stands; ranges above it are dropped on the way."""
+    while ranges and seq <= ranges[-1][1]:
+        seq = min(seq, ranges.pop()[0] - 1)
+    return seq
+
+
+# ------------------------------------------------------------------------------
+# Rules for new entries
+#
+# Checked before an entry gets its number, so that a record never holds a result without
+# its call, an answer without a prompt, or output after the end of a turn. Entries that
+# are already stored are not checked by these rules.
+
+
+def check_next(entry: Entry, turns: Turns, head_seq: int) -> None:
+    match entry:
+        case ModelInputEntry():
+            _check_prompt(entry, turns)
+        case ModelOutputEntry():
+            _check_output(entry, _open_turn(entry, turns))
+        case ToolResultsEntry():
+            _check_results(entry, _open_turn(entry, turns))
+        case FaultEntry():
+            _open_turn(entry, turns)
+        case RenamedEntry():
+            if not entry.name.strip():
+                raise BadEntry("a name is not blank")
+        case RollbackEntry():
+            _check_rollback(entry, turns, head_seq)
+        case EpochEntry():
+            if entry.summary_through:
+                _check_there(entry, entry.summary_through, head_seq)
+            _check_open(entry, turns)
+        case (
+            CompactionEntry(through_seq=seq)
+            | QuarantineEntry(target_seq=seq)
+            | ForkedEntry(at_seq=seq)
+        ):
+            _check_there(entry, seq, head_seq)
+        case UnknownEntry():
+            raise BadEntry(f"this version does not know entries of kind {entry.kind!r}")
+        case _:
+            _check_open(entry, turns)
+
+
+def _check_open(entry: Entry, turns: Turns) -> None:
+    turn = turns.get(entry.turn_id)
+    if turn is not None and turn.is_over:
+        raise BadEntry(f"turn {entry.turn_id} has ended")
+
+
+def _check_prompt(entry: ModelInputEntry, turns: Turns) -> None:
+    if not entry.content.strip():
+        raise BadEntry("a prompt is not blank")
+    if not entry.turn_id:
+        raise BadEntry("a prompt begins a turn: it needs a turn_id")
+    if turns.get(entry.turn_id) is not None:
+        raise BadEntry(f"turn {entry.turn_id} has begun before")
+
+
+def _check_output(entry: ModelOutputEntry, turn: Turn) -> None:
+    if turn.open_calls:
+        raise BadEntry(f"turn {entry.turn_id} has calls without results")
+    if entry.call <= turn.last_call:
+        raise BadEntry(f"call {entry.call} of turn {entry.turn_id} has its output already")
+    if not entry.content and not entry.tool_calls and entry.state == "completed":
+        raise BadEntry("a completed output has text or tool calls")
+
+
+def _check_results(entry: ToolResultsEntry, turn: Turn) -> None:
+    asked = [(call.tool_call_id, call.tool_name) for call in turn.open_calls]
+    if not asked:
+        raise BadEntry(f"turn {entry.turn_id} has no calls that wait for results")
+    given = [(result.tool_call_id, result.tool_name) for result in entry.results]
+    if asked != given:
+        raise BadEntry(f"results for {given} do not pair, in order, with the calls {asked}")
+
+
+def _open_turn(entry: Entry, turns: Turns) -> Turn:
+    turn = turns.get(entry.turn_id)
+    if turn is None or turn.prompt is None:
+        raise BadEntry(f"there is no prompt of turn {entry.turn_id}")
+    if turn.is_over:
+        raise BadEntry(f"turn {entry.turn_id} has ended")
+    return turn
+
+
+def _check_rollback(entry: RollbackEntry, turns: Turns, head_seq: int) -> None:
+    if entry.to_seq:  # 0: to before the first entry
+        _check_there(entry, entry.to_seq, head_seq)
+    if entry.to_seq == head_seq and not entry.turns:
+        raise BadEntry(f"there is nothing after entry {head_seq} to take back")
+    if turns.unfinished():
+        raise BadEntry("an answer is still running: nothing can be taken back until it has ended")
+
+
+def _check_there(entry: Entry, seq: int, head_seq: int) -> None:
+    if not 1 <= seq <= head_seq:
+        raise BadEntry(f"a {entry.kind} can't name entry {seq}: there are 1 to {head_seq}")
+
+
+# ------------------------------------------------------------------------------
+# The history
+
+METADATA_BYTES_MAX: Final = 2048
+
+_SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_E = TypeVar("_E", bound=Entry)
+_Message: TypeAlias = ModelInputEntry | ModelOutputEntry
+_Setting: TypeAlias = RenamedEntry | ModelSwitchedEntry | PinnedEntry | ArchivedEntry
+_STATE_KEYS: Final = (INSTRUCTION, NOTEBOOK, COMPACTION)
+
+
+def check_metadata(metadata: Mapping[str, JsonValue]) -> None:
+    if not metadata and type(metadata) is dict:
+        return
+    check_object(metadata, "metadata")
+    for name in metadata:
+        if not _SNAKE_CASE.fullmatch(name):
+            raise BadEntry(f"the metadata key {name!r} is not snake_case")
+    if metadata and len(orjson.dumps(dict(metadata))) > METADATA_BYTES_MAX:
+        raise BadEntry(f"metadata is larger than {METADATA_BYTES_MAX} bytes as JSON")
+
+
+class HistorySnapshot(Struct, frozen=True, kw_only=True):
+    """A conversation as it stood at one moment; what comes later does not show."""
+
+    session_id: str
+    head_seq: int
+    entries: Sequence[Entry]
+    """The active ones."""
+    message_count: int
+    name: str | None
+    model: str | None
+    system_instruction: str | None
+    notebook: str | None
+    pinned: bool
+    archived: bool
+
+
+class ConversationHistory:
+    def __init__(
+        self,
+        session_id: str,
+        entries: Iterable[Entry] = (),
+        *,
+        row: ConversationRow | None = None,
+        turns_max: int | None = None,
+    ) -> None:
+        """Entries in order; with `row`, the conversation's at the last of them or
+        earlier, they may begin late and leave out what it calls hidden."""
+        self.session_id = session_id
+        self.turns_max = turns_max
+        """How many of the turns before its own a model may see; `None`: all."""
+        self._held = held = _checked_order(entries)
+        self._hidden_first = _hidden_first(row, held)
+        """An entry's number, and what did not stand when that was the newest: every
+        later entry is held."""
+        row = _row_at_head(row, held)
+        last_seq = held[-1].seq if held else 0
+        self.head_seq = last_seq if row is None else row.head_seq
+        self.hidden: Ranges = _hidden_in(held) if row is None else row.hidden
+        self._active = ActiveEntries(self._held_and_active(), self.hidden)
+        first_seq = _reach(held, self.hidden, self.head_seq)
+        self._before = _unloaded_part(row, first_seq, len(self._active.spoken))
+        self._lost_at: int | None = None
+        """Where a rollback led that could not be followed."""
+        # A rollback does not undo what follows: it was set by people, or has to stay known.
+        self.name: str | None = None
+        """Someone gave it, or else the first prompt."""
+        self.model: str | None = None
+        self.pinned = False
+        self.archived = False
+        self._prompts: dict[str, ModelInputEntry] = {}
+        """By message_id, since a prompt that is sent twice runs once."""
+        self._quoted: dict[int, StateEntry] = {}
+        """Entries that checkpoints quote, which may be gone otherwise, by number."""
+        for entry in held:
+            self._take_setting(entry)
+        if row is not None:
+            self.name = row.name if row.named else None
+            self.model, self.pinned, self.archived = row.model, row.pinned, row.archived
+
+    @classmethod
+    def replay(
+        cls, session_id: str, entries: Iterable[Entry], through_seq: int
+    ) -> ConversationHistory:
+        """The conversation exactly as it was when that entry was the last one."""
+        history = cls(session_id, takewhile(lambda entry: entry.seq <= through_seq, entries))
+        if history.head_seq != through_seq:
+            raise BadEntry(f"there is no entry {through_seq}")
+        return history
+
+    # What it is now
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """All that are held, whether they stand or not."""
+        return EntriesSoFar(self._held)
+
+    @property
+    def standing(self) -> Sequence[Entry]:
+        return EntriesSoFar(self._all_active.entries)
+
+    @property
+    def is_in_reach(self) -> bool:
+        """Whether what stands is held. If not, the conversation must be opened again;
+        until then it grows, and knows its head, counts, settings and running turns."""
+        return self._lost_at is None
+
+    @property
+    def first_seq(self) -> int:
+        """Everything that stands from here on is held; 1: everything there is."""
+        return self._before.first_seq
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether every entry of the conversation is loaded, hidden ones too."""
+        return len(self._held) == self.head_seq
+
+    @property
+    def message_count(self) -> int:
+        return self._before.message_count + len(self._active.spoken)
+
+    @property
+    def system_instruction(self) -> str | None:
+        return getattr(self._told(INSTRUCTION), "content", None)
+
+    @property
+    def notebook(self) -> str | None:
+        return getattr(self._told(NOTEBOOK), "content", None)
+
+    def widget_state(self, name: str) -> Mapping[str, JsonValue] | None:
+        """As it was told last; `None`: it never was. An erased one is empty."""
+        told = self._told(widget_key(name))
+        return told.state if isinstance(told, WidgetEntry) else None
+
+    @property
+    def widget_states(self) -> dict[str, Mapping[str, JsonValue]]:
+        names = sorted(name for kind, name in self._told_keys() if kind == WidgetEntry.kind)
+        states = {name: self.widget_state(name) for name in names}
+        return {name: state for name, state in states.items() if state is not None}
+
+    @property
+    def epoch(self) -> EpochEntry | None:
+        return self._all_active.epoch
+
+    @property
+    def compactions(self) -> tuple[CompactionEntry, ...]:
+        """Those that are held and that no clear came after; the newest is held, wherever
+        it stands."""
+        held: Sequence[StateEntry] = self._all_active.told.get(COMPACTION, ())
+        newest = self._told(COMPACTION)
+        known = held if newest is None or newest in held[-1:] else (newest,)
+        since_clear = takewhile(lambda told: isinstance(told, CompactionEntry), reversed(known))
+        return tuple(told for told in since_clear if isinstance(told, CompactionEntry))[::-1]
+
+    @property
+    def quarantined(self) -> dict[int, QuarantineEntry]:
+        """By the number of the entry that is not shown to models."""
+        return dict(self._all_active.quarantined)
+
+    def told_seqs(self) -> dict[StateKey, int]:
+        """What holds until it is told anew, and the numbers of the entries that tell it."""
+        told = {key: self._told(key) for key in self._told_keys()}
+        return {key: entry.seq for key, entry in told.items() if entry is not None}
+
+    def snapshot(self) -> HistorySnapshot:
+        return HistorySnapshot(
+            session_id=self.session_id,
+            head_seq=self.head_seq,
+            entries=self.standing,
+            message_count=self.message_count,
+            name=self.name,
+            model=self.model,
+            system_instruction=self.system_instruction,
+            notebook=self.notebook,
+            pinned=self.pinned,
+            archived=self.archived,
+        )
+
+    def entries_after(self, seq: int) -> list[Entry] | None:
+        """Every entry after that one, standing or not; `None` if not all are held."""
+        found = self._held[place_after(self._held, seq) :]
+        return found if len(found) == max(0, self.head_seq - max(seq, 0)) else None
+
+    # Turns
+
+    def prompt_by_message_id(self, message_id: str) -> ModelInputEntry | None:
+        """The prompt with that message_id, also if a rollback hid it: what is sent twice
+        runs once."""
+        return self._prompts.get(message_id)
+
+    def turn(self, turn_id: str) -> Turn | None:
+        return self._active.turns.get(turn_id)
+
+    def turn_state(self, turn_id: str) -> TurnState | None:
+        turn = self.turn(turn_id)
+        return None if turn is None else turn.state
+
+    def end_of_turn(self, turn_id: str) -> ModelOutputEntry | FaultEntry | None:
+        turn = self.turn(turn_id)
+        return None if turn is None else turn.end
+
+    def unfinished_turns(self) -> list[ModelInputEntry]:
+        return self._active.turns.unfinished()
+
+    def open_calls(self, turn_id: str) -> tuple[ToolCallRequest, ...]:
+        turn = self.turn(turn_id)
+        return () if turn is None else turn.open_calls
+
+    # What is shown
+
+    @property
+    def shown_turns(self) -> Sequence[Turn]:
+        """Ended turns, as `turns.Turns.shown`; each turn is shown those with a lower
+        number than its own. To be looked at, not to be changed."""
+        return self._all_active.turns.shown
+
+    def get_context(self, max_turns: int = 5) -> list[JsonObject]:
+        turns_max = max_turns if self.turns_max is None else min(max_turns, self.turns_max)
+        shown = self.shown_turns
+        return [
+            chat_message(entry, self._active.results).as_json()
+            for turn in shown[max(0, len(shown) - max(0, turns_max)) :]
+            for entry in turn.entries
+            if not isinstance(entry, ToolResultsEntry)
+        ]
+
+    def recent(self, n: int) -> list[ChatMessage]:
+        return self._messages(self._all_active.spoken[-n:] if n > 0 else [])
+
+    def by_role(self, role: Role) -> list[ChatMessage]:
+        said: Sequence[MessageEntry] = self._all_active.spoken
+        if role == "system":
+            said = self._all_active.said_by_system
+        return self._messages([entry for entry in said if entry.role == role])
+
+    # Growing
+
+    def stamp(self, draft: _E, *, id: str, timestamp: datetime) -> _E:  # noqa: A002
+        check_metadata(draft.metadata)
+        if wrong := wrong_reference(draft):
+            raise BadEntry(wrong)
+        check_time(timestamp, "timestamp")
+        if not id:
+            raise BadEntry("an entry needs an id")
+        turns = self._active.turns
+        check_next(draft, turns, self.head_seq)
+        entry = replace(draft, seq=self.head_seq + 1, id=id, timestamp=timestamp)
+        # What follows from the record is known better here than to who asks.
+        if isinstance(entry, ToolResultsEntry):
+            turn = turns.get(entry.turn_id)
+            return replace(entry, call=turn.last_call if turn else entry.call)
+        if isinstance(entry, RollbackEntry):
+            try:
+                known = self._drafted_again(entry)
+            except NotInReach:
+                if entry.hidden is None:
+                    raise
+                return entry  # drafted by who holds the whole record, and says all of it
+            return replace(
+                entry,
+                to_seq=known.to_seq,
+                message_count=known.message_count,
+                preview=known.preview,
+                **state_seq_fields(state_seqs_of(known)),
+                hidden=known.hidden,
+            )
+        return entry
+
+    # A rollback is drafted here. `BadEntry` if there is nothing to take back or a turn has
+    # not ended; `NotInReach` if it concerns what lies before the entries that are held:
+    # then a history of the whole record knows, and what it drafts with `in_full` can be
+    # stamped here.
+
+    def rollback_to(self, to_seq: int, *, in_full: bool = False) -> RollbackEntry:
+        """Takes back what came after that entry."""
+        check_next(RollbackEntry(to_seq=to_seq), self._active.turns, self.head_seq)
+        return self._rollback_draft(to_seq, in_full=in_full)
+
+    def rollback_turns(self, turns: Sequence[str], *, in_full: bool = False) -> RollbackEntry:
+        """Takes back exactly those turns."""
+        check_next(
+            RollbackEntry(to_seq=self.head_seq, turns=tuple(turns)),
+            self._active.turns,
+            self.head_seq,
+        )
+        return self._turns_draft(turns, in_full=in_full)
+
+    def redo(self, *, in_full: bool = False) -> RollbackEntry:
+        """Takes back the last rollback, if nothing was said since. Several rollbacks can
+        be taken back one after the other, the last one first."""
+        to_seq = self._before_last_rollback()
+        check_next(RollbackEntry(to_seq=to_seq), self._active.turns, self.head_seq)
+        return replace(self._rollback_draft(to_seq, in_full=in_full), redo=True)
+
+    def turns_from(self, seq: int) -> list[str]:
+        """The turn of that entry, if it stands, and those whose prompts came after it.
+        `NotInReach` if it lies before what is held."""
+        if seq < self._before.first_seq:
+            raise NotInReach(seq)
+        entries = self._all_active.entries
+        since = entries[place_after(entries, seq - 1) :]
+        first = self._active.turns.get(since[0].turn_id) if since and since[0].seq == seq else None
+        if first is not None:
+            since = entries[place_after(entries, first.number - 1) :]
+        prompts = (entry for entry in since if isinstance(entry, ModelInputEntry))
+        return list(dict.fromkeys(entry.turn_id for entry in prompts if entry.turn_id))
+
+    def add(self, entry: Entry) -> None:
+        if entry.seq != self.head_seq + 1:
+            raise BadEntry(f"entry {entry.seq} can't follow entry {self.head_seq}")
+        if not isinstance(entry, RollbackEntry):
+            self._held.append(entry)
+            self._active.add(entry)
+            self._take_setting(entry)
+        elif self.can_follow(entry):
+            self._held.append(entry)
+            self.hidden = hidden_after(self.hidden, entry)
+            self._active = ActiveEntries(self._held_and_active(), self.hidden)
+        else:
+            self._begin_at(entry)
+        self.head_seq = entry.seq
+
+    def can_follow(self, rollback: RollbackEntry) -> bool:
+        """Whether every entry that is active after this rollback, from `first_seq` on, is
+        loaded."""
+        try:
+            hidden = hidden_after(self.hidden, rollback)[:-1]
+            self._draft(rollback.to_seq, hidden, in_full=False)
+        except (NotInReach, BadEntry):
+            return False
+        return True
+
+    def _begin_at(self, rollback: RollbackEntry) -> None:
+        """Another server went back to an entry that is not held here: what else is held
+        may stand or not, but there would be gaps between. What is known is what the
+        rollback says itself."""
+        self._lost_at = rollback.to_seq
+        self.hidden = hidden_after(self.hidden, rollback)
+        self._hidden_first = (rollback.seq, self.hidden)
+        state_seqs = state_seqs_of(rollback)
+        told = set(state_seqs.values())
+        kept = [entry for entry in self._held if entry.seq in told]
+        self._held = [*kept, rollback]
+        self._active = ActiveEntries(kept)
+        self._before = UnloadedPart(
+            first_seq=rollback.to_seq + 1,
+            trimmed_through=self._before.trimmed_through,
+            message_count=rollback.message_count,
+            state_seqs=state_seqs,
+        )
+
+    def _take_setting(self, entry: Entry) -> None:
+        match entry:
+            case ModelInputEntry():
+                if entry.message_id is not None:
+                    self._prompts.setdefault(entry.message_id, entry)
+                if self.name is None:
+                    self.name = name_from(entry.content)
+            case RenamedEntry():
+                self.name = entry.name
+            case ModelSwitchedEntry():
+                self.model = entry.model
+            case PinnedEntry():
+                self.pinned = entry.pinned
+            case ArchivedEntry():
+                self.archived = entry.archived
+            case CheckpointEntry():
+                checkpoint = read_checkpoint(entry)
+                if checkpoint is not None:
+                    self._quoted |= {told.seq: told for told in checkpoint.told}
+            case _:
+                pass
+
+    # Rollbacks
+    #
+    # A draft compares what is hidden now with what is hidden after it. Only the entries
+    # in which these differ are looked at, so the cost depends on how much is taken back
+    # or brought back, not on the length of the conversation.
+
+    def _drafted_again(self, entry: RollbackEntry) -> RollbackEntry:
+        if entry.turns:
+            return self._turns_draft(entry.turns)
+        return self._rollback_draft(entry.to_seq)
+
+    def _rollback_draft(self, to_seq: int, *, in_full: bool = False) -> RollbackEntry:
+        """The rules are checked elsewhere."""
+        trimmed_through = self._before.trimmed_through
+        if trimmed_through and to_seq <= trimmed_through:
+            raise BadEntry(f"entry {to_seq} is no longer kept")
+        in_full = in_full or is_in(self.hidden, to_seq)
+        return self._draft(to_seq, self._hidden_at(to_seq), in_full=in_full)
+
+    def _turns_draft(self, turns: Sequence[str], *, in_full: bool = False) -> RollbackEntry:
+        entries = self._active.entries
+        taken = self._entries_of(turns)
+        taken_seqs = {entry.seq for entry in taken}
+        place = len(entries)
+        while place and entries[place - 1].seq in taken_seqs:
+            place -= 1
+        if len(entries) - place == len(taken):  # nothing else came after them
+            to_seq = _skip_hidden(taken[0].seq - 1, list(self.hidden))
+            hidden = _through(self.hidden, to_seq)
+        else:
+            to_seq = self.head_seq
+            hidden = tuple(sorted([*self.hidden, *_as_ranges(entry.seq for entry in taken)]))
+        return replace(self._draft(to_seq, hidden, in_full=in_full), turns=tuple(turns))
+
+    def _entries_of(self, turns: Sequence[str]) -> list[Entry]:
+        """What goes when these turns are taken back, in order: their own entries, and
+        what was made from them: summaries that cover them, and epochs since."""
+        known = [self._active.turns.get(turn_id) for turn_id in turns]
+        if None in known and self._before.first_seq > 1:
+            raise NotInReach(self._before.first_seq - 1)
+        first_seq = self.head_seq
+        for turn_id, turn in zip(turns, known, strict=True):
+            if turn is None:
+                raise BadEntry(f"there is no turn {turn_id} here, or it was taken back before")
+            is_whole = turn.number >= self._before.first_seq and turn.prompt is not None
+            if self._before.first_seq > 1 and not is_whole:
+                raise NotInReach(turn.number)
+            first_seq = min(first_seq, turn.number)
+        entries, wanted = self._active.entries, set(turns)
+        taken: list[Entry] = []
+        own: list[int] = []
+        for entry in entries[place_after(entries, first_seq - 1) :]:
+            if entry.turn_id in wanted:
+                own.append(entry.seq)
+                taken.append(entry)
+            elif isinstance(entry, EpochEntry):
+                taken.append(entry)
+            elif isinstance(entry, CompactionEntry):
+                place = bisect_right(own, entry.through_seq)
+                if place and own[place - 1] >= entry.from_seq:
+                    taken.append(entry)
+        return taken
+
+    def _before_last_rollback(self) -> int:
+        seq = self.head_seq
+        while seq:
+            place = place_after(self._held, seq) - 1
+            entry = self._held[place] if place >= 0 else None
+            if entry is None or entry.seq != seq:
+                raise NotInReach(seq)
+            if isinstance(entry, RollbackEntry):
+                if not entry.redo:
+                    return seq - 1
+                seq = entry.to_seq
+            elif isinstance(entry, _Setting):
+                seq -= 1  # a rollback does not undo these
+            else:
+                break
+        raise BadEntry("there is nothing to bring back: nothing was taken back just before")
+
+    def _hidden_at(self, seq: int) -> Ranges:
+        """What did not stand when that entry was the newest."""
+        first, hidden = self._hidden_first
+        if seq < first:
+            if not is_in(self.hidden, seq) and not (self.hidden and self.hidden[-1][1] > seq):
+                return self.hidden  # no rollback came after it
+            if not is_in(self.hidden, seq) and not _through(self.hidden, seq):
+                return ()  # what stands at an entry that stands now is not hidden there
+            if place_after(self._held, seq) != seq:
+                raise NotInReach(seq)
+            first, hidden = 0, ()
+        places = range(place_after(self._held, first), place_after(self._held, seq))
+        return _hidden_in((self._held[place] for place in places), hidden)
+
+    def _draft(self, to_seq: int, hidden: Ranges, *, in_full: bool) -> RollbackEntry:
+        """`hidden`: what does not stand then, up to `to_seq`."""
+        after: Ranges = (*hidden, (to_seq + 1, self.head_seq + 1))
+        gained, lost = self._changes(after, to_seq)
+        messages = [entry for entry in gained if isinstance(entry, _Message)]
+        fewer = sum(isinstance(entry, _Message) for entry in lost)
+        keys = (*_STATE_KEYS, *self._told_keys())
+        told = {key: self._told_by(key, after, to_seq) for key in keys}
+        for entry in gained:
+            if isinstance(entry, StateEntry):
+                key = state_key_of(entry)
+                told[key] = max(told.get(key, 0), entry.seq)
+        is_implied = hidden == _through(self.hidden, to_seq)
+        return RollbackEntry(
+            to_seq=to_seq,
+            message_count=self.message_count - fewer + len(messages),
+            preview=self._last_words(messages, after, to_seq),
+            **state_seq_fields(told),
+            hidden=None if is_implied and not in_full else hidden,
+        )
+
+    def _changes(self, after: Ranges, to_seq: int) -> tuple[list[Entry], list[Entry]]:
+        """What stands with these hidden ranges and does not now, and the other way
+        round."""
+        before, entries = self._before, self._active.entries
+        gained: list[Entry] = []
+        for first, last in _minus(self.hidden, after):
+            if first <= before.trimmed_through:
+                raise BadEntry(f"entry {first} is no longer kept")
+            found = self._held[place_after(self._held, first - 1) : place_after(self._held, last)]
+            if first < before.first_seq or len(found) != last - first + 1:
+                raise NotInReach(to_seq)
+            gained += found
+        lost: list[Entry] = []
+        for first, last in _minus(after, self.hidden):
+            if first < before.first_seq:
+                raise NotInReach(to_seq)
+            lost += entries[place_after(entries, first - 1) : place_after(entries, last)]
+        return gained, lost
+
+    def _last_words(self, gained: list[_Message], after: Ranges, to_seq: int) -> str:
+        newest_first = merge(
+            reversed(self._active.spoken), reversed(gained), key=lambda said: said.seq, reverse=True
+        )
+        for entry in newest_first:
+            if entry.seq < self._before.first_seq:
+                break  # others may have followed it that are not held
+            if not is_in(after, entry.seq) and (preview := preview_of(entry.content)):
+                return preview
+        if self._before.message_count:
+            raise NotInReach(to_seq)
+        return ""
+
+    def _told_by(self, key: StateKey, after: Ranges, to_seq: int) -> int:
+        """Which entry that stands now tells it with these hidden ranges; 0: none."""
+        for entry in reversed(self._active.told.get(key, ())):
+            if entry.seq < self._before.first_seq:
+                break
+            if not is_in(after, entry.seq):
+                return entry.seq
+        earlier = self._before.told_at(key)
+        if earlier is None:
+            raise NotInReach(to_seq)
+        return earlier
+
+    # Inside
+
+    @property
+    def _all_active(self) -> ActiveEntries:
+        if self._lost_at is not None:
+            raise NotInReach(self._lost_at)
+        return self._active
+
+    def _held_and_active(self) -> list[Entry]:
+        if not self.hidden:
+            return list(self._held)
+        return [entry for entry in self._held if not is_in(self.hidden, entry.seq)]
+
+    def _messages(self, said: Iterable[MessageEntry]) -> list[ChatMessage]:
+        return [chat_message(entry, self._active.results).copy() for entry in said]
+
+    def _told_keys(self) -> Iterable[StateKey]:
+        return self._before.state_seqs.keys() | self._active.told.keys()
+
+    def _told(self, key: StateKey) -> StateEntry | None:
+        told = self._active.told.get(key)
+        earlier_seq = self._before.told_at(key)
+        if told and told[-1].seq >= (earlier_seq or 0):
+            return told[-1]
+        quoted = self._quoted.get(earlier_seq or 0)
+        # Whoever opened it handed in what there is: what is missing was erased.
+        if quoted is None and earlier_seq and not self.is_in_reach:
+            raise NotInReach(earlier_seq)
+        return quoted
+
+
+# ------------------------------------------------------------------------------
+# How much of a conversation is loaded to continue it
+#
+# A conversation may be a gigabyte long, and the next turn needs the last few megabytes.
+# It is read backward until there is enough. Where it is known what models still see (a
+# clear hides everything before it, an epoch omits older turns), that much and some more
+# is read, for prompts that are sent again and for rollbacks. Reading goes on until every
+# turn that was met has its prompt, and every unfinished turn is complete.
+
+_SOME: Final = 1 / 16
+"""What is read at least where models see less, as a part of what is enough."""
+_FAR: Final = 4
+"""How far one goes for the turns of an epoch: so many times what is enough. Without
+the rest of them a new epoch begins, which costs the provider's cache."""
+
+
+class WindowSize(Struct, frozen=True, kw_only=True):
+    bytes: int = 8 * 1024 * 1024
+    entries: int = 5_000
+
+
+class WindowReader(Struct):
+    """What was met on the way back, newest first, and whether one may stop."""
+
+    enough: WindowSize
+    unmet: set[int]
+    """Prompts of turns that have not ended, by number."""
+    epoch: EpochEntry | None = None
+    """The one in force, where that is known; else the first that is met."""
+    entries: list[Entry] = field(default_factory=list)
+    _bytes: int = 0
+    _met_clear: bool = False
+    _prompted: set[str] = field(default_factory=set)
+    _headless: set[str] = field(default_factory=set)
+    """Turns met from behind, whose prompt is still to come."""
+
+    def take(self, entry: Entry, size: int) -> None:
+        self.entries.append(entry)
+        self._bytes += size
+        self.unmet.discard(entry.seq)
+        if isinstance(entry, ClearEntry):
+            self._met_clear = True
+        elif isinstance(entry, EpochEntry) and self.epoch is None:
+            self.epoch = entry
+        elif isinstance(entry, ModelInputEntry) and entry.turn_id is not None:
+            self._prompted.add(entry.turn_id)
+            self._headless.discard(entry.turn_id)
+        elif entry.turn_id is not None and entry.turn_id not in self._prompted:
+            self._headless.add(entry.turn_id)
+
+    @property
+    def is_over(self) -> bool:
+        needed = self._needed()
+        if self.unmet or not self._has(needed):
+            return False
+        # A turn without any prompt (another program wrote it) must not lead
+        # back to the very beginning.
+        return not self._headless or self._has(2 * max(1, needed))
+
+    def _needed(self) -> float:
+        if self._met_clear:
+            return _SOME
+        if self.epoch is None:
+            return 1
+        is_all = bool(self.entries) and self.entries[-1].seq <= self.epoch.omitted_through + 1
+        return _SOME if is_all else _FAR
+
+    def _has(self, times: float) -> bool:
+        return (
+            self._bytes >= times * self.enough.bytes
+            or len(self.entries) >= times * self.enough.entries
+        )
+
+
+# ------------------------------------------------------------------------------
+# Prompts that are sent twice
+#
+# A prompt that is sent twice runs once, however long ago the first was, also if it was
+# taken back. The sender is told the state of its turn, found by reading on from the
+# prompt until the turn ends.
+
+
+class SentBefore(Struct, frozen=True, kw_only=True):
+    seq: int
+    turn_id: str
+    state: TurnState
+    text: str | None
+    """`None`: it was trimmed, and nobody knows any more."""
+
+
+def sent_before(
+    entries: Iterable[Entry], *, message_id: str | None = None, hidden: Ranges = ()
+) -> SentBefore | None:
+    """Of the first of these, if that is a prompt, and the one its sender called so."""
+    following = iter(entries)
+    prompt = next(following, None)
+    if not isinstance(prompt, ModelInputEntry) or message_id not in (None, prompt.message_id):
+        return None
+    turns = Turns()
+    turns.add(prompt)
+    turn = turns.get(prompt.turn_id)
+    while turn is not None and not turn.is_over:
+        entry = next(following, None)
+        if entry is None:
+            break
+        turns.add(entry)
+    return SentBefore(
+        seq=prompt.seq,
+        turn_id=prompt.turn_id or "",
+        state=_state(prompt, turn, hidden),
+        text=prompt.content,
+    )
+
+
+def _state(prompt: ModelInputEntry, turn: Turn | None, hidden: Ranges) -> TurnState:
+    if turn is None:
+        return "completed"
+    if turn.end is not None and is_in(hidden, turn.end.seq) and not is_in(hidden, prompt.seq):
+        return "interrupted"  # someone went back to where it had not ended
+    return turn.state

@@ -1,0 +1,1 @@
+"""The index of all conversations: rows, prompts and words, in SQLite beside the files."""

@@ -1,0 +1,853 @@
+"""The index's SQLite file: its schema, and what is written to and read from its tables.
+
+    conversations   a row for each, and the stamp of the file it was made from
+    users           numbers for their names
+    messages        the texts, numbered by time so that the newest come first
+    said            the words of the messages; FTS5 without a copy of the text
+    prompts         the number of each prompt, by its message_id
+    prompts_known   up to which entry a conversation's prompts are complete
+    leftovers       removed conversations whose messages are still here
+    marks           by which version it was made; whether words are to be erased
+
+A database that is broken or of another version is made anew. Commits are not synced:
+after a power cut the database is consistent and may lack the latest updates, which
+the files' stamps show. Freed pages are zeroed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final, TypeAlias, assert_never
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nplt_storage.entries import Entry, ModelInputEntry
+from nplt_storage.file_system import FoundFile
+from nplt_storage.rows import (
+    ConversationRow,
+    RowPage,
+    RowPlace,
+    RowQuery,
+    cut_page,
+    row_as_bytes,
+    row_from_bytes,
+)
+from nplt_storage.search import (
+    WORDS_VERSION,
+    FoundMessage,
+    SearchPlace,
+    Wanted,
+    from_microseconds,
+    microseconds,
+    moment,
+    searched_text,
+    stands,
+    words,
+)
+
+log = logging.getLogger(__name__)
+
+# ------------------------------------------------------------------------------
+# File stamps: is the index's knowledge of a file up to date?
+#
+# A file with the same inode, size and time need not be read again. One that has only
+# grown is read from where its closing line began; any other is read whole. A replaced
+# file has another inode even if its size is the same: a redacted text must not stay in
+# the index.
+
+
+class FileStamp(Struct, frozen=True, kw_only=True):
+    """A file as it was when everything up to `head_seq` was taken in.
+
+    A stamp may be of less than the whole file (its size that of the part): the
+    rest is then read like anything that was written later.
+    """
+
+    file: FoundFile
+    end_offset: int
+    """Where the closing line began: an append changes nothing before it."""
+    head_seq: int
+    synced: bool = True
+    """Whether that head was on disk for good when it was noted: only then is a
+    lower one damage."""
+
+
+class Freshness(Struct, frozen=True, kw_only=True):
+    """Conversations whose files are not as they were, by what there is to do."""
+
+    grown: list[str] = field(default_factory=list)
+    """Read on from `end_offset`. What is there must follow: if it does not, the
+    file was changed by someone else, and is read whole."""
+    unknown: list[str] = field(default_factory=list)
+    """Read whole: new here, or not the file we knew."""
+    gone: list[str]
+    """Forget."""
+
+
+def compare_files(found: Mapping[str, FoundFile], known: Mapping[str, FileStamp]) -> Freshness:
+    """Both by session id."""
+    freshness = Freshness(gone=[session_id for session_id in known if session_id not in found])
+    for session_id, file in found.items():
+        stamp = known.get(session_id)
+        if stamp is not None and stamp.file == file:
+            continue
+        if stamp is not None and _may_have_grown(stamp.file, file):
+            freshness.grown.append(session_id)
+        else:
+            freshness.unknown.append(session_id)
+    return freshness
+
+
+def _may_have_grown(before: FoundFile, now: FoundFile) -> bool:
+    """The same size at another time is a file that was written to, but not by appending:
+    unless the time was not known (see `part_of`), it is read anew."""
+    is_same = (before.name, before.inode) == (now.name, now.inode)
+    return is_same and (now.size > before.size or (now.size == before.size and not before.mtime_ns))
+
+
+class EntriesAdded(Struct, frozen=True, kw_only=True):
+    row: ConversationRow
+    """As it is after these entries."""
+    stamp: FileStamp
+    entries: Sequence[Entry] = ()
+    """Any kinds; the index takes from them what it needs."""
+    anew: bool = False
+    """Whether this is the beginning, and all that was known before is void."""
+
+
+class ConversationGone(Struct, frozen=True, kw_only=True):
+    session_id: str
+
+
+class ConversationAccessed(Struct, frozen=True, kw_only=True):
+    session_id: str
+    at: datetime
+
+
+class EntryRedacted(Struct, frozen=True, kw_only=True):
+    """The content of entry `seq` was erased in the file and in the row."""
+
+    row: ConversationRow
+    stamp: FileStamp
+    seq: int
+
+
+class PromptsFound(Struct, frozen=True, kw_only=True):
+    """All of a file's prompts that have a name of their sender's, by number."""
+
+    session_id: str
+    prompts: Mapping[str, int]
+    through: int
+    """The last entry that was looked at."""
+
+
+IndexUpdate: TypeAlias = (
+    EntriesAdded | ConversationGone | ConversationAccessed | EntryRedacted | PromptsFound
+)
+
+Survey: TypeAlias = Callable[[Mapping[str, FileStamp]], Iterator[EntriesAdded | ConversationGone]]
+"""Given what is known, says what has changed since: see `compare_files`. It
+reads files, so it runs in the index's thread, where a conversation that is
+being written to can be read as well: what it misses is noted right after."""
+
+
+SCHEMA_VERSION: Final = 2
+ROWS_VERSION: Final = 2
+"""Raised when `rows.fold` makes another row of the same entries."""
+
+_TABLES = """
+CREATE TABLE marks (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE users (key INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE conversations (
+    key INTEGER PRIMARY KEY AUTOINCREMENT,
+    session_id TEXT NOT NULL UNIQUE,
+    user INTEGER NOT NULL,
+    pinned INTEGER NOT NULL,
+    archived INTEGER NOT NULL,
+    unfinished INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    last_accessed INTEGER NOT NULL,
+    file TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL,
+    inode INTEGER NOT NULL,
+    end_offset INTEGER NOT NULL,
+    head_seq INTEGER NOT NULL,
+    synced INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    name_folded TEXT NOT NULL,
+    row BLOB NOT NULL
+);
+CREATE INDEX lists ON conversations (user, pinned, updated_at, session_id, archived);
+CREATE INDEX unfinished ON conversations (user, pinned, updated_at, session_id)
+    WHERE unfinished = 1;
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY,
+    conversation INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    at INTEGER NOT NULL,
+    role TEXT NOT NULL,
+    text BLOB NOT NULL
+);
+CREATE UNIQUE INDEX messages_by_seq ON messages (conversation, seq);
+CREATE TABLE prompts (
+    conversation INTEGER NOT NULL,
+    message_id TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (conversation, message_id)
+) WITHOUT ROWID;
+CREATE TABLE prompts_known (conversation INTEGER PRIMARY KEY, through INTEGER NOT NULL);
+CREATE TABLE leftovers (conversation INTEGER PRIMARY KEY, user INTEGER NOT NULL);
+"""
+# Words are separated here already: `ascii` leaves everything but ASCII alone.
+_INDEX = """
+CREATE VIRTUAL TABLE said USING fts5(words, content='', columnsize=0, tokenize='ascii')
+"""
+_SETTINGS = (
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=NORMAL",
+    "PRAGMA secure_delete=ON",
+    "PRAGMA cache_size=-8192",
+    # What can't be written (a full disk) can be asked about before it is rolled back.
+    "PRAGMA cache_spill=OFF",
+    "PRAGMA wal_autocheckpoint=4096",
+    "PRAGMA journal_size_limit=16777216",
+)
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """Never fails: at worst the database is in memory, and without an index."""
+    try:
+        return _as_it_is(path) or make_anew(path)
+    except (sqlite3.Error, OSError) as error:
+        log.warning("%s can't be used (%s) and is made anew", path, error)
+        return make_anew(path)
+
+
+def make_anew(path: Path) -> sqlite3.Connection:
+    try:
+        for part in ("", "-wal", "-shm", "-journal"):
+            path.with_name(path.name + part).unlink(missing_ok=True)
+        connection = _connected(path)
+        return _filled(connection, full_text=_has_fts5(connection))
+    except (sqlite3.Error, OSError) as error:
+        log.error("%s can't be made (%s): lists are kept in memory, search is off", path, error)
+        return in_memory()
+
+
+def in_memory() -> sqlite3.Connection:
+    """For lists alone: what was said may be far more than memory holds."""
+    return _filled(_connected(Path(":memory:")), full_text=False)
+
+
+def first_value(connection: sqlite3.Connection, question: str, *values: object) -> Any:
+    """The first column of the first row; `None` if there is none."""
+    found = connection.execute(question, values).fetchone()
+    return None if found is None else found[0]
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        roll_back(connection)
+        raise
+
+
+def roll_back(connection: sqlite3.Connection) -> None:
+    # Some errors have done it already.
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def checkpoint(connection: sqlite3.Connection) -> bool:
+    """Brings all that was committed into the database itself, and leaves nothing in its
+    journal; not while someone else is reading."""
+    busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
+
+
+def _as_it_is(path: Path) -> sqlite3.Connection | None:
+    if not path.exists():
+        return None
+    connection = _connected(path)
+    try:
+        made_by = first_value(connection, "SELECT value FROM marks WHERE name = 'made_by'")
+        if made_by == _made_by(full_text=_has_fts5(connection)):
+            return connection
+    except BaseException:
+        connection.close()
+        raise
+    connection.close()
+    log.info("%s was made by another version and is made anew", path)
+    return None
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    if str(path) != ":memory:":
+        # SQLite gives the files beside it the same rights.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        for setting in _SETTINGS:
+            connection.execute(setting)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _filled(connection: sqlite3.Connection, *, full_text: bool) -> sqlite3.Connection:
+    try:
+        connection.executescript(_TABLES)
+        if full_text:
+            connection.execute(_INDEX)
+            # Many small batches: merged less often, which questions hardly notice.
+            connection.execute("INSERT INTO said (said, rank) VALUES ('automerge', 8)")
+        marks = ("made_by", _made_by(full_text=full_text))
+        connection.execute("INSERT INTO marks VALUES (?, ?)", marks)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _has_fts5(connection: sqlite3.Connection) -> bool:
+    found = first_value(connection, "SELECT 1 FROM pragma_module_list WHERE name = 'fts5'")
+    if found is None:
+        log.warning("this SQLite has no FTS5: what was said can't be searched")
+    return found is not None
+
+
+def _made_by(*, full_text: bool) -> str:
+    words = f", words {WORDS_VERSION}" if full_text else ", no index"
+    return f"schema {SCHEMA_VERSION}, rows {ROWS_VERSION}{words}"
+
+
+# ------------------------------------------------------------------------------
+# Applying updates
+#
+# A removed conversation is hidden at once and deleted in small steps (`tidy`), so that
+# nothing waits for a long one. Where words must also leave the bytes of the file, the
+# full-text index is merged step by step and the journal truncated; a mark in the
+# database says so until it is done.
+
+# ------------------------------------------------------------------------------
+# Rows and stamps; lists are read by keyset
+#
+# The columns are what is queried; the row itself is stored as JSON beside them. Times
+# are whole microseconds. A last-access time never decreases, since it is stored nowhere
+# else.
+
+_STAMP = "file, size, mtime_ns, inode, end_offset, head_seq, synced"
+_COLUMNS = (
+    f"session_id, user, pinned, archived, unfinished, updated_at, last_accessed, {_STAMP}, "
+    "name, name_folded, row"
+)
+_ITSELF = ("session_id", "last_accessed")
+_CHANGES = [f"{name} = excluded.{name}" for name in _COLUMNS.split(", ") if name not in _ITSELF]
+_KEEP = (
+    f"INSERT INTO conversations ({_COLUMNS}) VALUES ({', '.join('?' * (len(_CHANGES) + 2))}) "
+    f"ON CONFLICT (session_id) DO UPDATE SET {', '.join(_CHANGES)}, "
+    "last_accessed = max(last_accessed, excluded.last_accessed) RETURNING key"
+)
+_END_OF_TEXT = "\U0010ffff"
+
+
+class RowTable:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._users: dict[str, int] = {}
+
+    # Keeping
+
+    def keep(self, row: ConversationRow, stamp: FileStamp) -> int:
+        """The conversation's key, the same as long as it is known."""
+        file = stamp.file
+        values = (
+            row.session_id,
+            self.user_key(row.user),
+            row.pinned,
+            row.archived,
+            bool(row.unfinished),
+            microseconds(row.updated_at),
+            microseconds(row.last_accessed),
+            file.name,
+            file.size,
+            file.mtime_ns,
+            file.inode,
+            stamp.end_offset,
+            stamp.head_seq,
+            stamp.synced,
+            row.name,
+            row.name.casefold(),
+            row_as_bytes(row),
+        )
+        return int(first_value(self._connection, _KEEP, *values))
+
+    def touch(self, session_id: str, at: datetime) -> None:
+        self._connection.execute(
+            "UPDATE conversations SET last_accessed = max(last_accessed, ?) WHERE session_id = ?",
+            (microseconds(at), session_id),
+        )
+
+    def remove(self, session_id: str) -> tuple[int, int] | None:
+        """Its key and its user's, if it was known."""
+        question = "DELETE FROM conversations WHERE session_id = ? RETURNING key, user"
+        found: tuple[int, int] | None = self._connection.execute(question, (session_id,)).fetchone()
+        return found
+
+    def user_key(self, user: str) -> int:
+        key = self._users.get(user)
+        if key is None:
+            self._connection.execute("INSERT OR IGNORE INTO users (name) VALUES (?)", (user,))
+            key = self._users[user] = self.known_user(user)
+        return key
+
+    # Asking
+
+    def row(self, session_id: str) -> ConversationRow | None:
+        question = "SELECT row, last_accessed FROM conversations WHERE session_id = ?"
+        found = self._connection.execute(question, (session_id,)).fetchone()
+        return None if found is None else _row(*found)
+
+    def key(self, session_id: str) -> int | None:
+        question = "SELECT key FROM conversations WHERE session_id = ?"
+        key: int | None = first_value(self._connection, question, session_id)
+        return key
+
+    def row_of_key(self, key: int) -> ConversationRow | None:
+        question = "SELECT row, last_accessed FROM conversations WHERE key = ?"
+        found = self._connection.execute(question, (key,)).fetchone()
+        return None if found is None else _row(*found)
+
+    def known(self, session_id: str) -> tuple[ConversationRow, FileStamp] | None:
+        question = f"SELECT row, last_accessed, {_STAMP} FROM conversations WHERE session_id = ?"
+        found = self._connection.execute(question, (session_id,)).fetchone()
+        return None if found is None else (_row(*found[:2]), _stamp(*found[2:]))
+
+    def stamps(self, ids: Sequence[str] | None = None) -> dict[str, FileStamp]:
+        """Of these, or of all."""
+        question = f"SELECT session_id, {_STAMP} FROM conversations"
+        if ids is not None:
+            question += f" WHERE session_id IN ({', '.join('?' * len(ids))})"
+        found = self._connection.execute(question, ids or ())
+        return {row[0]: _stamp(*row[1:]) for row in found}
+
+    def count(self, user: str) -> int:
+        question = "SELECT count(*) FROM conversations WHERE user = ?"
+        return int(first_value(self._connection, question, self.known_user(user)))
+
+    def page(self, user: str, query: RowQuery, after: RowPlace | None) -> RowPage:
+        conditions, values = _conditions(query, after)
+        question = (
+            f"SELECT row, last_accessed FROM conversations WHERE {' AND '.join(conditions)} "
+            "ORDER BY pinned DESC, updated_at DESC, session_id DESC LIMIT ?"
+        )
+        values = [self.known_user(user), *values, query.limit + 1]
+        found = self._connection.execute(question, values)
+        return cut_page([_row(*one) for one in found], query.limit)
+
+    def known_user(self, user: str) -> int:
+        return first_value(self._connection, "SELECT key FROM users WHERE name = ?", user) or 0
+
+
+def _conditions(query: RowQuery, after: RowPlace | None) -> tuple[list[str], list[object]]:
+    conditions, values = ["user = ?"], list[object]()
+    if after is not None:
+        conditions.append("(pinned, updated_at, session_id) < (?, ?, ?)")
+        values += (after[0], microseconds(after[1]), after[2])
+    if query.archived is not None:
+        conditions.append("archived = ?")
+        values.append(query.archived)
+    if query.name_has is not None:
+        conditions.append("instr(name_folded, ?) > 0")
+        values.append(query.name_has.casefold())
+    if query.name_is is not None:
+        conditions.append("name = ?")
+        values.append(query.name_is)
+    if query.id_prefix:
+        conditions.append("session_id >= ? AND session_id < ?")
+        values += (query.id_prefix, query.id_prefix + _END_OF_TEXT)
+    if query.unfinished:
+        conditions.append("unfinished = 1")
+    return conditions, values
+
+
+def _row(data: bytes, last_accessed: int) -> ConversationRow:
+    try:
+        return row_from_bytes(data, last_accessed=from_microseconds(last_accessed))
+    except (ValueError, TypeError) as error:
+        raise sqlite3.DatabaseError(f"a row can't be read: {error}") from error
+
+
+def _stamp(name: str, size: int, mtime_ns: int, inode: int, *rest: int) -> FileStamp:
+    end_offset, head_seq, synced = rest
+    return FileStamp(
+        file=FoundFile(name=name, size=size, mtime_ns=mtime_ns, inode=inode),
+        end_offset=end_offset,
+        head_seq=head_seq,
+        synced=bool(synced),
+    )
+
+
+# ------------------------------------------------------------------------------
+# Full text; the newest message is found first, without sorting
+#
+# A message's number is its time in microseconds with eight more bits for messages of the
+# same microsecond, so the index, which is ordered by number, is ordered by time. Within
+# one moment the order is by conversation and entry (see `search.SearchPlace`). If a
+# moment is full, the next one is used.
+#
+# The full-text index holds words and no text. The text is stored beside it: to show a
+# snippet, and because its words must be named to delete them. Each message is also
+# indexed under a word for its user, which nobody can type.
+
+_SLOT_BITS = 8
+_SLOTS = 2**_SLOT_BITS - 1
+_LAST_ID = 2**63 - 1
+_FULL_MAX = 10_000
+_PACKED_FROM = 2048
+"""Characters: packing a shorter text costs more time than it saves room."""
+
+_SEARCH = (
+    "SELECT id, conversation, seq, at, role FROM said CROSS JOIN messages ON id = said.rowid "
+    "WHERE said MATCH ? AND said.rowid <= ? ORDER BY said.rowid DESC"
+)
+
+
+class TextIndex:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._full_until: dict[int, int] = {}
+
+    def add(self, conversation: int, user: int, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            text = searched_text(entry)
+            said = words(text)
+            if said:
+                self._add(conversation, user, entry, text, said)
+
+    def _add(self, conversation: int, user: int, entry: Entry, text: str, said: list[str]) -> None:
+        number = self._free_number(moment(entry.timestamp))
+        packed = zlib.compress(text.encode(), 1) if len(text) >= _PACKED_FROM else text
+        values = (number, conversation, entry.seq, microseconds(entry.timestamp), entry.role)
+        # It may be here already: noted when it was said, and met again by a survey.
+        added = self._connection.execute(
+            "INSERT OR IGNORE INTO messages VALUES (?, ?, ?, ?, ?, ?)", (*values, packed)
+        ).rowcount
+        if added:
+            self._connection.execute(
+                "INSERT INTO said (rowid, words) VALUES (?, ?)", (number, _indexed(user, said))
+            )
+
+    def _free_number(self, at: int) -> int:
+        """Thousands of messages may have one time (an import without any): from where
+        the last of them found room, not from the beginning again."""
+        begin, at = at, self._full_until.get(at, at)
+        while True:
+            first = at << _SLOT_BITS
+            question = "SELECT max(id) FROM messages WHERE id BETWEEN ? AND ?"
+            last: int | None = first_value(self._connection, question, first, first | _SLOTS)
+            if last is None:
+                return first
+            if last < first | _SLOTS:
+                return last + 1
+            at += 1
+            if len(self._full_until) >= _FULL_MAX:
+                self._full_until.clear()
+            self._full_until[begin] = at
+
+    def remove(self, conversation: int, user: int, seq: int) -> None:
+        question = "SELECT id, text FROM messages WHERE conversation = ? AND seq = ?"
+        self._remove(user, self._connection.execute(question, (conversation, seq)).fetchall())
+
+    def remove_some(self, conversation: int, user: int, count: int) -> int:
+        """How many there were to remove, at most `count`."""
+        question = "SELECT id, text FROM messages WHERE conversation = ? LIMIT ?"
+        found = self._connection.execute(question, (conversation, count)).fetchall()
+        self._remove(user, found)
+        return len(found)
+
+    def _remove(self, user: int, found: list[tuple[int, str | bytes]]) -> None:
+        for number, packed in found:
+            said = _indexed(user, words(_unpacked(packed)))
+            self._connection.execute(
+                "INSERT INTO said (said, rowid, words) VALUES ('delete', ?, ?)", (number, said)
+            )
+            self._connection.execute("DELETE FROM messages WHERE id = ?", (number,))
+
+    def search(
+        self,
+        user: int,
+        wanted: Wanted,
+        *,
+        before: SearchPlace | None,
+        limit: int,
+        row_of: Callable[[int], ConversationRow | None],
+    ) -> list[FoundMessage]:
+        """Newest first, one more than `limit` if there is more."""
+        last = _LAST_ID if before is None else before[0] << _SLOT_BITS | _SLOTS
+        candidates = self._connection.execute(_SEARCH, (_expression(user, wanted), last))
+        found: list[tuple[int, FoundMessage]] = []
+        for number, message in _in_order(candidates, row_of):
+            if before is None or message.place < before:
+                found.append((number, message))
+                if len(found) > limit:
+                    break
+        candidates.close()
+        question = "SELECT text FROM messages WHERE id = ?"
+        return [
+            replace(message, text=_unpacked(first_value(self._connection, question, number)))
+            for number, message in found
+        ]
+
+    def merge(self, pages: int, *, begin: bool) -> bool:
+        """Brings the index closer to one piece, in which nothing removed is left; writes
+        about so many pages. Whether there is more to do."""
+        before = self._connection.total_changes
+        amount = -pages if begin else pages
+        self._connection.execute("INSERT INTO said (said, rank) VALUES ('merge', ?)", (amount,))
+        # As SQLite's manual has it: one change is the command itself.
+        return self._connection.total_changes - before >= 2
+
+
+def _in_order(
+    candidates: Iterable[tuple[int, int, int, int, str]],
+    row_of: Callable[[int], ConversationRow | None],
+) -> Iterator[tuple[int, FoundMessage]]:
+    """The active messages, without their texts; within a moment by conversation and entry."""
+    row_of = cache(row_of)
+    for at, of_one_moment in groupby(candidates, key=lambda found: found[0] >> _SLOT_BITS):
+        messages: list[tuple[SearchPlace, int, FoundMessage]] = []
+        for number, conversation, seq, said_at, role in of_one_moment:
+            row = row_of(conversation)
+            if row is not None and stands(row, seq):
+                place = (at, row.session_id, seq)
+                message = FoundMessage(
+                    place=place,
+                    name=row.name,
+                    role=role,
+                    timestamp=from_microseconds(said_at),
+                    text="",
+                )
+                messages.append((place, number, message))
+        for _, number, message in sorted(messages, reverse=True):
+            yield number, message
+
+
+def _user_word(user: int) -> str:
+    """Of a character that is in no word: see `words`."""
+    return f"\ue000{user}"
+
+
+def _indexed(user: int, said: list[str]) -> str:
+    return f"{_user_word(user)} {' '.join(said)}"
+
+
+def _expression(user: int, wanted: Wanted) -> str:
+    parts = [f'"{one.strip()}"' if one.endswith(" ") else f'"{one.strip()}" *' for one in wanted]
+    return " ".join([f'"{_user_word(user)}"', *parts])
+
+
+def _unpacked(packed: str | bytes) -> str:
+    if isinstance(packed, str):
+        return packed
+    try:
+        return zlib.decompress(packed).decode()
+    except (zlib.error, UnicodeDecodeError) as error:
+        raise sqlite3.DatabaseError(f"a message can't be read: {error}") from error
+
+
+# ------------------------------------------------------------------------------
+# Prompts by message_id
+#
+# So that a prompt sent twice is recognized without reading a long file. `through` says up
+# to which entry the prompts are complete; beyond it the file must be read, and the result
+# is stored here.
+
+
+_REMOVED_AT_ONCE = 100
+_MERGED_PAGES = 100
+
+
+class IndexTables:
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.rows = RowTable(connection)
+        has_texts = first_value(connection, "SELECT 1 FROM sqlite_schema WHERE name = 'said'")
+        self.texts = TextIndex(connection) if has_texts else None
+        self.untidy = True
+        """Whether there may be something to do for `tidy`."""
+        self._merging = False
+
+    # Notes
+
+    def apply(self, notes: Iterable[IndexUpdate]) -> None:
+        """Of many notes about a conversation only the last row is written."""
+        latest: dict[str, tuple[EntriesAdded, list[Entry]]] = {}
+        touched: dict[str, datetime] = {}
+        for note in notes:
+            match note:
+                case EntriesAdded():
+                    session_id = note.row.session_id
+                    if note.anew:
+                        latest.pop(session_id, None)
+                        note = self._begin_anew(note)
+                    _, entries = latest.get(session_id, (None, []))
+                    entries.extend(note.entries)
+                    latest[session_id] = (note, entries)
+                case ConversationAccessed():
+                    before = touched.get(note.session_id, note.at)
+                    touched[note.session_id] = max(before, note.at)
+                case ConversationGone():
+                    latest.pop(note.session_id, None)
+                    touched.pop(note.session_id, None)
+                    self._remove(note.session_id)
+                case EntryRedacted():
+                    self._learn(latest.pop(note.row.session_id, None))
+                    self._redact(note)
+                case PromptsFound():
+                    self._learn(latest.pop(note.session_id, None))
+                    self._learn_prompts(note)
+                case _:
+                    assert_never(note)
+        for known in latest.values():
+            self._learn(known)
+        for session_id, at in touched.items():
+            self.rows.touch(session_id, at)
+
+    def _learn(self, known: tuple[EntriesAdded, list[Entry]] | None) -> None:
+        if known is None:
+            return
+        piece, entries = known
+        key = self.rows.keep(piece.row, piece.stamp)
+        self._add_prompts(key, entries)
+        if self.texts is not None:
+            self.texts.add(key, self.rows.user_key(piece.row.user), entries)
+
+    def _add_prompts(self, key: int, entries: Iterable[Entry]) -> None:
+        known = through = self._prompts_through(key)
+        for entry in entries:
+            if isinstance(entry, ModelInputEntry) and entry.message_id is not None:
+                # It may be here already: noted when it was said, and met again by a survey.
+                self._connection.execute(
+                    "INSERT OR IGNORE INTO prompts VALUES (?, ?, ?)",
+                    (key, entry.message_id, entry.seq),
+                )
+            if entry.seq == through + 1:
+                through = entry.seq
+        if through != known:
+            question = "INSERT OR REPLACE INTO prompts_known VALUES (?, ?)"
+            self._connection.execute(question, (key, through))
+
+    def _learn_prompts(self, found: PromptsFound) -> None:
+        key = self.rows.key(found.session_id)
+        if key is not None:
+            self._connection.executemany(
+                "INSERT OR REPLACE INTO prompts VALUES (?, ?, ?)",
+                ((key, message_id, seq) for message_id, seq in found.prompts.items()),
+            )
+            through = max(found.through, self._prompts_through(key))
+            question = "INSERT OR REPLACE INTO prompts_known VALUES (?, ?)"
+            self._connection.execute(question, (key, through))
+
+    def _prompts_through(self, key: int) -> int:
+        question = "SELECT through FROM prompts_known WHERE conversation = ?"
+        return first_value(self._connection, question, key) or 0
+
+    def prompt(self, session_id: str, message_id: str) -> tuple[int | None, int]:
+        """Its number, and up to which entry all of them are known."""
+        key = self.rows.key(session_id)
+        if key is None:
+            return None, 0
+        question = "SELECT seq FROM prompts WHERE conversation = ? AND message_id = ?"
+        seq = first_value(self._connection, question, key, message_id)
+        return seq, self._prompts_through(key)
+
+    def _begin_anew(self, piece: EntriesAdded) -> EntriesAdded:
+        """Gives what is known then."""
+        session_id = piece.row.session_id
+        before = self.rows.row(session_id)
+        self._remove(session_id)
+        if before is not None:
+            if piece.row.damaged and not piece.row.named:
+                # Not even the first prompt can be read: it is listed as it was known.
+                piece = replace(piece, row=replace(before, damaged=True))
+            self.rows.keep(piece.row, piece.stamp)
+            self.rows.touch(session_id, before.last_accessed)
+        if before is not None and not before.damaged:
+            # The file was replaced: what it no longer says must not stay here either.
+            self._mark()
+        return piece
+
+    def _remove(self, session_id: str) -> None:
+        removed = self.rows.remove(session_id)
+        if removed is not None:
+            self._connection.execute("INSERT INTO leftovers VALUES (?, ?)", removed)
+            self.untidy = True
+
+    def _redact(self, note: EntryRedacted) -> None:
+        key = self.rows.keep(note.row, note.stamp)
+        if self.texts is not None:
+            self.texts.remove(key, self.rows.user_key(note.row.user), note.seq)
+        self._mark()
+
+    # Tidying up
+
+    def tidy(self) -> None:
+        """A small step; `untidy` says whether there is more to do."""
+        question = "SELECT conversation, user FROM leftovers LIMIT 1"
+        leftover = self._connection.execute(question).fetchone()
+        if leftover is not None:
+            with transaction(self._connection):
+                self._take_out(*leftover)
+        elif first_value(self._connection, "SELECT 1 FROM marks WHERE name = 'erasing'"):
+            self._erase()
+        else:
+            self.untidy = False
+
+    def _take_out(self, conversation: int, user: int) -> None:
+        self._connection.execute(
+            "DELETE FROM prompts_known WHERE conversation = ?", (conversation,)
+        )
+        removed = self._connection.execute(
+            "DELETE FROM prompts WHERE conversation = ?1 AND message_id IN "
+            "(SELECT message_id FROM prompts WHERE conversation = ?1 LIMIT ?2)",
+            (conversation, _REMOVED_AT_ONCE),
+        ).rowcount
+        if self.texts is not None:
+            removed += self.texts.remove_some(conversation, user, _REMOVED_AT_ONCE)
+        if not removed:
+            question = "DELETE FROM leftovers WHERE conversation = ?"
+            self._connection.execute(question, (conversation,))
+
+    def _erase(self) -> None:
+        if self.texts is not None:
+            with transaction(self._connection):
+                self._merging = self.texts.merge(_MERGED_PAGES, begin=not self._merging)
+        if self._merging:
+            return
+        if checkpoint(self._connection):
+            self._connection.execute("DELETE FROM marks WHERE name = 'erasing'")
+        else:
+            self.untidy = False
+            log.warning("someone reads the catalogue: redacted words leave its file later")
+
+    def _mark(self) -> None:
+        self._connection.execute("INSERT OR REPLACE INTO marks VALUES ('erasing', '')")
+        self.untidy = True
+        self._merging = False

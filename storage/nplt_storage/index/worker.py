@@ -1,0 +1,412 @@
+"""The index as the store uses it, and the thread that owns its database.
+
+Updates return at once and never fail; questions see all updates made before them. No
+append waits for anything here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TypeAlias, TypeVar
+
+from nplt_storage.entries import Entry
+from nplt_storage.errors import StorageError, StorageUnavailable
+from nplt_storage.index.tables import (
+    ConversationAccessed,
+    ConversationGone,
+    EntriesAdded,
+    EntryRedacted,
+    FileStamp,
+    IndexTables,
+    IndexUpdate,
+    PromptsFound,
+    Survey,
+    checkpoint,
+    in_memory,
+    make_anew,
+    open_database,
+    roll_back,
+    transaction,
+)
+from nplt_storage.rows import ConversationRow, RowPage, RowQuery, read_cursor
+from nplt_storage.search import (
+    SearchPage,
+    SearchQuery,
+    cut_search_page,
+    query_words,
+    read_search_cursor,
+)
+
+# ------------------------------------------------------------------------------
+# The database and its failures; used by one thread
+#
+# Updates are applied in batches, one transaction each. A batch that can't be committed
+# (disk full, not writable) is tried again with the next one, and until then applied for
+# each question and rolled back. A broken database is rebuilt from the files; if that
+# happens twice, it is kept in memory.
+
+log = logging.getLogger(__name__)
+
+_MAY_PASS = {
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_READONLY,
+}
+_T = TypeVar("_T")
+
+
+class IndexDatabase:
+    def __init__(self, path: Path, survey: Survey) -> None:
+        self._path = path
+        self._survey = survey
+        self._connection = open_database(path)
+        self._tables = IndexTables(self._connection)
+        self._uncommitted: list[IndexUpdate] = []
+        self._began_anew = False
+        self._has_given_up = False
+        self._has_complained = False
+
+    @property
+    def untidy(self) -> bool:
+        return self._tables.untidy and not self._has_given_up
+
+    def take_in(self, notes: Sequence[IndexUpdate]) -> None:
+        self._uncommitted += notes
+        try:
+            self._settle()
+        except sqlite3.Error as error:
+            self._cope(error)
+        except Exception:
+            # One of them is odd. It must not stand in the way of the others for ever.
+            uncommitted, self._uncommitted = self._uncommitted, []
+            self._tables = IndexTables(self._connection)
+            self._take_in_singly(uncommitted)
+
+    def answer(self, question: Callable[[IndexTables], _T]) -> _T:
+        if self._uncommitted:
+            self.take_in(())
+        try:
+            if self._uncommitted:
+                return self._answer_as_if_settled(question)
+            return question(self._tables)
+        except sqlite3.Error as error:
+            self._cope(error)
+        try:
+            return question(self._tables)
+        except sqlite3.Error as error:
+            self._begin_anew(error)
+            return question(self._tables)
+
+    def changes(self) -> Iterator[IndexUpdate]:
+        """What the files say that is not known yet."""
+        yield from self._survey(self.answer(lambda tables: tables.rows.stamps()))
+
+    def tidy(self) -> None:
+        self._has_given_up = True
+        try:
+            self._tables.tidy()
+            self._has_given_up = False
+        except sqlite3.Error as error:
+            # What is left to do is written down in the database itself.
+            self._cope(error)
+
+    def close(self) -> None:
+        try:
+            checkpoint(self._connection)
+        except sqlite3.Error as error:
+            log.warning("%s is not as small as it could be: %s", self._path, error)
+        self._connection.close()
+
+    def _settle(self) -> None:
+        with transaction(self._connection):
+            self._tables.apply(self._uncommitted)
+        self._uncommitted = []
+        self._has_given_up = self._has_complained = False
+
+    def _answer_as_if_settled(self, question: Callable[[IndexTables], _T]) -> _T:
+        self._connection.execute("BEGIN")
+        try:
+            self._tables.apply(self._uncommitted)
+            return question(self._tables)
+        finally:
+            roll_back(self._connection)
+            self._tables = IndexTables(self._connection)
+
+    def _cope(self, error: sqlite3.Error) -> None:
+        # The primary code; SQLite tells some of them apart further.
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _MAY_PASS:
+            self._begin_anew(error)
+            return
+        if not self._has_complained:
+            self._has_complained = True
+            log.warning("%s can't be used as it should now: %s", self._path, error)
+        self._tables = IndexTables(self._connection)
+
+    def _begin_anew(self, error: sqlite3.Error) -> None:
+        log.error("%s is broken (%s) and is made anew from the files", self._path, error)
+        self._connection.close()
+        self._connection = in_memory() if self._began_anew else make_anew(self._path)
+        self._began_anew = True
+        self._tables = IndexTables(self._connection)
+        uncommitted, self._uncommitted = self._uncommitted, []
+        try:
+            self._take_in_singly(self._survey({}))
+        except (OSError, StorageError):
+            log.exception("the files can't be surveyed: lists are not complete")
+        self._take_in_singly(uncommitted)
+
+    def _take_in_singly(self, notes: Iterable[IndexUpdate]) -> None:
+        for note in notes:
+            try:
+                with transaction(self._connection):
+                    self._tables.apply([note])
+            except Exception:
+                log.exception("%s can't be catalogued and is left out", type(note).__name__)
+                self._tables = IndexTables(self._connection)
+
+
+# ------------------------------------------------------------------------------
+# The thread
+#
+# It runs jobs from a queue, in order. Updates are collected beside it and applied
+# together, a moment later or before the next job: of a conversation that grows quickly
+# only the last row is written. Long work is done in slices, and cleaning up when there is
+# nothing else to do.
+
+_LINGER_SECONDS = 0.2
+_SLICE_ENTRIES = 200
+_Job: TypeAlias = Callable[[], None]
+
+
+def settle(future: asyncio.Future[_T], settle_it: Callable[[], None]) -> None:
+    """From any thread: nothing happens if whoever waited has given up, or the loop is gone,
+    as when the program ends without closing the index."""
+
+    def unless_given_up() -> None:
+        if not future.done():
+            settle_it()
+
+    with suppress(RuntimeError):
+        future.get_loop().call_soon_threadsafe(unless_given_up)
+
+
+class ConversationIndex:
+    """Updates are noted at once and never fail; questions see all updates before them."""
+
+    def __init__(self, database: IndexDatabase) -> None:
+        self._database = database
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._pending: deque[IndexUpdate] = deque()
+        self._is_woken = False
+        self._until_tidy: list[asyncio.Future[None]] = []
+        self._closing = False
+        self._at_work = True
+        # The database is whole whenever the process ends: nobody need wait for it.
+        threading.Thread(target=self._work, name="nplt-index", daemon=True).start()
+
+    @classmethod
+    def open(cls, path: Path, *, survey: Survey) -> ConversationIndex:
+        """Blocks shortly: opens the database, or makes it anew, and starts the thread.
+        `survey` is what `catch_up` asks, and what fills the database again if it
+        breaks while in use."""
+        return cls(IndexDatabase(path, survey))
+
+    # Taking note: quick, in order, never an error
+
+    def note(self, row: ConversationRow, stamp: FileStamp, *entries: Entry) -> None:
+        """The conversation is like this now, after these (durable) entries."""
+        self._note(EntriesAdded(row=row, stamp=stamp, entries=entries))
+
+    def touch(self, session_id: str, at: datetime) -> None:
+        self._note(ConversationAccessed(session_id=session_id, at=at))
+
+    def forget(self, session_id: str) -> None:
+        self._note(ConversationGone(session_id=session_id))
+
+    def note_prompts(self, found: PromptsFound) -> None:
+        self._note(found)
+
+    def _note(self, note: IndexUpdate) -> None:
+        if self._closing:
+            return
+        self._pending.append(note)
+        if not self._is_woken:
+            self._is_woken = True
+            self._jobs.put(None)
+
+    # Taking in, and waiting for it
+
+    async def catch_up(self) -> None:
+        """Surveys the files, slice by slice. Questions asked meanwhile are answered
+        between two of them, with what is known so far; so this need not be awaited
+        to serve."""
+        rest = self._database.changes()
+        while not await self._do(lambda: self._take_in_slice(rest)):
+            pass
+
+    async def learn(self, piece: EntriesAdded) -> None:
+        """Like `note`, for much at once (an import, a file that was replaced): waits
+        until it is taken in, so that pieces don't pile up."""
+        await self._do(lambda: self._database.take_in([piece]))
+
+    async def redact(self, row: ConversationRow, stamp: FileStamp, seq: int) -> None:
+        """Takes that message out of the index, and its words out of the bytes of the
+        database's files. `row` no longer holds any of it, nor does the file."""
+        tidied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def job() -> None:
+            self._database.take_in([EntryRedacted(row=row, stamp=stamp, seq=seq)])
+            self._until_tidy.append(tidied)
+
+        await self._do(job)
+        await tidied
+
+    # Questions
+
+    async def row(self, session_id: str) -> ConversationRow | None:
+        return await self._ask(lambda tables: tables.rows.row(session_id))
+
+    async def known(self, session_id: str) -> tuple[ConversationRow, FileStamp] | None:
+        """The row, and the file it was made from."""
+        return await self._ask(lambda tables: tables.rows.known(session_id))
+
+    async def list(self, user: str, query: RowQuery) -> RowPage:
+        """Raises `BadCursor`."""
+        after = None if query.cursor is None else read_cursor(query.cursor)
+        return await self._ask(lambda tables: tables.rows.page(user, query, after))
+
+    async def count(self, user: str) -> int:
+        return await self._ask(lambda tables: tables.rows.count(user))
+
+    async def search(self, user: str, query: SearchQuery) -> SearchPage:
+        """Raises `BadCursor`; `StorageUnavailable` where there is no index."""
+        before = None if query.cursor is None else read_search_cursor(query.cursor)
+        wanted = query_words(query.text)
+        if not wanted:
+            return SearchPage(hits=())
+
+        def find(tables: IndexTables) -> SearchPage:
+            if tables.texts is None:
+                raise StorageUnavailable(
+                    "messages can't be searched now; the server's log says why"
+                )
+            found = tables.texts.search(
+                tables.rows.known_user(user),
+                wanted,
+                before=before,
+                limit=query.limit,
+                row_of=tables.rows.row_of_key,
+            )
+            return cut_search_page(found, wanted, query.limit)
+
+        return await self._ask(find)
+
+    async def prompt(self, session_id: str, message_id: str) -> tuple[int | None, int]:
+        """Which entry it is, and up to which one all prompts are known."""
+        return await self._ask(lambda tables: tables.prompt(session_id, message_id))
+
+    async def stamps(self, ids: Sequence[str] | None = None) -> dict[str, FileStamp]:
+        """Of these, or of all."""
+        return await self._ask(lambda tables: tables.rows.stamps(ids))
+
+    async def close(self) -> None:
+        """All that was noted is in the file afterwards."""
+        if self._closing:
+            return
+        done = self._submit(self._finish)
+        self._closing = True
+        await done
+
+    async def _ask(self, question: Callable[[IndexTables], _T]) -> _T:
+        return await self._do(lambda: self._database.answer(question))
+
+    async def _do(self, work: Callable[[], _T]) -> _T:
+        if self._closing:
+            raise StorageUnavailable("the server is shutting down")
+        return await self._submit(work)
+
+    def _submit(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
+        done: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+
+        def job() -> None:
+            try:
+                result = work()
+            except sqlite3.Error as error:
+                reason = StorageUnavailable(f"the catalogue can't be read: {error}")
+                settle(done, lambda: done.set_exception(reason))
+            except BaseException as error:
+                settle(done, partial(done.set_exception, error))
+            else:
+                settle(done, lambda: done.set_result(result))
+
+        self._jobs.put(job)
+        return done
+
+    # In the thread
+
+    def _work(self) -> None:
+        while self._at_work:
+            try:
+                job = self._next_job()
+                self._take_in_pending()
+                if job is not None:
+                    job()
+                elif self._database.untidy:
+                    self._database.tidy()
+            except Exception:
+                log.exception("the catalogue goes on after a mistake in it")
+            if self._until_tidy and not self._database.untidy:
+                self._say_tidied()
+
+    def _say_tidied(self) -> None:
+        for tidied in self._until_tidy:
+            settle(tidied, partial(tidied.set_result, None))
+        self._until_tidy.clear()
+
+    def _finish(self) -> None:
+        while self._until_tidy and self._database.untidy:
+            self._database.tidy()
+        self._at_work = False
+        self._database.close()
+
+    def _next_job(self) -> _Job | None:
+        """`None`: it is time for the pending, or to tidy up."""
+        try:
+            if self._database.untidy:
+                return self._jobs.get_nowait()
+            return self._jobs.get() or self._jobs.get(timeout=_LINGER_SECONDS)
+        except Empty:
+            return None
+
+    def _take_in_pending(self) -> None:
+        self._is_woken = False
+        notes: list[IndexUpdate] = []
+        while self._pending:
+            notes.append(self._pending.popleft())
+        if notes:
+            self._database.take_in(notes)
+
+    def _take_in_slice(self, notes: Iterator[IndexUpdate]) -> bool:
+        """Takes in the next updates; true if they were the last."""
+        batch: list[IndexUpdate] = []
+        entries = 0
+        for note in notes:
+            batch.append(note)
+            entries += len(note.entries) + 1 if isinstance(note, EntriesAdded) else 1
+            if entries >= _SLICE_ENTRIES:
+                break
+        self._database.take_in(batch)
+        return entries < _SLICE_ENTRIES

@@ -1,0 +1,1 @@
+"""The commands an operator runs on the files: examine, repair, import, migrate."""

@@ -1,0 +1,350 @@
+"""Examines a whole data directory and reports what is wrong or worth knowing.
+
+Only reads: takes no lock and opens nothing for writing, so it can run beside a server.
+A file that changes while it is read is read again. Memory is bounded by the longest
+line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
+
+from nplt_storage.attachments import NOBODYS
+from nplt_storage.errors import StorageUnavailable
+from nplt_storage.file_system import PRIVATE_FILE, SystemFiles, opened, read_all
+from nplt_storage.files.directory import INDEX_NAME
+from nplt_storage.files.format import (
+    blobs_of,
+    by_session_id,
+    companion_of,
+    is_unfinished,
+    session_id_of,
+)
+from nplt_storage.files.trash import deleted_id
+from nplt_storage.ids import is_file_id, new_entry_id
+from nplt_storage.index.tables import (
+    ROWS_VERSION,
+    SCHEMA_VERSION,
+    ConversationGone,
+    IndexTables,
+    RowTable,
+    checkpoint,
+    first_value,
+    open_database,
+    transaction,
+)
+from nplt_storage.maintenance.examine import Examination, Finding, examine_file, note, read_blocks
+from nplt_storage.rows import ConversationRow
+
+# ------------------------------------------------------------------------------
+# Comparing the index with the files
+#
+# The index is a cache, so being behind is fine: the next start catches up. Wrong is what
+# catching up would not notice, or what shows a loss: a row that differs from the one the
+# entries give, a head that the file does not reach, a conversation without its file.
+#
+# SQLite is opened read-only, also for the files beside it.
+
+_MADE_BY: Final = f"schema {SCHEMA_VERSION}, rows {ROWS_VERSION},"
+
+
+class IndexCheck:
+    """The rows of the index. It is read before the files are, so that it can only be behind
+    them if something is written meanwhile."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._rows: dict[str, ConversationRow] = {}
+        self._unusable: str | None = None
+        path = data_dir / INDEX_NAME
+        if not path.exists():
+            self._unusable = "there is none; it is made at the next start"
+            return
+        try:
+            with closing(_connect(path)) as connection:
+                self._take(connection)
+        except sqlite3.Error as error:
+            self._unusable = f"it can't be read ({error}); the next start makes it anew"
+
+    def _take(self, connection: sqlite3.Connection) -> None:
+        made_by = first_value(connection, "SELECT value FROM marks WHERE name = 'made_by'") or ""
+        if not made_by.startswith(_MADE_BY):
+            self._unusable = "another version made it; the next start makes it anew"
+            return
+        table = RowTable(connection)
+        for session_id in table.stamps():
+            row = table.row(session_id)
+            if row is not None:
+                self._rows[session_id] = row
+
+    def compare(self, sound: dict[str, ConversationRow], there: set[str]) -> Iterator[Finding]:
+        """`sound` are rows made of whole files just now, `there` all ids with a file."""
+        if self._unusable is not None:
+            yield replace(note("no_catalogue", self._unusable), file=INDEX_NAME)
+            return
+        for session_id, row in sorted(sound.items()):
+            known = self._rows.get(session_id)
+            finding = _difference(known, row)
+            if finding is not None:
+                yield replace(finding, file=INDEX_NAME)
+        for session_id in sorted(self._rows.keys() - there):
+            yield replace(self._without_file(session_id), file=INDEX_NAME)
+
+    def _without_file(self, session_id: str) -> Finding:
+        if session_id in map(deleted_id, _names_in(self._data_dir / "trash")):
+            return note("behind", f"it does not know yet that {session_id} was deleted")
+        row = self._rows[session_id]
+        message = f"it knows {session_id} ({row.head_seq} entries), of which there is no file"
+        return Finding(code="file_gone", message=message, seqs=(1, max(row.head_seq, 1)))
+
+
+def _difference(known: ConversationRow | None, row: ConversationRow) -> Finding | None:
+    if known is None:
+        return note("behind", f"it does not know {row.session_id} yet; the next start catches up")
+    if known.head_seq > row.head_seq:
+        message = f"{row.session_id} had {known.head_seq} entries, its file has {row.head_seq}"
+        lost = (row.head_seq + 1, known.head_seq)
+        return Finding(code="entries_gone", message=message, seqs=lost)
+    if known.head_seq < row.head_seq:
+        message = f"it knows {row.session_id} up to entry {known.head_seq} of {row.head_seq}"
+        return note("behind", f"{message}; the next start catches up")
+    if known.damaged:
+        return note("behind", f"it holds {row.session_id} for damaged; the next start looks again")
+    same = replace(known, last_accessed=row.last_accessed)
+    wrong = [f.name for f in fields(row) if getattr(same, f.name) != getattr(row, f.name)]
+    if not wrong:
+        return None
+    message = f"what it says of {row.session_id} is not what its file says: {', '.join(wrong)}"
+    return Finding(code="drift", message=message)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    journal = path.with_name(f"{path.name}-wal")
+    shared = path.with_name(f"{path.name}-shm")
+    in_use = journal.exists() and journal.stat().st_size > 0 and shared.exists()
+    how = "mode=ro&readonly_shm=1" if in_use else "mode=ro&immutable=1"
+    return sqlite3.connect(f"file:{quote(str(path.absolute()))}?{how}", uri=True)
+
+
+def forget_row(data_dir: Path, session_id: str) -> None:
+    """A repaired file may be shorter than the index remembers, and would be
+    held for damaged. Only for who holds the directory's lock."""
+    path = data_dir / INDEX_NAME
+    if not path.exists():
+        return
+    try:
+        with closing(open_database(path)) as connection:
+            with transaction(connection):
+                IndexTables(connection).apply([ConversationGone(session_id=session_id)])
+            checkpoint(connection)
+    except sqlite3.Error as error:
+        reason = f"{path} can't be written to ({error}): remove it, it is made anew"
+        raise StorageUnavailable(reason) from error
+
+
+_LOOKS_MAX: Final = 3
+_SIDE_FILES: Final = {
+    ".broken-": ("torn_append", "what a torn append left; it was set aside here"),
+    ".orig": ("original", "what another program had written; kept when it was taken in"),
+    ".before-repair-": ("before_repair", "a file as it was before it was repaired"),
+    ".live": ("running_answer", "what a running answer had said so far"),
+}
+
+
+class NoDataDirectory(Exception):
+    """There is nothing here to look at; says why."""
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    conversations: int
+    size: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def wrong(self) -> int:
+        return sum(finding.is_wrong for finding in self.findings)
+
+
+def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -> Report:
+    """`progress` is told how many of how many bytes have been read."""
+    history = data_dir / "history"
+    index = IndexCheck(data_dir)
+    try:
+        names = sorted(os.listdir(history))  # noqa: PTH208
+    except OSError as error:
+        reason = f"{data_dir} is no data directory: {error.strerror} ({history.name})"
+        raise NoDataDirectory(reason) from error
+    by_id = by_session_id(names)
+    sizes = {name: _size_of(history / name) for group in by_id.values() for name in group}
+    findings = [*_side_files(names, by_id)]
+    rows: dict[str, ConversationRow] = {}
+    total, done = sum(sizes.values()), 0
+
+    def told(read: int) -> None:
+        progress(done + read, total)
+
+    for session_id, group in sorted(by_id.items()):
+        for name in group:
+            path = history / name
+            found = _examined(path, session_id, told)
+            local = [*found.findings, *_modes(path), *_blobs(data_dir, blobs_of(path), found)]
+            local += _attachments(data_dir, data_dir / "files" / session_id, found)
+            findings += [replace(each, file=each.file or f"history/{name}") for each in local]
+            if found.row is not None and found.is_sound and len(group) == 1:
+                rows[session_id] = found.row
+            done += sizes[name]
+    findings += _stray_attachments(data_dir / "files", by_id)
+    findings += index.compare(rows, set(by_id))
+    return Report(
+        conversations=len(by_id),
+        size=total,
+        findings=tuple(sorted(findings, key=_order)),
+    )
+
+
+def _order(finding: Finding) -> tuple[str, bool, int, str]:
+    return finding.file, not finding.is_wrong, finding.offset or 0, finding.message
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _modes(path: Path) -> Iterator[Finding]:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # that it can't be read was said
+    if stat.S_ISREG(mode) and stat.S_IMODE(mode) != PRIVATE_FILE:
+        message = f"its mode is {stat.S_IMODE(mode):04o}, not {PRIVATE_FILE:04o}"
+        yield note("mode", message)
+
+
+def _examined(path: Path, session_id: str, progress: Callable[[int], None]) -> Examination:
+    """Looked at again if it changed meanwhile: an append can be met half done."""
+    try:
+        for _ in range(_LOOKS_MAX):
+            before = path.stat()
+            found = _look(path, session_id, progress)
+            after = path.stat()
+            is_same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
+            if is_same or not found.findings:
+                return found
+        return Examination([note("in_use", "it was written to whenever it was looked at")])
+    except FileNotFoundError:
+        if not path.is_symlink():
+            return Examination()  # deleted just now
+        message = "it is a symbolic link to nothing"
+    except OSError as error:
+        message = f"it can't be read: {error.strerror}"
+    return Examination([Finding(code="unreadable", message=message)])
+
+
+def _look(path: Path, session_id: str, progress: Callable[[int], None]) -> Examination:
+    files = SystemFiles()
+    with opened(files, path, os.O_RDONLY) as descriptor:
+
+        def read(offset: int, length: int) -> bytes:
+            progress(offset)
+            return read_all(files, descriptor, length, offset)
+
+        size = files.size(descriptor)
+        return examine_file(read, size, session_id=session_id, new_id=new_entry_id)
+
+
+def _side_files(names: list[str], by_id: dict[str, list[str]]) -> Iterator[Finding]:
+    for session_id, group in by_id.items():
+        if len(group) > 1:
+            message = f"there are {len(group)} files for conversation {session_id}"
+            yield Finding(code="two_files", message=message, file=f"history/{group[0]}")
+    for name in names:
+        if session_id_of(name) is None:
+            code, message = _what_is(name, by_id)
+            if code:
+                yield replace(note(code, message), file=f"history/{name}")
+
+
+def _what_is(name: str, by_id: dict[str, list[str]]) -> tuple[str, str]:
+    """Nothing to say about the blobs of a conversation that is there."""
+    if is_unfinished(name):
+        return "unfinished", "a file on its way in, or what a crash left of one"
+    owner = companion_of(name)
+    if owner is None:
+        return "unknown_file", "nothing of ours has such a name"
+    if owner not in by_id:
+        return "no_owner", f"there is no file of conversation {owner}, to which this belongs"
+    for part, said in _SIDE_FILES.items():
+        if part in name:
+            return said
+    return "", ""
+
+
+def _blobs(data_dir: Path, folder: Path, found: Examination) -> Iterator[Finding]:
+    for blob in found.blobs.values():
+        if wrong := _compare(folder / Path(blob.blob_id).name, blob.size, blob.sha256):
+            yield Finding(code="bad_blob", message=f"blob {blob.blob_id} {wrong}")
+    for name in _names_in(folder):
+        if name not in found.blobs and found.is_sound:
+            where = str(folder.relative_to(data_dir))
+            yield replace(note("unnamed_blob", f"no entry names blob {name}"), file=where)
+
+
+def _attachments(data_dir: Path, folder: Path, found: Examination) -> Iterator[Finding]:
+    for entry in found.attachments.values():
+        path = folder / Path(entry.file_id).name
+        if entry.redacted_at is None:
+            wrong = _compare(path, entry.size, entry.sha256)
+        else:
+            wrong = "was erased, and is still there" if path.exists() else None
+        if wrong:
+            message = f"attachment {entry.file_id} of entry {entry.seq} {wrong}"
+            yield Finding(code="bad_attachment", message=message)
+    for name in _names_in(folder):
+        if name not in found.attachments and found.is_sound:
+            message = f"no entry names {name}" + ("" if is_file_id(name) else ", half a file")
+            where = str(folder.relative_to(data_dir))
+            yield replace(note("unnamed_attachment", message), file=where)
+
+
+def _compare(path: Path, size: int, sha256: str) -> str | None:
+    """What is wrong with it."""
+    digest, length = hashlib.sha256(), 0
+    try:
+        for block in read_blocks(path):
+            digest.update(block)
+            length += len(block)
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"can't be read: {error.strerror}"
+    if length != size:
+        return f"has {length} bytes, not {size}"
+    return None if digest.hexdigest() == sha256 else "is not what it was: its SHA-256 differs"
+
+
+def _names_in(directory: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def _stray_attachments(files: Path, by_id: dict[str, list[str]]) -> Iterator[Finding]:
+    for name in _names_in(files):
+        if name not in by_id and name != NOBODYS:
+            message = f"attachments of conversation {name}, which is not here"
+            yield replace(note("no_owner", message), file=f"{files.name}/{name}")

@@ -1,0 +1,205 @@
+"""Keeps conversations in a class of three methods that somebody else wrote.
+
+    async def get_history(self, session_id) -> [{"role": …, "content": …}, …]
+    async def append_message(self, session_id, role, content) -> None
+    async def clear_history(self, session_id) -> None
+
+Such a backend holds the messages of people and models, and nothing else. So while the
+server runs, conversations are held in memory with all their entries, and each message is
+given to the backend before it counts as stored. A conversation that is not in memory is
+read from the backend when somebody names it. What the backend can't hold (names, tool
+calls, which conversations there are) ends with the server.
+
+A rollback, a clear or a redaction writes the messages anew: `clear_history`, then those
+that are left.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, Protocol
+
+from nplt_storage.entries import (
+    ClearEntry,
+    Entry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    RollbackEntry,
+)
+from nplt_storage.errors import StorageError
+from nplt_storage.files.foreign import NotForeign, read_foreign
+from nplt_storage.files.format import LOCAL_USER
+from nplt_storage.ids import is_session_id, new_entry_id
+from nplt_storage.memory import EntryList, MemoryRecord, MemoryStore, StoredConversation
+from nplt_storage.pages import ActiveRanges, MessagePage, PageQuery
+from nplt_storage.rows import ConversationRow, fold_all, new_row
+from nplt_storage.store import Builder, Opened, Origin, StoreDescription
+
+METHODS = ("get_history", "append_message", "clear_history")
+
+
+class MessageBackend(Protocol):
+    async def get_history(self, session_id: str) -> Sequence[Mapping[str, str]]: ...
+
+    async def append_message(self, session_id: str, role: str, content: str) -> None: ...
+
+    async def clear_history(self, session_id: str) -> None: ...
+
+
+class BackendFailed(StorageError):
+    """The operator: a method of their backend raised, or gave what is no message."""
+
+
+def why_no_backend(found: object) -> str | None:
+    """What a class lacks to be a backend of messages."""
+    if missing := [name for name in METHODS if not callable(getattr(found, name, None))]:
+        return f"lacks {' and '.join(missing)}"
+    blocking = [name for name in METHODS if not inspect.iscoroutinefunction(getattr(found, name))]
+    return f"must have `async def` before {' and '.join(blocking)}" if blocking else None
+
+
+def make_backend(found: Callable[..., Any], options: Mapping[str, Any]) -> MessageBackend:
+    """With its settings as one mapping; without, if it takes no argument."""
+    takes_settings = bool(inspect.signature(found).parameters)
+    backend: MessageBackend = found(dict(options)) if takes_settings else found()
+    return backend
+
+
+def messages_of(kept: StoredConversation) -> list[tuple[str, str]]:
+    """Role and content of what counts: after the last clear, and not taken back."""
+    messages: list[tuple[str, str]] = []
+    for entry in ActiveRanges(EntryList(kept.entries), kept.row.hidden).after(0):
+        if isinstance(entry, ClearEntry):
+            messages.clear()
+        elif (message := _message(entry)) is not None:
+            messages.append(message)
+    return messages
+
+
+def _message(entry: Entry) -> tuple[str, str] | None:
+    match entry:
+        case ModelInputEntry():
+            return "user", entry.content
+        case ModelOutputEntry() if entry.content:
+            return "assistant", entry.content
+        case _:
+            return None
+
+
+class MessageBackendRecord(MemoryRecord):
+    def __init__(
+        self, session_id: str, kept: StoredConversation, messages: BackendMessages
+    ) -> None:
+        super().__init__(session_id, kept)
+        self._messages = messages
+
+    async def append(self, entry: Entry) -> ConversationRow:
+        kept = self._writable()
+        kept.check(entry)
+        if (message := _message(entry)) is not None:
+            await self._messages.append(self.session_id, *message)
+        row = await super().append(entry)
+        if isinstance(entry, ClearEntry | RollbackEntry):
+            await self._messages.write_anew(self.session_id, kept)
+        return row
+
+    async def redact(self, seq: int, *, at: datetime) -> Entry:
+        tombstone = await super().redact(seq, at=at)
+        await self._messages.write_anew(self.session_id, self._writable())
+        return tombstone
+
+
+class BackendMessages:
+    """The backend's three methods, with its errors as ours."""
+
+    def __init__(self, backend: MessageBackend, name: str) -> None:
+        self._backend = backend
+        self._name = name
+
+    async def read(self, session_id: str) -> tuple[datetime, list[Entry]]:
+        """Without entries: there is no such conversation."""
+        try:
+            found = [dict(message) for message in await self._backend.get_history(session_id) or ()]
+            document = json.dumps({"session_id": session_id, "messages": found})
+            header, entries = read_foreign(document.encode(), session_id, new_id=new_entry_id)
+        except NotForeign as error:
+            raise BackendFailed(f"{self._name}.get_history gave no messages: {error}") from error
+        except Exception as error:  # it is the operator's own code: anything can happen in it
+            raise self._failed("get_history", error) from error
+        return header.created_at, entries
+
+    async def append(self, session_id: str, role: str, content: str) -> None:
+        try:
+            await self._backend.append_message(session_id, role, content)
+        except Exception as error:
+            raise self._failed("append_message", error) from error
+
+    async def clear(self, session_id: str) -> None:
+        try:
+            await self._backend.clear_history(session_id)
+        except Exception as error:
+            raise self._failed("clear_history", error) from error
+
+    async def write_anew(self, session_id: str, kept: StoredConversation) -> None:
+        await self.clear(session_id)
+        for role, content in messages_of(kept):
+            await self.append(session_id, role, content)
+
+    def _failed(self, method: str, error: Exception) -> BackendFailed:
+        return BackendFailed(f"{self._name}.{method} failed: {type(error).__name__}: {error}")
+
+
+class MessageBackendStore(MemoryStore):
+    def __init__(self, backend: MessageBackend, name: str, clock: Callable[[], datetime]) -> None:
+        super().__init__(clock)
+        self._messages = BackendMessages(backend, name)
+        self.description = StoreDescription(
+            backend=name,
+            promise="messages are kept as the backend keeps them; names, tool calls and the "
+            "list of conversations until the server stops",
+        )
+
+    def _record(self, session_id: str, kept: StoredConversation) -> MemoryRecord:
+        return MessageBackendRecord(session_id, kept, self._messages)
+
+    async def _load(self, session_id: str) -> None:
+        """Reads a conversation that only the backend knows. It belongs to the local user:
+        a backend of messages does not know whose they are."""
+        if session_id in self._kept or session_id in self._trash or not is_session_id(session_id):
+            return
+        created_at, entries = await self._messages.read(session_id)
+        if entries and session_id not in self._kept:
+            row = new_row(session_id, user=LOCAL_USER, created_at=created_at)
+            self._kept[session_id] = StoredConversation(
+                Origin(user=LOCAL_USER, created_at=created_at), fold_all(row, entries), entries
+            )
+
+    async def open(self, session_id: str) -> Opened:
+        await self._load(session_id)
+        return await super().open(session_id)
+
+    async def page(self, session_id: str, query: PageQuery) -> MessagePage:
+        await self._load(session_id)
+        return await super().page(session_id, query)
+
+    async def row(self, session_id: str) -> ConversationRow | None:
+        await self._load(session_id)
+        return await super().row(session_id)
+
+    @asynccontextmanager
+    async def build(self, session_id: str, origin: Origin) -> AsyncIterator[Builder]:
+        async with super().build(session_id, origin) as builder:
+            yield builder
+        await self._messages.write_anew(session_id, self._kept[session_id])
+
+    async def delete(self, session_id: str) -> None:
+        await super().delete(session_id)
+        await self._messages.clear(session_id)
+
+    async def undelete(self, session_id: str, *, user: str | None = None) -> None:
+        await super().undelete(session_id, user=user)
+        await self._messages.write_anew(session_id, self._kept[session_id])

@@ -1,0 +1,167 @@
+"""A conversation as chat messages, with tool results joined in.
+
+    user        model_input
+    assistant   model_output, each call with its result from the later tool_results
+                line of the same turn and call; "pending" until then
+    system      system_instruction and fault, if asked for
+
+Other kinds are not messages; the entries view shows them. A message can be shown with
+less detail where its entry has sections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
+
+from nplt_storage.codec import time_as_text
+from nplt_storage.entries import (
+    BlobReference,
+    Entry,
+    FaultEntry,
+    LevelOfDetail,
+    LevelOfDetailSections,
+    ModelInputEntry,
+    ModelInvocationDescriptor,
+    ModelOutputEntry,
+    Role,
+    SystemInstructionEntry,
+    ToolCallResult,
+    ToolResultsEntry,
+    ToolStatus,
+)
+from nplt_storage.json_values import JsonObject, JsonValue
+
+MessageEntry: TypeAlias = ModelInputEntry | ModelOutputEntry | FaultEntry | SystemInstructionEntry
+ResultsByCall: TypeAlias = dict[tuple[str | None, int], ToolResultsEntry]
+
+
+class ToolCall(Struct, frozen=True, kw_only=True):
+    tool_name: str
+    tool_call_id: str
+    arguments: Mapping[str, JsonValue]
+    result: str
+    status: ToolStatus | Literal["pending"]
+    duration: float
+    timestamp: datetime
+    blob: BlobReference | None = None
+
+
+class ChatMessage(Struct, frozen=True, kw_only=True):
+    seq: int
+    id: str
+    role: Role
+    content: str
+    timestamp: datetime
+    tool_calls: tuple[ToolCall, ...] = ()
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    turn_id: str | None = None
+    model: str | None = None
+    usage: Mapping[str, JsonValue] | None = None
+    state: str | None = None
+    redacted_at: datetime | None = None
+
+    def copy(self) -> ChatMessage:
+        """One whose changes change nothing else."""
+        return replace(
+            self,
+            tool_calls=tuple(
+                replace(call, arguments=_copy(call.arguments)) for call in self.tool_calls
+            ),
+            metadata=_copy(self.metadata),
+            usage=None if self.usage is None else _copy(self.usage),
+        )
+
+    def as_json(self) -> JsonObject:
+        """Made of new lists and objects; what is `None` is left out."""
+        message = _as_json(self)
+        message["tool_calls"] = [_as_json(call) for call in self.tool_calls]
+        return message
+
+
+def _as_json(part: ChatMessage | ToolCall) -> JsonObject:
+    """The fields are in the order in which they are written."""
+    values: dict[str, Any] = to_builtins(part, builtin_types=(datetime,), enc_hook=dict)
+    return {
+        name: time_as_text(value) if isinstance(value, datetime) else value
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def _copy(source: Mapping[str, JsonValue]) -> JsonObject:
+    return deepcopy(dict(source)) if source else {}
+
+
+def chat_message(
+    entry: MessageEntry, results: ResultsByCall, detail: LevelOfDetail = "live"
+) -> ChatMessage:
+    model, usage, state, sections = None, None, None, None
+    tool_calls: tuple[ToolCall, ...] = ()
+    match entry:
+        case ModelInputEntry():
+            model, sections = entry.model, entry.sections
+        case ModelOutputEntry():
+            model = model_name(entry.invocation) if entry.invocation else None
+            usage, state, sections = entry.usage, entry.state, entry.sections
+            tool_calls = _joined(entry, results.get((entry.turn_id, entry.call)), detail)
+        case FaultEntry():
+            state = entry.state
+        case SystemInstructionEntry():
+            pass
+    return ChatMessage(
+        seq=entry.seq,
+        id=entry.id,
+        role=entry.role,
+        content=_at_level(entry.content, sections, detail),
+        timestamp=entry.timestamp,
+        tool_calls=tool_calls,
+        metadata=entry.metadata,
+        turn_id=entry.turn_id,
+        model=model,
+        usage=usage,
+        state=state,
+        redacted_at=entry.redacted_at,
+    )
+
+
+def model_name(invocation: ModelInvocationDescriptor) -> str:
+    prefix = f"{invocation.provider}/"
+    return invocation.model if invocation.model.startswith(prefix) else prefix + invocation.model
+
+
+def _at_level(said: str, sections: LevelOfDetailSections | None, detail: LevelOfDetail) -> str:
+    if detail == "live" or sections is None:
+        return said
+    # The screen was made for models; here people read what was said.
+    return sections.without_live_screen()[0].to_plain_text(detail)
+
+
+def _joined(
+    entry: ModelOutputEntry, answer: ToolResultsEntry | None, detail: LevelOfDetail
+) -> tuple[ToolCall, ...]:
+    results: list[ToolCallResult | None] = list(answer.results) if answer else []
+    results += [None] * (len(entry.tool_calls) - len(results))
+    return tuple(
+        ToolCall(
+            tool_name=call.tool_name,
+            tool_call_id=call.tool_call_id,
+            arguments=call.arguments or {},
+            result="" if result is None else _at_level(result.result, result.sections, detail),
+            status="pending" if result is None else result.status,
+            duration=0.0 if result is None else result.duration,
+            timestamp=entry.timestamp if result is None else result.timestamp,
+            blob=None if result is None else result.blob,
+        )
+        for call, result in zip(entry.tool_calls, results, strict=False)
+    )
+
+
+def content_of(entry: Entry) -> str | None:
+    content = getattr(entry, "content", None)
+    return content if isinstance(content, str) else None

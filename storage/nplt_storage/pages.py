@@ -1,0 +1,639 @@
+"""Pages of a conversation's messages or entries.
+
+Pure functions over anything that can be read in both directions. A page is ordered
+oldest first. Without a cursor it is the newest page; `before` and `after` exclude the
+cursor, `around` includes it. A page holds at most `limit` messages and `bytes_max`
+bytes and is never empty while there is something to show: what does not fit is dropped
+on the side away from the cursor, and a single message that is too large is cut. The
+`before` and `after` of a page are cursors for the next ones: paging in either direction
+meets every message exactly once, since lines are only added at the end. The messages
+view has the active messages; the entries view also has what a rollback took back.
+
+Messages are in the order of the log, or in the order of the turns: each prompt with its
+answer, also where it was sent while an earlier one was being answered (`TurnOrder`).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, Literal, Protocol, TypeGuard
+
+import orjson
+from msgspec import Struct
+
+from nplt_storage.codec import entry_as_json
+from nplt_storage.entries import (
+    AttachmentEntry,
+    Entry,
+    EpochEntry,
+    FaultEntry,
+    ForkedEntry,
+    LevelOfDetail,
+    ModelInputEntry,
+    ModelOutputEntry,
+    RollbackEntry,
+    ToolResultsEntry,
+)
+from nplt_storage.history import Ranges, WindowReader, WindowSize
+from nplt_storage.json_values import JsonObject, JsonValue
+from nplt_storage.messages import MessageEntry, ResultsByCall, chat_message
+from nplt_storage.rows import ConversationRow, state_seqs_of
+
+__all__ = [
+    "EntrySource",
+    "MessagePage",
+    "PageQuery",
+    "cut_message_to_fit",
+    "read_page",
+    "size_as_json",
+]
+
+
+# ------------------------------------------------------------------------------
+# Making one message fit where it does not.
+#
+# Texts are cut at a code point, all at the same length, so that a long answer
+# does not push its tool results out altogether. What was cut says so:
+# `"truncated": true` and the `"size"` of the whole text in code points, which is
+# what a reader needs to ask for the rest. If texts are not the reason it is too
+# large, the largest other parts go, one by one.
+
+
+_TEXTS = ("content", "reasoning", "screen")
+_TEXTS_OF_CALLS = ("result", "raw_arguments")
+_DISPENSABLE = (
+    *("sections", "parts", "error", "usage", "options", "attachments", "metadata", "tool_calls"),
+    "state",  # a widget's, a checkpoint's; that of an answer is a word and stays
+)
+
+
+def size_as_json(message: JsonObject) -> int:
+    return len(orjson.dumps(message))
+
+
+def cut_message_to_fit(
+    message: JsonObject, size_max: int, size: Callable[[JsonObject], int] = size_as_json
+) -> JsonObject:
+    """The message itself if it fits; else as much of it as does. If not even an
+    empty one fits, that is given all the same: a reader must get past it."""
+    if size(message) <= size_max:
+        return message
+    bare = message
+    for bare in _ever_barer(message):
+        if size(cut_texts(bare, 0)) <= size_max:
+            return _longest_cut(bare, size_max, size)
+    return cut_texts(bare, 0)
+
+
+def cut_texts(message: JsonObject, length: int) -> JsonObject:
+    """Every text in it at most that long, marked where something is missing."""
+    cut: dict[str, Any] = dict(message)
+    content = cut.get("content")
+    whole = len(content) if isinstance(content, str) else 0
+    for name in _TEXTS:
+        if isinstance(cut.get(name), str):
+            cut[name] = cut[name][:length]
+    if isinstance(cut.get("tool_calls"), list):
+        cut["tool_calls"] = [_cut_call(call, length) for call in cut["tool_calls"]]
+    return cut | {"truncated": True, "size": whole}
+
+
+def _cut_call(call: Any, length: int) -> Any:
+    if not isinstance(call, dict):
+        return call
+    cut = dict(call)
+    for name in _TEXTS_OF_CALLS:
+        text = cut.get(name)
+        if isinstance(text, str) and len(text) > length:
+            cut[name] = text[:length]
+            if name == "result":
+                cut |= {"truncated": True, "size": len(text)}
+    return cut
+
+
+def _ever_barer(message: JsonObject) -> list[JsonObject]:
+    without_arguments: dict[str, Any] = dict(message)
+    if isinstance(message.get("tool_calls"), list):
+        without_arguments["tool_calls"] = [
+            _bare_call(call) if isinstance(call, dict) else call
+            for call in without_arguments["tool_calls"]
+        ]
+    steps: list[JsonObject] = [message, without_arguments]
+    for name in _DISPENSABLE:
+        barer = dict(steps[-1])
+        if name in barer and not isinstance(barer[name], str):
+            barer[name] = _nothing_like(barer[name])
+            steps.append(barer)
+    return steps
+
+
+def _bare_call(call: JsonObject) -> JsonObject:
+    without = {name: value for name, value in call.items() if name != "sections"}
+    return without | {"arguments": {}, "truncated": True}
+
+
+def _nothing_like(value: Any) -> Any:
+    if isinstance(value, list):
+        return []
+    return {} if isinstance(value, dict) else None
+
+
+def _longest_cut(
+    message: JsonObject, size_max: int, size: Callable[[JsonObject], int]
+) -> JsonObject:
+    fits, too_long = 0, max(size_max, 0) + 1  # a code point takes at least a byte
+    while too_long - fits > 1:
+        length = (fits + too_long) // 2
+        if size(cut_texts(message, length)) <= size_max:
+            fits = length
+        else:
+            too_long = length
+    return cut_texts(message, fits)
+
+
+# ------------------------------------------------------------------------------
+# Attachments of a prompt
+#
+# A prompt has their ids; their names are in attachment entries, mostly right before it.
+# One that was uploaded long before is shown by its id alone.
+
+_LOOKED_AT_MAX: Final = 64
+"""Entries before the prompt."""
+
+
+def attachments_of(prompt: ModelInputEntry, newest_first: Iterator[Entry]) -> list[JsonValue]:
+    """`newest_first`: what came before the prompt, whether it stands or not."""
+    due = set(prompt.attachments)
+    found: dict[str, JsonObject] = {}
+    for entry in islice(newest_first, _LOOKED_AT_MAX):
+        if isinstance(entry, AttachmentEntry) and entry.file_id in due:
+            found[entry.file_id] = _described(entry)
+            due.remove(entry.file_id)
+        if not due:
+            break
+    return [found.get(file_id, {"file_id": file_id}) for file_id in prompt.attachments]
+
+
+def _described(entry: AttachmentEntry) -> JsonObject:
+    told: JsonObject = {
+        "file_id": entry.file_id,
+        "filename": entry.filename,
+        "size": entry.size,
+    }
+    if entry.content_type is not None:
+        told["content_type"] = entry.content_type
+    return told
+
+
+class PageQuery(Struct, frozen=True, kw_only=True):
+    before: int | None = None
+    after: int | None = None
+    around: int | None = None
+    limit: int = 20
+    bytes_max: int = 60_000
+    roles: tuple[str, ...] = ("user", "assistant")
+    view: Literal["messages", "entries"] = "messages"
+    order: Literal["turns", "log"] = "log"
+    """Of messages; entries are always in the order of the log."""
+    detail: LevelOfDetail = "live"
+    size: Callable[[JsonObject], int] = size_as_json
+
+    def __post_init__(self) -> None:
+        if [self.before, self.after, self.around].count(None) < 2:
+            raise ValueError("a page has one cursor: before, after or around")
+        if self.limit < 1:
+            raise ValueError("a page holds at least one message")
+
+    @property
+    def cursor(self) -> int | None:
+        cursors = (self.before, self.after, self.around)
+        return next((cursor for cursor in cursors if cursor is not None), None)
+
+
+class MessagePage(Struct, frozen=True, kw_only=True):
+    messages: tuple[JsonObject, ...]
+    has_more_before: bool
+    has_more_after: bool
+    before: int
+    after: int
+
+
+class EntrySource(Protocol):
+    """A conversation as it stood at one moment."""
+
+    @property
+    def head_seq(self) -> int: ...
+    def before(self, seq: int) -> Iterator[Entry]:
+        """Entries below `seq`, newest first."""
+        ...
+
+    def after(self, seq: int) -> Iterator[Entry]:
+        """Entries above `seq`, oldest first."""
+        ...
+
+
+def read_page(
+    query: PageQuery,
+    source: EntrySource,
+    hidden: Ranges = (),
+    unfinished: Sequence[tuple[str, int]] = (),
+) -> MessagePage:
+    """`hidden`, `unfinished`: what does not stand in this conversation and which turns
+    have not ended, as its row says."""
+    shown: EntrySource = source
+    if query.view == "messages" and hidden:
+        shown = ActiveRanges(source, hidden)
+    else:
+        hidden = ()
+    running_seq = min((seq for _, seq in unfinished), default=None)
+    return _PageBuilder(query, shown, hidden, whole=source, running_seq=running_seq).build()
+
+
+class ActiveRanges:
+    """A conversation without its hidden ranges, which are not even read."""
+
+    def __init__(self, source: EntrySource, hidden: Ranges) -> None:
+        self.head_seq = source.head_seq
+        self._source = source
+        self._hidden = hidden
+
+    def before(self, seq: int) -> Iterator[Entry]:
+        for first, last in reversed(self._hidden):
+            if first < seq:
+                if last < seq - 1:
+                    yield from _until(self._source.before(seq), last + 1)
+                seq = first
+        yield from self._source.before(seq)
+
+    def after(self, seq: int) -> Iterator[Entry]:
+        seq = max(seq, 0)
+        for first, last in self._hidden:
+            if last > seq:
+                if first > seq + 1:
+                    yield from _until(self._source.after(seq), first - 1)
+                seq = last
+        yield from self._source.after(seq)
+
+
+class TurnOrder:
+    """The messages of a conversation, each prompt directly with its answers.
+
+    Prompts are in the order of the log, and so are outputs. An output comes after the
+    prompt of its turn (of the latest turn that had any output by then, should the
+    outputs of two turns be mixed) and before the next prompt. Only queued prompts move by
+    that: past the rest of the answers that were being given when they came. Faults and
+    instructions are ordered as prompts are.
+
+    From any message the next one is found by reading as far as a prompt waited, and
+    the whole of its turn, in either direction: never the whole conversation.
+    """
+
+    def __init__(self, source: EntrySource, running_seq: int | None) -> None:
+        """`running_seq`: the prompt of the first turn that has not ended."""
+        self.head_seq = source.head_seq
+        self._source = source
+        self._running_seq = running_seq
+
+    def before(self, seq: int) -> Iterator[Entry]:
+        """Messages before that one, newest first. If there is no such message, those
+        before the first prompt from that number on."""
+        asked = self._output_at(seq)
+        outputs: deque[ModelOutputEntry] = deque()
+        """Not given yet, newest first: the prompt they follow has not been met."""
+        firsts: dict[str | None, int] = {}
+        """The first known output of each turn."""
+        if asked is not None:
+            outputs.append(asked)
+        else:
+            outputs.extend(reversed(self._given_late(seq)))
+        firsts.update((output.turn_id, output.seq) for output in outputs)
+        is_met = asked is None
+        """Whether the walk has come to the prompt that the message itself follows."""
+        for entry in self._source.before(seq):
+            if _follows_prompt(entry):
+                outputs.append(entry)
+                firsts[entry.turn_id] = entry.seq
+            elif isinstance(entry, MessageEntry):
+                is_prompt = isinstance(entry, ModelInputEntry)
+                first = firsts.pop(entry.turn_id, None) if is_prompt else None
+                while first is not None and outputs and outputs[0].seq >= first:
+                    is_met = True
+                    output = outputs.popleft()
+                    if output is not asked:
+                        yield output
+                if is_met:
+                    yield entry
+        yield from (output for output in outputs if output is not asked)
+
+    def after(self, seq: int) -> Iterator[Entry]:
+        """Messages after that one, oldest first. A prompt that waits is not among them:
+        what comes of the turn that runs is to be read before it."""
+        asked = self._output_at(seq)
+        waiting = self._passed_by(asked) if asked is not None else deque()
+        prompts = {entry.turn_id: entry.seq for entry in (*waiting, *self._prompt_at(seq))}
+        is_met = asked is not None
+        """Whether outputs that follow this message's prompt, or a later one, have come."""
+        for entry in self._source.after(seq):
+            if _follows_prompt(entry):
+                prompt_seq = prompts.get(entry.turn_id, 0)
+                is_met = is_met or prompt_seq > 0
+                while waiting and waiting[0].seq <= prompt_seq:
+                    yield waiting.popleft()
+                if is_met:
+                    yield entry
+            elif isinstance(entry, MessageEntry):
+                waiting.append(entry)
+                if isinstance(entry, ModelInputEntry):
+                    prompts[entry.turn_id] = entry.seq
+        for entry in waiting:
+            if self._running_seq is None or entry.seq <= self._running_seq:
+                yield entry
+
+    def since(self, seq: int) -> Iterator[Entry]:
+        """That message, where there is one, and those after it."""
+        here = next(self._source.after(seq - 1), None)
+        if here is not None and here.seq == seq and isinstance(here, MessageEntry):
+            yield here
+        yield from self.after(seq)
+
+    def _output_at(self, seq: int) -> ModelOutputEntry | None:
+        entry = next(self._source.after(seq - 1), None)
+        return entry if entry is not None and entry.seq == seq and _follows_prompt(entry) else None
+
+    def _prompt_at(self, seq: int) -> list[ModelInputEntry]:
+        entry = next(self._source.after(seq - 1), None)
+        is_prompt = isinstance(entry, ModelInputEntry) and entry.seq == seq
+        return [entry] if is_prompt and isinstance(entry, ModelInputEntry) else []
+
+    def _given_late(self, seq: int) -> list[ModelOutputEntry]:
+        """Outputs from that number on that follow an earlier prompt."""
+        late: list[ModelOutputEntry] = []
+        prompted: set[str | None] = set()
+        for entry in self._source.after(seq - 1):
+            if isinstance(entry, ModelInputEntry):
+                prompted.add(entry.turn_id)
+            elif isinstance(entry, ForkedEntry):
+                break  # all turns are over
+            elif _follows_prompt(entry):
+                if entry.turn_id in prompted:
+                    break
+                late.append(entry)
+        return late
+
+    def _passed_by(self, output: ModelOutputEntry) -> deque[MessageEntry]:
+        """What stands before this output in the log and comes after it here, oldest
+        first."""
+        passed: deque[MessageEntry] = deque()
+        answered = {output.turn_id}
+        for entry in self._source.before(output.seq):
+            if _follows_prompt(entry):
+                answered.add(entry.turn_id)
+            elif isinstance(entry, ModelInputEntry) and entry.turn_id in answered:
+                break
+            elif isinstance(entry, MessageEntry):
+                passed.appendleft(entry)
+        return passed
+
+
+def _follows_prompt(entry: Entry) -> TypeGuard[ModelOutputEntry]:
+    return isinstance(entry, ModelOutputEntry) and entry.turn_id is not None
+
+
+class _Noted:
+    """Notes the results that are read on the way."""
+
+    def __init__(self, source: EntrySource, finder: _ResultFinder) -> None:
+        self.head_seq = source.head_seq
+        self._source = source
+        self._finder = finder
+
+    def before(self, seq: int) -> Iterator[Entry]:
+        return self._noting(self._source.before(seq))
+
+    def after(self, seq: int) -> Iterator[Entry]:
+        return self._noting(self._source.after(seq))
+
+    def _noting(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+        for entry in entries:
+            self._finder.note(entry)
+            yield entry
+
+
+def _until(entries: Iterator[Entry], seq: int) -> Iterator[Entry]:
+    for entry in entries:
+        yield entry
+        if entry.seq == seq:
+            return
+
+
+class StoredEntries(EntrySource, Protocol):
+    """The same of a file or a stream, which knows how many bytes were read."""
+
+    @property
+    def bytes_read(self) -> int: ...
+    def at(self, seq: int) -> Entry | None: ...
+
+
+def read_end(
+    source: StoredEntries, row: ConversationRow, *, enough: WindowSize | None = None
+) -> list[Entry]:
+    """As far back as the next turn needs (see `WindowReader`), in order; it may begin
+    late, and has gaps where something does not stand. State entries and the epoch are
+    read by their numbers, wherever they are."""
+    epoch = source.at(row.epoch_seq) if row.epoch_seq else None
+    walk = WindowReader(
+        enough or WindowSize(),
+        unmet={seq for _, seq in row.unfinished},
+        epoch=epoch if isinstance(epoch, EpochEntry) else None,
+    )
+    bytes_before = source.bytes_read
+    for entry in ActiveRanges(source, row.hidden).before(source.head_seq + 1):
+        walk.take(entry, source.bytes_read - bytes_before)
+        bytes_before = source.bytes_read
+        if walk.is_over:
+            break
+    entries = walk.entries[::-1]
+    first_seq = entries[0].seq if entries else 0
+    wanted = {*state_seqs_of(row).values(), row.epoch_seq} - {0}
+    far = [source.at(seq) for seq in sorted(wanted) if seq < first_seq]
+    return [*(entry for entry in far if entry is not None), *entries]
+
+
+class _PageBuilder:
+    def __init__(
+        self,
+        query: PageQuery,
+        source: EntrySource,
+        hidden: Ranges,
+        *,
+        whole: EntrySource,
+        running_seq: int | None,
+    ) -> None:
+        self._query = query
+        self._whole = whole
+        self._running_seq = running_seq
+        self._finder = _ResultFinder(source, hidden, whole)
+        self._source: EntrySource = _Noted(source, self._finder)
+        self._turns: TurnOrder | None = None
+        if query.order == "turns" and query.view == "messages":
+            self._source = self._turns = TurnOrder(self._source, running_seq)
+        self._room = query.bytes_max
+        self._newer: list[tuple[int, JsonObject]] = []
+        self._older: list[tuple[int, JsonObject]] = []
+
+    def build(self) -> MessagePage:
+        query, source = self._query, self._source
+        nothing: Iterator[Entry] = iter(())
+        if query.after is not None:
+            newer, older = self._shown(source.after(query.after)), nothing
+        elif query.around is not None:
+            newer = self._shown(self._since(query.around))
+            older = self._shown(source.before(query.around))
+        else:
+            top = source.head_seq + 1 if query.before is None else query.before
+            newer, older = nothing, self._shown(source.before(top))
+        next_newer, next_older = self._fill(newer, older)
+        found = [*reversed(self._older), *self._newer]
+        cursor = query.cursor or 0
+        first, last = (found[0][0], found[-1][0]) if found else (cursor, cursor)
+        if query.after is not None:
+            next_older = next(self._shown(source.before(first)), None)
+        elif query.before is not None:
+            next_newer = next(self._shown(source.after(last)), None)
+        return MessagePage(
+            messages=tuple(message for _, message in found),
+            has_more_before=next_older is not None,
+            has_more_after=next_newer is not None,
+            before=first,
+            after=last if self._turns is None else self._settled_through(found, last),
+        )
+
+    def _since(self, seq: int) -> Iterator[Entry]:
+        return self._source.after(seq - 1) if self._turns is None else self._turns.since(seq)
+
+    def _settled_through(self, found: list[tuple[int, JsonObject]], last: int) -> int:
+        """The last message that no other will come before. Prompts that wait are shown
+        on the newest page; who reads on from there must not miss the answer that runs."""
+        running = self._running_seq
+        if running is None or not found:
+            return last
+        settled = [seq for seq, said in found if seq <= running or said["role"] == "assistant"]
+        return settled[-1] if settled else running
+
+    def _fill(
+        self, newer: Iterator[Entry], older: Iterator[Entry]
+    ) -> tuple[Entry | None, Entry | None]:
+        """Takes from both sides in turn, nearest first; gives what comes next on each."""
+        next_newer, next_older = next(newer, None), next(older, None)
+        newer_is_due = True
+        while next_newer is not None or next_older is not None:
+            if len(self._newer) + len(self._older) == self._query.limit:
+                break
+            if next_newer is not None and (newer_is_due or next_older is None):
+                if not self._take(next_newer, self._newer):
+                    break
+                next_newer = next(newer, None)
+                newer_is_due = False
+            elif next_older is not None:
+                if not self._take(next_older, self._older):
+                    break
+                next_older = next(older, None)
+                newer_is_due = True
+        return next_newer, next_older
+
+    def _take(self, entry: Entry, side: list[tuple[int, JsonObject]]) -> bool:
+        query = self._query
+        message = self._project(entry)
+        size = query.size(message) + 1
+        if size > self._room:
+            if self._newer or self._older:
+                return False
+            message = cut_message_to_fit(message, query.bytes_max - 1, query.size)
+            size = query.size(message) + 1
+        self._room -= size
+        side.append((entry.seq, message))
+        return True
+
+    def _shown(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+        query = self._query
+        for entry in entries:
+            asked_for = isinstance(entry, MessageEntry) and entry.role in query.roles
+            if asked_for or query.view == "entries":
+                yield entry
+
+    def _project(self, entry: Entry) -> JsonObject:
+        if self._query.view == "entries" or not isinstance(entry, MessageEntry):
+            return entry_as_json(entry)
+        results = self._finder.results_for(entry)
+        message = chat_message(entry, results, self._query.detail).as_json()
+        if isinstance(entry, ModelInputEntry) and entry.attachments:
+            message["attachments"] = attachments_of(entry, self._whole.before(entry.seq))
+        return message
+
+
+class _ResultFinder:
+    """Results stand in a later line than their calls, perhaps beyond the page.
+
+    It notes what the page's own walk meets anyway, and looks further ahead only
+    for an output whose results were not among that, up to the end of its turn: or
+    to where the conversation was forked or rolled back, which ended all turns.
+    """
+
+    def __init__(self, source: EntrySource, hidden: Ranges, whole: EntrySource) -> None:
+        self._source = source
+        self._hidden = hidden
+        self._whole = whole
+        self._forked_at = 0
+        self._results: ResultsByCall = {}
+        self._ended: set[str | None] = set()
+        self._noted_through = 0
+        self._ahead: Iterator[Entry] | None = None
+        self._ahead_through = -1
+
+    def note(self, entry: Entry) -> None:
+        self._noted_through = max(self._noted_through, entry.seq)
+        if isinstance(entry, ToolResultsEntry):
+            self._results[entry.turn_id, entry.call] = entry
+        elif isinstance(entry, FaultEntry) or (
+            isinstance(entry, ModelOutputEntry) and entry.ends_turn
+        ):
+            self._ended.add(entry.turn_id)
+        elif isinstance(entry, ForkedEntry):
+            self._forked_at = max(self._forked_at, entry.seq)
+
+    def results_for(self, entry: MessageEntry) -> ResultsByCall:
+        if isinstance(entry, ModelOutputEntry) and entry.tool_calls and not entry.ends_turn:
+            call = (entry.turn_id, entry.call)
+            through: float | None = None
+            while call not in self._results and not self._is_over(entry):
+                through = self._left_at(entry.seq) if through is None else through
+                noted = max(self._noted_through, entry.seq)
+                later = None if noted >= through else self._look_ahead(noted)
+                if later is None:
+                    break
+                self.note(later)
+        return self._results
+
+    def _is_over(self, entry: Entry) -> bool:
+        return entry.turn_id in self._ended or entry.seq < self._forked_at
+
+    def _left_at(self, seq: int) -> float:
+        """Where the next hidden range begins that ends with a rollback: no turn goes on
+        beyond it. Other ranges are turns that were taken back from between others."""
+        place = bisect_right(self._hidden, seq, key=lambda range_: range_[0])
+        for first, last in islice(self._hidden, place, None):
+            if isinstance(next(self._whole.after(last - 1), None), RollbackEntry):
+                return first - 1
+        return math.inf
+
+    def _look_ahead(self, through: int) -> Entry | None:
+        if self._ahead is None or self._ahead_through != through:
+            self._ahead = self._source.after(through)
+        later = next(self._ahead, None)
+        if later is not None:
+            self._ahead_through = later.seq
+        return later

@@ -1,0 +1,662 @@
+"""The writer of one conversation that is kept in a Redis stream.
+
+Redis decides whether an entry follows the last one, so two servers can't both succeed.
+When a reply is lost, it is not known whether the entry arrived: the record remembers it
+as doubtful, and the next step (another append, a close) first removes it if it did. An
+entry that was reported as failed so does not appear later, as long as this process
+lives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
+from typing import Final
+
+import orjson
+import redis
+from msgspec import Struct
+from msgspec.structs import replace
+from redis.exceptions import RedisError
+
+from nplt_storage.codec import encode_line, time_as_text
+from nplt_storage.entries import (
+    BlobReference,
+    CheckpointEntry,
+    Entry,
+    FaultEntry,
+    ForkedEntry,
+    ModelOutputEntry,
+    RollbackEntry,
+)
+from nplt_storage.errors import (
+    BadEntry,
+    ConversationDamaged,
+    ConversationNotFound,
+    ConversationReadOnly,
+    StorageError,
+    WrittenElsewhere,
+)
+from nplt_storage.history import Ranges, is_in, sent_before
+from nplt_storage.ids import new_entry_id
+from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
+from nplt_storage.redis import scripts
+from nplt_storage.redis.connection import (
+    Argument,
+    Keys,
+    Keyspace,
+    Leases,
+    NewStream,
+    RedisConnection,
+    StreamSource,
+    configured,
+    decode_checkpoint,
+    name_of,
+    place_as_bytes,
+)
+from nplt_storage.rows import (
+    Checkpoint,
+    ConversationRow,
+    StateEntry,
+    checkpoint_state,
+    fold,
+    fold_all,
+    hidden_after,
+    new_row,
+    place_of,
+    read_checkpoint,
+    row_as_bytes,
+    state_seqs_of,
+)
+from nplt_storage.store import DeltaKind, PartialAnswer, Piece, joined, outdates
+
+log = logging.getLogger(__name__)
+
+# ------------------------------------------------------------------------------
+# Redaction: the one rewrite of a stream
+#
+# Redis can't change an entry of a stream, and a deleted one stays in memory for a while.
+# So the stream is copied and replaced in one step. Redis is asked to rewrite its own file
+# at once; older snapshots and backups are the operator's concern.
+
+
+_ASKED_SECONDS_MAX: Final = 10.0
+_ASKED_AGAIN_SECONDS: Final = 0.02
+
+
+class Rewrite(Struct, kw_only=True):
+    """A copy on its way, and what is known once it is made."""
+
+    erased: Entry
+    tombstone: Entry
+    checkpoint: CheckpointEntry | None
+    row: ConversationRow
+    blobs: set[str]
+
+    def entries(self, source: StreamSource) -> Iterator[Entry]:
+        for entry in source.after(self.row.head_seq):
+            entry = without_words_of(self.erased, self.tombstone, entry)
+            self.row = fold(self.row, entry)
+            self.blobs |= blobs_named_by([entry])
+            yield entry
+
+    @property
+    def blobs_gone(self) -> list[str]:
+        return sorted(blobs_named_by([self.erased]) - self.blobs)
+
+
+def write_without(
+    seq: int,
+    made: NewStream,
+    *,
+    source: StreamSource,
+    checkpoint: CheckpointEntry | None,
+    floor: Checkpoint,
+    at: datetime,
+) -> Rewrite:
+    """`made` holds the whole stream then, with a tombstone at `seq`."""
+    is_checkpoint = checkpoint is not None and checkpoint.seq == seq
+    erased = checkpoint if is_checkpoint else source.at(seq)
+    if erased is None:
+        raise BadEntry(f"there is no entry {seq}")
+    tombstone = redacted(erased, at)
+    if isinstance(tombstone, CheckpointEntry) and is_checkpoint:
+        checkpoint, floor = tombstone, read_checkpoint(tombstone) or floor
+    first_seq = checkpoint.seq + 1 if checkpoint is not None else 1
+    row = replace(floor.row, head_seq=first_seq - 1, first_seq=first_seq)
+    rewrite = Rewrite(
+        erased=erased, tombstone=tombstone, checkpoint=checkpoint, row=row, blobs=set()
+    )
+    if checkpoint is not None:
+        made.add_checkpoint(checkpoint)
+    made.add(rewrite.entries(source))
+    return rewrite
+
+
+def ask_for_a_new_file(connection: RedisConnection) -> None:
+    """Where Redis keeps a log of commands, the erased words are in it until it
+    writes a new one. One that it is writing already began before, and won't do."""
+    deadline = time.monotonic() + _ASKED_SECONDS_MAX
+    try:
+        if configured(connection).get("appendonly") != "yes":
+            return
+        while not _is_begun(connection):
+            if time.monotonic() > deadline:
+                raise redis.ResponseError("it is still writing the one before")
+            time.sleep(_ASKED_AGAIN_SECONDS)
+    except redis.RedisError as error:
+        log.warning("Redis may hold erased words on disk until it rewrites its log: %s", error)
+
+
+def _is_begun(connection: RedisConnection) -> bool:
+    try:
+        connection.call("BGREWRITEAOF")
+    except redis.ResponseError as refusal:
+        if "in progress" in str(refusal):
+            return False
+        raise
+    return True
+
+
+# ------------------------------------------------------------------------------
+# Writes that nobody waits for: last-access times, and text of running answers
+#
+# One thread, in order. A failure is logged once and the write is dropped.
+
+
+class Sender:
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._is_well = True
+
+    def post(self, job: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="redis sender", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+
+    def flush(self) -> None:
+        """Blocks until what was posted before has been dealt with."""
+        if self._thread is not None:
+            done = Event()
+            self._jobs.put(done.set)
+            done.wait()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+                self._is_well = True
+            except RedisError as error:
+                if self._is_well:
+                    log.warning("Redis was not told something of little weight: %s", error)
+                self._is_well = False
+            except Exception:  # whoever waits for this thread must not wait for ever
+                log.exception("a job of the Redis sender failed")
+
+
+class RedisContext(Struct, frozen=True, kw_only=True):
+    """What a store shares with its records."""
+
+    connection: RedisConnection
+    keyspace: Keyspace
+    leases: Leases
+    ttl_milliseconds: int = 0
+    turns_max: int = 0
+    """0: no limit."""
+
+
+class AccessTimes:
+    """Last-access times on their way; readers of this process see them at once."""
+
+    def __init__(self, sender: Sender, context: RedisContext) -> None:
+        self._sender = sender
+        self._context = context
+        self._waiting: dict[str, datetime] = {}
+
+    def note(self, session_id: str, at: datetime) -> None:
+        self._waiting[session_id] = max(at, self._waiting.get(session_id, at))
+        self._sender.post(self._send)
+
+    def noted(self, session_id: str) -> datetime | None:
+        return self._waiting.get(session_id)
+
+    def _send(self) -> None:
+        for session_id, at in list(self._waiting.items()):
+            try:
+                context = self._context
+                keys = [context.keyspace.of(session_id).base, context.keyspace.prefix]
+                ttl = context.ttl_milliseconds
+                context.connection.run(scripts.TOUCH, keys, time_as_text(at), ttl)
+            finally:
+                if self._waiting.get(session_id) == at:
+                    del self._waiting[session_id]
+
+
+class PartialAnswers:
+    """What the running call of one conversation says, piece by piece.
+
+    After a piece that did not get through, nothing more of that call is sent:
+    what is there must be how it began, not a text with a hole.
+    """
+
+    def __init__(
+        self, sender: Sender, context: RedisContext, session_id: str, so_far: PartialAnswer | None
+    ) -> None:
+        self._sender = sender
+        self._connection = context.connection
+        self._keys = [context.keyspace.of(session_id).base, context.keyspace.prefix]
+        self._leases = context.leases
+        self._call = (so_far.turn_id, so_far.call) if so_far else None
+        self._pieces: deque[tuple[tuple[str, int], bytes]] = deque()
+        self._sent_call = self._call
+        self._is_broken = False
+        self._sending = Lock()
+
+    def journal_delta(self, piece: Piece) -> None:
+        self._call = piece[:2]
+        try:
+            encoded = orjson.dumps(piece) + b"\n"
+        except orjson.JSONEncodeError:
+            encoded = b""  # half a surrogate pair: nobody could read it
+        self._pieces.append((self._call, encoded))
+        self._sender.post(self._send)
+
+    def is_outdated_by(self, entry: Entry) -> bool:
+        return self._call is not None and outdates(entry, *self._call)
+
+    def is_over(self) -> None:
+        """Blocks while a piece is on its way, so that none arrives after this."""
+        with self._sending:
+            self._pieces.clear()
+            self._call = self._sent_call = None
+
+    def flush(self) -> None:
+        self._sender.flush()
+
+    def _send(self) -> None:
+        with self._sending:
+            pieces = [self._pieces.popleft() for _ in range(len(self._pieces))]
+            if not pieces:
+                return
+            call = pieces[-1][0]
+            spoken = [encoded for of, encoded in pieces if of == call]
+            begins = call != self._sent_call
+            if self._is_broken and not begins:
+                return
+            self._sent_call, self._is_broken = call, True
+            if all(spoken):
+                said: list[Argument] = [int(begins), b"".join(spoken)]
+                self._connection.run(
+                    scripts.APPEND_LIVE, self._keys, *self._leases.arguments, *said
+                )
+                self._is_broken = False
+
+
+def decode_pieces(data: bytes) -> PartialAnswer | None:
+    return joined(
+        (str(t), int(c), k, str(s)) for t, c, k, s in map(orjson.loads, data.splitlines())
+    )
+
+
+# ------------------------------------------------------------------------------
+# Trimming to the newest turns
+#
+# Turns can overlap, so a cut is only made where no turn lies on both sides of it:
+# sometimes more turns are kept than asked for, never fewer and never a part of one.
+# Turns that a rollback hid do not count, but are not split either.
+#
+# A checkpoint holds the state at the cut. It is stored beside the stream under the number
+# of the last entry that was removed, and changes in the same step.
+
+
+class _Span(Struct):
+    first: int
+    last: int
+    end: int
+    """The last of its entries; `last` is a rollback if that left a part of the turn."""
+    is_ended: bool = False
+    is_hidden: bool = False
+    counts: bool = True
+
+
+class TurnSpans:
+    """Where the turns of the kept entries begin and end."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, _Span] = {}
+        self._hidden: Ranges = ()
+
+    def add(self, entry: Entry) -> None:
+        if isinstance(entry, RollbackEntry):
+            self._roll_back(entry)
+        elif isinstance(entry, ForkedEntry):
+            for turn in self._turns.values():
+                turn.is_ended = True
+        elif entry.turn_id is not None:
+            turn = self._turns.setdefault(entry.turn_id, _Span(entry.seq, entry.seq, entry.seq))
+            turn.last = turn.end = entry.seq
+            turn.is_ended = turn.is_ended or ends_turn(entry)
+
+    def first_to_keep(self, turns_max: int) -> int:
+        """The number of the first entry that stays; 0 if all do."""
+        spans = sorted(self._turns.values(), key=lambda turn: turn.first, reverse=True)
+        kept = 0
+        for place, turn in enumerate(spans):
+            kept += turn.is_ended and turn.counts
+            older = spans[place + 1 :]
+            may_begin = kept >= turns_max and not turn.is_hidden
+            if may_begin and all(o.is_ended and o.last < turn.first for o in older):
+                return turn.first if older else 0
+        return 0
+
+    def forget_before(self, seq: int) -> None:
+        self._turns = {id_: turn for id_, turn in self._turns.items() if turn.first >= seq}
+
+    def _roll_back(self, rollback: RollbackEntry) -> None:
+        self._hidden = hidden_after(self._hidden, rollback)
+        for turn in self._turns.values():
+            begins, ends = is_in(self._hidden, turn.first), is_in(self._hidden, turn.end)
+            turn.is_ended, turn.is_hidden, turn.counts = True, begins, not (begins or ends)
+            # What is left of a turn must stay with the rollback.
+            turn.last = rollback.seq if ends and not begins else max(turn.last, turn.end)
+
+
+def ends_turn(entry: Entry) -> bool:
+    if isinstance(entry, ModelOutputEntry):
+        return entry.ends_turn
+    return isinstance(entry, FaultEntry)
+
+
+def checkpoint_after(
+    before: Checkpoint, gone: Sequence[Entry], *, entry_id: str
+) -> CheckpointEntry:
+    """The state once these entries are gone too."""
+    last = gone[-1]
+    row = replace(fold_all(before.row, gone), first_seq=last.seq + 1)
+    there = {entry.seq: entry for entry in (*before.told, *gone) if isinstance(entry, StateEntry)}
+    told = tuple(there[seq] for seq in state_seqs_of(row).values() if seq in there)
+    return CheckpointEntry(
+        seq=last.seq,
+        id=entry_id,
+        timestamp=last.timestamp,
+        state=checkpoint_state(Checkpoint(row=row, told=told)),
+    )
+
+
+def what_is_left(gone: Sequence[Entry], *, hidden: Ranges) -> list[Argument]:
+    """Names and what stays known, of the prompts among entries that are trimmed."""
+    left: list[Argument] = []
+    for place, entry in enumerate(gone):  # a turn is trimmed whole: its end is among them
+        name = name_of(entry)
+        known = sent_before(gone[place:], hidden=hidden) if name else None
+        if known is not None:
+            left += name, orjson.dumps([known.seq, known.turn_id, known.state])
+    return left
+
+
+class WriterState(Struct, kw_only=True):
+    """What the writer believes Redis holds."""
+
+    row: ConversationRow
+    rev: str
+    checkpoint: CheckpointEntry | None = None
+
+
+class RedisRecord:
+    def __init__(
+        self,
+        state: WriterState,
+        *,
+        context: RedisContext,
+        partial_answers: PartialAnswers,
+        closed: Callable[[RedisRecord], None],
+    ) -> None:
+        self.session_id = state.row.session_id
+        self._state = state
+        self._connection = context.connection
+        self._keyspace = context.keyspace
+        self._ttl_milliseconds = context.ttl_milliseconds
+        self._turns_max = context.turns_max
+        self._leases = context.leases
+        self._partial_answers = partial_answers
+        self._closed = closed
+        self._is_closed = False
+        self._lock = Lock()
+        self._spans = TurnSpans()
+        self._doubts: set[str] = set()
+        """Digests of lines that may or may not be there, one number above the head."""
+        self._is_floor_known = True
+        """Whether the first entry there is is the one we believe."""
+
+    @property
+    def _keys(self) -> Keys:
+        return self._keyspace.of(self.session_id)
+
+    # The port
+
+    async def append(self, entry: Entry) -> ConversationRow:
+        return await self._connection.in_thread(partial(self._append, entry))
+
+    def journal_delta(self, turn_id: str, call: int, kind: DeltaKind, text: str) -> None:
+        if not self._is_closed:
+            self._partial_answers.journal_delta((turn_id, call, kind, text))
+
+    async def keep_blob(self, data: bytes) -> BlobReference:
+        blob = BlobReference.of(data)
+        keep = partial(self._run, scripts.KEEP_BLOB, blob.blob_id, data, self._ttl_milliseconds)
+        await self._connection.in_thread(keep)
+        return blob
+
+    async def redact(self, seq: int, *, at: datetime) -> Entry:
+        tombstone = await self._connection.in_thread(partial(self._redact, seq, at))
+        await self._connection.in_thread(partial(ask_for_a_new_file, self._connection))
+        return tombstone
+
+    async def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            try:
+                await self._connection.in_thread(self._leave)
+            finally:
+                self._leases.forget(self._keys.base)
+                self._closed(self)
+
+    def is_lost(self) -> None:
+        """It was deleted: nothing is written any more."""
+        self._is_closed = True
+        self._leases.forget(self._keys.base)
+
+    # In a worker thread
+
+    def learn_turns(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._spans.add(entry)
+
+    def _append(self, entry: Entry) -> ConversationRow:
+        with self._lock:
+            if not self._is_floor_known:
+                self._learn_floor()
+            row = self._state.row
+            line = encode_line(entry)
+            if self._is_closed:
+                raise ConversationReadOnly(self.session_id, "this record was closed")
+            if entry.seq != row.head_seq + 1:
+                raise BadEntry(f"entry {entry.seq} can't follow entry {row.head_seq}")
+            if isinstance(entry, RollbackEntry) and entry.to_seq < row.first_seq - 1:
+                raise BadEntry(f"entry {entry.to_seq} is no longer kept: nothing leads back to it")
+            is_said = self._partial_answers.is_outdated_by(entry)
+            if is_said:
+                self._partial_answers.is_over()
+            row = fold(row, entry)
+            self._commit(entry, line, row, forget=is_said)
+            self._state.row = row
+            if self._turns_max:
+                self._spans.add(entry)
+                if ends_turn(entry):
+                    self._trim()
+            return self._state.row
+
+    def _commit(self, entry: Entry, line: bytes, row: ConversationRow, *, forget: bool) -> None:
+        def attempt() -> None:
+            doubts = "".join(self._doubts)
+            self._doubts.add(hashlib.sha1(line, usedforsecurity=False).hexdigest())
+            self._run(
+                scripts.APPEND,
+                *(entry.seq, line, row_as_bytes(row), place_as_bytes(place_of(row))),
+                *(self._state.rev, self._ttl_milliseconds, int(forget), doubts),
+                *(row.first_seq, name_of(entry)),
+            )
+            self._doubts.clear()
+
+        try:
+            attempt()
+        except redis.ConnectionError:
+            # Often only this connection is dead. Should the entry be there
+            # already, the second attempt finds it doubtful and replaces it.
+            attempt()
+
+    def _run(self, script: str, *arguments: Argument, also: str | None = None) -> None:
+        keys = [self._keys.base, self._keyspace.prefix, *([also] if also else [])]
+        match self._connection.run(script, keys, *self._leases.arguments, *arguments):
+            case b"gone":
+                self._doubts.clear()
+                raise ConversationNotFound(self.session_id)
+            case b"held":
+                self._doubts.clear()
+                raise WrittenElsewhere("another server has opened it meanwhile")
+            case b"lost":
+                self._doubts.clear()
+                head_seq = self._state.row.head_seq
+                raise ConversationDamaged(self.session_id, f"entry {head_seq} is not there")
+            case b"stale":
+                self._doubts.clear()
+                head_seq = self._state.row.head_seq
+                raise WrittenElsewhere(f"another server has written to it after entry {head_seq}")
+
+    def _settle(self) -> None:
+        """Takes a doubtful entry back, if it is there."""
+        if self._doubts:
+            row = self._state.row
+            self._run(
+                scripts.SETTLE,
+                *(row.head_seq + 1, row_as_bytes(row), place_as_bytes(place_of(row))),
+                *(self._state.rev, "".join(self._doubts)),
+            )
+            self._doubts.clear()
+
+    def _leave(self) -> None:
+        self._partial_answers.flush()
+        try:
+            with self._lock:
+                self._settle()
+        except (RedisError, StorageError) as error:
+            log.warning("%s: an entry that failed may be there: %s", self.session_id, error)
+        try:
+            self._leases.give_back(self._keys.base)
+        except RedisError as error:
+            log.warning("%s: other servers can't open it at once: %s", self.session_id, error)
+
+    # Cutting and erasing
+
+    def _trim(self) -> None:
+        """The entry is in already, whatever comes of this: the next turn tries again."""
+        row = self._state.row
+        first = self._spans.first_to_keep(self._turns_max)
+        if first <= row.first_seq:
+            return
+        try:
+            gone = list(self._source(first - 1).after(row.first_seq - 1))
+            if len(gone) != first - row.first_seq:
+                raise ConversationDamaged(self.session_id, "entries are missing")
+            checkpoint = checkpoint_after(self._floor(), gone, entry_id=new_entry_id())
+            trimmed = replace(row, first_seq=first)
+            self._run(
+                scripts.TRIM,
+                *(row.head_seq, self._state.rev, first, encode_line(checkpoint)),
+                *(row_as_bytes(trimmed), place_as_bytes(place_of(trimmed))),
+                self._ttl_milliseconds,
+                *what_is_left(gone, hidden=row.hidden),
+            )
+        except Exception as error:  # whatever it is, who wrote the entry must hear that it is in
+            log.warning("%s: can't be trimmed: %r", self.session_id, error)
+            self._is_floor_known = False
+            return
+        self._state.row, self._state.checkpoint = trimmed, checkpoint
+        self._spans.forget_before(first)
+
+    def _learn_floor(self) -> None:
+        """After a cut of which we don't know whether it was made."""
+        line = self._connection.ask("GET", self._keys.checkpoint)
+        checkpoint = decode_checkpoint(self.session_id, line)
+        if checkpoint is not None:
+            first_seq = checkpoint.seq + 1
+            self._state.row = replace(self._state.row, first_seq=first_seq)
+            self._state.checkpoint = checkpoint
+            self._spans.forget_before(first_seq)
+        self._is_floor_known = True
+
+    def _redact(self, seq: int, at: datetime) -> Entry:
+        with self._lock:
+            if self._is_closed:
+                raise ConversationReadOnly(self.session_id, "this record was closed")
+            self._settle()
+            if not self._is_floor_known:
+                self._learn_floor()
+            row = self._state.row
+            made = NewStream(self._connection, self._keyspace)
+            try:
+                rewrite = write_without(
+                    seq,
+                    made,
+                    source=self._source(row.head_seq),
+                    checkpoint=self._state.checkpoint,
+                    floor=self._floor(),
+                    at=at,
+                )
+                self._take_over(made, rewrite)
+            except BaseException:
+                made.drop()
+                raise
+            return rewrite.tombstone
+
+    def _take_over(self, made: NewStream, rewrite: Rewrite) -> None:
+        rev = new_entry_id()
+        self._run(
+            scripts.REWRITE,
+            *(rewrite.row.head_seq, self._state.rev, row_as_bytes(rewrite.row)),
+            *(place_as_bytes(place_of(rewrite.row)), rev, self._ttl_milliseconds),
+            *rewrite.blobs_gone,
+            also=made.keys.base,
+        )
+        self._state.row, self._state.rev = rewrite.row, rev
+        self._state.checkpoint = rewrite.checkpoint
+
+    def _source(self, head_seq: int) -> StreamSource:
+        return StreamSource(self.session_id, self._keys.log, self._connection, head_seq=head_seq)
+
+    def _floor(self) -> Checkpoint:
+        """How it stood before the first entry there is."""
+        row = self._state.row
+        if self._state.checkpoint is None:
+            return Checkpoint(
+                row=new_row(self.session_id, user=row.user, created_at=row.created_at)
+            )
+        found = read_checkpoint(self._state.checkpoint)
+        if found is None:
+            raise ConversationDamaged(self.session_id, "its checkpoint can't be read")
+        return found

@@ -1,0 +1,531 @@
+"""A conversation's row in lists, computed from its entries alone.
+
+`fold` keeps a row up to date while the conversation grows, and rebuilds it from the
+record. Rows can be discarded at any time; only last-access times are stored nowhere
+else. A row also has what is needed to open a long conversation at its end: the numbers
+of the state entries, the hidden ranges and the unfinished turns.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias, TypedDict
+
+import orjson
+from msgspec import Struct, convert, to_builtins
+from msgspec.json import Decoder
+from msgspec.structs import asdict, replace
+
+from nplt_storage.entries import (
+    ArchivedEntry,
+    CheckpointEntry,
+    ClearEntry,
+    CompactionEntry,
+    Entry,
+    EpochEntry,
+    FaultEntry,
+    ForkedEntry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    ModelSwitchedEntry,
+    NotebookEntry,
+    PinnedEntry,
+    RenamedEntry,
+    RollbackEntry,
+    SystemInstructionEntry,
+    WidgetEntry,
+)
+from nplt_storage.json_values import JsonObject, JsonValue
+from nplt_storage.messages import model_name
+
+# ------------------------------------------------------------------------------
+# State entries: instruction, notebook, widgets' states, newest compaction
+#
+# Each holds until the next of its kind (a compaction until a clear), and may be far
+# before the loaded entries. So their numbers are kept in the row, and in each rollback,
+# which makes older ones valid again.
+
+StateEntry: TypeAlias = (
+    SystemInstructionEntry | NotebookEntry | CompactionEntry | ClearEntry | WidgetEntry
+)
+StateKey: TypeAlias = tuple[str, str]
+"""A kind, and which of that kind where there are several."""
+WidgetSeqs: TypeAlias = tuple[tuple[str, int], ...]
+"""By name, in the order of the names."""
+
+INSTRUCTION: Final[StateKey] = (SystemInstructionEntry.kind, "")
+NOTEBOOK: Final[StateKey] = (NotebookEntry.kind, "")
+COMPACTION: Final[StateKey] = (CompactionEntry.kind, "")
+
+
+class StateSeqFields(TypedDict):
+    system_seq: int
+    notebook_seq: int
+    compaction_seq: int
+    widget_seqs: WidgetSeqs
+
+
+def widget_key(name: str) -> StateKey:
+    return WidgetEntry.kind, name
+
+
+def state_key_of(entry: StateEntry) -> StateKey:
+    if isinstance(entry, ClearEntry):
+        return COMPACTION
+    return entry.kind, entry.widget if isinstance(entry, WidgetEntry) else ""
+
+
+def state_seqs_of(marked: ConversationRow | RollbackEntry) -> dict[StateKey, int]:
+    """The numbers of the state entries, by key; a key without an entry is left out."""
+    state_seqs = {
+        INSTRUCTION: marked.system_seq,
+        NOTEBOOK: marked.notebook_seq,
+        COMPACTION: marked.compaction_seq,
+    }
+    state_seqs |= {widget_key(name): seq for name, seq in marked.widget_seqs}
+    return {key: seq for key, seq in state_seqs.items() if seq}
+
+
+def state_seq_fields(state_seqs: Mapping[StateKey, int]) -> StateSeqFields:
+    """The way back from `state_seqs_of`."""
+    widgets = [(name, seq) for (kind, name), seq in state_seqs.items() if kind == WidgetEntry.kind]
+    return StateSeqFields(
+        system_seq=state_seqs.get(INSTRUCTION, 0),
+        notebook_seq=state_seqs.get(NOTEBOOK, 0),
+        compaction_seq=state_seqs.get(COMPACTION, 0),
+        widget_seqs=tuple(sorted((name, seq) for name, seq in widgets if seq)),
+    )
+
+
+def with_widget(widget_seqs: WidgetSeqs, entry: WidgetEntry) -> WidgetSeqs:
+    return tuple(sorted((dict(widget_seqs) | {entry.widget: entry.seq}).items()))
+
+
+# ------------------------------------------------------------------------------
+# Usage billed by model
+#
+# Counted from outputs, compactions and faults that state their usage. A rollback does not
+# reduce it. A fork begins at zero, because the original conversation was billed; an
+# import continues.
+
+BilledModel: TypeAlias = tuple[str, int, int, int, int]
+"""The model as provider/model, calls, tokens of input, of output, and of the input
+those that came from the provider's cache."""
+Billed: TypeAlias = tuple[BilledModel, ...]
+
+MODELS_MAX: Final = 64
+OTHERS: Final = "other"
+"""What is counted together once there are too many; no model is called that."""
+_COUNTED_MAX: Final = 2**53 - 1
+"""A provider may say anything; a row must stay readable by everyone."""
+_COUNTED: Final = ("input_tokens", "output_tokens", "cached_tokens")
+
+
+def billed_with(billed: Billed, entry: ModelOutputEntry | CompactionEntry | FaultEntry) -> Billed:
+    if entry.usage is None:
+        return billed
+    model = "" if entry.invocation is None else model_name(entry.invocation)
+    read, written, cached = map(_count, map(entry.usage.get, _COUNTED))
+    return _added(billed, (model, 1, read, written, cached))
+
+
+def billed_together(billed: Billed, more: Billed) -> Billed:
+    for one in more:
+        billed = _added(billed, one)
+    return billed
+
+
+def read_billed(value: JsonValue) -> Billed:
+    """From JSON; what is not as we write it counts nothing."""
+    return tuple(
+        (one[0], _count(one[1]), _count(one[2]), _count(one[3]), _count(one[4]))
+        for one in (value if isinstance(value, list) else ())
+        if isinstance(one, list) and len(one) == 5 and isinstance(one[0], str)
+    )
+
+
+def _added(billed: Billed, one: BilledModel) -> Billed:
+    for place, known in enumerate(billed):
+        if known[0] == one[0]:
+            return (*billed[:place], _sum(known, one), *billed[place + 1 :])
+    if len(billed) >= MODELS_MAX and one[0] != OTHERS:
+        return _added(billed, (OTHERS, *one[1:]))
+    return (*billed, one)
+
+
+def _sum(known: BilledModel, more: BilledModel) -> BilledModel:
+    model, calls, read, written, cached = known
+    return (
+        model,
+        _at_most(calls + more[1]),
+        _at_most(read + more[2]),
+        _at_most(written + more[3]),
+        _at_most(cached + more[4]),
+    )
+
+
+def _count(value: object) -> int:
+    # A truth value is no count, though it is an `int`.
+    return _at_most(value) if type(value) is int and value >= 0 else 0
+
+
+def _at_most(count: int) -> int:
+    return count if count < _COUNTED_MAX else _COUNTED_MAX
+
+
+NEW_NAME = "new conversation"
+NAME_CHARACTERS_MAX = 40
+PREVIEW_CHARACTERS_MAX = 80
+
+_LOOKED_AT_MAX = 1000
+"""Characters of a message that are looked at: a name or a preview needs no more."""
+_BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
+
+
+class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    session_id: str
+    user: str
+    name: str = NEW_NAME
+    message_count: int = 0
+    created_at: datetime
+    updated_at: datetime
+    last_accessed: datetime
+    model: str | None = None
+    preview: str = ""
+    pinned: bool = False
+    archived: bool = False
+    damaged: bool = False
+    head_seq: int = 0
+    named: bool = False
+    """Whether the name is settled: someone gave it, or the first prompt did."""
+    unfinished: tuple[tuple[str, int], ...] = ()
+    """Turns that were prompted and have no end yet, each with its prompt's number."""
+    hidden: tuple[tuple[int, int], ...] = ()
+    """Ranges of entries (first, last) that a rollback took back, in order."""
+    system_seq: int = 0
+    notebook_seq: int = 0
+    compaction_seq: int = 0
+    """The entries that hold the instruction, the notebook and the newest compaction;
+    0: none."""
+    widget_seqs: tuple[tuple[str, int], ...] = ()
+    """And each widget's state, by its name."""
+    epoch_seq: int = 0
+    """The newest epoch since the last rollback, which tells how far back models see;
+    0: there is none, or nobody knows."""
+    billed: Billed = ()
+    first_seq: int = 1
+    """The oldest entry there is, where a backend trims."""
+
+
+_NUMBERED = {
+    SystemInstructionEntry.kind: "system_seq",
+    NotebookEntry.kind: "notebook_seq",
+    ClearEntry.kind: "compaction_seq",
+    EpochEntry.kind: "epoch_seq",
+}
+
+
+def new_row(session_id: str, *, user: str, created_at: datetime) -> ConversationRow:
+    return ConversationRow(
+        session_id=session_id,
+        user=user,
+        created_at=created_at,
+        updated_at=created_at,
+        last_accessed=created_at,
+    )
+
+
+def fold(row: ConversationRow, entry: Entry) -> ConversationRow:
+    return fold_all(row, (entry,))
+
+
+def fold_all(row: ConversationRow, entries: Iterable[Entry]) -> ConversationRow:
+    """Whoever changes what it makes of an entry raises `ROWS_VERSION` in
+    `index.tables`, so that existing rows are rebuilt."""
+    values: dict[str, Any] = asdict(row)
+    for entry in entries:
+        _take_in(values, entry)
+    return ConversationRow(**values)
+
+
+def _take_in(values: dict[str, Any], entry: Entry) -> None:
+    values["head_seq"] = entry.seq
+    values["updated_at"] = entry.timestamp
+    values["last_accessed"] = max(values["last_accessed"], entry.timestamp)
+    match entry:
+        case ModelInputEntry() | ModelOutputEntry():
+            _take_in_message(values, entry)
+        case FaultEntry():
+            values["unfinished"] = _without(values["unfinished"], entry.turn_id)
+            values["billed"] = billed_with(values["billed"], entry)
+        case RenamedEntry():
+            values |= {"name": entry.name, "named": True}
+        case ModelSwitchedEntry():
+            values["model"] = entry.model
+        case PinnedEntry() | ArchivedEntry():
+            values[entry.kind] = getattr(entry, entry.kind)
+        case SystemInstructionEntry() | NotebookEntry() | EpochEntry() | ClearEntry():
+            values[_NUMBERED[entry.kind]] = entry.seq
+        case CompactionEntry():
+            values["compaction_seq"] = entry.seq
+            values["billed"] = billed_with(values["billed"], entry)
+        case WidgetEntry():
+            values["widget_seqs"] = with_widget(values["widget_seqs"], entry)
+        case RollbackEntry():
+            values |= _after_rollback(values["hidden"], entry)
+        case ForkedEntry():
+            is_import = entry.from_session_id == values["session_id"]
+            values |= {"unfinished": (), "billed": values["billed"] if is_import else ()}
+        case CheckpointEntry() if "billed" in entry.state:
+            more = read_billed(entry.state["billed"])
+            values["billed"] = billed_together(values["billed"], more)
+        case _:
+            pass
+
+
+def _take_in_message(values: dict[str, Any], entry: ModelInputEntry | ModelOutputEntry) -> None:
+    values["message_count"] += 1
+    # An answer that only calls tools says nothing: the words before it stay.
+    if preview := preview_of(entry.content):
+        values["preview"] = preview
+    if isinstance(entry, ModelInputEntry):
+        if not values["named"]:
+            values |= {"name": name_from(entry.content), "named": True}
+        if entry.turn_id is not None:
+            others = _without(values["unfinished"], entry.turn_id)
+            values["unfinished"] = (*others, (entry.turn_id, entry.seq))
+        return
+    if entry.usage is not None:
+        values["billed"] = billed_with(values["billed"], entry)
+    if entry.ends_turn:
+        values["unfinished"] = _without(values["unfinished"], entry.turn_id)
+
+
+def _after_rollback(hidden: tuple[tuple[int, int], ...], entry: RollbackEntry) -> dict[str, Any]:
+    return {
+        "message_count": entry.message_count,
+        "preview": entry.preview,
+        **state_seq_fields(state_seqs_of(entry)),
+        "epoch_seq": 0,
+        "hidden": hidden_after(hidden, entry),
+        "unfinished": (),
+    }
+
+
+def hidden_after(
+    hidden: tuple[tuple[int, int], ...], rollback: RollbackEntry
+) -> tuple[tuple[int, int], ...]:
+    """The ranges that do not stand once this rollback is there; it hides itself too."""
+    if rollback.hidden is not None:
+        before = rollback.hidden
+    else:
+        before = tuple(range_ for range_ in hidden if range_[1] <= rollback.to_seq)
+    return (*before, (rollback.to_seq + 1, rollback.seq))
+
+
+def _without(
+    unfinished: tuple[tuple[str, int], ...], turn_id: str | None
+) -> tuple[tuple[str, int], ...]:
+    return tuple(turn for turn in unfinished if turn[0] != turn_id)
+
+
+def name_from(prompt: str) -> str:
+    lines = prompt[:_LOOKED_AT_MAX].splitlines()
+    line = next((line for line in map(_single_line, lines) if line), "")
+    if len(line) <= NAME_CHARACTERS_MAX:
+        return line or NEW_NAME
+    cut = line[: NAME_CHARACTERS_MAX - 1]
+    if line[NAME_CHARACTERS_MAX - 1] != " " and " " in cut:
+        cut = cut[: cut.rindex(" ")]
+    return cut.rstrip() + "…"
+
+
+def preview_of(content: str) -> str:
+    # The first few words are enough, unless there are many blanks among them.
+    line = _single_line(content[: 2 * PREVIEW_CHARACTERS_MAX])
+    if len(line) <= PREVIEW_CHARACTERS_MAX:
+        line = _single_line(content[:_LOOKED_AT_MAX])
+    return line[:PREVIEW_CHARACTERS_MAX]
+
+
+def _single_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if line.isprintable() else _BLANKS.sub(" ", line).strip()
+
+
+# ------------------------------------------------------------------------------
+# Rows as JSON
+
+_ROW_DECODER: Final = Decoder(ConversationRow)
+
+
+def row_as_bytes(row: ConversationRow) -> bytes:
+    return orjson.dumps(to_builtins(row, builtin_types=(datetime,)))
+
+
+def row_from_bytes(data: bytes, *, last_accessed: datetime | None = None) -> ConversationRow:
+    """Raises `ValueError` for what `row_as_bytes` did not make."""
+    row = _ROW_DECODER.decode(data)
+    return row if last_accessed is None else replace(row, last_accessed=last_accessed)
+
+
+# ------------------------------------------------------------------------------
+# Lists of conversations
+#
+# Pinned ones first, then the newest. A cursor is the place of a page's last row, so that
+# a list can be paged while conversations move in it: one that was used meanwhile is at
+# the top, and no other appears twice or is left out.
+
+RowPlace: TypeAlias = tuple[bool, datetime, str]
+
+
+class BadCursor(ValueError):
+    """Not a cursor of this list."""
+
+
+class RowQuery(Struct, frozen=True, kw_only=True):
+    """Every condition that is given must hold; `archived=None` is both kinds."""
+
+    limit: int = 50
+    cursor: str | None = None
+    archived: bool | None = None
+    name_has: str | None = None
+    name_is: str | None = None
+    id_prefix: str | None = None
+    unfinished: bool = False
+
+
+class RowPage(Struct, frozen=True, kw_only=True):
+    rows: tuple[ConversationRow, ...]
+    next_cursor: str | None = None
+
+
+def place_of(row: ConversationRow) -> RowPlace:
+    return (row.pinned, row.updated_at, row.session_id)
+
+
+def matches(row: ConversationRow, query: RowQuery) -> bool:
+    return (
+        (query.archived is None or row.archived == query.archived)
+        and (query.name_has is None or query.name_has.casefold() in row.name.casefold())
+        and (query.name_is is None or row.name == query.name_is)
+        and (query.id_prefix is None or row.session_id.startswith(query.id_prefix))
+        and (bool(row.unfinished) or not query.unfinished)
+    )
+
+
+def page_of(rows: Iterable[ConversationRow], query: RowQuery) -> RowPage:
+    """The page, from rows in any order."""
+    wanted = sorted((row for row in rows if matches(row, query)), key=place_of, reverse=True)
+    if query.cursor is not None:
+        last = read_cursor(query.cursor)
+        wanted = [row for row in wanted if place_of(row) < last]
+    return cut_page(wanted, query.limit)
+
+
+def cut_page(rows: list[ConversationRow], limit: int) -> RowPage:
+    """From rows in order, one more than fits if there is more."""
+    page = tuple(rows[:limit])
+    more = len(rows) > limit and page
+    return RowPage(rows=page, next_cursor=write_cursor(page[-1]) if more else None)
+
+
+def write_cursor(row: ConversationRow) -> str:
+    pinned, updated_at, session_id = place_of(row)
+    place = orjson.dumps([pinned, updated_at.isoformat(), session_id])
+    return base64.urlsafe_b64encode(place).decode()
+
+
+def read_cursor(cursor: str) -> RowPlace:
+    try:
+        pinned, updated_at, session_id = orjson.loads(base64.urlsafe_b64decode(cursor))
+        return bool(pinned), datetime.fromisoformat(updated_at).astimezone(UTC), str(session_id)
+    except (binascii.Error, ValueError, TypeError):
+        raise BadCursor("a cursor is the next_cursor of this list") from None
+
+
+# ------------------------------------------------------------------------------
+# Checkpoints: the state at an entry, for when older entries are trimmed
+
+
+class Checkpoint(Struct, frozen=True, kw_only=True):
+    row: ConversationRow
+    told: tuple[StateEntry, ...] = ()
+    """What holds there, each with the number it was told at; the rest of them is
+    not kept."""
+
+
+def checkpoint_state(checkpoint: Checkpoint) -> JsonObject:
+    state: JsonObject = {"row": orjson.loads(row_as_bytes(checkpoint.row))}
+    widgets: JsonObject = {}
+    for entry in checkpoint.told:
+        match entry:
+            case SystemInstructionEntry() | NotebookEntry():
+                state[entry.kind] = entry.content
+            case CompactionEntry():
+                span = {"from_seq": entry.from_seq, "through_seq": entry.through_seq}
+                state["compaction"] = {"content": entry.content, **span}
+            case WidgetEntry():
+                widgets[entry.widget] = dict(entry.state)
+            case ClearEntry():
+                pass  # its number stands in the row, and there is no more to it
+    if widgets:
+        state["widgets"] = widgets
+    return state
+
+
+class _QuotedCompaction(Struct):
+    content: str
+    from_seq: int
+    through_seq: int
+
+
+class _State(Struct):
+    row: ConversationRow
+    system_instruction: str | None = None
+    notebook: str | None = None
+    compaction: _QuotedCompaction | None = None
+    widgets: dict[str, dict[str, Any]] | None = None
+
+
+def read_checkpoint(entry: CheckpointEntry) -> Checkpoint | None:
+    """`None` if it is not as this version writes it."""
+    try:
+        state = convert(entry.state, _State)
+    except ValueError:
+        return None
+    return Checkpoint(row=state.row, told=tuple(_told(state)))
+
+
+def _told(state: _State) -> Iterator[StateEntry]:
+    row = state.row
+    if state.system_instruction is not None:
+        yield SystemInstructionEntry(seq=row.system_seq, content=state.system_instruction)
+    if state.notebook is not None:
+        yield NotebookEntry(seq=row.notebook_seq, content=state.notebook)
+    if (quoted := state.compaction) is not None:
+        yield CompactionEntry(
+            seq=row.compaction_seq,
+            content=quoted.content,
+            from_seq=quoted.from_seq,
+            through_seq=quoted.through_seq,
+        )
+    widgets = state.widgets or {}
+    for name, seq in row.widget_seqs:
+        if name in widgets:
+            yield WidgetEntry(seq=seq, widget=name, state=widgets[name])
+
+
+def row_from_entries(entries: Sequence[Entry]) -> ConversationRow | None:
+    """The row at the last of these, by way of the newest checkpoint among them."""
+    for place in range(len(entries) - 1, -1, -1):
+        entry = entries[place]
+        checkpoint = read_checkpoint(entry) if isinstance(entry, CheckpointEntry) else None
+        if checkpoint is not None:
+            row = checkpoint.row
+            return fold_all(row, (later for later in entries if later.seq > row.head_seq))
+    return None

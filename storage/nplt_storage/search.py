@@ -1,0 +1,314 @@
+"""Search: what is asked, what matches, in which order.
+
+The same for every backend. All words of a query must occur in a message, those of a
+script without spaces side by side; the last word may be a prefix. Entries that were
+rolled back are not found. A cursor is the place of a page's last hit, newest first, so
+that pages stay stable while messages are added.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import heapq
+import re
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate
+from typing import Final, TypeAlias
+
+import orjson
+from msgspec import Struct
+
+from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry
+from nplt_storage.rows import BadCursor, ConversationRow
+
+# ------------------------------------------------------------------------------
+# Words
+#
+# A word is a run of letters and digits, without case, width and accents: "Käse", "kase"
+# and "ＫÄＳＥ" are one word. In scripts without spaces each character is a word. A change
+# that yields other words for the same text raises `WORDS_VERSION`, and indexes are
+# rebuilt.
+
+WORDS_VERSION: Final = 1
+
+WORD_CHARACTERS_MAX: Final = 64
+"""A longer word is taken for its beginning: nobody types the rest of a key."""
+
+UNSPACED: Final = (
+    "\u0e00-\u0eff"  # Thai, Lao
+    "\u0f00-\u0fff"  # Tibetan
+    "\u1000-\u109f"  # Burmese
+    "\u1100-\u11ff"  # Hangul, in pieces
+    "\u1780-\u17ff"  # Khmer
+    "\u2e80-\u2fdf"  # radicals
+    "\u3005-\u3007"  # 々 〆 〇
+    "\u3031-\u3035\u3038-\u303c"
+    "\u3041-\u30fa\u30fc-\u31ff"  # Kana, Bopomofo, Hangul letters
+    "\u3400-\u4dbf\u4e00-\u9fff"  # Chinese characters
+    "\ua960-\ua97f\uac00-\ud7ff"  # Hangul
+    "\uf900-\ufaff\U00020000-\U0003ffff"  # more Chinese characters
+)
+"""Characters of scripts without blanks between words, as ranges for a pattern."""
+
+_ASCII_WORDS = re.compile("[0-9a-z]+")
+# Indian scripts write vowels as marks, which are no letters but part of the word.
+_SPACED = rf"(?:[^\W_{UNSPACED}]+|[\u0900-\u0963\u0966-\u0dff]+)+"
+# As text: `re` compiles each when it is first used, which takes 4 ms a piece.
+_UNSPACED = f"[{UNSPACED}]"
+_WORDS = f"[{UNSPACED}]|{_SPACED}"
+_WANTED = f"[{UNSPACED}]+|{_SPACED}"
+_UNSEEN = re.compile(
+    "["
+    "\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"  # accents
+    "\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7"  # Hebrew points
+    "\u0610-\u061a\u064b-\u065f\u0670\u06d6-\u06dc\u06df-\u06e4"  # Arabic vowels
+    "\u00ad\u200b-\u200f\u2060\ufe00-\ufe0f\ufeff"  # what only layout cares for
+    "]"
+)
+
+
+def words(text: str) -> list[str]:
+    """In the order of the text."""
+    if text.isascii():
+        found: list[str] = _ASCII_WORDS.findall(text.lower())
+    else:
+        found = re.findall(_WORDS, _plain(text))
+    if max(map(len, found), default=0) > WORD_CHARACTERS_MAX:
+        found = [word[:WORD_CHARACTERS_MAX] for word in found]
+    return found
+
+
+def _plain(text: str) -> str:
+    """Composed again at the end: what is left apart was an accent."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    bare = _UNSEEN.sub("", unicodedata.normalize("NFKD", folded))
+    return unicodedata.normalize("NFC", bare)
+
+
+def wanted_words(query: str) -> list[str]:
+    """As `words`, but a run of characters of a script without blanks is one: its
+    words with blanks between them."""
+    found = (run[:WORD_CHARACTERS_MAX] for run in re.findall(_WANTED, _plain(query)))
+    return [" ".join(run) if re.match(_UNSPACED, run) else run for run in found]
+
+
+# ------------------------------------------------------------------------------
+# Matching and snippets
+
+Wanted: TypeAlias = tuple[str, ...]
+"""What is looked for, as it stands among the words of a text joined by blanks:
+each with a blank on both sides, the last one without the second."""
+
+WANTED_MAX: Final = 64
+"""Words of a query; further ones are not looked at."""
+SNIPPET_CHARACTERS: Final = 160
+
+_BLOCK_SIZES = (8192, 128)
+_RUNS = rf"[{UNSPACED}]|[^\s{UNSPACED}]+"
+
+
+def query_words(text: str) -> Wanted:
+    """Each word once: asked for again it would only be looked for again."""
+    *whole, last = wanted_words(text)[:WANTED_MAX] or [""]
+    return (*(f" {word} " for word in dict.fromkeys(whole)), f" {last}") if last else ()
+
+
+def matches(wanted: Wanted, text: str) -> bool:
+    said = _joined(words(text))
+    return bool(wanted) and all(one in said for one in wanted)
+
+
+def snippet(text: str, wanted: Wanted, characters: int = SNIPPET_CHARACTERS) -> str:
+    """One printable line around the first of the words, `…` where it was cut."""
+    hit = _first_hit(text, wanted)
+    begin = 0
+    if len(text) > characters:
+        begin = max(0, min(hit - characters // 4, len(text) - characters + 1))
+        if begin and (blank := text.find(" ", begin, hit)) != -1:
+            begin = blank + 1
+    # Blanks are joined, so more is taken than can be shown.
+    end = begin + 4 * characters
+    line = _single_line(text[begin:end])
+    if begin:
+        line = "…" + line
+    if len(line) > characters or end < len(text):
+        line = line[: characters - 1].rstrip() + "…"
+    return line
+
+
+def _joined(found: Sequence[str]) -> str:
+    return f" {' '.join(found)} "
+
+
+def _first_hit(text: str, wanted: Wanted) -> int:
+    """Where in the text: found by narrowing it down, since only whole words can be
+    compared, and a word's place among words says little about its place here."""
+    begin, end = 0, len(text)
+    for size in _BLOCK_SIZES:
+        # Cut at blanks, where no word is.
+        for found in re.compile(rf"(?s).{{1,{size}}}\S*").finditer(text, begin, end):
+            block = found.span()
+            said = _joined(words(text[slice(*block)]))
+            if any(one in said for one in wanted):
+                begin, end = block
+                break
+        else:
+            return begin
+    return _place_in(text, begin, end, wanted)
+
+
+def _place_in(text: str, begin: int, end: int, wanted: Wanted) -> int:
+    starts: list[int] = []
+    found: list[str] = []
+    for run in re.compile(_RUNS).finditer(text, begin, end):
+        said = words(run.group())
+        found += said
+        starts += [run.start()] * len(said)
+    joined = _joined(found)
+    hits = [place for one in wanted if (place := joined.find(one)) != -1]
+    if not hits:
+        return begin
+    # A word begins one after the blank that its neighbour ends with.
+    places = list(accumulate((len(word) + 1 for word in found), initial=0))
+    return starts[bisect_right(places, min(hits)) - 1]
+
+
+def _single_line(text: str) -> str:
+    line = " ".join(text.split())
+    if not line.isprintable():
+        line = " ".join("".join(c if c.isprintable() else " " for c in line).split())
+    return line
+
+
+SEARCHED_CHARACTERS_MAX: Final = 2**20
+"""Of a message: what is said after them is not found."""
+
+SearchPlace: TypeAlias = tuple[int, str, int]
+"""When (see `moment`), in which conversation, which entry."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOMENT_MAX = 2**55 - 2**20
+
+
+class SearchQuery(Struct, frozen=True, kw_only=True):
+    text: str
+    limit: int = 20
+    cursor: str | None = None
+
+
+class SearchHit(Struct, frozen=True, kw_only=True):
+    session_id: str
+    name: str
+    seq: int
+    role: str
+    snippet: str
+    timestamp: datetime
+
+
+def place_of_hit(hit: SearchHit) -> SearchPlace:
+    return (moment(hit.timestamp), hit.session_id, hit.seq)
+
+
+class SearchPage(Struct, frozen=True, kw_only=True):
+    """Newest first."""
+
+    hits: tuple[SearchHit, ...]
+    next_cursor: str | None = None
+
+
+def searched_text(entry: Entry) -> str:
+    """What of an entry is searched; empty where nothing is."""
+    if isinstance(entry, ModelInputEntry | ModelOutputEntry):
+        return entry.content[:SEARCHED_CHARACTERS_MAX]
+    return ""
+
+
+def stands(row: ConversationRow, seq: int) -> bool:
+    return not any(first <= seq <= last for first, last in row.hidden)
+
+
+def moment(timestamp: datetime) -> int:
+    """In microseconds, and small enough (the years 829 to 3111) that eight more bits
+    can tell apart what was said in the same one."""
+    return max(-_MOMENT_MAX, min(microseconds(timestamp), _MOMENT_MAX))
+
+
+def microseconds(timestamp: datetime) -> int:
+    return (timestamp - _EPOCH) // timedelta(microseconds=1)
+
+
+def from_microseconds(count: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=count)
+
+
+def write_search_cursor(place: SearchPlace) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(place)).decode()
+
+
+def read_search_cursor(cursor: str) -> SearchPlace:
+    try:
+        at, session_id, seq = orjson.loads(base64.urlsafe_b64decode(cursor))
+        place = int(at), str(session_id), int(seq)
+    except (binascii.Error, ValueError, TypeError, OverflowError):
+        raise BadCursor("a cursor is the next_cursor of this search") from None
+    if abs(place[0]) > _MOMENT_MAX:
+        raise BadCursor("a cursor is the next_cursor of this search")
+    return place
+
+
+class FoundMessage(Struct, frozen=True, kw_only=True):
+    place: SearchPlace
+    name: str
+    role: str
+    timestamp: datetime
+    text: str
+
+
+def cut_search_page(found: Sequence[FoundMessage], wanted: Wanted, limit: int) -> SearchPage:
+    """From messages newest first, one more than fits if there is more."""
+    page = found[:limit]
+    more = len(found) > limit and page
+    return SearchPage(
+        hits=tuple(_hit(message, wanted) for message in page),
+        next_cursor=write_search_cursor(page[-1].place) if more else None,
+    )
+
+
+def _hit(message: FoundMessage, wanted: Wanted) -> SearchHit:
+    _, session_id, seq = message.place
+    return SearchHit(
+        session_id=session_id,
+        name=message.name,
+        seq=seq,
+        role=message.role,
+        snippet=snippet(message.text, wanted),
+        timestamp=message.timestamp,
+    )
+
+
+def search_entries(said: Iterable[tuple[ConversationRow, Entry]], query: SearchQuery) -> SearchPage:
+    """For stores without an index: all entries of a user's conversations, in any order;
+    no more than a page of them is kept."""
+    wanted = query_words(query.text)
+    before = None if query.cursor is None else read_search_cursor(query.cursor)
+    # The newest so far, the oldest of them first; one more than fits if there is more.
+    newest: list[tuple[SearchPlace, FoundMessage]] = []
+    for row, entry in said:
+        text = searched_text(entry)
+        place = (moment(entry.timestamp), row.session_id, entry.seq)
+        if not text or (before is not None and place >= before):
+            continue
+        if len(newest) > query.limit and place <= newest[0][0]:
+            continue
+        if stands(row, entry.seq) and matches(wanted, text):
+            at, role = entry.timestamp, entry.role
+            found = FoundMessage(place=place, name=row.name, role=role, timestamp=at, text=text)
+            heapq.heappush(newest, (place, found))
+            if len(newest) > query.limit + 1:
+                heapq.heappop(newest)
+    messages = [message for _, message in sorted(newest, reverse=True)]
+    return cut_search_page(messages, wanted, query.limit)

@@ -1,0 +1,70 @@
+"""`nplt ask` when time runs out, nobody reads, or the server dies: it ends, and says how."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+from tests.client.nplt_process import NPLT, SECONDS_MAX, private_environment, run_nplt
+from tests.support.faulty_network import open_road
+from tests.support.raw_client import ATTACH, HISTORY_REQUEST, SESSION_LIST, TEXT_DELTA, RawClient
+from tests.support.server_process import ServerProcess
+
+
+def test_a_time_out_is_told_to_programs_as_an_object(server: str, tmp_path: Path) -> None:
+    asked = ("ask", "--json", "--timeout", "0.5", "!slow 60 one two three")
+    done = run_nplt(*asked, home=tmp_path, server=server)
+    result = orjson.loads(done.stdout)
+    assert done.returncode == 7
+    assert result["error"]["code"] == "timed_out"
+    assert result["session_id"]
+
+
+def test_a_stdout_that_nobody_reads_does_not_outlast_the_time(server: str, tmp_path: Path) -> None:
+    nobody_reads, stdout = os.pipe()
+    asking = subprocess.Popen(
+        [*NPLT, "ask", "--timeout", "1", "x" * 100_000],
+        env=private_environment(tmp_path, NPLT_SERVER=server),
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(stdout)
+    try:
+        assert asking.wait(timeout=SECONDS_MAX) == 7
+    finally:
+        os.close(nobody_reads)
+
+
+def test_a_server_killed_and_started_again_goes_on_in_mid_answer(
+    start_server: Callable[..., ServerProcess], tmp_path: Path
+) -> None:
+    home = start_server()
+    words = " ".join(f"word{number}" for number in range(200))
+    with open_road(home.port) as road:
+        asking = subprocess.Popen(
+            [*NPLT, "ask", "--json", f"!slow 60 {words}"],
+            env=private_environment(tmp_path, NPLT_SERVER=road.url),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with RawClient(home.port) as watcher:
+            watcher.hello()
+            while not (rows := watcher.request(SESSION_LIST).json["sessions"]):
+                pass
+            watcher.request(ATTACH, {"session_id": rows[0]["session_id"]})
+            watcher.event(TEXT_DELTA)
+        home.kill()
+        road.target = home.start().port
+        stdout, _ = asking.communicate(timeout=SECONDS_MAX)
+    told = orjson.loads(stdout)
+    assert (asking.returncode, told["state"]) == (130, "interrupted")
+    with RawClient(home.port) as reader:
+        reader.hello()
+        page = reader.request(HISTORY_REQUEST, {"session_id": told["session_id"]}).json
+    assert [message["content"] for message in page["messages"]][1:] == [told["text"]]
+    assert told["text"].startswith("word0 ")

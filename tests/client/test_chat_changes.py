@@ -1,0 +1,302 @@
+"""What events become in a chat: changes in order, each once, safe to show."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.client.hostile_bits import BITS, FORBIDDEN
+from tests.client.scripted_peer import SESSION, delta, finished, started
+from tests.client.staged_server import said
+
+from nplt_client.chat.approvals import ApprovalWanted
+from nplt_client.chat.changes import (
+    Change,
+    ChangeQueue,
+    EventTranslator,
+    NoticeShown,
+    Participant,
+    PresenceChanged,
+    PrintedText,
+    PromptShown,
+    ReasoningGrew,
+    TextGrew,
+    TextStored,
+    ToolShown,
+    TranscriptOutdated,
+    TurnBegan,
+    TurnEnded,
+    changes_from_history,
+    other_participants,
+)
+from nplt_client.chat.chat_session import TurnStatus
+from nplt_client.render.text import safe_json
+from nplt_protocol.json_text import JsonObject
+from nplt_protocol.messages import (
+    AgentThought,
+    ApprovalRequest,
+    EntryAdded,
+    ErrorReport,
+    Event,
+    SessionEvent,
+    TextDelta,
+    ToolFinished,
+    ToolStarted,
+)
+
+
+def translator() -> EventTranslator:
+    return EventTranslator(lambda turn_id: turn_id == "turn-1")
+
+
+def changes_of(*events: Event) -> list[Change]:
+    translate = translator().changes_of
+    return [change for event in events for change in translate(event)]
+
+
+def stored(role: str, text: str) -> EntryAdded:
+    content: JsonObject = {"seq": 2, "role": role, "content": text}
+    return EntryAdded(session_id=SESSION, turn_id="turn-1", call=0, entry=content)
+
+
+def test_a_turn_becomes_changes_from_its_prompt_to_its_end() -> None:
+    prompt = EntryAdded(
+        session_id=SESSION,
+        turn_id="turn-1",
+        entry={"seq": 7, "role": "user", "content": "hi", "message_id": "m"},
+    )
+    assert changes_of(
+        prompt, started(), delta("good ", 0), stored("assistant", "good day"), finished()
+    ) == [
+        PromptShown(turn_id="turn-1", text="hi", message_id="m", seq=7, is_mine=True),
+        TurnBegan(turn_id="turn-1", model="offline/echo"),
+        TextGrew(turn_id="turn-1", call=0, piece="good "),
+        TextStored(turn_id="turn-1", call=0, text="good day"),
+        TurnEnded(turn_id="turn-1", state="completed", input_tokens=1, output_tokens=2),
+    ]
+
+
+@given(st.text(max_size=40), st.data())
+def test_pieces_that_come_twice_count_once(text: str, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
+    pieces = [
+        delta(text[start:end], start)
+        for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)
+    ]
+    again = data.draw(st.lists(st.sampled_from(pieces), max_size=4))
+    grown = [change for change in changes_of(*pieces, *again) if isinstance(change, TextGrew)]
+    whole = [change for change in changes_of(delta(text, 0)) if isinstance(change, TextGrew)]
+    assert "".join(one.piece for one in grown) == "".join(one.piece for one in whole)
+
+
+def test_a_call_that_is_sent_again_replaces_what_was_shown() -> None:
+    again = TextDelta(
+        session_id=SESSION, turn_id="turn-1", call=0, offset=0, text="new", replay_from=0
+    )
+    assert changes_of(delta("old words", 0), again)[1:] == [
+        TextStored(turn_id="turn-1", call=0, text="", is_whole=False),
+        TextGrew(turn_id="turn-1", call=0, piece="new"),
+    ]
+
+
+def test_what_a_running_call_has_said_can_be_shown_again() -> None:
+    events = translator()
+    for event in (started(), delta("half an ", 0), delta("answer", 8)):
+        events.changes_of(event)
+    assert events.so_far() == [
+        TextStored(turn_id="turn-1", call=0, text="half an answer", is_whole=False)
+    ]
+    events.changes_of(finished())
+    assert events.so_far() == []
+
+
+def test_an_entry_that_was_cut_does_not_take_words_away() -> None:
+    cut = EntryAdded(
+        session_id=SESSION,
+        turn_id="turn-1",
+        call=0,
+        entry={"role": "assistant", "content": "lo", "truncated": True, "size": 8},
+    )
+    assert changes_of(delta("long text", 0), cut)[1:] == []
+
+
+def test_what_others_do_becomes_changes() -> None:
+    def happened(event: str, **details: object) -> Event:
+        return SessionEvent(session_id=SESSION, event=event, details=details)  # type: ignore[arg-type]
+
+    clients = [{"user": "ada", "client": "bot/1"}]
+    participants = (Participant(user="ada", program="bot/1"),)
+    assert changes_of(happened("presence", clients=clients)) == [
+        PresenceChanged(participants=participants)
+    ]
+    assert isinstance(changes_of(happened("rolled_back", to_seq=3))[0], TranscriptOutdated)
+    assert isinstance(changes_of(happened("cleared"))[0], NoticeShown)
+    assert changes_of(happened("quarantined")) != changes_of(happened("released")) != []
+    assert changes_of(happened("of a later version")) == []
+
+
+def test_others_are_everyone_but_ourselves() -> None:
+    me = Participant(user="me", program="nplt/1")
+    ada, bot = Participant(user="ada", program="nplt/1"), Participant(user="me", program="bot/2")
+    assert other_participants((me, ada, bot, me), me) == ("ada", "bot/2", "1 more window")
+    assert other_participants((me, me, me), me) == ("2 more windows",)
+    assert other_participants((), me) == other_participants((me,), me) == ()
+
+
+hostile = st.lists(st.sampled_from(BITS), max_size=8).map("".join)
+
+
+def events_full_of(text: str) -> list[Event]:
+    of_turn: dict[str, Any] = {"session_id": SESSION, "turn_id": "turn-1"}
+    tool: dict[str, Any] = {"call": 0, "tool_call_id": "1", "tool_name": text}
+    return [
+        stored("user", text),
+        started(),
+        AgentThought(**of_turn, type="reasoning", call=0, offset=0, text=text),
+        AgentThought(**of_turn, type="thinking", content=text),
+        delta(text, 0),
+        ToolStarted(**of_turn, **tool, arguments={text: text}),
+        ToolFinished(**of_turn, **tool, status=text, duration=1.0, result=text),
+        ApprovalRequest(
+            **of_turn, approval_id="1", tool_name=text, arguments={"a": text}, expires_at=text
+        ),
+        SessionEvent(session_id=SESSION, event="renamed", details={"name": text}),
+        SessionEvent(session_id=SESSION, event="model", details={"model": text}),
+        SessionEvent(session_id=SESSION, event="presence", details={"clients": [{"user": text}]}),
+        ErrorReport(code="internal", message=text),
+        stored("assistant", text),
+        finished(state="failed", error={"message": text}),
+    ]
+
+
+def words_in(change: Change) -> list[str]:
+    return [str(getattr(change, name)) for name in change.__struct_fields__]
+
+
+@given(hostile)
+def test_no_event_brings_a_hostile_character_to_the_screen(text: str) -> None:
+    for change in changes_of(*events_full_of(text)):
+        for words in words_in(change):
+            assert not FORBIDDEN.search(words), change
+
+
+@given(hostile)
+def test_no_stored_message_brings_a_hostile_character_to_the_screen(text: str) -> None:
+    call = {"tool_name": text, "tool_call_id": "1", "arguments": {text: text}, "result": text}
+    messages = [
+        said(1, "user", text),
+        said(2, "assistant", text, reasoning=text, tool_calls=[call], state="failed"),
+    ]
+    for _, changes in changes_from_history(messages):
+        for change in changes:
+            assert not any(FORBIDDEN.search(words) for words in words_in(change))
+
+
+def test_arguments_are_shown_exactly_with_odd_characters_spelled_out() -> None:
+    shown = safe_json({"path": "a\x1b[2Kb\u202e", "名": "日本"})
+    assert shown == '{"path": "a\\u001b[2Kb\\u202e", "名": "日本"}'
+    wanted = changes_of(events_full_of("rm -rf /\x1b[1A")[7])[0]
+    assert isinstance(wanted, ApprovalWanted)
+    assert r"rm -rf /\u001b[1A" in wanted.arguments
+
+
+def test_a_prompt_that_waited_stands_before_the_answer_it_waited_for() -> None:
+    page = [
+        said(1, "user", "first", turn_id="a"),
+        said(2, "user", "second", turn_id="b"),
+        said(3, "assistant", "to the first", turn_id="a"),
+        said(4, "assistant", "to the second", turn_id="b"),
+    ]
+    assert [
+        (turn_id, [getattr(change, "text", None) for change in changes])
+        for turn_id, changes in changes_from_history(page)
+    ] == [("a", ["first", "to the first"]), ("b", ["second", "to the second"])]
+
+
+def test_a_failure_says_why_whichever_event_tells_it() -> None:
+    error: JsonObject = {"code": "provider_unavailable", "message": "too busy"}
+    cut: JsonObject = {"role": "assistant", "content": "half", "state": "failed", "error": error}
+    fault: JsonObject = {
+        "kind": "fault",
+        "state": "failed",
+        "code": "provider_unavailable",
+        "content": "too busy",
+    }
+    for event in (
+        finished(state="failed", error=error, usage={}),
+        EntryAdded(session_id=SESSION, turn_id="turn-1", call=0, entry=cut),
+        EntryAdded(session_id=SESSION, turn_id="turn-1", entry=fault),
+    ):
+        assert changes_of(event)[-1] == TurnEnded(
+            turn_id="turn-1", state="failed", error="too busy", error_code="provider_unavailable"
+        )
+
+
+def test_a_pipe_gets_answers_as_they_are_and_nothing_else_so() -> None:
+    hostile = "a\x1b[2Jb\u2028"
+    exact = EventTranslator(lambda turn_id: True, exact_answers=True)
+    (grew,) = exact.changes_of(delta(hostile, 0))
+    (kept,) = exact.changes_of(stored("assistant", hostile + "c"))
+    (prompt,) = exact.changes_of(stored("user", hostile))
+    assert isinstance(grew, TextGrew)
+    assert isinstance(kept, TextStored)
+    assert isinstance(prompt, PromptShown)
+    assert (grew.piece, kept.text) == (hostile, hostile + "c")
+    assert not FORBIDDEN.search(prompt.text)
+
+
+@given(st.text(max_size=40), st.lists(st.integers(0, 40), max_size=4), st.integers(0, 40))
+def test_what_comes_again_after_a_loss_is_printed_once(
+    text: str, places: list[int], lost_at: int
+) -> None:
+    printed = PrintedText()
+    shown = printed.grow(text[: lost_at % (len(text) + 1)])
+    shown += printed.begin_again("")
+    edges = [0, *sorted(place % (len(text) + 1) for place in places), len(text)]
+    for a, b in pairwise(edges):
+        shown += printed.grow(text[a:b])
+    assert shown + (printed.store(text) or "") == text == printed.text
+
+
+def test_a_text_that_is_stored_differently_is_noticed() -> None:
+    printed = PrintedText()
+    printed.grow("what was streamed")
+    assert printed.store("what is kept") is None
+    assert printed.text == "what is kept"
+
+
+def test_a_tool_call_is_one_thing_from_its_beginning_to_its_result() -> None:
+    begun, ended = changes_of(*events_full_of("now")[5:7])
+    assert isinstance(begun, ToolShown)
+    assert isinstance(ended, ToolShown)
+    assert (begun.tool_call_id, begun.status) == (ended.tool_call_id, "pending")
+    assert (ended.status, ended.seconds, ended.result) == ("now", 1.0, "now")
+
+
+def test_the_status_knows_which_turn_runs_and_which_wait() -> None:
+    turn_status = TurnStatus()
+    for turn_id in ("a", "b"):
+        turn_status.follow(PromptShown(turn_id=turn_id, text=""))
+    turn_status.follow(TurnBegan(turn_id="a", model=""))
+    assert (turn_status.running, list(turn_status.waiting)) == ("a", ["b"])
+    turn_status.follow(TurnEnded(turn_id="a", state="interrupted", input_tokens=3, output_tokens=4))
+    assert (turn_status.running, list(turn_status.waiting)) == (None, ["b"])
+    assert (turn_status.input_tokens, turn_status.output_tokens) == (3, 4)
+
+
+def test_neighbouring_pieces_are_joined_until_they_are_taken() -> None:
+    async def gather() -> list[Change]:
+        change_queue = ChangeQueue()
+        thought = ReasoningGrew(turn_id="a", call=0, piece="hm")
+        change_queue.add([TextGrew(turn_id="a", call=0, piece=piece) for piece in "abc"])
+        change_queue.add([thought, thought, TextGrew(turn_id="a", call=0, piece="d")])
+        return change_queue.take()
+
+    assert asyncio.run(gather()) == [
+        TextGrew(turn_id="a", call=0, piece="abc"),
+        ReasoningGrew(turn_id="a", call=0, piece="hmhm"),
+        TextGrew(turn_id="a", call=0, piece="d"),
+    ]

@@ -1,0 +1,253 @@
+"""The slash commands: one table for every chat, and what each one does."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from tests.client.chat_face import RecordingFace, chat_with
+
+from nplt_client.chat.changes import PromptShown, changes_from_history
+from nplt_client.chat.commands import (
+    COMMANDS,
+    code_blocks,
+    parse_command,
+    parse_prompt,
+    remember_theme,
+    remembered_theme,
+    run_command,
+)
+from nplt_client.errors import ConfigurationError, LimitExceeded, RequestRefused
+from nplt_client.render.reports import history_text
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "chat.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_the_document_is_the_table_of_commands() -> None:
+    rows = re.findall(r"^\| `(/[^`]+)` \| (.+) \|$", DOCUMENT, re.MULTILINE)
+    assert rows == [
+        (f"/{name} {command.argument}".rstrip().replace("|", "\\|"), command.help)
+        for name, command in COMMANDS.items()
+    ]
+
+
+def test_a_line_is_a_prompt_a_command_or_a_mistake() -> None:
+    assert [parse_prompt(line) for line in ("hello", "//bin/sh", "/help")] == [
+        "hello",
+        "/bin/sh",
+        None,
+    ]
+    assert parse_command("/RENAME  my notes ") == ("rename", "my notes")
+    with pytest.raises(RequestRefused, match="Did you mean /sessions"):
+        parse_command("/sesions")
+    with pytest.raises(RequestRefused, match="/rename needs NAME"):
+        parse_command("/rename")
+
+
+@pytest.mark.parametrize("name", [name for name, one in COMMANDS.items() if not one.argument])
+def test_a_command_that_takes_nothing_does_nothing_when_given_something(name: str) -> None:
+    assert parse_command(f"/{name}  ") == (name, "")
+    with pytest.raises(RequestRefused, match="takes nothing"):
+        parse_command(f"/{name} 2")
+
+
+def test_code_is_found_in_an_answer() -> None:
+    answer = "a\n```python\nx = 1\n```\nb\n~~~\ny\n```\n~~~\nc `z`\n```\nunfinished"
+    assert code_blocks(answer) == ["x = 1\n", "y\n```\n"]
+
+
+def test_the_last_theme_is_remembered(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "theme"
+    assert remembered_theme(file) == "dark"
+    remember_theme(file, "light")
+    assert remembered_theme(file) == "light"
+    file.write_text("no such theme")
+    assert remembered_theme(file) == "dark"
+
+
+async def do(face: RecordingFace, line: str) -> str:
+    """The last it told then."""
+    await run_command(face, line)
+    return face.told[-1] if face.told else ""
+
+
+async def messages(face: RecordingFace) -> list[str]:
+    return [str(one["content"]) for one in (await face.session.client.history(50)).messages]
+
+
+async def test_commands_about_the_last_message(server: str) -> None:
+    async with chat_with(server) as face:
+        assert await do(face, "/undo") == "there is nothing to take back"
+        with pytest.raises(RequestRefused, match="no message of yours"):
+            await run_command(face, "/retry")
+        await face.says("one")
+        await face.says("two")
+        await run_command(face, "/retry")
+        await face.until(lambda: len(face.texts) == 3)
+        await face.session.wait_for_turn_end(list(face.texts)[-1])
+        assert await messages(face) == ["one", "one", "two", "two"]
+        await run_command(face, "/edit")
+        assert face.input == "two"
+        await face.says("three")
+        assert await messages(face) == ["one", "one", "three", "three"]
+        assert await do(face, "/undo") == "taken back: three (/redo brings it back)"
+        assert await messages(face) == ["one", "one"]
+        assert await do(face, "/redo") == "brought back"
+        assert await messages(face) == ["one", "one", "three", "three"]
+        assert "nothing to bring back" in await do(face, "/redo")
+        assert "taken back: one and 1 more" in await do(face, "/undo 2")
+        assert await messages(face) == []
+        for wrong in ("x", "0"):
+            with pytest.raises(RequestRefused, match="takes a number"):
+                await run_command(face, f"/undo {wrong}")
+        assert not any("rolled back" in told for told in face.told), "we know that ourselves"
+
+
+async def test_a_queued_message_is_taken_back_and_asked_again_alone(server: str) -> None:
+    async with chat_with(server) as face:
+        client = face.session.client
+        first = await face.session.send("!slow 1 first", "m1")
+        second = await face.session.send("second", "m2")
+        for receipt in (first, second):
+            await face.session.wait_for_turn_end(receipt.turn_id)
+        stored = (await client.history(order="log")).messages
+        assert [message["content"] for message in stored][1:3] == ["second", "first"]
+        assert second.seq == first.seq + 1, "it was queued"
+        await run_command(face, "/retry")
+        await face.until(lambda: len(face.texts) == 3)
+        await face.session.wait_for_turn_end(list(face.texts)[-1])
+        assert await messages(face) == ["!slow 1 first", "first", "second", "second"]
+        await run_command(face, "/undo")
+        assert await messages(face) == ["!slow 1 first", "first"]
+
+
+@pytest.mark.parametrize("command", ["undo", "retry", "edit"])
+async def test_nothing_is_taken_back_while_an_answer_runs(server: str, command: str) -> None:
+    async with chat_with(server) as face:
+        running = await face.session.send("!slow 60 first", "m1")
+        await face.until(lambda: face.session.turn_status.running == running.turn_id)
+        says = rf"An answer is still running. Press Esc, then /{command}\."
+        with pytest.raises(LimitExceeded, match=says):
+            await run_command(face, f"/{command}")
+        assert face.session.replace_from is None
+        await face.session.client.cancel(running.turn_id)
+        await face.session.wait_for_turn_end(running.turn_id)
+
+
+async def test_a_file_stays_with_its_message_and_is_seen_everywhere(
+    server: str, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes.txt"
+    notes.write_text("remember the milk")
+    async with chat_with(server) as face:
+        await run_command(face, f"/attach {notes}")
+        await face.says("look at this")
+        await run_command(face, "/retry")
+        await face.until(lambda: len(face.texts) == 2)
+        await face.session.wait_for_turn_end(list(face.texts)[-1])
+        page = await face.session.client.history()
+        assert page.messages[0]["attachments"][0]["filename"] == "notes.txt"  # type: ignore[index,call-overload]
+        words = "file notes.txt (17 bytes, text/plain)"
+        assert words in history_text(page)
+        shown = changes_from_history(page.messages)[0][1][0]
+        assert isinstance(shown, PromptShown)
+        assert shown.shown == f"look at this\n[{words}]"
+        for ending in ("md", "html"):
+            await run_command(face, f"/export {tmp_path}/all.{ending}")
+            assert words in (tmp_path / f"all.{ending}").read_text()
+
+
+@pytest.mark.slow
+async def test_an_export_goes_by_the_ending_of_the_file(server: str, tmp_path: Path) -> None:
+    async with chat_with(server) as face:
+        await face.says("hello")
+        long = "a long text " * 20_000 + "ends"
+        await face.says(long)
+        for ending in ("html", "json", "jsonl", "MD"):
+            await run_command(face, f"/export {tmp_path}/all.{ending}")
+        texts = {file.suffix: file.read_text() for file in tmp_path.iterdir()}
+        assert texts[".html"].startswith("<!doctype html>")
+        said = [message["content"] for message in json.loads(texts[".json"])["messages"]]
+        assert said == ["hello", "hello", long, long]
+        assert [json.loads(line)["content"] for line in texts[".jsonl"].splitlines()] == said
+        assert texts[".MD"].startswith("# hello\n\n## user")
+        with pytest.raises(RequestRefused, match=r"end in \.md, \.json, \.jsonl, \.html"):
+            await run_command(face, f"/export {tmp_path}/all.docx")
+
+
+async def test_commands_about_conversations(server: str, tmp_path: Path) -> None:
+    async with chat_with(server) as face:
+        client = face.session.client
+        assert await do(face, "/new my notes") == "moved"
+        assert (face.session.name, face.session.is_new) == ("my notes", True)
+        await face.says("a note")
+        notes = client.session_id
+        assert "now called 'other notes'" in await do(face, "/rename other notes")
+        await face.until(lambda: face.session.name == "other notes")
+        assert await do(face, f"/export {tmp_path}/notes.md") == f"written to {tmp_path}/notes.md"
+        exported = (tmp_path / "notes.md").read_text()
+        assert exported.startswith("# other notes\n\n## user")
+        with pytest.raises(ConfigurationError, match="File exists"):
+            await run_command(face, f"/export {tmp_path}/notes.md")
+        assert await do(face, "/fork") == ("this is a copy of 'other notes', which stays as it is")
+        assert face.told[-2] == "moved"
+        assert client.session_id != notes
+        assert [turn for turn, _ in face.shown]
+        copy = client.session_id
+        assert f"nplt undelete {copy}" in await do(face, "/delete")
+        assert face.told[-2] == "moved", "what is told is in the conversation one sees then"
+        assert not face.session.is_stored
+        assert f"'other notes' is in the trash; `nplt undelete {notes}`" in await do(
+            face, f"/delete {notes}"
+        )
+        assert client.session_id not in (notes, copy)
+
+
+async def test_commands_about_the_model_and_what_it_is_shown(server: str) -> None:
+    async with chat_with(server) as face:
+        await run_command(face, "/new")
+        assert await do(face, "/system") == "there is no system message"
+        await run_command(face, "/system Be brief.")
+        assert await do(face, "/system") == "Be brief."
+        assert await do(face, "/model") == "the model is now offline/echo"
+        await face.says("hello")
+        assert "hello" in await do(face, "/context")
+        assert "tokens" in await do(face, "/usage")
+        assert "now" in await do(face, "/tools")
+        assert "uptime" in await do(face, "/status")
+        await run_command(face, "/clear")
+        await face.until(lambda: face.told[-1].startswith("cleared"))
+        with pytest.raises(RequestRefused, match="No tool waits"):
+            await run_command(face, "/allow always")
+        with pytest.raises(RequestRefused, match="or always"):
+            await run_command(face, "/deny perhaps")
+
+
+async def test_commands_of_the_chat_itself(server: str, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("some notes")
+    async with chat_with(server) as face:
+        with pytest.raises(RequestRefused, match="no such answer"):
+            await run_command(face, "/copy")
+        await face.says("one")
+        await face.says("```\nx = 1\n```")
+        await run_command(face, "/copy 2")
+        assert face.clipboard == "one"
+        await run_command(face, "/copy code")
+        assert face.clipboard == "x = 1\n"
+        assert "10 bytes" in await do(face, f"/attach {tmp_path}/notes.txt")
+        assert len(face.session.attachments) == 1
+        assert await do(face, "/raw") == "answers as they are written"
+        await run_command(face, "/theme")
+        assert face.theme == "terminal"
+        with pytest.raises(RequestRefused, match="no theme 'pink'"):
+            await run_command(face, "/theme pink")
+        assert await do(face, "/reconnect") == "already connected"
+        assert "a key" in await do(face, "/help")
+        for line in ("/sessions milk", "/search milk", "/history 3"):
+            assert await do(face, line) == line[1:]
+        with pytest.raises(RequestRefused, match="a number of messages"):
+            await run_command(face, "/history many")
+        await run_command(face, "/quit")
+        assert face.has_left is False

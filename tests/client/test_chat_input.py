@@ -1,0 +1,129 @@
+"""Typing a prompt: earlier ones, completion, one's own editor."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from nplt_client.chat.commands import COMMANDS, parse_prompt
+from nplt_client.chat.input import (
+    PromptHistory,
+    PromptRecall,
+    edit_in_editor,
+    editor_command,
+    suggestions,
+)
+from nplt_client.errors import ConfigurationError
+
+
+def test_up_and_down_go_through_earlier_prompts_and_back_to_the_draft() -> None:
+    recall = PromptRecall(["one", "two"])
+    assert [recall.older("draft"), recall.older("two"), recall.older("one")] == ["two", "one", None]
+    assert [recall.newer("one"), recall.newer("two"), recall.newer("draft")] == [
+        "two",
+        "draft",
+        None,
+    ]
+
+
+def test_an_earlier_prompt_that_was_changed_is_a_draft_of_its_own() -> None:
+    recall = PromptRecall(["one", "two"])
+    recall.older("")
+    assert recall.older("two, changed") == "two"
+    assert recall.newer("two") == "two, changed"
+
+
+def test_the_same_prompt_twice_in_a_row_is_remembered_once() -> None:
+    recall = PromptRecall()
+    assert [recall.remember(prompt) for prompt in ("a", "a", "b", "/undo", " ")] == [
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]
+    assert recall.older("") == "/undo"
+    assert recall.newest_first == ["b", "a"]
+
+
+@given(st.lists(st.text(max_size=20), max_size=30))
+@example(["one", "/undo", "//bin/sh", "/ two"])
+def test_prompts_are_kept_between_chats_to_the_letter(
+    tmp_path_factory: pytest.TempPathFactory, prompts: list[str]
+) -> None:
+    path = tmp_path_factory.mktemp("state") / "deep" / "prompts.jsonl"
+    history = PromptHistory(path, kept=10)
+    for prompt in prompts:
+        history.add(prompt)
+    asked = [prompt for prompt in prompts if parse_prompt(prompt) is not None]
+    assert PromptHistory(path, kept=10).load() == asked[-10:]
+    if asked:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert len(path.read_bytes().splitlines()) < 20
+
+
+def test_a_damaged_or_missing_history_is_no_reason_to_fail(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    assert PromptHistory(path).load() == []
+    path.write_bytes(b'"good"\n{"not": "text"}\n\xff\xfe\n"/undo"\n"also good"\n"torn')
+    assert PromptHistory(path).load() == ["good", "also good"]
+    PromptHistory(tmp_path).add("a folder stands where the file should")
+
+
+def lines(typed: str, models: tuple[str, ...] = ()) -> list[str]:
+    return [found.line for found in suggestions(typed, models)]
+
+
+def test_a_half_typed_command_is_completed() -> None:
+    assert lines("/re")[:3] == ["/rename ", "/redo", "/retry"]
+    assert lines("/port") == ["/export "]
+    assert lines("/") == [
+        f"/{name}" + (" " if COMMANDS[name].argument else "") for name in COMMANDS
+    ]
+    assert lines("/help") == lines("//re") == lines("re") == lines("/re\n") == []
+
+
+def test_arguments_are_completed_too(tmp_path: Path) -> None:
+    models = ("openai/gpt-5", "openai/gpt-5-mini", "offline/echo")
+    assert lines("/model gpt", models=models) == ["/model openai/gpt-5", "/model openai/gpt-5-mini"]
+    assert lines("/model openai/gpt-5", models=models) == []
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "nested").mkdir()
+    (tmp_path / ".hidden").touch()
+    for hostile in ("n\x1b]0;PWNED\x07", "n\x9b2J", "n\nx", "n\u202ex", "n\udcff"):
+        (tmp_path / hostile).touch()
+    assert lines(f"/attach {tmp_path}/n") == [
+        f"/attach {tmp_path}/nested/",
+        f"/attach {tmp_path}/notes.txt",
+    ]
+    assert lines(f"/attach {tmp_path}/nowhere/x") == []
+
+
+def test_names_of_conversations_are_completed() -> None:
+    names = ("trip to Kyoto", "release notes")
+    assert [one.line for one in suggestions("/switch ", (), names)] == [
+        "/switch trip to Kyoto",
+        "/switch release notes",
+    ]
+    assert [one.line for one in suggestions("/delete NOT", (), names)] == ["/delete release notes"]
+    assert suggestions("/switch release notes", (), names) == []
+
+
+def test_a_draft_can_be_written_in_ones_own_editor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "editor"
+    script.write_text('#!/bin/sh\nprintf "\\nmore" >> "$2"\n')
+    script.chmod(0o700)
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", f"{script} --wait")
+    assert edit_in_editor("a draft") == "a draft\nmore"
+    monkeypatch.setenv("EDITOR", str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigurationError, match="can't start"):
+        edit_in_editor("a draft")
+    assert editor_command({}) == ["vi"]
+    assert editor_command({"EDITOR": "a", "VISUAL": "b -c"}) == ["b", "-c"]

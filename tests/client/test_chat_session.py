@@ -1,0 +1,192 @@
+"""The state of a chat: its status line, stopping an answer, the end of a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from errno import ECONNREFUSED
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.client.chat_face import chat_with
+from tests.client.scripted_peer import Talk, delta, scripted_peer, started, whole_turn
+from tests.client.staged_server import Stage, give_empty_history
+
+from nplt_client.chat.changes import TextGrew, TurnBegan, TurnEnded
+from nplt_client.chat.chat_session import StatusFacts, StopControl, TurnStatus, status_words
+from nplt_client.chat.commands import run_command
+from nplt_client.errors import ConnectionLost
+from nplt_client.render.text import width_of
+from nplt_client.settings import parse_url
+from nplt_client.wire.reconnect_policy import Offline, Online, Reconnecting
+from nplt_client.wire.wire_session import connect_error
+from nplt_protocol.messages import Cancel, Event, Prompt
+
+AWAY = Reconnecting(attempt=1, in_seconds=3.0, reason="lost")
+SOMEWHERE = parse_url("nplt://localhost:1")
+
+
+def test_the_status_line_says_how_the_connection_is() -> None:
+    for connection, words in (
+        (Online(), "● online"),
+        (Offline(reason="closed"), "○ offline"),
+        (
+            Reconnecting(attempt=3, in_seconds=4.2, reason="lost"),
+            "◌ reconnecting in 4 s (attempt 3)",
+        ),
+        (Reconnecting(attempt=3, in_seconds=0.0, reason="lost"), "◌ reconnecting (attempt 3)"),
+    ):
+        assert status_words(StatusFacts(connection=connection, model="m"), 80).startswith(words)
+
+
+def test_the_status_line_tells_all_it_knows() -> None:
+    facts = StatusFacts(
+        model="openai/gpt-5.2",
+        name="notes",
+        input_tokens=12_345,
+        output_tokens=999,
+        context_percent=41.6,
+        cost="0.12 USD",
+        others=("ada", "grace", "linus", "guido"),
+        lag_seconds=0.8,
+        is_running=True,
+        waiting=2,
+        attached=1,
+    )
+    assert status_words(facts, 300) == (
+        "● online · answering (Esc stops) · 2 waiting · 1 file attached · lag 0.8 s · "
+        "openai/gpt-5.2 · notes · "
+        "context 42 % · with ada, grace, linus +1 · 12.3k in, 999 out · 0.12 USD"
+    )
+    assert "lag" not in status_words(StatusFacts(lag_seconds=0.4), 300)
+
+
+@given(st.integers(20, 200), st.text(max_size=60), st.text(max_size=60))
+def test_the_status_line_never_grows_beyond_its_line(width: int, model: str, name: str) -> None:
+    words = status_words(StatusFacts(model=model, name=name, is_running=True, waiting=3), width)
+    assert width_of(words) <= width
+    assert "\n" not in words
+
+
+def test_the_status_line_shows_how_long_an_answer_takes_and_how_fast_it_comes() -> None:
+    facts = StatusFacts(model="m", is_running=True, seconds=12.4, tokens_per_second=41.7)
+    assert " answering 12 s, ~42 tokens/s (Esc stops) · m" in status_words(facts, 80)
+    assert re.search(r". 12 s \(Esc stops\) · m", status_words(facts, 40))
+    later = status_words(replace(facts, seconds=12.6), 80)
+    assert later != status_words(facts, 80), "something moves while nothing comes"
+
+
+def test_the_speed_of_an_answer_is_counted_from_its_first_word() -> None:
+    now = 100.0
+    turn_status = TurnStatus(clock=lambda: now)
+    turn_status.follow(TurnBegan(turn_id="t", model="m"))
+    now = 105.0
+    turn_status.follow(TextGrew(turn_id="t", call=0, piece="x" * 400))
+    assert (turn_status.seconds, turn_status.tokens_per_second) == (5.0, None)
+    now = 107.0
+    assert (turn_status.seconds, turn_status.tokens_per_second) == (7.0, 50.0)
+    turn_status.follow(TurnEnded(turn_id="t", state="completed"))
+    assert turn_status.seconds is None
+
+
+def test_the_status_line_promises_no_stop_without_a_connection() -> None:
+    assert "(Esc stops)" in status_words(StatusFacts(is_running=True), 80)
+    assert "(Esc stops)" not in status_words(StatusFacts(is_running=True, connection=AWAY), 80)
+
+
+def test_a_long_name_gives_way_before_what_is_known_of_the_conversation() -> None:
+    words = status_words(
+        StatusFacts(
+            model="openai/gpt-5.2-mini",
+            name="a conversation with quite a long name",
+            input_tokens=12_000,
+            context_percent=41.0,
+            others=("2 more windows",),
+        ),
+        76,  # eighty columns, less the margins
+    )
+    assert "context 41 %" in words
+    assert "with 2 more windows" in words
+
+
+def test_another_conversation_begins_without_the_tokens_of_the_one_left() -> None:
+    turn_status = TurnStatus()
+    turn_status.follow(
+        TurnEnded(turn_id="t", state="completed", error=None, input_tokens=7, output_tokens=8)
+    )
+    turn_status.start_over()
+    assert (turn_status.input_tokens, turn_status.output_tokens) == (0, 0)
+
+
+def half_an_answer(prompt: Prompt) -> Sequence[Event]:
+    return [started(), delta("half", 0)]
+
+
+async def test_an_answer_is_asked_to_stop_once_at_a_time() -> None:
+    stage = Stage(answers=half_an_answer)
+    with scripted_peer(stage.script()) as peer:
+        async with chat_with(peer.url) as face:
+            stop_control = StopControl(face.session)
+            assert not stop_control.is_possible
+            await stop_control.stop()
+            await face.ask("go")
+            await face.until(lambda: face.session.turn_status.running is not None)
+            assert stop_control.is_possible
+            stopping = [asyncio.ensure_future(stop_control.stop()) for _ in range(2)]
+            await asyncio.sleep(0)
+            assert stop_control.why_not == "the answer is being stopped"
+            await asyncio.gather(*stopping)
+            assert stop_control.is_possible
+    assert [one for one in stage.asked if isinstance(one, Cancel)] == [Cancel(turn_id="turn-1")]
+
+
+async def test_without_a_server_nothing_can_be_stopped_and_commands_are_refused() -> None:
+    def goes_away(talk: Talk) -> None:
+        talk.welcome()
+        give_empty_history(talk)
+        talk.take_prompt(events=(started(), delta("half", 0)))
+
+    with scripted_peer(goes_away) as peer:
+        async with chat_with(peer.url) as face:
+            await face.ask("go")
+            await face.until(lambda: face.session.turn_status.running is not None)
+            await face.until(lambda: isinstance(face.session.client.connection, Reconnecting))
+            stop_control = StopControl(face.session)
+            assert not stop_control.is_possible
+            assert "while disconnected" in stop_control.how_to_leave
+            assert "once more leaves" in stop_control.how_to_leave
+            assert [stop_control.note_press() for _ in range(2)] == [False, True]
+            with pytest.raises(ConnectionLost, match="Not connected: /status"):
+                await run_command(face, "/status")
+            await run_command(face, "/help")
+            assert "/status" in face.told[-1]
+
+
+async def test_the_end_of_a_turn_is_known_when_all_of_it_is_drawn() -> None:
+    stage = Stage(answers=lambda prompt: whole_turn("an ", "answer"))
+    with scripted_peer(stage.script()) as peer:
+        async with chat_with(peer.url) as face:
+            await face.ask("go")
+            end = await face.session.wait_for_turn_end("turn-1")
+            assert end.state == "completed"
+            assert face.texts["turn-1"] == "an answer"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"),
+        ConnectionRefusedError(ECONNREFUSED, "Connection refused"),
+        OSError(
+            f"Multiple exceptions: [Errno {ECONNREFUSED}] Connect call failed ('::1', 1, 0, 0), "
+            f"[Errno {ECONNREFUSED}] Connect call failed ('127.0.0.1', 1)"
+        ),
+    ],
+)
+def test_that_nobody_listens_is_said_in_the_words_of_the_system(error: OSError) -> None:
+    told = connect_error(SOMEWHERE, error).message
+    hint = "is nplt-server running there?"
+    assert told == f"can't connect to {SOMEWHERE}: Connection refused; {hint}"

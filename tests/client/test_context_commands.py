@@ -1,0 +1,237 @@
+"""What a model is shown, what it used, which tools it has: asked from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.client.hostile_bits import BITS, FORBIDDEN
+from tests.client.nplt_process import run_nplt
+
+from nplt_client import sync
+from nplt_client.render.reports import context_text, epoch_text, tools_text, usage_text
+from nplt_protocol.json_text import JsonObject, JsonValue
+from nplt_protocol.messages import ContextAccount, EpochBegun, ToolList, UsageAccount
+
+ACCOUNT = ContextAccount(
+    session_id="s",
+    model="offline/echo",
+    epoch=18,
+    budget_tokens=6_000,
+    entries=(
+        {"seq": 0, "kind": "tools", "tokens": 799, "reason": "tools"},
+        {"seq": 1, "kind": "", "through_seq": 8, "tokens": 0, "reason": "omitted"},
+        {"seq": 9, "kind": "notebook", "tokens": 0, "reason": "not_for_models"},
+        {
+            "seq": 16,
+            "kind": "model_input",
+            "role": "user",
+            "detail": "summary",
+            "reason": "summary",
+            "tokens": 602,
+            "content": "What\nwas it?",
+        },
+        {
+            "seq": 17,
+            "kind": "model_output",
+            "role": "assistant",
+            "detail": "live",
+            "tokens": 1_024,
+            "content": "",
+            "tool_calls": [{"tool_name": "now", "arguments": "{}"}],
+        },
+        {
+            "seq": 19,
+            "kind": "tool_results",
+            "role": "tool",
+            "detail": "live",
+            "tokens": 7,
+            "results": [{"tool_name": "now", "status": "failed", "result": "no clock"}],
+        },
+        {
+            "seq": 0,
+            "kind": "model_input",
+            "role": "user",
+            "detail": "live",
+            "tokens": 3,
+            "content": "go on",
+        },
+    ),
+    totals={"tokens": 2_435, "tools": 799, "shown": 4, "left_out": 9},
+)
+USAGE = UsageAccount(
+    session_id="s",
+    model="a/one",
+    billed={"input_tokens": 4_470, "output_tokens": 849, "cached_tokens": 0, "calls": 10},
+    occupancy={"tokens": 1_716, "context_tokens": 4_096, "percent": 41.9, "source": "api"},
+    estimate={"tokens": 1_643, "counter": "o200k"},
+)
+HOSTILE = st.lists(st.sampled_from(BITS) | st.text(max_size=4), max_size=8).map("".join)
+
+
+def test_a_context_is_a_table_that_can_be_read_at_a_glance() -> None:
+    assert context_text(ACCOUNT).splitlines()[:-1] == [
+        "ENTRY  WHO        DETAIL   TOKENS  WHY             WHAT",
+        "-      tools      -           799",
+        "1-8    several    -             0  no room",
+        "9      notebook   -             0  not for models",
+        "16     user       summary     602                  What was it?",
+        "17     assistant  live      1,024                  calls now {}",
+        "19     tool       live          7                  now (failed): no clock",
+        "next   user       live          3                  go on",
+    ]
+
+
+def test_a_context_is_summed_up_in_one_line() -> None:
+    totals = "offline/echo · 2,435 of 6,000 tokens (40.6 %) · tools 799 · 9 left out · "
+    assert context_text(ACCOUNT).endswith(f"\n{totals}epoch of entry 18")
+    full = replace(ACCOUNT, epoch=0, begins_epoch="budget")
+    assert context_text(full).endswith(
+        f"\n{totals}no epoch yet · a new epoch would begin: there is no more room"
+    )
+
+
+def test_entries_a_server_tells_together_are_shown_as_a_run() -> None:
+    runs: tuple[JsonObject, ...] = (
+        {"seq": 1, "through_seq": 4_000, "kind": "", "tokens": 9_000, "detail": "gist"},
+        {"seq": 4_001, "through_seq": 4_008, "kind": "", "tokens": 7, "detail": "mixed"},
+        {"seq": 4_009, "through_seq": 4_010, "kind": "", "tokens": 0, "reason": "mixed"},
+    )
+    assert context_text(replace(ACCOUNT, entries=runs)).splitlines()[1:-1] == [
+        "1-4000     several  gist     9,000                   (4,000 entries)",
+        "4001-4008  several  mixed        7                   (8 entries)",
+        "4009-4010  several  -            0  several reasons",
+    ]
+
+
+def test_words_of_a_later_server_are_shown_as_they_are() -> None:
+    row: JsonObject = {"seq": 1, "kind": "mood", "tokens": 1, "reason": "too_sad", "new": [1]}
+    shown = context_text(replace(ACCOUNT, entries=(row,), begins_epoch="full_moon"))
+    assert "1      mood  -            1  too sad" in shown
+    assert "would begin: full_moon" in shown
+
+
+def test_usage_keeps_billed_occupied_and_estimated_apart() -> None:
+    assert usage_text(USAGE).splitlines() == [
+        "model      a/one",
+        "billed     4,470 tokens in, 849 out, 10 calls",
+        "occupancy  1,716 of 4,096 tokens (41.9 %) in the last call, as the provider counts",
+        "estimate   1,643 tokens in the next (o200k)",
+        "cost       no prices are configured",
+    ]
+
+
+def test_several_models_have_a_line_each_and_a_cost_says_if_it_is_not_all() -> None:
+    models: list[JsonValue] = [
+        {"model": "a/one", "input_tokens": 1_000, "cached_tokens": 400, "calls": 1},
+        {"model": "b/two", "input_tokens": 3_470, "output_tokens": 849, "calls": 9},
+    ]
+    billed: JsonObject = {**USAGE.billed, "models": models}
+    cost: JsonObject = {"amount": "0.0035", "currency": "USD", "partial": True}
+    shown = usage_text(replace(USAGE, billed=billed, cost=cost))
+    assert "  a/one    1,000 tokens in (400 cached), 0 out, 1 call\n" in shown
+    assert "  b/two    3,470 tokens in, 849 out, 9 calls\n" in shown
+    assert shown.endswith("cost       0.0035 USD (some models have no price)")
+
+
+def test_tools_are_listed_with_the_first_sentence_of_what_they_say() -> None:
+    tool: JsonObject = {
+        "name": "notebook",
+        "class": "write",
+        "policy": "ask",
+        "description": "Changes your notebook. What stands\nin it stays in view.",
+    }
+    assert tools_text(ToolList(session_id="s", tools=(tool,))).splitlines() == [
+        "NAME      CLASS  POLICY  DESCRIPTION",
+        "notebook  write  ask     Changes your notebook.",
+    ]
+    assert tools_text(ToolList(session_id="s", tools=())) == "no tools"
+
+
+def test_a_compaction_says_what_it_freed_and_where_the_summary_is() -> None:
+    begun = EpochBegun(
+        session_id="s", epoch=9, reason="asked", tokens_before=5_100, tokens_after=640, compaction=8
+    )
+    assert epoch_text(begun) == ("compacted: 5,100 tokens are now 640, with a summary (entry 8)")
+
+
+@given(HOSTILE)
+def test_nothing_from_outside_reaches_the_terminal_raw(text: str) -> None:
+    row: JsonObject = {"seq": 1, "kind": text, "detail": text, "reason": text, "content": text}
+    call: JsonObject = {"seq": 2, "tool_calls": [{"tool_name": text, "arguments": text}]}
+    result: JsonObject = {"seq": 3, "results": [{"tool_name": text, "status": text}]}
+    bill: JsonObject = {"models": [{"model": text}, {"model": text}]}
+    said: JsonObject = {"source": text, "counter": text, "amount": text, "currency": text}
+    tool: JsonObject = {"name": text, "class": text, "policy": text, "description": text}
+    context = replace(ACCOUNT, model=text, entries=(row, call, result), begins_epoch=text)
+    usage = replace(USAGE, model=text, billed=bill, occupancy=said, estimate=said, cost=said)
+    shown = [
+        context_text(context),
+        usage_text(usage),
+        tools_text(ToolList(session_id=text, tools=(tool,))),
+    ]
+    assert not FORBIDDEN.search("\n".join(shown))
+    assert [one.count("\n") for one in shown] == [4, 6, 1]
+
+
+def test_the_commands_tell_people_and_programs_about_a_conversation(
+    server: str, tmp_path: Path
+) -> None:
+    with sync.connect(server) as client:
+        client.ask_text("!tool now {}")
+        session_id = client.session_id
+        account, usage, tools = client.context(text="and?"), client.usage(), client.tools()
+    shown = run_nplt("context", session_id[:12], "--text", "and?", home=tmp_path, server=server)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert shown.stdout == context_text(account) + "\n"
+    assert "calls now {}" in shown.stdout
+    said = run_nplt("usage", session_id, "--json", home=tmp_path, server=server)
+    assert orjson.loads(said.stdout)["billed"] == usage.billed
+    listed = run_nplt("tools", home=tmp_path, server=server)
+    assert listed.stdout == tools_text(tools) + "\n"
+
+
+def test_a_conversation_that_is_not_there_is_a_wrong_usage(server: str, tmp_path: Path) -> None:
+    done = run_nplt("context", "nowhere to be found", home=tmp_path, server=server)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "nowhere to be found" in done.stderr
+
+
+def test_a_chat_looks_at_its_context_and_takes_turns_back(server: str, tmp_path: Path) -> None:
+    said = "/undo\noops\n/undo\none\ntwo\n/undo\n/context three\n/usage\n/tools\n/compact"
+    done = run_nplt("chat", home=tmp_path, server=server, stdin=said)
+    assert (done.returncode, done.stdout) == (0, "oops\none\ntwo\n")
+    nothing, first, taken, *rest = done.stderr.splitlines()
+    assert nothing == "there is nothing to take back"
+    assert first == "taken back: oops (/redo brings it back)"
+    assert taken == "taken back: two (/redo brings it back)"
+    assert rest[0].split() == ["ENTRY", "WHO", "DETAIL", "TOKENS", "WHY", "WHAT"]
+    shown = rest[2:8]
+    assert "rolled back" in shown[0]
+    words = [line.split()[-1] for line in shown]
+    assert [word for word in words if word in ("oops", "one", "two", "three")] == [
+        "one",
+        "one",
+        "three",
+    ]
+    assert any(line.startswith("billed ") for line in rest)
+    assert any(line.startswith("notebook ") for line in rest)
+    assert rest[-1].startswith("compacted: ")
+
+
+def test_the_blocking_client_compacts_and_rolls_back(server: str) -> None:
+    with sync.connect(server) as client:
+        client.ask_text("one")
+        client.ask_text("two")
+        begun = client.compact()
+        assert (begun.reason, begun.epoch) == ("asked", 5)
+        assert client.roll_back(2).head_seq == 6
+        assert client.redo().head_seq == 7
+        turn_id = str(client.history().messages[0]["turn_id"])
+        assert client.roll_back(turns=[turn_id]).turns == (turn_id,)
+        assert [message["content"] for message in client.history().messages] == ["two", "two"]
+        assert client.roll_back(2).head_seq == 9
+        assert [message["seq"] for message in client.history().messages] == [1, 2]

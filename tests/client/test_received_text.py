@@ -1,0 +1,120 @@
+"""Received text is placed by offset: nothing twice, nothing from beyond a gap."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.client.scripted_peer import MODEL, SESSION, delta, entry, finished
+
+from nplt_client.received_turn import ReceivedTurn
+from nplt_client.wire.cursor import Cursor
+from nplt_protocol.messages import AgentThought, Attach, Attached, TextDelta
+
+TEXT = "the quick brown fox jumps over the lazy dog"
+
+
+def cursor() -> Cursor:
+    return Cursor(session_id=SESSION)
+
+
+def attached(*, head_seq: int = 9, resync: bool | None = None) -> Attached:
+    return Attached(
+        session_id=SESSION,
+        name="n",
+        model=MODEL,
+        head_seq=head_seq,
+        active_turn=None,
+        queue=(),
+        resync=resync,
+    )
+
+
+@given(pieces=st.lists(st.tuples(st.integers(0, len(TEXT)), st.integers(0, len(TEXT)))))
+def test_pieces_in_any_order_and_number_read_as_a_beginning_of_the_text(
+    pieces: list[tuple[int, int]],
+) -> None:
+    here, heard = cursor(), ""
+    for start, end in pieces:
+        new = here.take(delta(TEXT[start:end], start))
+        if isinstance(new, TextDelta):
+            assert new.offset == len(heard)
+            heard += new.text
+    assert TEXT.startswith(heard)
+    assert here.text.length == len(heard)
+
+
+@given(pieces=st.lists(st.tuples(st.integers(0, len(TEXT)), st.integers(0, len(TEXT)))))
+def test_whatever_pieces_came_the_stored_answer_completes_what_was_shown(
+    pieces: list[tuple[int, int]],
+) -> None:
+    record, shown = ReceivedTurn(), ""
+    for start, end in pieces:
+        shown += record.apply(delta(TEXT[start:end], start))
+    assert TEXT.startswith(shown)
+    shown += record.apply(entry(TEXT))
+    assert shown == record.text == TEXT
+
+
+@given(st.text(min_size=1, max_size=40), st.data())
+def test_a_call_told_again_from_its_beginning_replaces_and_shows_only_what_is_new(
+    text: str, data: st.DataObject
+) -> None:
+    seen = data.draw(st.integers(0, len(text)))
+    record = ReceivedTurn()
+    shown = record.apply(delta(text[:seen], 0))
+    again = delta(text, 0, replay_from=0)
+    shown += record.apply(again)
+    assert (record.text, shown) == (text, text)
+
+
+def test_what_the_stored_answer_adds_is_shown_too() -> None:
+    record = ReceivedTurn()
+    shown = record.apply(delta("only the beg", 0)) + record.apply(entry("only the beginning"))
+    assert shown == record.text == "only the beginning"
+
+
+def test_a_prompts_own_entry_is_no_part_of_the_answer() -> None:
+    record = ReceivedTurn()
+    assert record.apply(entry("the prompt", role="user")) == ""
+    assert record.text == ""
+
+
+def test_reasoning_that_is_told_again_from_the_beginning_is_cut_to_its_new_part() -> None:
+    def thought(text: str) -> AgentThought:
+        return AgentThought(
+            session_id=SESSION, turn_id="turn-1", type="reasoning", call=0, offset=0, text=text
+        )
+
+    here = cursor()
+    here.take(thought("hm, let"))
+    new = here.take(thought("hm, let me see"))
+    assert isinstance(new, AgentThought)
+    assert (new.offset, new.text) == (7, " me see")
+
+
+def test_an_entry_is_new_once_and_events_of_other_conversations_never() -> None:
+    here = cursor()
+    assert here.take(entry("a", seq=1)) is not None
+    assert here.take(entry("a", seq=1)) is None
+    assert Cursor(session_id="other").take(delta("x", 0)) is None
+
+
+def test_what_is_held_is_said_when_attaching_again() -> None:
+    here = cursor()
+    here.take(entry("the prompt", role="user", seq=7))
+    here.take(delta("half an ", 0))
+    assert here.attach() == Attach(
+        session_id=SESSION, after_seq=7, turn_id="turn-1", call=0, offset=8
+    )
+    here.take(finished())
+    assert here.attach() == Attach(session_id=SESSION, after_seq=7)
+
+
+def test_after_a_reply_the_replay_is_still_to_come_unless_it_says_resync() -> None:
+    here = cursor()
+    here.take(entry("a", seq=3))
+    here.take(delta("half", 0))
+    moved = here.moved(attached(), here.attach())
+    assert (moved.seq, moved.text.length) == (3, 4)
+    assert here.moved(attached(resync=True), here.attach()).seq == 9
+    assert here.moved(attached(), None).seq == 9

@@ -1,0 +1,374 @@
+"""A client names conversations by ids of its own choice, and they are made when they are new."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.client.nplt_process import run_nplt
+from tests.conftest import Connect
+from tests.support.raw_client import (
+    ATTACH,
+    CHAT_TEXT,
+    CONTEXT_REQUEST,
+    DETACH,
+    ERROR,
+    HISTORY_REQUEST,
+    PROMPT,
+    SESSION_DELETE,
+    SESSION_FORK,
+    SESSION_LIST,
+    SESSION_SWITCH,
+    SESSION_UPDATE,
+    TOOLS,
+    TURN_FINISHED,
+    USAGE,
+    RawClient,
+)
+from tests.support.redis_server import RedisServer
+from tests.support.server_process import ServerProcess
+
+import nplt_client
+
+Start = Callable[..., ServerProcess]
+
+
+@pytest.fixture
+def client(connect: Connect) -> RawClient:
+    connected = connect()
+    connected.hello()
+    return connected
+
+
+def listed(client: RawClient) -> list[str]:
+    return [row["session_id"] for row in client.request(SESSION_LIST).json["sessions"]]
+
+
+def said_in(client: RawClient, session_id: str) -> list[str]:
+    page = client.request(HISTORY_REQUEST, {"session_id": session_id, "roles": ["user"]}).json
+    return [message["content"] for message in page["messages"]]
+
+
+def prompt(client: RawClient, text: str, **fields: object) -> dict[str, str]:
+    """Its receipt, or why it was refused."""
+    return dict(client.request(PROMPT, {"text": text, **fields}).json)
+
+
+# Making them
+
+
+def test_a_prompt_makes_the_conversation_it_names_and_finds_it_again(client: RawClient) -> None:
+    for text in ("one", "two"):
+        receipt = prompt(client, text, session_id="user_123", create=True)
+        assert receipt["session_id"] == "user_123"
+    assert said_in(client, "user_123") == ["one", "two"]
+    assert listed(client) == ["user_123"]
+
+
+def test_without_create_a_conversation_that_is_not_there_is_not_made(client: RawClient) -> None:
+    assert prompt(client, "hello", session_id="user_123")["code"] == "not_found"
+    assert prompt(client, "hello", session_id="user_123", create=False)["code"] == "not_found"
+    assert client.request(ATTACH, {"session_id": "user_123"}).json["code"] == "not_found"
+    assert listed(client) == []
+
+
+@pytest.mark.parametrize("request_type", [ATTACH, SESSION_SWITCH])
+def test_it_is_made_for_who_enters_and_listed_with_its_first_message(
+    client: RawClient, request_type: int
+) -> None:
+    entered = client.request(request_type, {"session_id": "user_123", "create": True}).json
+    assert (entered["session_id"], entered["head_seq"]) == ("user_123", 0)
+    assert listed(client) == []
+    client.ask("hello")
+    assert listed(client) == ["user_123"]
+
+
+def test_hello_names_the_conversation_to_begin_in(connect: Connect) -> None:
+    first = connect()
+    assert first.hello({"session_id": "user_123"})["code"] == "not_found"
+    assert first.hello({"session_id": "user_123", "create": True})["session_id"] == "user_123"
+    first.ask("hello")
+    second = connect()
+    assert second.hello({"session_id": "user_123"})["session_id"] == "user_123"
+    second.ask("again")
+    assert said_in(first, "user_123") == ["hello", "again"]
+
+
+def test_who_names_none_gets_the_default_one(connect: Connect) -> None:
+    client = connect()
+    assert client.hello({"create": True})["session_id"] == "default"
+    client.request(DETACH)
+    assert prompt(client, "to nobody")["code"] == "not_found"
+    assert prompt(client, "hello", create=True)["session_id"] == "default"
+
+
+def test_what_is_no_id_becomes_the_name_of_a_new_conversation(client: RawClient) -> None:
+    made = prompt(client, "hello", session_id="my notes", create=True)["session_id"]
+    assert prompt(client, "again", session_id="my notes", create=True)["session_id"] == made
+    (row,) = client.request(SESSION_LIST).json["sessions"]
+    assert (row["session_id"], row["name"]) == (made, "my notes")
+
+
+@pytest.mark.parametrize("request_type", [ATTACH, SESSION_SWITCH])
+def test_the_beginning_of_an_id_is_another_id_where_one_is_made(
+    client: RawClient, request_type: int
+) -> None:
+    prompt(client, "hello", session_id="user_12", create=True)
+    wanted = {"session_id": "user_1", "create": True}
+    assert client.request(request_type, wanted).json["session_id"] == "user_1"
+
+
+def test_a_deleted_one_is_made_anew(client: RawClient) -> None:
+    prompt(client, "old", session_id="user_123", create=True)
+    client.request(SESSION_DELETE, {"session_id": "user_123"})
+    prompt(client, "new", session_id="user_123", create=True)
+    assert said_in(client, "user_123") == ["new"]
+    client.request(SESSION_DELETE, {"session_id": "user_123"})
+    client.request(SESSION_UPDATE, {"session_id": "user_123", "deleted": False})
+    assert said_in(client, "user_123") == ["new"]
+
+
+@pytest.mark.parametrize("wanted", ["user_123", "my notes"])
+def test_those_who_make_it_at_once_are_in_one_conversation(
+    connect: Connect, client: RawClient, wanted: str
+) -> None:
+    makers = [connect() for _ in range(8)]
+    for maker in makers:
+        maker.hello()
+    for place, maker in enumerate(makers):
+        maker.send(PROMPT, 9, {"text": f"from {place}", "session_id": wanted, "create": True})
+    receipts = [maker.reply_to(9).json for maker in makers]
+    assert len({receipt["session_id"] for receipt in receipts}) == 1
+    assert len(listed(client)) == 1
+    assert sorted(said_in(client, wanted)) == sorted(f"from {n}" for n in range(8))
+
+
+# Names where ids are
+
+
+def test_a_name_is_accepted_wherever_an_id_is(client: RawClient, connect: Connect) -> None:
+    client.ask("hello")
+    row = client.request(SESSION_UPDATE, {"name": "my notes"}).json
+    other = connect()
+    other.hello()
+    named = {"session_id": "my notes"}
+    for request in (HISTORY_REQUEST, CONTEXT_REQUEST, TOOLS, USAGE, ATTACH, SESSION_SWITCH):
+        assert other.request(request, named).json["session_id"] == row["session_id"]
+    assert prompt(other, "again", **named)["session_id"] == row["session_id"]
+    other.event(TURN_FINISHED)
+    assert other.request(SESSION_UPDATE, {**named, "pinned": True}).json["pinned"] is True
+    assert other.request(SESSION_FORK, named).json["name"] == "my notes (fork)"
+    deleted = other.request(SESSION_DELETE, named).json
+    assert deleted["session_id"] == row["session_id"]
+
+
+def test_a_name_that_two_have_is_refused_with_both(client: RawClient) -> None:
+    made = [prompt(client, "x", session_id=name, create=True)["session_id"] for name in ("a", "b")]
+    for session_id in made:
+        client.request(SESSION_UPDATE, {"session_id": session_id, "name": "notes"})
+    refused = client.request(SESSION_DELETE, {"session_id": "notes"}).json
+    assert refused["code"] == "ambiguous"
+    assert {each["session_id"] for each in refused["candidates"]} == {"a", "b"}
+
+
+@pytest.mark.parametrize("wanted", ["../x", "-a", "a" * 65, "a\u0000b"])
+def test_what_is_neither_an_id_nor_a_name_is_malformed(client: RawClient, wanted: str) -> None:
+    refusal = client.request(HISTORY_REQUEST, {"session_id": wanted})
+    assert (refusal.type, refusal.json["code"]) == (ERROR, "malformed")
+
+
+@pytest.mark.parametrize("wanted", ["../x", "my notes", "a/../b"])
+def test_what_can_be_no_id_is_not_looked_for_in_the_trash(client: RawClient, wanted: str) -> None:
+    refusal = client.request(SESSION_UPDATE, {"session_id": wanted, "deleted": False})
+    assert (refusal.type, refusal.json["code"]) == (ERROR, "not_found")
+
+
+# Plain clients and the settings
+
+
+def test_plain_clients_begin_in_the_default_conversation_where_it_is_set(
+    start_server: Start, connect: Connect
+) -> None:
+    server = start_server(sessions={"create": True, "default": "lobby"})
+    for text in ("one", "two"):
+        plain = connect(server)
+        plain.greeting()
+        plain.chat(text)
+    plain.send(SESSION_SWITCH, 0, {"session_id": "user_123"})
+    assert "user_123" in plain.receive().text
+    plain.chat("three")
+    plain.send(SESSION_SWITCH, 0, {"session_id": "user_12"})
+    assert "(user_12)" in plain.receive().text
+    client = connect(server)
+    assert client.hello()["session_id"] != "lobby", "who says HELLO says where it begins"
+    assert said_in(client, "lobby") == ["one", "two"]
+    assert said_in(client, "user_123") == ["three"]
+    assert prompt(client, "four", session_id="user_124")["session_id"] == "user_124"
+    refused = prompt(client, "five", session_id="user_125", create=False)
+    assert refused["code"] == "not_found"
+
+
+def test_plain_clients_begin_in_a_fresh_one_unless_it_is_set(connect: Connect) -> None:
+    plain = connect()
+    plain.greeting()
+    plain.send(SESSION_SWITCH, 0, {"session_id": "user_123"})
+    assert plain.receive().text.startswith("Error: there is no conversation")
+    assert plain.chat("hello")[-1].type == CHAT_TEXT
+
+
+# Users
+
+TOKENS = {"ada": "ada's token", "bob": "bob's token"}
+
+
+@pytest.fixture
+def shared(start_server: Start) -> ServerProcess:
+    users = [
+        {"name": name, "token_sha256": hashlib.sha256(token.encode()).hexdigest()}
+        for name, token in TOKENS.items()
+    ]
+    return start_server(users=users)
+
+
+def test_users_have_ids_of_their_own_and_learn_nothing_of_the_others(
+    shared: ServerProcess, connect: Connect
+) -> None:
+    ada, bob = connect(shared), connect(shared)
+    for name, client in (("ada", ada), ("bob", bob)):
+        client.hello({"token": TOKENS[name]})
+    adas = prompt(ada, "a secret", session_id="user_123", create=True)["session_id"]
+    unknown = client_refusal(bob, "user_999")
+    assert client_refusal(bob, "user_123") == unknown.replace("user_999", "user_123")
+    assert client_refusal(bob, adas) == unknown.replace("user_999", adas)
+    bobs = [
+        prompt(bob, "mine", session_id=name, create=True)["session_id"]
+        for name in ("user_123", "user_999", adas)
+    ]
+    assert adas not in bobs
+    assert len({len(bobs[0]), len(bobs[1])}) == 1, "a taken id looks like a free one"
+    assert said_in(bob, "user_123") == ["mine"]
+    assert said_in(ada, "user_123") == ["a secret"] == said_in(ada, adas)
+
+
+def client_refusal(client: RawClient, session_id: str) -> str:
+    return json.dumps(client.request(HISTORY_REQUEST, {"session_id": session_id}).json)
+
+
+def test_the_longest_id_is_still_an_id_on_a_server_of_several_users(
+    shared: ServerProcess, connect: Connect
+) -> None:
+    ada = connect(shared)
+    ada.hello({"token": TOKENS["ada"]})
+    made = [
+        prompt(ada, "x", session_id="a" * 63 + last, create=True)["session_id"] for last in "bc"
+    ]
+    assert len(set(made)) == 2
+    assert {len(each) for each in made} == {64}
+
+
+# Every backend
+
+
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path / "redis")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.slow
+def test_one_is_made_in_the_history_that_is_named_and_found_after_a_restart(
+    start_server: Start, redis: RedisServer, connect: Connect
+) -> None:
+    histories = [
+        {"id": "main"},
+        {"id": "short", "backend": {"type": "memory"}, "system_message": "Be brief."},
+        {"id": "team", "backend": {"type": "redis", "url": redis.url}},
+    ]
+    server = start_server(histories=histories)
+    client = connect(server)
+    client.hello()
+    for history in ("main", "short", "team"):
+        receipt = prompt(client, "hello", session_id=f"in_{history}", create=True, history=history)
+        assert receipt["session_id"] == f"in_{history}"
+        again = prompt(client, "again", session_id=f"in_{history}", create=True)
+        assert again["session_id"] == f"in_{history}"
+        assert said_in(client, f"in_{history}") == ["hello", "again"]
+    refused = prompt(client, "x", session_id="elsewhere", create=True, history="nowhere")
+    assert (refused["code"], refused["field"]) == ("not_found", "history")
+    server.terminate()
+    server.start()
+    later = connect(server)
+    later.hello()
+    assert said_in(later, "in_main") == said_in(later, "in_team") == ["hello", "again"]
+    assert client_refusal(later, "in_short") != ""
+    assert "not_found" in client_refusal(later, "in_short")
+
+
+# The library and the command
+
+
+async def test_the_library_makes_the_conversation_it_is_given(server: ServerProcess) -> None:
+    url = f"nplt://127.0.0.1:{server.port}"
+    with pytest.raises(nplt_client.RequestRefused):
+        async with nplt_client.connect(url, session="user_123"):
+            pass
+    async with nplt_client.connect(url, session="user_123", create=True) as client:
+        assert client.session_id == "user_123"
+        assert await client.ask_text("one") == "one"
+        assert await client.ask_text("two", session_id="my notes", create=True) == "two"
+        assert await client.ask_text("three", session_id="my notes") == "three"
+        assert await client.ask_text("four", session_id="user_123") == "four"
+        notes = await client.history(session_id="my notes", roles=("user",))
+    assert [message["content"] for message in notes.messages] == ["two", "three"]
+
+
+@pytest.mark.slow
+async def test_a_conversation_in_which_nothing_was_said_is_there_after_a_restart(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    """The server forgets ids under which nothing is stored; the client does not."""
+    server.terminate()
+    fixed = ServerProcess(tmp_path / "fixed").start()
+    async with nplt_client.connect(
+        f"nplt://127.0.0.1:{fixed.port}",
+        session="user_123",
+        create=True,
+        reconnect=nplt_client.Patience(first_seconds=0.05),
+    ) as client:
+        port = fixed.port
+        fixed.terminate()
+        again = ServerProcess(tmp_path / "fixed", "--port", str(port)).start()
+        try:
+            assert await client.ask_text("hello") == "hello"
+            assert client.session_id == "user_123"
+        finally:
+            again.kill()
+
+
+def test_ask_makes_the_conversation_it_is_given(server: ServerProcess, tmp_path: Path) -> None:
+    url = f"nplt://127.0.0.1:{server.port}"
+
+    def ask(*arguments: str) -> tuple[int, str]:
+        done = run_nplt("ask", "hello", "--json", *arguments, home=tmp_path, server=url)
+        return done.returncode, str(json.loads(done.stdout)["session_id"])
+
+    assert ask("-s", "user_123") == (2, "None")
+    for _ in range(2):
+        assert ask("-s", "user_123", "--create") == (0, "user_123")
+    assert ask("-s", "user_123") == (0, "user_123")
+
+
+@pytest.mark.slow
+def test_a_command_makes_nothing_by_a_slip_of_the_hand(start_server: Start, tmp_path: Path) -> None:
+    """Also where the settings make what is named: the commands say whether they mean it."""
+    url = f"nplt://127.0.0.1:{start_server(sessions={'create': True}).port}"
+    for command in (("history", "typo"), ("ask", "hello", "-s", "typo"), ("export", "typo")):
+        assert run_nplt(*command, home=tmp_path, server=url).returncode == 2
+    chat = run_nplt("chat", "--resume", "typo", home=tmp_path, server=url, stdin="hello\n")
+    assert chat.returncode == 2
+    assert json.loads(run_nplt("sessions", "--json", home=tmp_path, server=url).stdout) == []

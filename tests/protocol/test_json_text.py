@@ -1,0 +1,127 @@
+"""JSON from outside: what is taken, what is refused, and in which words."""
+
+from __future__ import annotations
+
+import json
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.protocol.outcomes import refusal_of
+
+from nplt_protocol import (
+    ErrorCode,
+    JsonValue,
+    LocalProtocolError,
+    RequestError,
+    WireLimits,
+    dump_json,
+    load_json,
+)
+
+LIMITS = WireLimits()
+
+
+def refusal(payload: bytes, limits: WireLimits = LIMITS) -> str:
+    with pytest.raises(RequestError) as caught:
+        load_json(payload, limits)
+    assert caught.value.code is ErrorCode.MALFORMED
+    return caught.value.message
+
+
+def nested(depth: int) -> bytes:
+    return b'{"a":' * (depth - 1) + b"{}" + b"}" * (depth - 1)
+
+
+def test_an_empty_payload_is_an_empty_object() -> None:
+    assert load_json(b"", LIMITS) == {}
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        (b"{", "not valid JSON"),
+        (b'{"a":NaN}', "not valid JSON"),
+        (b'{"a":"\\ud800"}', "not valid JSON"),
+        (b'{"a":"\xff"}', "not UTF-8 (at byte 6)"),
+        (b"\xff\xfe", "not UTF-8 (at byte 0)"),
+        (b"[]", "must be a JSON object, not a list"),
+        (b'"text"', "must be a JSON object, not text"),
+        (b"null", "must be a JSON object, not null"),
+        (b"true", "must be a JSON object, not true or false"),
+        (b"3", "must be a JSON object, not a whole number"),
+        (b"3.5", "must be a JSON object, not a number with a fraction"),
+        (b'{"a":1e999}', "not valid JSON"),
+    ],
+)
+def test_what_is_no_json_object_is_refused_in_plain_words(payload: bytes, words: str) -> None:
+    assert words in refusal(payload)
+
+
+def test_nesting_is_taken_up_to_the_limit_and_not_beyond() -> None:
+    assert load_json(nested(32), LIMITS)
+    assert "32 levels" in refusal(nested(33))
+
+
+def test_lists_count_as_levels_too() -> None:
+    assert "levels" in refusal(b'{"a":' + b"[" * 32 + b"]" * 32 + b"}")
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+def test_hostile_nesting_is_refused_without_a_recursion_error(opening: bytes) -> None:
+    assert refusal(opening * 100_000)
+    assert refusal(
+        b'{"a":' + opening * 900 + b"1" + (b"]" if opening == b"[" else b"}") * 900 + b"}"
+    )
+
+
+def test_keys_are_counted_over_the_whole_message() -> None:
+    inner: dict[str, JsonValue] = {f"k{n}": n for n in range(998)}
+    assert load_json(orjson.dumps({"a": inner, "b": 1}), LIMITS)
+    assert "1,000 keys" in refusal(orjson.dumps({"a": inner, "b": 1, "c": 2}))
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**30])
+def test_a_whole_number_that_would_lose_digits_is_refused(number: int) -> None:
+    assert "too large" in refusal(b'{"a":[%d]}' % number)
+
+
+def test_whole_numbers_of_64_bits_are_kept_exactly() -> None:
+    assert load_json(b'{"a":18446744073709551615}', LIMITS) == {"a": 2**64 - 1}
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_an_object_or_a_request_error(payload: bytes) -> None:
+    error = refusal_of(lambda: load_json(payload, LIMITS))
+    assert error is None or error.code is ErrorCode.MALFORMED
+
+
+def test_what_json_cannot_hold_is_our_own_mistake() -> None:
+    with pytest.raises(LocalProtocolError):
+        dump_json({"a": "\ud800"})
+
+
+def items_in(value: object) -> int:
+    if isinstance(value, dict):
+        return len(value) + sum(map(items_in, value.values()))
+    return len(value) + sum(map(items_in, value)) if isinstance(value, list) else 0
+
+
+TEXTS = st.text(alphabet='",:[]{}\\ab é', max_size=30)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | TEXTS,
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(TEXTS, inner, max_size=6),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=100)
+@given(root=st.dictionaries(TEXTS, VALUES, max_size=6), items_max=st.integers(1, 20))
+def test_an_object_is_refused_for_its_items_exactly_when_there_are_too_many(
+    root: dict[str, object], items_max: int
+) -> None:
+    limits = WireLimits(json_keys_max=items_max, json_depth_max=64)
+    payload = json.dumps(root, ensure_ascii=False).encode()
+    error = refusal_of(lambda: load_json(payload, limits))
+    assert (error is not None) == (items_in(root) > items_max)

@@ -1,0 +1,194 @@
+"""On the route to a model stand a breaker and metrics, whatever becomes of the call."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+
+import anyio
+import pytest
+from tests.server.services import Model, model_of
+
+from nplt_server.context.messages import ModelInputMessage
+from nplt_server.errors import (
+    ProviderError,
+    ProviderPaused,
+    ProviderRefused,
+    ProviderUnauthorized,
+    ProviderUnavailable,
+    RequestTooLarge,
+)
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, UsageReport
+from nplt_server.providers.offline import ScriptedProvider
+from nplt_server.providers.router import (
+    BUCKET_SECONDS,
+    FAILURES_MAX,
+    OPEN_SECONDS,
+    Durations,
+    ModelRoute,
+    ProviderRouter,
+)
+from nplt_server.usage import ModelPrices
+
+
+class Meter:
+    """A model on a route, with a clock the model turns."""
+
+    def __init__(self, model: Model) -> None:
+        self.now = 0.0
+        router = ProviderRouter([model_of(model)], clock=lambda: self.now)
+        self.route, invocation = router.route("test/model")
+        self.request = ModelRequest(
+            invocation=invocation, context=(ModelInputMessage(content="hello", seq=1),)
+        )
+
+    async def calls(self) -> list[ModelOutputDelta]:
+        async with self.route.call_model(self.request) as deltas:
+            return [delta async for delta in deltas]
+
+
+async def test_an_answer_is_counted_and_its_time_taken() -> None:
+    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        meter.now += 0.4
+        yield TextPiece(text="a")
+        meter.now += 3.0
+        yield TextPiece(text="b")
+        yield UsageReport(input_tokens=5, output_tokens=0)
+        yield UsageReport(input_tokens=1_000, output_tokens=200, cached_tokens=400)
+        yield Stopped(reason="end")
+
+    meter = Meter(model)
+    await meter.calls()
+    await meter.calls()
+    prices = ModelPrices.of(2.0, 10.0, 0.5)
+    assert meter.route.metrics.as_json(prices) == {
+        "calls": 2,
+        "failures": {},
+        "retries": 0,
+        "fail_overs": 0,
+        "first_token_seconds": {"count": 2, "sum": 0.8, "max": 0.4, "buckets": {"0.5": 2}},
+        "call_seconds": {"count": 2, "sum": 6.8, "max": 3.4, "buckets": {"5": 2}},
+        "input_tokens": 2_000,
+        "output_tokens": 400,
+        "cached_tokens": 800,
+        "cost": "0.0068",
+    }
+
+
+def failing(error: Exception) -> Model:
+    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        raise error
+        yield TextPiece(text="never")
+
+    return model
+
+
+async def cut(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    yield TextPiece(text="half an ans")
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "opens"),
+    [
+        (failing(ProviderUnavailable("down")), "unavailable", True),
+        (failing(ProviderUnavailable("slow", timed_out=True)), "timed_out", True),
+        (cut, "cut", True),
+        (failing(ProviderUnavailable("busy", retry_after=3)), "unavailable", False),
+        (failing(ProviderUnavailable("429", is_busy=True)), "unavailable", False),
+        (failing(ProviderUnauthorized("key")), "unauthorized", False),
+        (failing(ProviderRefused("no")), "refused", False),
+        (failing(RequestTooLarge("much")), "too_large", False),
+        (failing(KeyError("a bug")), "refused", False),
+    ],
+)
+async def test_a_failure_is_counted_by_its_kind_and_opens_the_fuse_if_it_is_the_providers(
+    model: Model, kind: str, opens: bool
+) -> None:
+    meter = Meter(model)
+    for _ in range(FAILURES_MAX):
+        with suppress(ProviderError):
+            await meter.calls()
+    assert dict(meter.route.metrics.failures) == {kind: FAILURES_MAX}
+    assert meter.route.breaker.state == ("open" if opens else "closed")
+
+
+async def test_while_it_is_open_the_provider_is_not_even_asked() -> None:
+    meter = Meter(failing(ProviderUnavailable("down")))
+    for _ in range(FAILURES_MAX):
+        with pytest.raises(ProviderUnavailable):
+            await meter.calls()
+    with pytest.raises(ProviderPaused) as caught:
+        await meter.calls()
+    assert caught.value.retry_after == OPEN_SECONDS
+    assert meter.route.metrics.calls == FAILURES_MAX
+    assert meter.route.metrics.failures["paused"] == 1
+
+
+async def test_a_call_that_is_given_up_says_nothing_of_the_provider() -> None:
+    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        if meter.now == 0.0:
+            raise ProviderUnavailable("down")
+        await anyio.sleep_forever()
+        yield TextPiece(text="never")
+
+    meter = Meter(model)
+    for _ in range(FAILURES_MAX):
+        with pytest.raises(ProviderUnavailable):
+            await meter.calls()
+    meter.now = OPEN_SECONDS
+    with anyio.move_on_after(0):
+        await meter.calls()
+    assert meter.route.breaker.state == "half_open"
+    meter.route.breaker.admit()  # the next one finds out
+
+
+async def test_all_models_of_a_provider_hang_on_one_fuse() -> None:
+    def down(request: ModelRequest) -> str:
+        raise ProviderUnavailable("down")
+
+    router = ProviderRouter([ScriptedProvider(down, provider_id="a", models=("x", "y"))])
+    routes: list[ModelRoute] = [*router.routes.values()]
+    assert len({id(route.breaker) for route in routes}) == 1
+    assert len({id(route.metrics) for route in routes}) == 2
+
+
+@pytest.mark.parametrize("edge", BUCKET_SECONDS)
+def test_an_edge_belongs_to_the_bucket_below_it(edge: float) -> None:
+    durations = Durations()
+    durations.add(edge)
+    assert durations.as_json()["buckets"] == {f"{edge:g}": 1}
+
+
+def test_what_took_longer_than_all_edges_is_counted_too() -> None:
+    durations = Durations()
+    durations.add(BUCKET_SECONDS[-1] + 1)
+    assert durations.as_json()["buckets"] == {"more": 1}
+
+
+async def test_who_asks_for_fewer_requests_is_in_good_health() -> None:
+    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        raise ProviderUnavailable("fewer, please (429)", is_busy=True)
+        yield
+
+    meter = Meter(model)
+    for _ in range(FAILURES_MAX + 1):
+        with pytest.raises(ProviderUnavailable):
+            await meter.calls()
+    assert meter.route.breaker.state == "closed"
+
+
+async def test_a_bug_in_the_adapter_is_no_answer_of_the_provider() -> None:
+    """It must not end a row of failures, nor close the breaker."""
+    errors = [*[ProviderUnavailable("down")] * (FAILURES_MAX - 1), KeyError("a bug")]
+    errors.append(ProviderUnavailable("down"))
+
+    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        raise errors.pop(0)
+        yield Stopped(reason="end")
+
+    meter = Meter(model)
+    while errors:
+        with suppress(ProviderError):
+            await meter.calls()
+    assert meter.route.breaker.state == "open"
+    assert meter.route.metrics.failures == {"unavailable": FAILURES_MAX, "refused": 1}

@@ -1,0 +1,109 @@
+"""A services without sockets or files, and a model that is a Python function."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import anyio.lowlevel
+
+from nplt_protocol.messages import Event
+from nplt_server.conversations.broadcast import BroadcastEvent
+from nplt_server.conversations.services import (
+    ContextServices,
+    Services,
+    TokenCounting,
+    TurnSlots,
+)
+from nplt_server.histories import Histories, HistoryProfile
+from nplt_server.providers import ModelOutputDelta, ModelRequest, Provider
+from nplt_server.providers.offline import ScriptedProvider
+from nplt_server.providers.router import ProviderRouter, RetryPolicy
+from nplt_server.settings import Limits
+from nplt_server.tokens import CharacterCounter
+from nplt_server.tools import Tool
+from nplt_server.tools.builtin import now_tool
+from nplt_server.tools.runner import ToolRunner
+from nplt_storage.attachments import AttachmentFiles
+from nplt_storage.memory import MemoryStore
+from nplt_storage.store import ConversationStore
+
+Model = Callable[[ModelRequest], AsyncGenerator[ModelOutputDelta, None]]
+
+
+def model_of(model: Model) -> ScriptedProvider:
+    """Whatever the function yields is what the model says."""
+    return ScriptedProvider(model, provider_id="test")
+
+
+async def _no_time(seconds: float) -> None:
+    """Nobody waits here."""
+    await anyio.lowlevel.checkpoint()
+
+
+class Clock:
+    """A second passes whenever someone looks."""
+
+    def __init__(self) -> None:
+        self._now = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        self._now += timedelta(seconds=1)
+        return self._now
+
+
+class EventRecorder:
+    """A subscriber that remembers everything."""
+
+    def __init__(self) -> None:
+        self.heard: list[Event] = []
+
+    def deliver(self, event: BroadcastEvent) -> None:
+        assert event.frames
+        self.heard.append(event.event)
+
+    def dropped(self) -> None:
+        raise AssertionError("it listens well")
+
+
+def make_services(
+    tasks: anyio.abc.TaskGroup,
+    provider: Provider,
+    *,
+    tools: tuple[Tool, ...] | None = None,
+    limits: Limits | None = None,
+    store: ConversationStore | None = None,
+    context_services: ContextServices | None = None,
+    allowed: tuple[str, ...] = (),
+    router: ProviderRouter | None = None,
+) -> Services:
+    """`router`: instead of one that knows the provider alone."""
+    clock = Clock()
+    numbers = count(1)
+
+    def spawn(work: Callable[[], Awaitable[object]]) -> None:
+        async def run() -> None:
+            await work()
+
+        tasks.start_soon(run)
+
+    limits = limits or Limits()
+    return Services(
+        histories=Histories([HistoryProfile(id="main", store=store or MemoryStore(clock))]),
+        files=AttachmentFiles(Path("nowhere")),
+        router=router or ProviderRouter([provider], retries=RetryPolicy(sleep=_no_time)),
+        tools=ToolRunner(
+            tools or (now_tool(clock),), clock=clock, policies=dict.fromkeys(allowed, "allow")
+        ),
+        limits=limits,
+        context=context_services or ContextServices(counting=TokenCounting(CharacterCounter())),
+        clock=clock,
+        new_session_id=lambda: f"session{next(numbers)}",
+        new_entry_id=lambda: f"id{next(numbers)}",
+        spawn=spawn,
+        slots=TurnSlots(limits),
+    )

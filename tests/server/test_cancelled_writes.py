@@ -1,0 +1,59 @@
+"""Tools are cancelled by asyncio itself, which no shield of anyio's holds off."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import anyio
+from tests.server.failing_store import FailingRecord, FailingStore
+from tests.server.services import Clock, make_services, model_of
+from tests.server.test_turns import two_words
+
+from nplt_server.conversations.conversation import Conversation
+from nplt_storage.entries import Entry, RenamedEntry
+from nplt_storage.memory import MemoryStore
+from nplt_storage.rows import ConversationRow
+from nplt_storage.store import ConversationStore, Record
+
+
+class LateStore(FailingStore):
+    """Entries are stored at once, and acknowledged when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryStore(Clock()))
+        self.stored = asyncio.Event()
+        self.acknowledges = asyncio.Event()
+
+    async def create(self, session_id: str, *, user: str) -> Record:
+        return cast(Record, LateRecord(self, await self.store.create(session_id, user=user)))
+
+
+class LateRecord(FailingRecord):
+    async def append(self, entry: Entry) -> ConversationRow:
+        row = await super().append(entry)
+        store = cast(LateStore, self._store)
+        store.stored.set()
+        await store.acknowledges.wait()
+        return row
+
+
+async def test_a_write_that_is_cancelled_is_finished_and_the_next_one_follows_it() -> None:
+    store = LateStore()
+    async with anyio.create_task_group() as tasks:
+        services = make_services(tasks, model_of(two_words), store=cast(ConversationStore, store))
+        profile = services.histories.default
+        conversation = Conversation("s1", user="local", services=services, profile=profile)
+        writing = asyncio.create_task(conversation.writer.append(RenamedEntry(name="first")))
+        await store.stored.wait()
+        writing.cancel()
+        await asyncio.sleep(0)
+        next_one = asyncio.create_task(conversation.writer.append(RenamedEntry(name="second")))
+        await asyncio.sleep(0)
+        store.acknowledges.set()
+        await asyncio.wait([writing])
+        assert writing.cancelled()
+        assert (await next_one).seq == 2
+        names = [e.name for e in conversation.history.entries if isinstance(e, RenamedEntry)]
+        assert names == ["first", "second"]
+        tasks.cancel_scope.cancel()

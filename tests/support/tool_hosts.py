@@ -1,0 +1,49 @@
+"""Who a tool talks to where no conversation runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+from nplt_protocol.json_text import JsonObject
+from nplt_server.tools import Permission, ToolFailed
+from nplt_storage.entries import ToolCallRequest, ToolCallResult
+from nplt_storage.search import SearchHit
+
+
+class NobodyToAsk:
+    async def ask(self, call: ToolCallRequest) -> Permission:
+        return Permission(allowed=False, why_not=f"nobody allows {call.tool_name}")
+
+
+class NoConversationHost:
+    """A `ToolHost` with empty hands."""
+
+    session_id: str = ""
+    user: str = ""
+    turn_id: str = ""
+    notebook: str = ""
+
+    async def update_notebook(self, change: Callable[[str], str]) -> str:
+        _refuse()
+
+    def widget_state(self, name: str) -> JsonObject:
+        return {}
+
+    async def update_widget(
+        self, name: str, change: Callable[[JsonObject], JsonObject]
+    ) -> JsonObject:
+        _refuse()
+
+    def find_result(self, tool_call_id: str) -> ToolCallResult | None:
+        return None
+
+    async def read_blob(self, blob_id: str, offset: int, length: int) -> bytes:
+        _refuse()
+
+    async def search(self, query: str, limit: int) -> Sequence[SearchHit]:
+        return ()
+
+
+def _refuse() -> NoReturn:
+    raise ToolFailed("there is no conversation here to ask")
