@@ -1,4 +1,7 @@
-"""Tools are cancelled by asyncio itself, which no shield of anyio's holds off."""
+"""Writes that are cancelled half way, and what others see between a write and its receipt.
+
+Tools are cancelled by asyncio itself, which no shield of anyio's holds off.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from tests.server.failing_store import FailingRecord, FailingStore
 from tests.server.services import Clock, make_services, model_of
 from tests.server.test_turns import two_words
 
+from nplt_protocol.messages import Prompt
 from nplt_server.conversations.conversation import Conversation
 from nplt_storage.entries import Entry, RenamedEntry
 from nplt_storage.memory import MemoryStore
@@ -56,4 +60,24 @@ async def test_a_write_that_is_cancelled_is_finished_and_the_next_one_follows_it
         assert (await next_one).seq == 2
         names = [e.name for e in conversation.history.entries if isinstance(e, RenamedEntry)]
         assert names == ["first", "second"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_prompt_is_queued_as_soon_as_it_is_in_the_history() -> None:
+    """Who attaches in between would find a turn that neither runs, waits, nor has an end."""
+    store = LateStore()
+    async with anyio.create_task_group() as tasks:
+        services = make_services(tasks, model_of(two_words), store=cast(ConversationStore, store))
+        profile = services.histories.default
+        conversation = Conversation("s1", user="local", services=services, profile=profile)
+        accepting = asyncio.create_task(
+            conversation.accept(Prompt(text="hello"), receipt=lambda _: None)
+        )
+        await store.stored.wait()
+        store.acknowledges.set()
+        while not accepting.done():
+            for prompt in conversation.history.unfinished_turns():
+                assert conversation.queue.holds(prompt.turn_id or "")
+            await asyncio.sleep(0)
+        assert conversation.history.head_seq >= 1
         tasks.cancel_scope.cancel()

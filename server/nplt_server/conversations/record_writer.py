@@ -161,30 +161,31 @@ class RecordWriter:
 
     async def _commit(self, record: Record, draft: EntryT) -> EntryT:
         """Never left halfway, also when the task is cancelled by asyncio itself, as tools are:
-        memory would lack an entry that is on disk."""
+        memory would lack an entry that is on disk. Such a cancellation takes effect at the
+        caller's next `await`. So there is none between the entry's place in the history and
+        what the caller does with it: nobody sees a prompt that is not in the queue yet."""
         entry = self._stamp(draft)
-        writing = asyncio.create_task(self._store(record, entry))
-        was_cancelled = False
+        writing = asyncio.create_task(record.append(entry))
+        cancelled: asyncio.CancelledError | None = None
         while not writing.done():
             try:
-                await asyncio.shield(writing)
-            except asyncio.CancelledError:
-                was_cancelled = True
-        if was_cancelled:
-            writing.result()
-            raise asyncio.CancelledError
-        return entry
-
-    async def _store(self, record: Record, entry: Entry) -> None:
+                await asyncio.wait((writing,))
+            except asyncio.CancelledError as error:
+                cancelled = error
         try:
-            self.row = await record.append(entry)
+            self.row = writing.result()
         except (WrittenElsewhere, ConversationNotFound):
             self._mark_stale()
             raise
+        finally:
+            if cancelled is not None and (task := asyncio.current_task()) is not None:
+                task.uncancel()
+                task.cancel(*cancelled.args)
         if not self._rolls_back_beyond_memory(entry):
             self.history.add(entry)
         if logs.history.on:
             logs.history("appended", session=self.session_id, seq=entry.seq, kind=entry.kind)
+        return entry
 
     def _stamp(self, draft: EntryT) -> EntryT:
         services = self._conversation.services
