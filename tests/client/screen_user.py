@@ -11,6 +11,7 @@ from typing import Any
 import pexpect  # type: ignore[import-untyped]
 import pyte
 from tests.client.nplt_process import NPLT, SECONDS_MAX, hear_ctrl_c, private_environment
+from tests.client.terminal_user import end
 
 _READ_SECONDS = 0.05
 
@@ -106,9 +107,7 @@ def at_screen(
         echo=False,
     )
     child.delaybeforesend = None
-    child.delayafterclose = child.delayafterterminate = 0.01
-    child.ptyproc.delayafterclose = child.ptyproc.delayafterterminate = 0.01
     try:
         yield ScreenPerson(child, rows, columns)
     finally:
-        child.close(force=True)
+        end(child)

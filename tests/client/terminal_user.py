@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,9 +68,16 @@ def at_terminal(*arguments: str, home: Path, **environ: str) -> Iterator[Person]
         echo=False,
     )
     child.delaybeforesend = None  # a person who waits for the prompt needs no pause
-    child.delayafterclose = child.delayafterterminate = 0.01
-    child.ptyproc.delayafterclose = child.ptyproc.delayafterterminate = 0.01
     try:
         yield Person(child)
     finally:
-        child.close(force=True)
+        end(child)
+
+
+def end(child: Any) -> None:
+    """Ends the program, however busy the machine is: pexpect itself gives up soon."""
+    if child.isalive():
+        child.kill(signal.SIGKILL)
+        child.ptyproc.wait()
+    child.delayafterclose = child.ptyproc.delayafterclose = 0
+    child.close()

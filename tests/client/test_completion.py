@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.client.nplt_process import SECONDS_MAX, private_environment, run_nplt
 from tests.client.scripted_peer import Talk, scripted_peer
+from tests.client.terminal_user import end
 
 import nplt_client
 from nplt_client.cli import completion, nplt
@@ -130,4 +131,4 @@ def test_a_person_presses_tab(tmp_path: Path, shell: str) -> None:
         terminal.send("nplt undel\t")
         terminal.expect("ete")
     finally:
-        terminal.close(force=True)
+        end(terminal)
