@@ -71,7 +71,7 @@ async def test_deleting_a_conversation_waits_for_no_chore() -> None:
         here.hand_in("one")
         here.hand_in("two")
         await here.until_begun()
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await here.registry.delete(here.conversation.session_id, "local")
         assert here.refusals == [ErrorCode.NOT_FOUND] * 2
         assert len(here.told) == 2
@@ -87,7 +87,7 @@ async def test_a_server_that_stops_drops_chores_and_keeps_prompts() -> None:
         await here.until_begun()
         here.services.draining = True
         here.conversation.interrupt("the server is shutting down")
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await here.conversation.activity.quiet()
         assert here.refusals == [ErrorCode.SHUTTING_DOWN] * 2
         assert len(here.conversation.queue.waiting) == 1

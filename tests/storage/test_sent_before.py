@@ -145,7 +145,7 @@ async def test_the_names_of_what_was_deleted_leave_the_index(
     await store.delete("s1")
     database = sqlite3.connect(tmp_path / INDEX_NAME)
     question = "SELECT (SELECT count(*) FROM prompts) + (SELECT count(*) FROM prompts_known)"
-    with anyio.move_on_after(10):  # the index learns of it beside us
+    with anyio.move_on_after(60):  # the index learns of it beside us
         while database.execute(question).fetchone() != (0,):
             await store.count("local")
     assert database.execute(question).fetchone() == (0,)

@@ -48,7 +48,7 @@ class Closed(Exception):
 class RawClient:
     port: int
     host: str = "127.0.0.1"
-    timeout: float = 20.0
+    timeout: float = 60.0
     sock: socket.socket = field(init=False)
     buffer: bytes = b""
     parts: bytes = b""
