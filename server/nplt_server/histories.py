@@ -225,7 +225,12 @@ async def _open(
     history: HistorySettings, directory: Path, clock: Callable[[], datetime]
 ) -> ConversationStore:
     try:
-        return await open_store(_config_of(history), data_dir=directory, clock=clock)
+        return await open_store(
+            _config_of(history),
+            data_dir=directory,
+            clock=clock,
+            system_message=history.system_message,
+        )
     except BadStoreConfig as error:
         raise ConfigurationError([f"history {history.id}: {error}"]) from None
     except DataDirectoryInUse:

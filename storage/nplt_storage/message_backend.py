@@ -7,11 +7,13 @@
 Such a backend holds the messages of people and models, and nothing else. So while the
 server runs, conversations are held in memory with all their entries, and each message is
 given to the backend before it counts as stored. A conversation that is not in memory is
-read from the backend when somebody names it. What the backend can't hold (names, tool
+read from the backend when somebody names it; it has the history's system message, and a
+message without a `timestamp` the time of reading. What the backend can't hold (names, tool
 calls, which conversations there are) ends with the server.
 
-A rollback, a clear or a redaction writes the messages anew: `clear_history`, then those
-that are left.
+A prompt that waits behind a running turn is given to the backend at once, before the answer
+of that turn. A rollback, a clear or a redaction writes the messages anew: `clear_history`,
+then those that are left, each prompt with its answer.
 """
 
 from __future__ import annotations
@@ -59,7 +61,15 @@ def why_no_backend(found: object) -> str | None:
     if missing := [name for name in METHODS if not callable(getattr(found, name, None))]:
         return f"lacks {' and '.join(missing)}"
     blocking = [name for name in METHODS if not inspect.iscoroutinefunction(getattr(found, name))]
-    return f"must have `async def` before {' and '.join(blocking)}" if blocking else None
+    if blocking:
+        return f"must have `async def` before {' and '.join(blocking)}"
+    for name in METHODS:
+        expected = inspect.signature(getattr(MessageBackend, name)).parameters
+        try:
+            inspect.signature(getattr(found, name)).bind(*expected)
+        except TypeError:
+            return f"must have {name}({', '.join(expected)})"
+    return None
 
 
 def make_backend(found: Callable[..., Any], options: Mapping[str, Any]) -> MessageBackend:
@@ -70,14 +80,15 @@ def make_backend(found: Callable[..., Any], options: Mapping[str, Any]) -> Messa
 
 
 def messages_of(kept: StoredConversation) -> list[tuple[str, str]]:
-    """Role and content of what counts: after the last clear, and not taken back."""
-    messages: list[tuple[str, str]] = []
+    """Role and content of what counts: after the last clear, and not taken back. Turn by
+    turn, in the order of their prompts."""
+    turns: dict[str, list[tuple[str, str]]] = {}
     for entry in ActiveRanges(EntryList(kept.entries), kept.row.hidden).after(0):
         if isinstance(entry, ClearEntry):
-            messages.clear()
+            turns.clear()
         elif (message := _message(entry)) is not None:
-            messages.append(message)
-    return messages
+            turns.setdefault(entry.turn_id or entry.id, []).append(message)
+    return [message for turn in turns.values() for message in turn]
 
 
 def _message(entry: Entry) -> tuple[str, str] | None:
@@ -116,14 +127,19 @@ class MessageBackendRecord(MemoryRecord):
 class BackendMessages:
     """The backend's three methods, with its errors as ours."""
 
-    def __init__(self, backend: MessageBackend, name: str) -> None:
+    def __init__(self, backend: MessageBackend, name: str, system_message: str | None) -> None:
         self._backend = backend
         self._name = name
+        self._system_message = system_message
 
-    async def read(self, session_id: str) -> tuple[datetime, list[Entry]]:
+    async def read(self, session_id: str, *, at: datetime) -> tuple[datetime, list[Entry]]:
         """Without entries: there is no such conversation."""
+        undated = {"timestamp": at.isoformat()}
         try:
-            found = [dict(message) for message in await self._backend.get_history(session_id) or ()]
+            held = await self._backend.get_history(session_id) or ()
+            found = [{**undated, **message} for message in held]
+            if found and self._system_message:
+                found.insert(0, {**undated, "role": "system", "content": self._system_message})
             document = json.dumps({"session_id": session_id, "messages": found})
             header, entries = read_foreign(document.encode(), session_id, new_id=new_entry_id)
         except NotForeign as error:
@@ -154,9 +170,15 @@ class BackendMessages:
 
 
 class MessageBackendStore(MemoryStore):
-    def __init__(self, backend: MessageBackend, name: str, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        backend: MessageBackend,
+        name: str,
+        clock: Callable[[], datetime],
+        system_message: str | None,
+    ) -> None:
         super().__init__(clock)
-        self._messages = BackendMessages(backend, name)
+        self._messages = BackendMessages(backend, name, system_message)
         self.description = StoreDescription(
             backend=name,
             promise="messages are kept as the backend keeps them; names, tool calls and the "
@@ -171,7 +193,7 @@ class MessageBackendStore(MemoryStore):
         a backend of messages does not know whose they are."""
         if session_id in self._kept or session_id in self._trash or not is_session_id(session_id):
             return
-        created_at, entries = await self._messages.read(session_id)
+        created_at, entries = await self._messages.read(session_id, at=self._clock())
         if entries and session_id not in self._kept:
             row = new_row(session_id, user=LOCAL_USER, created_at=created_at)
             self._kept[session_id] = StoredConversation(

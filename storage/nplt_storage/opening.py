@@ -47,12 +47,18 @@ class StoreContext(Struct, frozen=True, kw_only=True):
 
     data_dir: Path
     clock: Callable[[], datetime]
+    system_message: str | None = None
+    """What its conversations begin with, for a store that can't keep it."""
 
 
 async def open_store(
-    config: StoreConfig, *, data_dir: Path, clock: Callable[[], datetime]
+    config: StoreConfig,
+    *,
+    data_dir: Path,
+    clock: Callable[[], datetime],
+    system_message: str | None = None,
 ) -> ConversationStore:
-    context = StoreContext(data_dir=data_dir, clock=clock)
+    context = StoreContext(data_dir=data_dir, clock=clock, system_message=system_message)
     if ":" in config.type:
         return await _open_own(config, context)
     backend = _find_backend(config.type)
@@ -236,7 +242,7 @@ async def _open_own(config: StoreConfig, context: StoreContext) -> ConversationS
             from nplt_storage.message_backend import MessageBackendStore, make_backend
 
             backend = make_backend(found, {"type": config.type, **config.options})
-            return MessageBackendStore(backend, config.type, context.clock)
+            return MessageBackendStore(backend, config.type, context.clock, context.system_message)
         store: ConversationStore = await found.open(config.options, context)
         return store
     except (StorageError, OSError):

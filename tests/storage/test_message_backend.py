@@ -52,22 +52,29 @@ class Blocking(ListBackend):
         pass
 
 
+class WithoutId(ListBackend):
+    async def get_history(self) -> Sequence[Mapping[str, str]]:  # type: ignore[override]
+        return []
+
+
 @pytest.fixture(autouse=True)
 def _empty() -> None:
     KEPT.clear()
 
 
-async def opened(name: str = "ListBackend") -> ConversationStore:
+async def opened(name: str = "ListBackend", system_message: str | None = None) -> ConversationStore:
     config = StoreConfig(type=f"{__name__}:{name}", options={"table": "talks"})
-    return await open_store(config, data_dir=Path("unused"), clock=lambda: NOW)
+    return await open_store(
+        config, data_dir=Path("unused"), clock=lambda: NOW, system_message=system_message
+    )
 
 
 def prompt(seq: int, text: str) -> ModelInputEntry:
     return ModelInputEntry(seq=seq, id=f"e{seq}", timestamp=NOW, turn_id=f"t{seq}", content=text)
 
 
-def answer(seq: int, text: str) -> ModelOutputEntry:
-    turn_id = f"t{seq - 1}"
+def answer(seq: int, text: str, *, to: int | None = None) -> ModelOutputEntry:
+    turn_id = f"t{to or seq - 1}"
     return ModelOutputEntry(seq=seq, id=f"e{seq}", timestamp=NOW, turn_id=turn_id, content=text)
 
 
@@ -112,6 +119,15 @@ async def test_a_conversation_that_only_the_backend_knows_is_opened_by_its_id() 
         await store.open("user_124")
 
 
+async def test_what_the_backend_can_not_hold_is_there_again_when_it_is_read() -> None:
+    KEPT["user_123"] = [{"role": "user", "content": "hello"}]
+    store = await opened(system_message="Be brief.")
+    found = await store.open("user_123")
+    assert found.history.system_instruction == "Be brief."
+    assert {entry.timestamp for entry in found.history.entries} == {NOW}
+    assert KEPT["user_123"] == [{"role": "user", "content": "hello"}]
+
+
 async def test_a_clear_clears_the_backend() -> None:
     store = await opened()
     record = await store.create("user_123", user="local")
@@ -135,6 +151,19 @@ async def test_a_rollback_leaves_the_messages_that_count() -> None:
     assert [message["content"] for message in KEPT["user_123"]] == ["one", "two"]
 
 
+async def test_after_a_rollback_each_prompt_stands_before_its_answer() -> None:
+    store = await opened()
+    record = await store.create("user_123", user="local")
+    queued = (prompt(1, "one"), prompt(2, "two"), answer(3, "1", to=1), answer(4, "2", to=2))
+    for entry in (*queued, prompt(5, "three"), answer(6, "3")):
+        await record.append(entry)
+    await record.close()
+    found = await store.open("user_123")
+    back = replace(found.history.rollback_to(4), seq=7, id="e7", timestamp=NOW)
+    await found.record.append(back)
+    assert [message["content"] for message in KEPT["user_123"]] == ["one", "1", "two", "2"]
+
+
 async def test_deleting_clears_and_undeleting_brings_back() -> None:
     store = await opened()
     record = await store.create("user_123", user="local")
@@ -152,6 +181,7 @@ async def test_deleting_clears_and_undeleting_brings_back() -> None:
     [
         ("Forgetful", "lacks append_message and clear_history"),
         ("Blocking", "must have `async def` before clear_history"),
+        ("WithoutId", r"must have get_history\(self, session_id\)"),
     ],
 )
 def test_what_a_class_lacks_is_told_before_anything_runs(name: str, wrong: str) -> None:
