@@ -54,7 +54,7 @@ def ensure_running(
     with _lock(folder / "server.lock"):
         if (running := find_server()) is not None:
             return running.address
-        if (who := _who_listens(address)) == "nplt":
+        if (who := who_listens(address)) == "nplt":
             return address
         started = _start(tell)
     if who == "other":
@@ -65,7 +65,7 @@ def ensure_running(
     return started
 
 
-def _who_listens(address: Address) -> Literal["nobody", "nplt", "other"]:
+def who_listens(address: Address) -> Literal["nobody", "nplt", "other"]:
     """A server greets at once. One of another user is none for us: neither prompts nor
     tokens are sent to it."""
     try:

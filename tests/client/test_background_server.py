@@ -229,6 +229,9 @@ def test_a_stranger_on_the_port_is_left_alone(household: Household, greets: bool
     with socket.create_server(("127.0.0.1", household.port)) as stranger:
         if greets:
             threading.Thread(target=greet, daemon=True).start()
+        looked = household.nplt("status")
+        assert looked.returncode == 5
+        assert "no server of yours is running" in looked.stderr
         asked = household.nplt("ask", "hello")
         assert (asked.stdout, asked.returncode) == ("hello\n", 0)
         assert f"port {household.port} is taken by another program" in asked.stderr

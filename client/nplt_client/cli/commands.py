@@ -25,6 +25,7 @@ from nplt_client.background import (
     last_lines,
     log_path,
     stop_server,
+    who_listens,
 )
 from nplt_client.cli import (
     LAST,
@@ -242,13 +243,9 @@ def models(as_json: bool, server: str | None) -> None:
 def status(as_json: bool, server: str | None) -> None:
     """Show the state of the server. Starts none."""
     address = find_address(server)
-    try:
-        connection = open_running(address, Deadline(None))
-    except CannotConnect as error:
-        if address.is_default and error.nobody_listens:
-            raise CannotConnect(_NONE) from None
-        raise
-    with connection:
+    if address.is_default and find_server() is None and who_listens(address) != "nplt":
+        raise CannotConnect(_NONE)
+    with open_running(address, Deadline(None)) as connection:
         reply = connection.request(messages.StatusRequest(), messages.Status)
     _print(reply, reports.status_text, as_json=as_json)
 
