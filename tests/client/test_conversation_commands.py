@@ -58,6 +58,16 @@ async def test_an_export_is_readable_or_one_message_a_line(
     assert [orjson.loads(line)["seq"] for line in lines.stdout.splitlines()] == [1, 2, 3, 4]
 
 
+async def test_an_export_goes_by_the_ending_of_its_file(
+    server: str, told: str, tmp_path: Path
+) -> None:
+    for name, begins in (("a.html", "<!doctype"), ("a.json", "{"), ("a.md", "#"), ("a", "#")):
+        file = tmp_path / name
+        done = run_nplt("export", told, "-o", str(file), home=tmp_path, server=server)
+        assert done.returncode == 0
+        assert file.read_text().startswith(begins)
+
+
 async def test_a_fork_prints_its_id_and_a_deleted_one_comes_back(
     server: str, told: str, tmp_path: Path
 ) -> None:

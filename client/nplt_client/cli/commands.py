@@ -409,14 +409,13 @@ def import_(files: tuple[str, ...], server: str | None) -> int:
     "--format",
     "form",
     type=click.Choice(["md", "json", "jsonl", "html"]),
-    default="md",
-    show_default=True,
+    help="default: by the ending of FILE, else md",
 )
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE")
 @server_option
 def export(
     wanted: str,
-    form: Literal["md", "json", "jsonl", "html"],
+    form: Literal["md", "json", "jsonl", "html"] | None,
     output: str | None,
     server: str | None,
 ) -> None:

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TextIO
 
 from nplt_client.errors import ConfigurationError, NpltError
-from nplt_client.render.export import Form, exported, left_waiting
+from nplt_client.render.export import Form, exported, form_of, left_waiting
 from nplt_client.render.terminal import is_terminal, print_error, print_remark
 from nplt_client.render.text import (
     sanitize,
@@ -127,14 +127,16 @@ def _import(connection: BlockingConnection, path: Path) -> Imported:
         return connection.request(Import(file_id=stored.file_id), Imported)
 
 
-def export(wanted: str, *, server: str | None, form: Form, output: Path | None) -> None:
+def export(wanted: str, *, server: str | None, form: Form | None, output: Path | None) -> None:
+    """Without a form, it goes by the file's ending."""
+    chosen = form or (form_of(output) if output else None) or "md"
     with open_for_command(server) as connection:
         found = connection.request(SessionSwitch(session_id=wanted, create=False), Attached)
         with _opened(output) as stream:
             on_screen = is_terminal(stream)
             with ProgressBar(found.name, found.head_seq, hidden=on_screen) as progress:
                 messages = _counted(_all_messages(connection, found.session_id), progress)
-                for piece in exported(form, found.name, found.session_id, messages):
+                for piece in exported(chosen, found.name, found.session_id, messages):
                     stream.write(sanitize(piece) if on_screen else piece)
 
 
