@@ -113,6 +113,11 @@ def test_create_without_a_name_is_a_mistake(url: str, tmp_path: Path) -> None:
         refused = run_nplt(*arguments, home=tmp_path, server=url)
         assert refused.returncode == 2
         assert "--create needs a name" in refused.stderr
+    for arguments in (("ask", "hello", "--create"), ("chat", "--create")):
+        named = run_nplt(*arguments, home=tmp_path, server=f"{url}/mine", stdin="hello\n")
+        assert named.returncode == 0, "the address names it"
+    listed = run_nplt("sessions", "--json", home=tmp_path, server=url)
+    assert [row["message_count"] for row in json.loads(listed.stdout)] == [4]
 
 
 def test_tools_that_a_cancel_stopped_say_so_as_a_whole(

@@ -874,8 +874,7 @@ class ChatRunner(Struct, frozen=True, kw_only=True):
             if address.is_default:
                 session.restart_server = restart
             if wanted is not None:
-                create = options.create and options.resume is not None
-                await session.start_in(wanted, create=create, history=options.history)
+                await session.start_in(wanted, create=options.create, history=options.history)
             if options.model is not None:
                 await client.switch_model(options.model)
             ended = await self.talk(session, draft)

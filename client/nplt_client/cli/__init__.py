@@ -298,6 +298,12 @@ model_option = click.option(
 )
 
 
+def _names_conversation(server: str | None) -> bool:
+    from nplt_client.settings import find_address
+
+    return find_address(server).session is not None
+
+
 @nplt.command("chat", epilog=notes("nplt chat -c", 'nplt chat --resume "my notes" -m offline/echo'))
 @click.argument("server_url", required=False)
 @continue_option
@@ -329,7 +335,7 @@ def chat_command(
 
     if sum(map(bool, (choices["go_on"], choices["resume"], choices["new"]))) > 1:
         raise click.UsageError("Give only one of --continue, --resume and --new.")
-    if choices["create"] and not choices["resume"]:
+    if choices["create"] and not (choices["resume"] or _names_conversation(server_url or server)):
         raise click.UsageError("--create needs a name: --resume ID|NAME.")
     options = ChatOptions(server=server_url or server, **choices)
     if plain or not has_screen():
@@ -413,7 +419,7 @@ def ask_command(
 
     if go_on and session:
         raise click.UsageError("Give either --continue or --session, not both.")
-    if choices["create"] and not session:
+    if choices["create"] and not (session or _names_conversation(choices["server"])):
         raise click.UsageError("--create needs a name: -s ID|NAME.")
     if form == "code" and choices["detach"]:
         raise click.UsageError("With --detach there is no answer to extract code from.")
