@@ -654,7 +654,8 @@ def _serve(config: Path | None, flags: dict[str, Any], *, check: bool, any_port:
 
     def announce(host: str, port: int) -> None:
         try:
-            print(f"listening on {host}:{port}", flush=True)
+            place = f"[{host}]" if ":" in host else host
+            print(f"listening on {place}:{port}", flush=True)
         except OSError as error:
             # Serving matters more than saying so.
             forget_stdout()

@@ -20,6 +20,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    field_validator,
     model_validator,
 )
 
@@ -213,6 +214,13 @@ class Listen(Part):
     """A Unix socket to listen on as well."""
     local_users: Literal["owner", "any"] | tuple[str, ...] | None = None
     """Who of this machine may connect. Not set: the owner where there are no tokens."""
+
+    @field_validator("local_users", mode="before")
+    @classmethod
+    def _owner_any_or_names(cls, value: object) -> object:
+        if isinstance(value, str) and value not in ("owner", "any"):
+            raise ValueError(f"owner, any, or a list of names: [{value}]")
+        return value
 
     @property
     def is_loopback(self) -> bool:

@@ -23,7 +23,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,9 +92,11 @@ async def serve(
     histories = await open_histories(settings, utc_now)
     try:
         sockets = await bind(settings.listen.host, settings.listen.port, any_port=any_port)
+        left_over = ExitStack()
         try:
-            if settings.listen.unix is not None:
-                sockets.append(_bind_unix(settings.listen.unix, settings.local_users == "owner"))
+            if (path := settings.listen.unix) is not None:
+                sockets.append(_bind_unix(path, settings.local_users == "owner"))
+                left_over.callback(path.unlink, missing_ok=True)
             host, port = sockets[0].getsockname()[:2]
             announce(str(host), int(port))
             from nplt_server import app
@@ -103,6 +105,7 @@ async def serve(
         finally:
             for sock in sockets:
                 sock.close()
+            left_over.close()
     finally:
         with anyio.CancelScope(shield=True):
             await histories.close()

@@ -149,10 +149,21 @@ def test_a_unix_socket_is_served_beside_the_port(start_server: Start) -> None:
         server.kill()
         server.start()
         assert "hello" in shown_to(0, str(path)), "what a killed server left is no hindrance"
+        server.terminate()
+        assert not path.exists(), "one that stops leaves nothing"
 
 
-def test_a_name_that_nobody_has_is_a_mistake_in_the_settings(tmp_path: Path) -> None:
-    (tmp_path / "server.yaml").write_text("listen: {local_users: [nobdy]}")
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("[nobdy]", "listen.local_users: there is no user 'nobdy'"),
+        ("nobdy", "listen.local_users: owner, any, or a list of names: [nobdy]\n"),
+    ],
+)
+def test_a_name_that_nobody_has_is_a_mistake_in_the_settings(
+    tmp_path: Path, value: str, said: str
+) -> None:
+    (tmp_path / "server.yaml").write_text(f"listen: {{local_users: {value}}}")
     done = subprocess.run(
         [sys.executable, "-m", "nplt_server", "--config", tmp_path / "server.yaml", "--check"],
         capture_output=True,
@@ -162,7 +173,8 @@ def test_a_name_that_nobody_has_is_a_mistake_in_the_settings(tmp_path: Path) -> 
         check=False,
     )
     assert done.returncode == 78
-    assert "listen.local_users: there is no user 'nobdy'" in done.stderr
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @needs_root
