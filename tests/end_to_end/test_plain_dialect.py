@@ -186,6 +186,7 @@ def test_history_fits_one_frame_however_much_was_said(client: RawClient) -> None
 def test_new_switch_and_delete_answer_with_one_text_each(client: RawClient) -> None:
     created = one_text(client, SESSION_NEW, {"name": "plans"})
     session_id = re.findall(r"\b[0-9a-f]{32}\b", created)[0]
+    assert created == f"Began plans ({session_id})."
     assert "plans" in one_text(client, SESSION_SWITCH, {"session_id": "plans"})
     assert session_id in one_text(client, SESSION_DELETE, {"session_id": session_id})
     assert "no conversation" in one_text(client, SESSION_SWITCH, {"session_id": session_id})

@@ -110,7 +110,7 @@ def reply_text(reply: messages.Reply) -> str:
         case messages.Attached():
             return f"Switched to {reply.name} ({reply.session_id}), {reply.model}."
         case messages.SessionCreated():
-            return f"New conversation {reply.name} ({reply.session_id})."
+            return f"Began {reply.name} ({reply.session_id})."
         case messages.SessionDeleted():
             return f"Deleted {reply.session_id}. You are in {reply.current_session_id} now."
         case messages.ModelChoice():
