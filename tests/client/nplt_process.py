@@ -23,7 +23,7 @@ def private_environment(home: Path, **more: str) -> dict[str, str]:
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("NPLT_", "XDG_", "OPENAI_", "ANTHROPIC_"))
-        and name not in ("NO_COLOR", "FORCE_COLOR", "PYTHONDONTWRITEBYTECODE")
+        and name not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "PYTHONDONTWRITEBYTECODE")
     }
     return {
         **kept,

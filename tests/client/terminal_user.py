@@ -12,7 +12,6 @@ import pexpect  # type: ignore[import-untyped]
 from tests.client.nplt_process import NPLT, SECONDS_MAX, hear_ctrl_c, private_environment
 
 PROMPT = "you ▸ "
-SHORT_COMMANDS = (("ask",), ("sessions",), ("history",), ("search",))
 
 
 class Person:
@@ -55,7 +54,7 @@ class Person:
 @contextmanager
 def at_terminal(*arguments: str, home: Path, **environ: str) -> Iterator[Person]:
     """Chats are plain here; `screen_user` has the other kinds."""
-    if arguments[:1] not in SHORT_COMMANDS:
+    if arguments[0].startswith(("chat", "-", "nplt://")):
         arguments += ("--plain",)
     child: Any = pexpect.spawn(
         NPLT[0],

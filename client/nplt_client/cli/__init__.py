@@ -122,18 +122,17 @@ def run_to_exit_code(command: Callable[[], object]) -> int:
     except Exception:
         import traceback
 
-        print_remark(
-            f"nplt: this is a mistake in nplt itself; please report it:\n{traceback.format_exc()}"
-        )
+        print_remark("nplt: this is a mistake in nplt itself; please report it:")
+        sys.stderr.write(traceback.format_exc())
         return INTERNAL
 
 
 def _explain_usage(error: click.UsageError) -> None:
     if isinstance(error, _HELP_WANTED):  # its message is the help itself
-        print_remark(error.format_message())
+        sys.stderr.write(f"{error.format_message()}\n")
         return
     if error.ctx is not None:
-        print_remark(error.ctx.get_usage())
+        sys.stderr.write(f"{error.ctx.get_usage()}\n")
         print_remark(f"Try '{error.ctx.command_path} --help' for help.")
     print_remark(f"Error: {error.format_message()}")
 

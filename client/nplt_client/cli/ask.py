@@ -36,7 +36,7 @@ from nplt_client.errors import (
 )
 from nplt_client.received_turn import ReceivedTurn
 from nplt_client.render.terminal import AnswerWriter, is_terminal, print_remark
-from nplt_client.render.text import dump_json
+from nplt_client.render.text import dump_json, sanitize_line
 from nplt_client.settings import RECONNECT_SECONDS_MAX, find_address, find_reconnect_seconds
 from nplt_client.wire.blocking import (
     BlockingConnection,
@@ -137,7 +137,7 @@ class TextOutput:
         self._answer.end_line()
 
     def turn_detached(self, receipt: messages.Receipt) -> None:
-        self._answer.write(f"{receipt.session_id} {receipt.turn_id}\n")
+        print(sanitize_line(f"{receipt.session_id} {receipt.turn_id}"), flush=True)
         if not self._quiet:
             print_remark(
                 f"the answer goes on; to read it: nplt history {receipt.session_id[:SHORT_ID]}",

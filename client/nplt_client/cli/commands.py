@@ -46,7 +46,7 @@ from nplt_client.errors import (
 )
 from nplt_client.render import reports
 from nplt_client.render.terminal import is_terminal, print_remark
-from nplt_client.render.text import dump_json, pairs, sanitize, sanitize_line, shorten
+from nplt_client.render.text import dump_json, pairs, sanitize_line, shorten
 from nplt_client.settings import (
     ClientConfig,
     RunningServer,
@@ -339,7 +339,7 @@ def fork(wanted: str, at_seq: int | None, name: str | None, server: str | None) 
     with _conversation(server, wanted) as (connection, found):
         request = messages.SessionFork(session_id=found.session_id, at_seq=at_seq, name=name)
         made = connection.request(request, messages.SessionCreated)
-    print(made.session_id)
+    print(sanitize_line(made.session_id))
     print_remark(f"{made.name!r} begins like {found.name!r}")
 
 
@@ -523,7 +523,7 @@ def server_log(lines: int) -> None:
     if not path.exists():
         raise CannotConnect(f"there is no log yet: nplt has started no server ({path})")
     for line in last_lines(path, lines):
-        print(sanitize(line))
+        print(line)
 
 
 @nplt.group("config", epilog=notes("nplt config show", "nplt config check"))

@@ -15,13 +15,8 @@ from typing import TextIO
 
 from nplt_client.errors import ConfigurationError, NpltError
 from nplt_client.render.export import Form, exported, form_of, left_waiting
-from nplt_client.render.terminal import is_terminal, print_error, print_remark
-from nplt_client.render.text import (
-    sanitize,
-    sanitize_line,
-    shorten,
-    width_of,
-)
+from nplt_client.render.terminal import exact_stream, is_terminal, print_error, print_remark
+from nplt_client.render.text import sanitize_line, shorten, width_of
 from nplt_client.wire.blocking import BlockingConnection, open_for_command, read_file
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import (
@@ -57,7 +52,7 @@ class ProgressBar:
     ) -> None:
         self._name = shorten(sanitize_line(name), _NAME_WIDTH_MAX)
         self._total = max(1, total)
-        self._stream = stream or sys.stderr
+        self._stream = exact_stream(stream or sys.stderr)
         self._clock = clock
         self._next = clock() + BEGIN_AFTER_SECONDS
         self._width = 0
@@ -111,7 +106,7 @@ def import_files(files: Sequence[Path], *, server: str | None) -> int:
                 print_error(error)
                 code = code or error.exit_code
             else:
-                print(done.session_id, flush=True)
+                print(sanitize_line(done.session_id), flush=True)
                 print_remark(f"{path}: {done.messages} messages")
     return code
 
@@ -136,8 +131,9 @@ def export(wanted: str, *, server: str | None, form: Form | None, output: Path |
             on_screen = is_terminal(stream)
             with ProgressBar(found.name, found.head_seq, hidden=on_screen) as progress:
                 messages = _counted(_all_messages(connection, found.session_id), progress)
+                writer = stream if on_screen else exact_stream(stream)
                 for piece in exported(chosen, found.name, found.session_id, messages):
-                    stream.write(sanitize(piece) if on_screen else piece)
+                    writer.write(piece)
 
 
 @contextmanager

@@ -50,6 +50,7 @@ from nplt_client.chat.input import (
 from nplt_client.errors import NpltError
 from nplt_client.lines.app import LineChat
 from nplt_client.lines.printer import ChangePrinter, ScrollbackWriter
+from nplt_client.render.terminal import exact_stream
 from nplt_client.render.text import safe, sanitize, sanitize_line, shorten, width_of
 
 PROMPT = "you ▸ "
@@ -137,7 +138,9 @@ class PromptChat(LineChat):
         self._scrollback.theme = remembered_theme(folder / "theme")
         self._printer = ChangePrinter(self._scrollback, self._name_of_others)
         self.answers = self._printer.answers
-        self._output = _BracketedPasteOutput(sys.stdout, _size, term=os.environ.get("TERM"))
+        self._output = _BracketedPasteOutput(
+            exact_stream(sys.stdout), _size, term=os.environ.get("TERM")
+        )
         self._held: list[str] | None = None
         """What is printed while the person is in an editor."""
         self._was_empty = True

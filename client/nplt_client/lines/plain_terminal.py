@@ -43,6 +43,7 @@ from nplt_client.render.terminal import (
     colour_wanted,
     dim,
     error_lines,
+    exact_stream,
     is_terminal,
     print_remark,
 )
@@ -209,6 +210,8 @@ class LineReader:
             self._changed.notify()
 
     def write(self, stream: TextIO, text: str) -> None:
+        """As it is: the chat has made it safe, as far as it is for a terminal."""
+        stream = exact_stream(stream)
         with self._changed:
             if not self._is_reading:
                 self._output.append((stream, text))
@@ -314,7 +317,7 @@ class PlainChat(LineChat):
                 if line.strip():
                     await self._take(line)
             if self.is_interactive and not self._is_over:
-                self._print("\n")
+                self._print("")
         finally:
             self._reader.on_interrupt = self._reader.on_failure = None
         return self._draft
@@ -345,7 +348,7 @@ class PlainChat(LineChat):
         self._end_line()
         held, self._held = self._held, []
         for notice in held:
-            self._print(notice)
+            self._print(notice, dimmed=True)
         if not work.cancelled() and (error := work.exception()) is not None:
             if not isinstance(error, NpltError):
                 raise error
@@ -360,7 +363,7 @@ class PlainChat(LineChat):
             if end.state == "interrupted" and not self.is_interactive:
                 raise TurnInterrupted("the answer was interrupted", text="")
             if end.state == "interrupted":
-                self._held.insert(0, self._dim("(interrupted)"))
+                self._held.insert(0, "(interrupted)")
         async with self._reading:  # a question that is still open
             pass
 
@@ -370,7 +373,7 @@ class PlainChat(LineChat):
             return
         if self._work is None and self.is_interactive:
             self.session.replace_from = None
-            self._print("\n")
+            self._print("")
             self.put_notice("Ctrl+D or /quit leaves")
         elif self._work is None or (self._is_stopping and not self.is_interactive):
             self.exit_code = _INTERRUPTED
@@ -391,30 +394,28 @@ class PlainChat(LineChat):
 
     # Printing
 
-    def _print(self, text: str) -> None:
-        self._reader.write(sys.stderr, text)
+    def _print(self, text: str, *, dimmed: bool = False) -> None:
+        shown = dim(sanitize(text), enabled=dimmed and self._is_coloured)
+        self._reader.write(sys.stderr, shown + "\n")
 
     def _note(self, text: str) -> None:
         if self._is_waiting:
-            self._held.append(self._dim(text))
+            self._held.append(text)
         else:
-            self._print(self._dim(text))
-
-    def _dim(self, line: str) -> str:
-        return dim(line, enabled=self._is_coloured) + "\n"
+            self._print(text, dimmed=True)
 
     def put_remark(self, text: str) -> None:
-        self._print(f"{text}\n")
+        self._print(text)
 
     def put_notice(self, text: str, *, is_error: bool = False) -> None:
         self._note(f"({text})")
 
     def put_listing(self, text: str) -> None:
-        self._print(text.rstrip("\n") + "\n")
+        self._print(text.rstrip("\n"))
 
     def put_error(self, error: NpltError) -> None:
         for line in error_lines(error):
-            self._print(sanitize(line) + "\n")
+            self._print(line)
         if not self.is_interactive:
             self.exit_code = max(self.exit_code, error.exit_code)
 
@@ -471,7 +472,7 @@ class PlainChat(LineChat):
         elif is_ours and new:
             self._answer(turn, change.call, new)
         elif not is_ours and change.is_whole and change.text.strip():
-            self._note(f"answer ▸ {sanitize(change.text)}")
+            self._note(f"answer ▸ {change.text}")
 
     def _answer(self, turn: _PlainTurn, call: int, text: str) -> None:
         if not text:
@@ -480,7 +481,7 @@ class PlainChat(LineChat):
         if turn.last_call not in (None, call):
             text = _CALLS_APART + text
         turn.last_call = call
-        self._reader.write(sys.stdout, text)
+        self._reader.write(sys.stdout, sanitize(text) if is_terminal(sys.stdout) else text)
         self._ends_line = text.endswith("\n")
 
     def _end_line(self) -> None:
@@ -511,7 +512,7 @@ class PlainChat(LineChat):
         """Only where it can be dimmed: else it would read as part of the answer."""
         if self._is_coloured:
             self._end_line()
-            self._print(self._dim(text))
+            self._print(text, dimmed=True)
 
     # Our own prompt
 
@@ -536,11 +537,11 @@ class PlainChat(LineChat):
     async def _decide(self, wanted: ApprovalWanted) -> None:
         approvals = self.session.approvals
         if not self.is_interactive:
-            self._print(f"({_nobody_here(wanted)})\n")
+            self._print(f"({_nobody_here(wanted)})")
             await approvals.decide(wanted, ApprovalDecision(allow=False))
             return
         if len(wanted.line) >= LINE_WIDTH_MAX:  # it is cut there
-            self._print(f"{wanted.tool_name} wants to be run with\n{wanted.arguments}\n")
+            self._print(f"{wanted.tool_name} wants to be run with\n{wanted.arguments}")
         while True:
             line = await self._read(question_text(wanted))
             if self._is_stopping or self._is_over:
@@ -548,9 +549,9 @@ class PlainChat(LineChat):
             decision = ApprovalDecision(allow=False) if line is None else parse_decision(line)
             if decision is not None:
                 break
-            self._print(f"{ANSWERS_HELP}\n")
+            self._print(ANSWERS_HELP)
         words = await approvals.decide(wanted, decision)
-        self._print(self._dim(f"({words})"))
+        self._print(f"({words})", dimmed=True)
 
     # Commands
 

@@ -1,9 +1,10 @@
 """Decides about colours and encodings, and writes answers and remarks.
 
-Each stream is judged by itself: a terminal gets sanitized text, and colours unless
-`NO_COLOR`, `TERM=dumb` or the like forbid them; a file or a pipe gets the answer exactly
-as it is. Answers go to stdout, remarks to stderr. No other module writes escape bytes to
-a terminal.
+In a command, stdout and stderr are `SafeOutput`: whatever is printed, by whomever, is
+sanitized on its way. What must arrive as it is goes to `exact_stream`: escape sequences
+of our own, and answers and exports for a file or a pipe. Each stream is judged by itself:
+a terminal gets colours unless `NO_COLOR`, `TERM=dumb` or the like forbid them. Answers go
+to stdout, remarks to stderr.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from io import TextIOWrapper
-from typing import TYPE_CHECKING, TextIO
+from io import TextIOBase, TextIOWrapper
+from typing import TYPE_CHECKING, TextIO, cast
 
 if TYPE_CHECKING:
     from nplt_client.errors import NpltError
@@ -44,8 +45,46 @@ def colour_wanted(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bo
     return is_terminal(stream) and environ.get("TERM") != "dumb"
 
 
+class SafeOutput(TextIOBase):
+    """A stream that lets nothing through that could act on a terminal. Each text is
+    sanitized by itself: a sequence that is not complete in one swallows nothing of the next.
+    """
+
+    def __init__(self, exact: TextIO) -> None:
+        self.exact = exact
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.exact.encoding
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        return self.exact.errors
+
+    def write(self, text: str) -> int:
+        from nplt_client.render.text import sanitize
+
+        self.exact.write(sanitize(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self.exact.flush()
+
+    def fileno(self) -> int:
+        return self.exact.fileno()
+
+    def isatty(self) -> bool:
+        return self.exact.isatty()
+
+
+def exact_stream(stream: TextIO) -> TextIO:
+    """The same, not sanitized."""
+    return stream.exact if isinstance(stream, SafeOutput) else stream
+
+
 def prepare_standard_streams() -> None:
-    """Files and pipes get UTF-8 whatever the locale; a terminal gets what it can show.
+    """Makes them safe. Files and pipes get UTF-8 whatever the locale; a terminal gets what
+    it can show.
 
     A stream that was closed (`>&-`) is replaced by /dev/null, before a socket takes its
     number.
@@ -65,6 +104,8 @@ def prepare_standard_streams() -> None:
             stream.reconfigure(errors="replace")
         else:
             stream.reconfigure(encoding="utf-8", errors="replace", newline="\n")
+    sys.stdout = cast(TextIO, SafeOutput(sys.stdout))
+    sys.stderr = cast(TextIO, SafeOutput(sys.stderr))
 
 
 def discard_stdout() -> None:
@@ -86,14 +127,16 @@ def clipboard_sequence(text: str) -> str:
 
 
 def print_remark(message: str, *, dimmed: bool = False) -> None:
-    """On stderr, so that it never mixes with an answer on stdout."""
+    """One line on stderr, so that it never mixes with an answer on stdout. A name with a
+    line end in it makes no second line, which could pass for one of ours."""
     from nplt_client.render.text import sanitize
 
-    text = sanitize(message)
+    text = " ".join(sanitize(message).splitlines())
     if dimmed:
         text = dim(text, enabled=colour_wanted(sys.stderr))
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    stream = exact_stream(sys.stderr)
+    stream.write(text + "\n")
+    stream.flush()
 
 
 @contextmanager
@@ -115,10 +158,13 @@ def print_error(error: NpltError) -> None:
 
 
 def error_lines(error: NpltError) -> Iterator[str]:
-    """One sentence, and the conversations that an ambiguous name could mean. Not sanitized."""
+    """One sentence, and below it, set off, what belongs to it: more lines of the message, the
+    conversations that an ambiguous name could mean. Not sanitized."""
+    first, *more = error.message.splitlines() or [""]
     unknown = error.code == "not_found" and error.field == "session_id" and ";" not in error.message
     hint = "; nplt sessions lists yours" if unknown else ""
-    yield f"nplt: {error.message}{hint}"
+    yield f"nplt: {first}{hint}"
+    yield from (f"    {line.strip()}" for line in more)
     candidates = error.details.get("candidates")
     for one in candidates if isinstance(candidates, list) else ():
         if isinstance(one, dict):
@@ -129,7 +175,8 @@ class AnswerWriter:
     """Writes the answer as it comes; adds a line end if it has none."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        """A terminal gets it sanitized, a file or a pipe as it is."""
+        self._stream = exact_stream(stream)
         self._sanitizer: Sanitizer | None = None
         self._ends_line = True
         if is_terminal(stream):

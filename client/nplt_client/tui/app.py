@@ -489,6 +489,7 @@ class ChatApp(App[bool]):
 
     def leave(self, *, reconnect: bool = False) -> None:
         self.exit(reconnect)
+        self.workers.cancel_all()  # or they would draw on a screen that is gone
 
     # Keys
 

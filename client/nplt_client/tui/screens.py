@@ -134,6 +134,11 @@ class PickerScreen(ModalScreen[str | None]):
         return self.query_one(SearchInput).value
 
     @property
+    def is_open(self) -> bool:
+        """Not while it is being closed: its widgets go before it does."""
+        return self.is_attached and bool(self.query(OptionList))
+
+    @property
     def marked(self) -> str | None:
         options = self.query_one(OptionList)
         if options.highlighted is None or not options.option_count:
@@ -348,7 +353,7 @@ class SessionPicker(PickerScreen):
 
     def _row(self, key: str, now: datetime) -> Option:
         row = self._sessions[key]
-        width = self.query_one(OptionList).size.width or _NAME_WIDTH_MAX + _FACTS_WIDTH
+        width = self.query_one(OptionList).size.width or self.app.size.width * 9 // 10 - 4
         name_width = max(_NAME_WIDTH_MIN, min(_NAME_WIDTH_MAX, width - _FACTS_WIDTH))
         name = pad(safe_line(row.name or "(no name)", name_width), name_width)
         facts = f"{age(row.updated_at, now):>7} {row.message_count:>5} msgs  {_marks(row)}"
@@ -366,7 +371,7 @@ class SessionPicker(PickerScreen):
             return about
         seq = hit.seq if hit else 0
         if (key, seq) not in self._previews:
-            return f"{safe_line(row.model)} · {key}\n{about}"
+            return f"{safe_line(row.model)} · {safe_line(key)}\n{about}"
         size = self.query_one("#below").size
         shown = _around(self._previews[key, seq], seq, max(2, size.height))
         return "\n".join(_message_line(message, max(20, size.width)) for message in shown)
@@ -389,7 +394,7 @@ class SessionPicker(PickerScreen):
             self._inside = await self._find_inside(wanted)
         except NpltError:
             return  # names and previews are still there to be searched
-        if self.is_attached and self.wanted == wanted and self._inside:
+        if self.is_open and self.wanted == wanted and self._inside:
             self.show_matches()
             self._show_marked()
 
@@ -414,7 +419,7 @@ class SessionPicker(PickerScreen):
         # Without those that only call tools.
         said = [message for message in page.messages if word_in(message, "content").strip()]
         self._previews[key, seq] = said
-        if self.is_attached and self.marked == key:
+        if self.is_open and self.marked == key:
             super().show_details(key)
 
     # Renaming and deleting
@@ -473,7 +478,7 @@ class SessionPicker(PickerScreen):
             await work
         except NpltError as error:
             self.notify(safe_line(error.message), severity="error", markup=False)
-        if self.is_attached:
+        if self.is_open:
             self.show_matches()
             self._show_marked()
             self._show_usual_keys()
@@ -517,7 +522,7 @@ class SessionPicker(PickerScreen):
             name = safe_line(self._deleted[-1].name or "it", 16)
             self._show_keys(f"deleted {name}; Ctrl+Z brings it back")
             return
-        is_narrow = self.app.size.width < len(self.KEYS_HELP) + 16
+        is_narrow = self.app.size.width * 9 // 10 - 4 < len(self.KEYS_HELP)
         self._show_keys(self.KEYS_HELP_SMALL if is_narrow else self.KEYS_HELP)
 
     def _show_keys(self, words: str) -> None:
