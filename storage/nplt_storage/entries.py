@@ -277,6 +277,8 @@ class FaultEntry(KnownEntry, frozen=True, kw_only=True):
     usage: Mapping[str, JsonValue] | None = None
     of_request: bool = False
     """The provider refused the request as a whole and named no part of it."""
+    never_began: bool = False
+    """The prompt was taken back while it waited: models are not shown it."""
 
 
 class SystemInstructionEntry(KnownEntry, frozen=True, kw_only=True):

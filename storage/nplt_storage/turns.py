@@ -51,6 +51,11 @@ class Turn(Struct, kw_only=True):
         return "running" if begun else "waiting"
 
     @property
+    def never_began(self) -> bool:
+        """Its prompt was taken back while it waited."""
+        return isinstance(self.end, FaultEntry) and self.end.never_began
+
+    @property
     def is_over(self) -> bool:
         return self.end is not None or self.abandoned
 
@@ -75,9 +80,9 @@ class Turns:
 
     @property
     def shown(self) -> Sequence[Turn]:
-        """The ended turns that no clear has hidden, by number. The same list as long as
-        it only grew at its end, another one once anything else happened to it: who
-        has read some of it can tell whether to go on from there."""
+        """The turns that began and ended and that no clear has hidden, by number. The same
+        list as long as it only grew at its end, another one once anything else happened to
+        it: who has read some of it can tell whether to go on from there."""
         return self._shown
 
     def abandon_unfinished(self) -> None:
@@ -127,6 +132,8 @@ class Turns:
             return
         turn.end = end
         self._unfinished.pop(turn_id, None)
+        if turn.never_began:
+            return
         if not self._shown or self._shown[-1].number < turn.number:
             self._shown.append(turn)
         else:

@@ -11,6 +11,7 @@ from tests.support.raw_client import (
     ATTACH,
     CANCEL,
     CLEAR_REQUEST,
+    CONTEXT_REQUEST,
     DETACH,
     ENTRY,
     ERROR,
@@ -223,6 +224,9 @@ def test_a_waiting_prompt_can_be_cancelled(client: RawClient) -> None:
     assert (finished["turn_id"], finished["state"]) == (second["turn_id"], "interrupted")
     assert client.request(CANCEL).json == {"cancelled": True}
     assert client.event(TURN_FINISHED).json["turn_id"] == first["turn_id"]
+    account = client.request(CONTEXT_REQUEST).json["entries"]
+    reasons = {row["seq"]: row.get("reason") for row in account}
+    assert reasons[second["seq"]] == "cancelled"
 
 
 def test_pages_give_every_message_once_while_another_client_appends(

@@ -225,6 +225,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         invocation=st.none() | invocations,
         usage=st.none() | json_objects,
         of_request=st.booleans(),
+        never_began=st.booleans(),
         **known,
     ),
     st.builds(SystemInstructionEntry, content=texts, **known),

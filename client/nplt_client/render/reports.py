@@ -227,6 +227,7 @@ _WHY = {
     "later": "not its turn yet",
     "unpaired": "call without result",
     "abandoned": "left behind",
+    "cancelled": "taken back",
     "quarantined": "refused by a provider",
     "not_for_models": "not for models",
     "not_held": "too long ago",

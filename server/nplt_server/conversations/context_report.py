@@ -61,6 +61,7 @@ OmissionReason: TypeAlias = Literal[
     "later",  # its turn was asked for after this one, or has not ended
     "unpaired",  # a call without its result (yet), the other way round, or blank
     "abandoned",  # its turn was left where the conversation went back or forked
+    "cancelled",  # it was taken back while it waited for its turn
     "quarantined",  # a provider refused it: it is left out, or its words are
     "rolled_back",  # it was taken back
     "not_for_models",  # a fact about the conversation
@@ -104,6 +105,8 @@ class OmissionReasons:
             return None
         if turn.end is None:
             return "abandoned" if turn.abandoned else "later"
+        if turn.never_began:
+            return "cancelled"
         if self._shown.get(turn.number) is not turn:
             return "cleared"
         if turn.number > self._number:

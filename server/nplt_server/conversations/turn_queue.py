@@ -264,7 +264,11 @@ class TurnQueue:
         self._services.counters.turns_started += 1
         reason = turn.cancel_reason
         fault = FaultEntry(
-            turn_id=turn.turn_id, content=reason, code="cancelled", state="interrupted"
+            turn_id=turn.turn_id,
+            content=reason,
+            code="cancelled",
+            state="interrupted",
+            never_began=True,
         )
         error: JsonObject = {"code": "cancelled", "message": reason}
         try:

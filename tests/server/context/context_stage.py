@@ -160,6 +160,13 @@ class Talk:
             self.results(turn_id, "cancelled")
         self.write(FaultEntry(turn_id=turn_id, content="no", code="cancelled", state="failed"))
 
+    def take_back(self, turn_id: str) -> None:
+        """A prompt that waits."""
+        end = FaultEntry(
+            turn_id=turn_id, content="no", code="cancelled", state="interrupted", never_began=True
+        )
+        self.write(end)
+
     # Whole ones
 
     def turn(

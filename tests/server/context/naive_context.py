@@ -62,7 +62,7 @@ def _said(standing: list[Entry], turn_id: str | None) -> list[Said]:
 def _end(standing: list[Entry], turn_id: str | None) -> int | None:
     for entry in standing:
         if entry.turn_id == turn_id and (
-            isinstance(entry, FaultEntry)
+            (isinstance(entry, FaultEntry) and not entry.never_began)
             or (isinstance(entry, ModelOutputEntry) and entry.ends_turn)
         ):
             return entry.seq

@@ -82,6 +82,16 @@ def test_the_prompt_of_a_turn_that_failed_is_shown_and_what_it_failed_of_is_not(
     assert shown(talk) == ["one"]
 
 
+def test_a_prompt_taken_back_while_it_waited_is_shown_to_no_model_and_stays_in_the_record() -> None:
+    talk = Talk()
+    running = talk.prompt("one")
+    talk.take_back(talk.prompt("never mind", waits=True))
+    talk.run(running, answer="first")
+    assert shown(talk) == ["one", "first"]
+    assert [turn.number for turn in talk.history.shown_turns] == [1]
+    assert "never mind" in [getattr(entry, "content", "") for entry in talk.history.entries]
+
+
 def test_an_output_whose_tools_still_work_is_shown_once_they_have_answered() -> None:
     talk = Talk()
     mine = talk.prompt("look")

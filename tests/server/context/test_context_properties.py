@@ -69,7 +69,7 @@ class Life:
 
     def cancel(self, size: int) -> None:
         if self.waiting:
-            self.talk.fail(self.waiting.pop())
+            self.talk.take_back(self.waiting.pop())
 
     def overtake(self, size: int) -> None:
         """Two prompts wait behind a running turn, and the second one is cancelled."""
@@ -77,7 +77,7 @@ class Life:
         talk.call(turn_id)
         talk.output(turn_id, calls=2)
         self.wait(size)
-        talk.fail(talk.prompt("never mind", waits=True))
+        (talk.fail, talk.take_back)[size % 2](talk.prompt("never mind", waits=True))
         talk.results(turn_id, words(size + 1))
         for asked in (turn_id, None, turn_id):
             check_projection(talk, asked)
