@@ -470,14 +470,15 @@ def migrate(source: str, target: str) -> None:
     """Copy all conversations to another place.
 
     A place is a data directory or redis://HOST:PORT/DB[?key_prefix=PREFIX]. Those
-    of every user are copied; FROM is only read. What is there already is passed
+    of every user are copied; FROM is only read, but a Redis of an earlier version
+    is brought to the present layout. What is there already is passed
     over, so an interrupted run can be repeated; each copy is compared with its
     original. Exit code 1 if anything was left.
     """
     import anyio
 
-    from nplt_storage.maintenance.migrate import is_redis_url
     from nplt_storage.maintenance.repair import nobody_else_uses
+    from nplt_storage.redis.address import is_redis_url
 
     _refuse_confusion(source, target)
     # Nobody writes on in what is being left.
@@ -490,19 +491,19 @@ def migrate(source: str, target: str) -> None:
 
 
 def _refuse_confusion(source: str, target: str) -> None:
-    from nplt_storage.maintenance.migrate import SCHEMES, is_redis_url, parse_redis_url
+    from nplt_storage.redis.address import KINDS, is_redis_url, split_key_prefix
 
     for place in (source, target):
         scheme, separator, _ = place.partition("://")
         if separator and not is_redis_url(place):
             raise click.UsageError(
-                f"{place}: there are directories and {', '.join(f'{s}://' for s in SCHEMES)}, "
+                f"{place}: there are directories and {', '.join(f'{s}://' for s in KINDS)}, "
                 f"but no {scheme}://"
             )
     if is_redis_url(source) != is_redis_url(target):
         return
     if is_redis_url(source):
-        is_same, is_inside = parse_redis_url(source) == parse_redis_url(target), False
+        is_same, is_inside = split_key_prefix(source) == split_key_prefix(target), False
     else:
         before, after = Path(source).resolve(), Path(target).resolve()
         is_same, is_inside = before == after, before in after.parents
@@ -541,30 +542,29 @@ async def _place(text: str) -> AsyncIterator[Place]:
         DirectoryPlace,
         StorePlace,
         ids_in_redis,
-        is_redis_url,
-        parse_redis_url,
     )
+    from nplt_storage.redis.address import is_redis_url, split_key_prefix
 
     if not is_redis_url(text):
         yield DirectoryPlace(Path(text))
         return
     async with _store(text) as (store, _):
-        ids = await anyio.to_thread.run_sync(ids_in_redis, parse_redis_url(text))
+        ids = await anyio.to_thread.run_sync(ids_in_redis, *split_key_prefix(text))
         yield StorePlace(store, ids)
 
 
 @asynccontextmanager
 async def _store(text: str) -> AsyncIterator[tuple[ConversationStore, Path | None]]:
     """And where its attachments are, if they are its business."""
-    from nplt_storage.maintenance.migrate import is_redis_url, parse_redis_url
+    from nplt_storage.redis.address import is_redis_url, split_key_prefix
 
     store: ConversationStore
     files: Path | None = None
     if is_redis_url(text):
         from nplt_storage.opening import StoreConfig, open_store
 
-        address = parse_redis_url(text)
-        options = {"url": address.url, "key_prefix": address.key_prefix}
+        url, key_prefix = split_key_prefix(text)
+        options = {"url": url, "key_prefix": key_prefix}
         config = StoreConfig(type="redis", options=options)
         store = await open_store(config, data_dir=Path(), clock=_now)
     else:

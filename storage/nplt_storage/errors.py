@@ -5,6 +5,7 @@
         ConversationExists      the caller: that id is taken
         ConversationDamaged     the operator: the file is left untouched
         ConversationReadOnly    wait: it can be read, writing works again later
+            ConversationHeld    wait, or ask the server that has it
         StorageUnavailable      the operator: disk full, input/output error
         DataDirectoryInUse      the operator: another server has it
         BadStoreConfig          the operator: there is no such store (in `opening`)
@@ -51,6 +52,15 @@ class ConversationReadOnly(StorageError):
         super().__init__(f"conversation {session_id!r} can't be written to now: {reason}")
         self.session_id = session_id
         self.reason = reason
+
+
+class ConversationHeld(ConversationReadOnly):
+    """Another server has it open."""
+
+    def __init__(self, session_id: str, address: str | None = None) -> None:
+        who = f"the server at {address}" if address else "another server"
+        super().__init__(session_id, f"{who} has it open")
+        self.address = address
 
 
 class StorageUnavailable(StorageError):

@@ -2,7 +2,8 @@
 
     type: json                      files below the data directory (the default)
     type: memory                    nothing on disk
-    type: redis                     needs `url`; redis://, rediss:// or unix://
+    type: redis                     needs `url`; redis://, rediss://, unix://, redis+sentinel://
+                                    or redis+cluster://
     type: package.module:Class      your own
 
 Your class has the three methods of `message_backend`, and is made with its settings as one
@@ -22,7 +23,6 @@ from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeAlias
-from urllib.parse import urlsplit
 
 from msgspec import Struct, field
 
@@ -49,6 +49,8 @@ class StoreContext(Struct, frozen=True, kw_only=True):
     clock: Callable[[], datetime]
     system_message: str | None = None
     """What its conversations begin with, for a store that can't keep it."""
+    advertise: str | None = None
+    """The address at which other servers reach this one, for stores that several share."""
 
 
 async def open_store(
@@ -57,8 +59,11 @@ async def open_store(
     data_dir: Path,
     clock: Callable[[], datetime],
     system_message: str | None = None,
+    advertise: str | None = None,
 ) -> ConversationStore:
-    context = StoreContext(data_dir=data_dir, clock=clock, system_message=system_message)
+    context = StoreContext(
+        data_dir=data_dir, clock=clock, system_message=system_message, advertise=advertise
+    )
     if ":" in config.type:
         return await _open_own(config, context)
     backend = _find_backend(config.type)
@@ -101,24 +106,18 @@ def _durability(value: object) -> str:
 
 
 def _redis_url(value: object) -> str:
+    from nplt_storage.redis.address import read_address
+
     url = _text(value)
-    if url.partition("://")[0] not in ("redis", "rediss", "unix"):
-        raise ValueError("begins with redis://, rediss:// or unix://")
-    try:
-        _ = urlsplit(url).port
-    except ValueError:
-        # In words of our own: a slash in a password makes a port of its beginning.
-        raise ValueError(
-            "has a host or port that can't be read (in a password, / ? and # "
-            "are written %2F, %3F and %23)"
-        ) from None
+    address = read_address(url)
     try:
         from redis import ConnectionPool
     except ImportError:
         return url  # whoever opens it says what is missing
     try:
-        pool = ConnectionPool.from_url(url)
-        pool.connection_class(**pool.connection_kwargs)  # connects to nothing yet
+        for each in address.urls:
+            pool = ConnectionPool.from_url(each)
+            pool.connection_class(**pool.connection_kwargs)  # connects to nothing yet
     except TypeError as error:
         unknown = _QUOTED.search(str(error))
         what = f"the option {unknown[0]}" if unknown else "an option"
@@ -126,6 +125,13 @@ def _redis_url(value: object) -> str:
     except Exception as error:  # the client has many ways to say no
         raise ValueError(f"can't be read: {error}") from None
     return url
+
+
+def _key_prefix(value: object) -> str:
+    prefix = _text(value)
+    if "{}" in prefix:
+        raise ValueError("can't have {}: a cluster could not keep a conversation in one place")
+    return prefix
 
 
 # The built-in backends
@@ -157,6 +163,7 @@ async def _open_files(options: Options, context: StoreContext) -> ConversationSt
 
 async def _open_redis(options: Options, context: StoreContext) -> ConversationStore:
     try:
+        from nplt_storage.redis.ownership import LEASE_SECONDS
         from nplt_storage.redis.store import RedisStore
     except ModuleNotFoundError as error:
         if error.name != "redis":
@@ -170,6 +177,8 @@ async def _open_redis(options: Options, context: StoreContext) -> ConversationSt
         key_prefix=options.get("key_prefix", "nplt:"),
         ttl_seconds=options.get("ttl"),
         max_turns=options.get("max_turns"),
+        lease_seconds=options.get("lease", LEASE_SECONDS),
+        advertise=context.advertise,
     )
 
 
@@ -192,7 +201,13 @@ _BACKENDS: dict[str, _Backend] = {
     "memory": _Backend(open=_open_memory, options={"max_turns": _count}),
     "redis": _Backend(
         open=_open_redis,
-        options={"url": _redis_url, "key_prefix": _text, "ttl": _count, "max_turns": _count},
+        options={
+            "url": _redis_url,
+            "key_prefix": _key_prefix,
+            "ttl": _count,
+            "max_turns": _count,
+            "lease": _seconds,
+        },
         needed=("url",),
     ),
 }

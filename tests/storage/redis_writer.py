@@ -1,8 +1,8 @@
 """A process of its own that writes to a conversation in Redis, and says what was acknowledged.
 
-    python redis_writer.py URL PREFIX NAME TURNS [shares]
+    python redis_writer.py URL PREFIX NAME TURNS [shares|LEASE]
 
-Each turn is one prompt. Refused because another process has it, it tries again.
+Each turn is one prompt. Refused because another process has it, it says so and tries again.
 One that shares closes the conversation after each turn. When all are in, any
 other begins to answer; it says that it waits, and does so until it is killed.
 """
@@ -18,8 +18,12 @@ from nplt_storage.entries import ModelInputEntry
 from nplt_storage.ids import new_entry_id
 
 
-async def write(url: str, prefix: str, name: str, turns: int, *, shares: bool) -> None:
-    store = await RedisStore.open_url(url, clock=lambda: datetime.now(UTC), key_prefix=prefix)
+async def write(
+    url: str, prefix: str, name: str, turns: int, *, shares: bool, lease_seconds: float
+) -> None:
+    store = await RedisStore.open_url(
+        url, clock=lambda: datetime.now(UTC), key_prefix=prefix, lease_seconds=lease_seconds
+    )
     opened: Opened | None = None
     number = 0
     while number < turns:
@@ -32,6 +36,8 @@ async def write(url: str, prefix: str, name: str, turns: int, *, shares: bool) -
         try:
             await opened.record.append(entry)
         except BadEntry:
+            if not shares:
+                print("refused", flush=True)
             await opened.record.close()
             opened = None
             continue
@@ -51,4 +57,6 @@ async def write(url: str, prefix: str, name: str, turns: int, *, shares: bool) -
 
 if __name__ == "__main__":
     url, prefix, name, turns, *options = sys.argv[1:]
-    asyncio.run(write(url, prefix, name, int(turns), shares=options == ["shares"]))
+    shares = options == ["shares"]
+    lease = float(options[0]) if options and not shares else 15.0
+    asyncio.run(write(url, prefix, name, int(turns), shares=shares, lease_seconds=lease))

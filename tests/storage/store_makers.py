@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import ClassVar
 
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisClusterServers, RedisServer
 
 from nplt_storage import ConversationStore, JsonFileStore, MemoryStore, RedisStore
 from nplt_storage.memory import StoredConversation
@@ -73,7 +73,7 @@ class RedisMaker(StoreMaker):
 
     can: ClassVar[frozenset[Ability]] = frozenset({"last", "crash", "share", "trim", "expire"})
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer | RedisClusterServers) -> None:
         super().__init__()
         self._server = server
         self._prefix = f"test{next(prefixes)}:"

@@ -60,7 +60,7 @@ async def test_redis_is_opened_by_its_url(redis_server: RedisServer, tmp_path: P
     assert store.description.backend == "redis"
     await store.close()
     with redis_server.client() as client:
-        assert 0 < client.pttl("named:s1:meta") <= 60_000
+        assert 0 < client.pttl("named:{s1}:meta") <= 60_000
 
 
 async def test_ones_own_class_is_named_by_its_path(tmp_path: Path) -> None:

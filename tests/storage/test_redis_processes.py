@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.storage.store_makers import MemoryMaker
@@ -17,6 +20,7 @@ from nplt_storage import ConversationReadOnly, RedisStore
 from nplt_storage.testing.support import Writer, entries_of, row_of, ticking_clock, without_gaps
 
 PROGRAM = Path(__file__).parent / "redis_writer.py"
+CONTENDERS = Path(__file__).parent / "redis_contenders.py"
 MAKE = MemoryMaker()
 """Only for its clock."""
 prefixes = count()
@@ -42,6 +46,16 @@ class Process:
             yield line.strip()
             if place == at_most:
                 return
+
+    def acknowledged_before(self, word: str) -> list[str]:
+        assert self._process.stdout is not None
+        return [line.strip() for line in iter(self._process.stdout.readline, f"{word}\n")]
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> list[str]:
         """Gives the ids it had told nobody asked for yet."""
@@ -97,11 +111,38 @@ async def test_a_killed_writer_loses_nothing_it_was_told_is_there(
     # One more may be there: it was killed before it could say so.
     assert [entry.id for entry in found][: len(told)] == told
     assert len(found) - len(told) in (0, 1)
-    with pytest.raises(ConversationReadOnly):
-        await store.open("s1")  # who could know already that it is dead?
-    redis_server.pass_time(60, prefix=prefix)
+    # It was a process of this machine: no need to wait until its lease has lapsed.
     writer = Writer.of(MAKE, await store.open("s1"))
     await writer.turns(1, 1)
+    await store.close()
+
+
+async def test_what_a_stopped_process_holds_is_anothers_after_its_lease_and_it_writes_no_more(
+    redis_server: RedisServer, prefix: str
+) -> None:
+    store = await opened(redis_server, prefix)
+    record = await store.create("s1", user="ada")
+    await record.close()
+    process = Process(redis_server, prefix, "a", 100_000, "1.0")
+    told = list(process.acknowledged(at_most=25))
+    process.stop()
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            writer = Writer.of(MAKE, await store.open("s1"))
+            break
+        except ConversationReadOnly:
+            assert time.monotonic() < deadline
+    head_seq = writer.history.head_seq
+    process.go_on()
+    told += process.acknowledged_before("refused")
+    await writer.turns(1, 3)
+    process.kill()
+    found = await entries_of(store)
+    assert without_gaps(found)
+    assert [entry.id for entry in found][: len(told)] == told
+    assert head_seq - len(told) in (0, 1)
+    assert found[head_seq:] == list(writer.history.entries)[-len(found) + head_seq :]
     await store.close()
 
 
@@ -119,4 +160,47 @@ async def test_what_a_killed_writer_was_saying_is_there(
     assert opened_again.partial_answer is not None
     assert opened_again.partial_answer.turn_id == "a1"
     assert opened_again.partial_answer.text == "a was saying"
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("processes", "conversations"),
+    [(5, 20), pytest.param(50, 1000, marks=pytest.mark.slow)],
+)
+async def test_of_many_processes_one_gets_each_conversation(
+    redis_server: RedisServer, prefix: str, processes: int, conversations: int
+) -> None:
+    store = await opened(redis_server, prefix)
+    ids = [f"s{number}" for number in range(conversations)]
+    for session_id in ids:
+        await (await store.create(session_id, user="ada")).close()
+    with subprocess.Popen(
+        [
+            sys.executable,
+            str(CONTENDERS),
+            redis_server.url,
+            prefix,
+            str(processes),
+            str(conversations),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=clean_environment(),
+    ) as contenders:
+        assert contenders.stdout is not None
+        won: list[str] = []
+        done = 0
+        while done < processes:
+            line = contenders.stdout.readline().strip()
+            assert line, "a process failed"
+            if line == "done":
+                done += 1
+            else:
+                won.append(line)
+        with redis_server.client() as client:
+            tokens: list[Any] = [client.hget(f"{prefix}{{{each}}}:meta", "token") for each in ids]
+        contenders.communicate()
+    assert sorted(won) == sorted(ids)
+    assert all(token.startswith(b"2:") for token in tokens)
     await store.close()

@@ -18,7 +18,6 @@ from contextlib import (
 )
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
-from urllib.parse import parse_qsl, urlencode
 
 import anyio.to_thread
 from msgspec import Struct
@@ -215,53 +214,30 @@ def _with_plain_blob(result: ToolCallResult) -> ToolCallResult:
 #
 # Only a migration goes through the keys of a database, in small steps.
 
-DEFAULT_PREFIX: Final = "nplt:"
-SCHEMES: Final = ("redis", "rediss", "unix")
-_KEYS_AT_ONCE: Final = 1000
+_TIMEOUT_SECONDS: Final = 30.0
 
 
-class RedisAddress(Struct, frozen=True, kw_only=True):
-    url: str
-    key_prefix: str
-
-
-def is_redis_url(text: str) -> bool:
-    scheme, separator, _ = text.partition("://")
-    return bool(separator) and scheme in SCHEMES
-
-
-def parse_redis_url(text: str) -> RedisAddress:
-    """`redis://host:port/0?key_prefix=chat:`; the rest is the client's."""
-    base, _, query = text.partition("?")
-    options = parse_qsl(query, keep_blank_values=True)
-    prefixes = [value for name, value in options if name == "key_prefix"]
-    rest = urlencode([option for option in options if option[0] != "key_prefix"])
-    return RedisAddress(
-        url=f"{base}?{rest}" if rest else base,
-        key_prefix=prefixes[-1] if prefixes else DEFAULT_PREFIX,
-    )
-
-
-def ids_in_redis(address: RedisAddress) -> list[str]:
+def ids_in_redis(url: str, key_prefix: str) -> list[str]:
     """Blocks."""
     # An extra: whoever has no Redis does not need it.
     import redis
 
-    from nplt_storage.redis.connection import Keyspace
+    from nplt_storage.redis.connection import RedisConnection
 
-    keyspace = Keyspace(address.key_prefix)
-    ending = keyspace.of("").meta.removeprefix(address.key_prefix)
-    pattern = _as_it_is(address.key_prefix) + "*" + ending
     found: set[str] = set()
+    connection = RedisConnection(url, timeout_seconds=_TIMEOUT_SECONDS)
     try:
-        with redis.Redis.from_url(address.url, protocol=2) as client:
-            for key in client.scan_iter(match=pattern, count=_KEYS_AT_ONCE):
-                name = bytes(key).decode("utf-8", "replace")
-                session_id = name.removeprefix(address.key_prefix).removesuffix(ending)
-                if is_session_id(session_id):
-                    found.add(session_id)
+        for key in connection.keys_matching(_as_it_is(key_prefix) + "*:meta"):
+            name = bytes(key).decode("utf-8", "replace")
+            session_id = name.removeprefix(key_prefix).removesuffix(":meta")
+            if session_id.startswith("{"):  # the present layout
+                session_id = session_id.removeprefix("{").removesuffix("}")
+            if is_session_id(session_id):
+                found.add(session_id)
     except redis.RedisError as error:
         raise StorageUnavailable(f"Redis can't be read: {type(error).__name__}") from error
+    finally:
+        connection.close()
     return sorted(found)
 
 

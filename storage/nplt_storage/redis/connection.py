@@ -1,4 +1,4 @@
-"""The connection to Redis, the names of keys, and leases.
+"""The connection to Redis: one, one behind Sentinel, or a cluster; and streams read over it.
 
 Every command has a deadline, and none is repeated automatically, because only the
 caller knows whether it may run twice. Commands run in worker threads.
@@ -6,18 +6,21 @@ caller knows whether it may run twice. Commands run in worker threads.
 
 from __future__ import annotations
 
-import logging
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from threading import Event, Lock, Thread
+from functools import cache
+from threading import Lock
 from typing import Any, Final, TypeAlias, TypeVar
 
 import anyio
 import anyio.to_thread
 import redis
-from msgspec import Struct
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.cluster import ClusterNode
+from redis.connection import SSLConnection, parse_url
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
 from nplt_storage.codec import (
     BadLine,
@@ -31,20 +34,29 @@ from nplt_storage.entries import CheckpointEntry, Entry, ModelInputEntry
 from nplt_storage.errors import BadEntry, ConversationDamaged, StorageUnavailable
 from nplt_storage.ids import new_entry_id
 from nplt_storage.redis import scripts
+from nplt_storage.redis.address import RedisAddress, read_address
+from nplt_storage.redis.scripts import Keys, Keyspace
 from nplt_storage.rows import RowPlace
-
-log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Argument: TypeAlias = bytes | str | int
+Client: TypeAlias = "redis.Redis | redis.RedisCluster"
 
 CONNECTIONS_MAX: Final = 16
 OLDEST_VERSION: Final = (6, 2)
+
+# These have no types.
+_parse_url: Callable[[str], Any] = parse_url
+_ClusterNode: Callable[[str, int], ClusterNode] = ClusterNode
+_Sentinel: Callable[..., Any] = Sentinel
 
 _REFUSALS: Final = {
     "OOM": "Redis has no memory left",
     "READONLY": "this Redis is a read-only replica",
     "MISCONF": "Redis can't write to its disk",
+    "NOREPLICAS": "Redis has too few replicas to accept writes",
+    "MASTERDOWN": "this Redis is a replica that has lost its primary",
+    "CLUSTERDOWN": "the Redis cluster is down",
 }
 
 
@@ -52,21 +64,35 @@ class RedisConnection:
     """Blocking calls, for use inside `in_thread`; the client behind it keeps a pool."""
 
     def __init__(self, url: str, *, timeout_seconds: float) -> None:
-        self._client = redis.Redis.from_url(
-            url,
-            protocol=2,
-            socket_timeout=timeout_seconds,
-            socket_connect_timeout=timeout_seconds,
-            retry=Retry(NoBackoff(), 0),
-            max_connections=2 * CONNECTIONS_MAX,
-        )
-        self._scripts: dict[str, Callable[..., Any]] = {}
+        self._address = read_address(url)
+        self._timeout_seconds = timeout_seconds
+        self._connected: Client | None = None
+        self._connecting = Lock()
         self._threads: anyio.CapacityLimiter | None = None
         self.trouble: str | None = None
         """Why the last command that failed did so, until one gets through."""
 
+    @property
+    def is_cluster(self) -> bool:
+        return self._address.kind == "cluster"
+
+    @property
+    def _client(self) -> Client:
+        """Made when it is first needed: that of a cluster asks for its nodes at once."""
+        with self._connecting:
+            if self._connected is None:
+                self._connected = _client_of(self._address, self._timeout_seconds)
+            return self._connected
+
     def call(self, *command: Argument) -> Any:
-        return self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+        try:
+            return self._client.execute_command(*command)  # type: ignore[no-untyped-call]
+        except RedisClusterException as error:
+            raise redis.ConnectionError(str(error)) from error
+        except redis.ResponseError as error:
+            if "READONLY" in str(error):
+                self._look_for_the_primary()
+            raise
 
     def ask(self, *command: Argument) -> Any:
         """A question: asked once more if the connection turns out to be dead."""
@@ -77,10 +103,20 @@ class RedisConnection:
 
     def call_many(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
         """One after the other, without waiting for each answer; an error is raised."""
-        with self._client.pipeline(transaction=False) as pipeline:
-            for command in commands:
-                pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
-            return pipeline.execute()
+        for answer in (answers := self.try_many(commands)):
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
+
+    def try_many(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
+        """The same; an error is the answer to its command."""
+        try:
+            with self._client.pipeline(transaction=False) as pipeline:
+                for command in commands:
+                    pipeline.execute_command(*command)
+                return list(pipeline.execute(raise_on_error=False))
+        except RedisClusterException as error:
+            raise redis.ConnectionError(str(error)) from error
 
     def ask_many(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         try:
@@ -89,10 +125,25 @@ class RedisConnection:
             return self.call_many(commands)
 
     def run(self, script: str, keys: Sequence[str], *arguments: Argument) -> Any:
-        known = self._scripts.get(script)
-        if known is None:
-            known = self._scripts[script] = self._client.register_script(script)
-        return known(keys=keys, args=arguments)
+        try:
+            return self.call("EVALSHA", _sha1(script), len(keys), *keys, *arguments)
+        except NoScriptError:
+            return self.call("EVAL", script, len(keys), *keys, *arguments)
+
+    def nodes(self) -> list[redis.Redis]:
+        """Every server that holds something, for commands about a server itself."""
+        client = self._client
+        if isinstance(client, redis.RedisCluster):
+            every: list[ClusterNode] = client.get_nodes()  # type: ignore[no-untyped-call]
+            return [client.get_redis_connection(node) for node in every]
+        return [client]
+
+    def keys_matching(self, pattern: str) -> Iterator[bytes]:
+        """In small steps, through the whole database."""
+        try:
+            yield from self._client.scan_iter(match=pattern, count=1000)
+        except RedisClusterException as error:
+            raise redis.ConnectionError(str(error)) from error
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Runs to its end also if whoever waits is cancelled: half-known is worse than late."""
@@ -108,7 +159,48 @@ class RedisConnection:
         return done
 
     def close(self) -> None:
-        self._client.close()
+        if self._connected is not None:
+            self._connected.close()
+
+    def _look_for_the_primary(self) -> None:
+        """The one we talk to was demoted. Behind Sentinel, new connections find the new one."""
+        if isinstance(self._connected, redis.Redis):
+            self._connected.connection_pool.disconnect()
+
+
+def _client_of(address: RedisAddress, timeout_seconds: float) -> Client:
+    common: dict[str, Any] = {
+        "protocol": 2,
+        "socket_timeout": timeout_seconds,
+        "socket_connect_timeout": timeout_seconds,
+        "retry": Retry(NoBackoff(), 0),
+        "max_connections": 2 * CONNECTIONS_MAX,
+    }
+    if address.kind == "single":
+        return redis.Redis.from_url(address.urls[0], **common)
+    every: list[dict[str, Any]] = [dict(_parse_url(url)) for url in address.urls]
+    options = every[0]
+    places = [(each.pop("host", "localhost"), each.pop("port", 6379)) for each in every]
+    if options.pop("connection_class", None) is SSLConnection:
+        options["ssl"] = True
+    if address.kind == "cluster":
+        try:
+            return redis.RedisCluster(
+                startup_nodes=[_ClusterNode(*place) for place in places],
+                require_full_coverage=False,  # the other slots can be used
+                **common | options,
+            )
+        except RedisClusterException as error:
+            raise redis.ConnectionError(str(error)) from error
+    own = {name: value for name, value in options.items() if name.startswith("ssl")}
+    sentinels = _Sentinel(places, sentinel_kwargs={**own, **address.sentinel_options, **common})
+    found: redis.Redis = sentinels.master_for(address.service, **common | options)
+    return found
+
+
+@cache
+def _sha1(script: str) -> str:
+    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
 
 
 def unavailable(error: RedisError) -> StorageUnavailable:
@@ -128,23 +220,32 @@ def unavailable(error: RedisError) -> StorageUnavailable:
 
 
 def check_version(connection: RedisConnection) -> None:
-    info = connection.ask("INFO", "server")
+    info = connection.nodes()[0].info()
     version = str(info.get("redis_version", "0"))
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers < OLDEST_VERSION:
         raise StorageUnavailable(f"Redis 6.2 or later is needed; this is {version}")
+    if info.get("cluster_enabled") and not connection.is_cluster:
+        raise StorageUnavailable("this Redis is a cluster: its address is redis+cluster://…")
 
 
-def configured(connection: RedisConnection) -> dict[str, str]:
+def configured(node: redis.Redis) -> dict[str, str]:
     """Its settings about the log of commands; `ResponseError` where one may not ask."""
-    found = [bytes(word).decode() for word in connection.ask("CONFIG", "GET", "append*")]
-    return dict(zip(found[::2], found[1::2], strict=True))
+    found: Any = node.execute_command("CONFIG", "GET", "append*")  # type: ignore[no-untyped-call]
+    words = [bytes(word).decode() for word in found]
+    return dict(zip(words[::2], words[1::2], strict=True))
 
 
 def how_durable(connection: RedisConnection) -> str:
     """What an acknowledged entry survives, as far as Redis tells."""
+    node = connection.nodes()[0]
+    copied = "; a failover may take what was not copied to a replica yet"
+    return _of_its_disk(node) + (copied if node.info("replication").get("connected_slaves") else "")
+
+
+def _of_its_disk(node: redis.Redis) -> str:
     try:
-        found = configured(connection)
+        found = configured(node)
     except redis.ResponseError:
         return "as durable as this Redis is; it does not say how much that is"
     if found.get("appendonly") != "yes":
@@ -158,54 +259,6 @@ def how_durable(connection: RedisConnection) -> str:
             return "as durable as this Redis: a power cut may take what it has not written yet"
 
 
-# ------------------------------------------------------------------------------
-# Names of keys; the package's docstring lists them
-
-
-class Keys(Struct, frozen=True):
-    """The keys of one conversation, wherever it stands: in use, in the trash, on its way."""
-
-    base: str
-
-    @property
-    def log(self) -> str:
-        return f"{self.base}:log"
-
-    @property
-    def meta(self) -> str:
-        return f"{self.base}:meta"
-
-    @property
-    def checkpoint(self) -> str:
-        return f"{self.base}:checkpoint"
-
-    @property
-    def prompts(self) -> str:
-        return f"{self.base}:prompts"
-
-    def blob(self, blob_id: str) -> str:
-        return f"{self.base}:blob:{blob_id}"
-
-
-class Keyspace(Struct, frozen=True):
-    prefix: str
-
-    def of(self, session_id: str) -> Keys:
-        return Keys(f"{self.prefix}{session_id}")
-
-    def in_trash(self, session_id: str) -> Keys:
-        return Keys(f"{self.prefix}@trash:{session_id}")
-
-    def deleted_of(self, user: str) -> str:
-        return f"{self.prefix}@deleted:{user}"
-
-    def being_made(self, token: str) -> Keys:
-        return Keys(f"{self.prefix}@new:{token}")
-
-    def list_of(self, user: str) -> str:
-        return f"{self.prefix}@user:{user}"
-
-
 def place_as_bytes(place: RowPlace) -> bytes:
     """Sorts as places do, so that Redis can keep a user's list in order."""
     pinned, updated_at, session_id = place
@@ -214,6 +267,10 @@ def place_as_bytes(place: RowPlace) -> bytes:
 
 def session_id_in(place: bytes) -> str:
     return place[33:].decode()
+
+
+def time_in(place: bytes) -> str:
+    return place[1:33].decode()
 
 
 def name_of(entry: Entry) -> str:
@@ -228,81 +285,6 @@ def place_in_stream(entry: Entry) -> bytes:
 
 def stream_id(seq: int) -> str:
     return f"{seq}-0"
-
-
-# ------------------------------------------------------------------------------
-# Leases: which server has a conversation open
-#
-# Opening a conversation takes its lease in the same step; other servers are refused
-# meanwhile. A thread renews the leases of open conversations; closing returns them, and
-# those of a dead process expire. Redis measures the time.
-#
-# A lease avoids conflicts; it is not what keeps the record consistent. If it expires
-# while its owner lives, an entry of a writer that is behind is still refused by its
-# number.
-
-
-LEASE_SECONDS: Final = 15.0
-"""Longer: who restarts after a kill waits longer. Shorter: a hiccup loses it."""
-_RENEWALS_PER_LEASE: Final = 3
-_RENEWED_AT_ONCE: Final = 500
-
-
-class Leases:
-    """The leases of one store, from its opening to its end."""
-
-    def __init__(self, connection: RedisConnection, *, seconds: float = LEASE_SECONDS) -> None:
-        self.arguments = (new_entry_id(), max(1, int(seconds * 1000)))
-        """What scripts are told: the owner, and for how many milliseconds."""
-        self._connection = connection
-        self._renewed_after_seconds = seconds / _RENEWALS_PER_LEASE
-        self._kept: set[str] = set()
-        self._changing = Lock()
-        """A renewal on its way must not bring back what is given back meanwhile."""
-        self._stopped = Event()
-        self._thread: Thread | None = None
-
-    def keep(self, base: str) -> None:
-        self._kept.add(base)
-        if self._thread is None:
-            self._thread = Thread(target=self._work, name="redis leases", daemon=True)
-            self._thread.start()
-
-    def forget(self, base: str) -> None:
-        """The conversation is gone: its lease is not renewed."""
-        self._kept.discard(base)
-
-    # In a worker thread
-
-    def give_back(self, base: str) -> None:
-        with self._changing:
-            self._kept.discard(base)
-            self._connection.run(scripts.RELEASE, [base], *self.arguments)
-
-    def renew(self) -> None:
-        with self._changing:
-            bases = sorted(self._kept)
-            for start in range(0, len(bases), _RENEWED_AT_ONCE):
-                some = bases[start : start + _RENEWED_AT_ONCE]
-                self._connection.run(scripts.RENEW, some, *self.arguments)
-
-    def close(self) -> None:
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _work(self) -> None:
-        is_well = True
-        while not self._stopped.wait(self._renewed_after_seconds):
-            try:
-                self.renew()
-                is_well = True
-            except RedisError as error:
-                if is_well:
-                    log.warning("conversations may be opened by another server: %s", error)
-                is_well = False
-            except Exception:  # without this thread every lease would lapse
-                log.exception("renewing leases failed; going on")
 
 
 _LINES_AT_FIRST: Final = 24
@@ -409,11 +391,19 @@ _KEPT_SECONDS: Final = 3600
 class NewStream:
     """Blocking: used inside a worker thread."""
 
-    def __init__(self, connection: RedisConnection, keyspace: Keyspace) -> None:
-        self.keys = keyspace.being_made(new_entry_id())
+    def __init__(self, connection: RedisConnection, keyspace: Keyspace, session_id: str) -> None:
+        self.keys: Keys = keyspace.being_made(new_entry_id(), session_id)
         self.last_seq = 0
+        self.checkpoint: CheckpointEntry | None = None
+        """The state before the first entry, where it is not the first there ever was."""
         self._connection = connection
-        self._keyspace = keyspace
+
+    @property
+    def checkpoint_line(self) -> bytes:
+        return b"" if self.checkpoint is None else encode_line(self.checkpoint)
+
+    def begin_after(self, checkpoint: CheckpointEntry) -> None:
+        self.checkpoint, self.last_seq = checkpoint, checkpoint.seq
 
     def add(self, entries: Iterable[Entry]) -> None:
         commands: list[tuple[Argument, ...]] = []
@@ -426,21 +416,11 @@ class NewStream:
                 commands, size = [], 0
         self._send(commands)
 
-    def add_checkpoint(self, checkpoint: CheckpointEntry) -> None:
-        """The state before the first entry, where it is not the first there ever was."""
-        self._send([("SET", self.keys.checkpoint, encode_line(checkpoint))])
-        self.last_seq = checkpoint.seq
-
     def keep_blob(self, blob_id: str, data: bytes) -> None:
-        self._send(
-            [
-                ("SET", self.keys.blob(blob_id), data, "EX", _KEPT_SECONDS),
-                ("SADD", f"{self.keys.base}:blobs", blob_id),
-            ]
-        )
+        self._send([("HSET", self.keys.blobs, blob_id, data)])
 
     def drop(self) -> None:
-        self._connection.run(scripts.DROP, [self.keys.base, self._keyspace.prefix])
+        self._connection.run(scripts.DROP, self.keys.all)
 
     def _commands(self, entries: Iterable[Entry]) -> Iterator[tuple[Argument, ...]]:
         for entry in entries:
@@ -452,7 +432,5 @@ class NewStream:
             self.last_seq = entry.seq
 
     def _send(self, commands: list[tuple[Argument, ...]]) -> None:
-        keys = self.keys
-        lasting = [keys.log, keys.checkpoint, keys.prompts, f"{keys.base}:blobs"]
-        expiring = [("EXPIRE", key, _KEPT_SECONDS) for key in lasting]
+        expiring = [("EXPIRE", key, _KEPT_SECONDS) for key in self.keys.all]
         self._connection.call_many([*commands, *expiring])

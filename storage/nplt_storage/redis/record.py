@@ -14,7 +14,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
@@ -50,9 +50,6 @@ from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
 from nplt_storage.redis import scripts
 from nplt_storage.redis.connection import (
     Argument,
-    Keys,
-    Keyspace,
-    Leases,
     NewStream,
     RedisConnection,
     StreamSource,
@@ -60,7 +57,10 @@ from nplt_storage.redis.connection import (
     decode_checkpoint,
     name_of,
     place_as_bytes,
+    time_in,
 )
+from nplt_storage.redis.ownership import Leases, Ownership
+from nplt_storage.redis.scripts import Keys, Keyspace
 from nplt_storage.rows import (
     Checkpoint,
     ConversationRow,
@@ -135,7 +135,7 @@ def write_without(
         erased=erased, tombstone=tombstone, checkpoint=checkpoint, row=row, blobs=set()
     )
     if checkpoint is not None:
-        made.add_checkpoint(checkpoint)
+        made.begin_after(checkpoint)
     made.add(rewrite.entries(source))
     return rewrite
 
@@ -144,20 +144,21 @@ def ask_for_a_new_file(connection: RedisConnection) -> None:
     """Where Redis keeps a log of commands, the erased words are in it until it
     writes a new one. One that it is writing already began before, and won't do."""
     deadline = time.monotonic() + _ASKED_SECONDS_MAX
-    try:
-        if configured(connection).get("appendonly") != "yes":
-            return
-        while not _is_begun(connection):
-            if time.monotonic() > deadline:
-                raise redis.ResponseError("it is still writing the one before")
-            time.sleep(_ASKED_AGAIN_SECONDS)
-    except redis.RedisError as error:
-        log.warning("Redis may hold erased words on disk until it rewrites its log: %s", error)
+    for node in connection.nodes():
+        try:
+            if configured(node).get("appendonly") != "yes":
+                continue
+            while not _is_begun(node):
+                if time.monotonic() > deadline:
+                    raise redis.ResponseError("it is still writing the one before")
+                time.sleep(_ASKED_AGAIN_SECONDS)
+        except redis.RedisError as error:
+            log.warning("Redis may hold erased words on disk until it rewrites its log: %s", error)
 
 
-def _is_begun(connection: RedisConnection) -> bool:
+def _is_begun(node: redis.Redis) -> bool:
     try:
-        connection.call("BGREWRITEAOF")
+        node.execute_command("BGREWRITEAOF")  # type: ignore[no-untyped-call]
     except redis.ResponseError as refusal:
         if "in progress" in str(refusal):
             return False
@@ -209,12 +210,96 @@ class Sender:
                 log.exception("a job of the Redis sender failed")
 
 
+_FRESH: Final = timedelta(hours=1)
+
+
+class UserLists:
+    """The indexes: which conversations a user has, in the order of lists, and which are in the
+    trash. They are in other slots of a cluster than the conversations, so they are written
+    after a commit, and whoever reads them puts right what is out of date.
+    """
+
+    def __init__(
+        self, connection: RedisConnection, keyspace: Keyspace, clock: Callable[[], datetime]
+    ) -> None:
+        self._connection = connection
+        self._keyspace = keyspace
+        self._clock = clock
+        self._sender = Sender()  # of its own: its node may be down while others answer
+        self._waiting: dict[str, tuple[str, bytes, set[bytes]]] = {}
+        """User, place, and the places before, by id."""
+        self._lock = Lock()
+
+    def moved(self, before: ConversationRow, after: ConversationRow) -> None:
+        """To be written soon; who reads through this store waits for it."""
+        place, gone = _place(after), {_place(before)}
+        with self._lock:
+            _, _, earlier = self._waiting.get(after.session_id, ("", b"", set()))
+            self._waiting[after.session_id] = (after.user, place, earlier | gone)
+        self._sender.post(self._send)
+
+    def close(self) -> None:
+        self._sender.close()
+
+    # In a worker thread
+
+    def flush(self) -> None:
+        self._sender.flush()
+
+    def add(self, row: ConversationRow) -> None:
+        self._connection.call("ZADD", self._keyspace.list_of(row.user), 0, _place(row))
+
+    def remove(self, row: ConversationRow) -> None:
+        self.flush()
+        self._connection.call("ZREM", self._keyspace.list_of(row.user), _place(row))
+
+    def add_deleted(self, row: ConversationRow, at: datetime) -> None:
+        score = int(at.timestamp() * 1000)
+        self._connection.call("ZADD", self._keyspace.deleted_of(row.user), score, row.session_id)
+
+    def remove_deleted(self, user: str, session_id: str) -> None:
+        self._connection.call("ZREM", self._keyspace.deleted_of(user), session_id)
+
+    def replace(self, user: str, gone: Iterable[bytes], place: bytes) -> None:
+        """In this order it is never missing."""
+        key = self._keyspace.list_of(user)
+        commands: list[tuple[Argument, ...]] = [("ZADD", key, 0, place)]
+        commands += [("ZREM", key, each) for each in gone if each != place]
+        self._connection.call_many(commands)
+
+    def forget(self, user: str, place: bytes) -> None:
+        """Nothing is there. It may be about to appear, so a fresh place stays."""
+        if time_in(place) < time_as_text(self._clock() - _FRESH):
+            self._connection.call("ZREM", self._keyspace.list_of(user), place)
+
+    def forget_deleted(self, user: str, session_id: str, score: float) -> None:
+        if score < (self._clock() - _FRESH).timestamp() * 1000:
+            self.remove_deleted(user, session_id)
+
+    def _send(self) -> None:
+        while self._waiting:
+            with self._lock:
+                session_id, (user, place, gone) = self._waiting.popitem()
+            try:
+                self.replace(user, gone, place)
+            except BaseException:
+                with self._lock:  # with the next one, unless a reader puts it right before
+                    later = self._waiting.get(session_id, (user, place, set()))
+                    self._waiting[session_id] = (*later[:2], later[2] | gone)
+                raise
+
+
+def _place(row: ConversationRow) -> bytes:
+    return place_as_bytes(place_of(row))
+
+
 class RedisContext(Struct, frozen=True, kw_only=True):
     """What a store shares with its records."""
 
     connection: RedisConnection
     keyspace: Keyspace
     leases: Leases
+    lists: UserLists
     ttl_milliseconds: int = 0
     turns_max: int = 0
     """0: no limit."""
@@ -239,9 +324,8 @@ class AccessTimes:
         for session_id, at in list(self._waiting.items()):
             try:
                 context = self._context
-                keys = [context.keyspace.of(session_id).base, context.keyspace.prefix]
-                ttl = context.ttl_milliseconds
-                context.connection.run(scripts.TOUCH, keys, time_as_text(at), ttl)
+                keys, ttl = context.keyspace.of(session_id), context.ttl_milliseconds
+                context.connection.run(scripts.TOUCH, keys.all, time_as_text(at), ttl)
             finally:
                 if self._waiting.get(session_id) == at:
                     del self._waiting[session_id]
@@ -255,11 +339,11 @@ class PartialAnswers:
     """
 
     def __init__(
-        self, sender: Sender, context: RedisContext, session_id: str, so_far: PartialAnswer | None
+        self, sender: Sender, context: RedisContext, owned: Ownership, so_far: PartialAnswer | None
     ) -> None:
         self._sender = sender
         self._connection = context.connection
-        self._keys = [context.keyspace.of(session_id).base, context.keyspace.prefix]
+        self._owned = owned
         self._leases = context.leases
         self._call = (so_far.turn_id, so_far.call) if so_far else None
         self._pieces: deque[tuple[tuple[str, int], bytes]] = deque()
@@ -299,12 +383,14 @@ class PartialAnswers:
             if self._is_broken and not begins:
                 return
             self._sent_call, self._is_broken = call, True
-            if all(spoken):
-                said: list[Argument] = [int(begins), b"".join(spoken)]
-                self._connection.run(
-                    scripts.APPEND_LIVE, self._keys, *self._leases.arguments, *said
+            if all(spoken) and not self._leases.is_over(self._owned):
+                answer = self._connection.run(
+                    scripts.APPEND_LIVE,
+                    self._owned.keys.all,
+                    *(self._owned.token, self._leases.milliseconds),
+                    *(int(begins), b"".join(spoken)),
                 )
-                self._is_broken = False
+                self._is_broken = answer != b"done"
 
 
 def decode_pieces(data: bytes) -> PartialAnswer | None:
@@ -413,7 +499,7 @@ class WriterState(Struct, kw_only=True):
     """What the writer believes Redis holds."""
 
     row: ConversationRow
-    rev: str
+    owned: Ownership
     checkpoint: CheckpointEntry | None = None
 
 
@@ -428,24 +514,27 @@ class RedisRecord:
     ) -> None:
         self.session_id = state.row.session_id
         self._state = state
+        self._context = context
         self._connection = context.connection
-        self._keyspace = context.keyspace
-        self._ttl_milliseconds = context.ttl_milliseconds
-        self._turns_max = context.turns_max
         self._leases = context.leases
         self._partial_answers = partial_answers
         self._closed = closed
         self._is_closed = False
         self._lock = Lock()
         self._spans = TurnSpans()
-        self._doubts: set[str] = set()
-        """Digests of lines that may or may not be there, one number above the head."""
+        self._doubts: dict[str, str] = {}
+        """Digests of lines that may or may not be there, one number above the head, and the
+        message_id of each."""
         self._is_floor_known = True
         """Whether the first entry there is is the one we believe."""
 
     @property
+    def owned(self) -> Ownership:
+        return self._state.owned
+
+    @property
     def _keys(self) -> Keys:
-        return self._keyspace.of(self.session_id)
+        return self.owned.keys
 
     # The port
 
@@ -458,8 +547,8 @@ class RedisRecord:
 
     async def keep_blob(self, data: bytes) -> BlobReference:
         blob = BlobReference.of(data)
-        keep = partial(self._run, scripts.KEEP_BLOB, blob.blob_id, data, self._ttl_milliseconds)
-        await self._connection.in_thread(keep)
+        keep = (scripts.KEEP_BLOB, blob.blob_id, data, self._context.ttl_milliseconds)
+        await self._connection.in_thread(partial(self._write, *keep))
         return blob
 
     async def redact(self, seq: int, *, at: datetime) -> Entry:
@@ -473,13 +562,13 @@ class RedisRecord:
             try:
                 await self._connection.in_thread(self._leave)
             finally:
-                self._leases.forget(self._keys.base)
+                self._leases.forget(self.owned)
                 self._closed(self)
 
     def is_lost(self) -> None:
         """It was deleted: nothing is written any more."""
         self._is_closed = True
-        self._leases.forget(self._keys.base)
+        self._leases.forget(self.owned)
 
     # In a worker thread
 
@@ -491,35 +580,37 @@ class RedisRecord:
         with self._lock:
             if not self._is_floor_known:
                 self._learn_floor()
-            row = self._state.row
+            before = self._state.row
             line = encode_line(entry)
             if self._is_closed:
                 raise ConversationReadOnly(self.session_id, "this record was closed")
-            if entry.seq != row.head_seq + 1:
-                raise BadEntry(f"entry {entry.seq} can't follow entry {row.head_seq}")
-            if isinstance(entry, RollbackEntry) and entry.to_seq < row.first_seq - 1:
+            if entry.seq != before.head_seq + 1:
+                raise BadEntry(f"entry {entry.seq} can't follow entry {before.head_seq}")
+            if isinstance(entry, RollbackEntry) and entry.to_seq < before.first_seq - 1:
                 raise BadEntry(f"entry {entry.to_seq} is no longer kept: nothing leads back to it")
             is_said = self._partial_answers.is_outdated_by(entry)
             if is_said:
                 self._partial_answers.is_over()
-            row = fold(row, entry)
+            row = fold(before, entry)
             self._commit(entry, line, row, forget=is_said)
             self._state.row = row
-            if self._turns_max:
+            self._context.lists.moved(before, row)
+            if self._context.turns_max:
                 self._spans.add(entry)
                 if ends_turn(entry):
                     self._trim()
             return self._state.row
 
     def _commit(self, entry: Entry, line: bytes, row: ConversationRow, *, forget: bool) -> None:
+        digest = hashlib.sha1(line, usedforsecurity=False).hexdigest()
+
         def attempt() -> None:
-            doubts = "".join(self._doubts)
-            self._doubts.add(hashlib.sha1(line, usedforsecurity=False).hexdigest())
-            self._run(
+            doubts = orjson.dumps(self._doubts)
+            self._doubts[digest] = name_of(entry)
+            self._write(
                 scripts.APPEND,
-                *(entry.seq, line, row_as_bytes(row), place_as_bytes(place_of(row))),
-                *(self._state.rev, self._ttl_milliseconds, int(forget), doubts),
-                *(row.first_seq, name_of(entry)),
+                *(entry.seq, line, row_as_bytes(row), self._context.ttl_milliseconds),
+                *(int(forget), doubts, row.first_seq, name_of(entry)),
             )
             self._doubts.clear()
 
@@ -528,35 +619,61 @@ class RedisRecord:
         except redis.ConnectionError:
             # Often only this connection is dead. Should the entry be there
             # already, the second attempt finds it doubtful and replaces it.
-            attempt()
+            try:
+                attempt()
+            except WrittenElsewhere:
+                if not self._is_there(entry.seq, digest):
+                    raise
 
-    def _run(self, script: str, *arguments: Argument, also: str | None = None) -> None:
-        keys = [self._keys.base, self._keyspace.prefix, *([also] if also else [])]
-        match self._connection.run(script, keys, *self._leases.arguments, *arguments):
+    def _is_there(self, seq: int, digest: str) -> bool:
+        lines = self._source(seq).lines_after(seq - 1)
+        return any(
+            hashlib.sha1(line, usedforsecurity=False).hexdigest() == digest for line in lines
+        )
+
+    def _write(self, script: str, *arguments: Argument, also: Keys | None = None) -> None:
+        """Runs a script of the owner. One whose lease has lapsed first acquires anew."""
+        answer = b"fenced"
+        if not self._leases.is_over(self.owned):
+            answer = self._run(script, *arguments, also=also)
+        if answer == b"fenced":
+            try:
+                self._leases.reclaim(self.owned)
+            except StorageError:
+                self._doubts.clear()
+                raise
+            answer = self._run(script, *arguments, also=also)
+        if answer == b"done":
+            return
+        self._doubts.clear()
+        head_seq = self._state.row.head_seq
+        match answer:
             case b"gone":
-                self._doubts.clear()
                 raise ConversationNotFound(self.session_id)
-            case b"held":
-                self._doubts.clear()
-                raise WrittenElsewhere("another server has opened it meanwhile")
-            case b"lost":
-                self._doubts.clear()
-                head_seq = self._state.row.head_seq
-                raise ConversationDamaged(self.session_id, f"entry {head_seq} is not there")
+            case b"fenced":
+                raise WrittenElsewhere("another server has taken it over meanwhile")
             case b"stale":
-                self._doubts.clear()
-                head_seq = self._state.row.head_seq
-                raise WrittenElsewhere(f"another server has written to it after entry {head_seq}")
+                raise WrittenElsewhere(f"entry {head_seq} is not the last one any more")
+            case b"sent":
+                raise BadEntry("a prompt with this message_id is there already")
+            case _:
+                raise ConversationDamaged(self.session_id, f"entry {head_seq} is not there")
+
+    def _run(self, script: str, *arguments: Argument, also: Keys | None) -> bytes:
+        asked_at = self._leases.clock()
+        keys = [*self._keys.all, *(also.all if also else [])]
+        lease = (self.owned.token, self._leases.milliseconds)
+        answer: bytes = self._connection.run(script, keys, *lease, *arguments)
+        if answer == b"done":
+            self.owned.until = self._leases.until(asked_at)
+        return answer
 
     def _settle(self) -> None:
         """Takes a doubtful entry back, if it is there."""
         if self._doubts:
             row = self._state.row
-            self._run(
-                scripts.SETTLE,
-                *(row.head_seq + 1, row_as_bytes(row), place_as_bytes(place_of(row))),
-                *(self._state.rev, "".join(self._doubts)),
-            )
+            doubts = orjson.dumps(self._doubts)
+            self._write(scripts.SETTLE, row.head_seq + 1, row_as_bytes(row), doubts)
             self._doubts.clear()
 
     def _leave(self) -> None:
@@ -567,7 +684,7 @@ class RedisRecord:
         except (RedisError, StorageError) as error:
             log.warning("%s: an entry that failed may be there: %s", self.session_id, error)
         try:
-            self._leases.give_back(self._keys.base)
+            self._leases.give_back(self.owned)
         except RedisError as error:
             log.warning("%s: other servers can't open it at once: %s", self.session_id, error)
 
@@ -576,7 +693,7 @@ class RedisRecord:
     def _trim(self) -> None:
         """The entry is in already, whatever comes of this: the next turn tries again."""
         row = self._state.row
-        first = self._spans.first_to_keep(self._turns_max)
+        first = self._spans.first_to_keep(self._context.turns_max)
         if first <= row.first_seq:
             return
         try:
@@ -585,11 +702,10 @@ class RedisRecord:
                 raise ConversationDamaged(self.session_id, "entries are missing")
             checkpoint = checkpoint_after(self._floor(), gone, entry_id=new_entry_id())
             trimmed = replace(row, first_seq=first)
-            self._run(
+            self._write(
                 scripts.TRIM,
-                *(row.head_seq, self._state.rev, first, encode_line(checkpoint)),
-                *(row_as_bytes(trimmed), place_as_bytes(place_of(trimmed))),
-                self._ttl_milliseconds,
+                *(row.head_seq, first, encode_line(checkpoint), row_as_bytes(trimmed)),
+                self._context.ttl_milliseconds,
                 *what_is_left(gone, hidden=row.hidden),
             )
         except Exception as error:  # whatever it is, who wrote the entry must hear that it is in
@@ -601,7 +717,7 @@ class RedisRecord:
 
     def _learn_floor(self) -> None:
         """After a cut of which we don't know whether it was made."""
-        line = self._connection.ask("GET", self._keys.checkpoint)
+        line = self._connection.ask("HGET", self._keys.meta, "checkpoint")
         checkpoint = decode_checkpoint(self.session_id, line)
         if checkpoint is not None:
             first_seq = checkpoint.seq + 1
@@ -617,34 +733,30 @@ class RedisRecord:
             self._settle()
             if not self._is_floor_known:
                 self._learn_floor()
-            row = self._state.row
-            made = NewStream(self._connection, self._keyspace)
+            before = self._state.row
+            made = NewStream(self._connection, self._context.keyspace, self.session_id)
             try:
                 rewrite = write_without(
                     seq,
                     made,
-                    source=self._source(row.head_seq),
+                    source=self._source(before.head_seq),
                     checkpoint=self._state.checkpoint,
                     floor=self._floor(),
                     at=at,
                 )
-                self._take_over(made, rewrite)
+                self._write(
+                    scripts.REWRITE,
+                    *(before.head_seq, made.checkpoint_line, row_as_bytes(rewrite.row)),
+                    self._context.ttl_milliseconds,
+                    *rewrite.blobs_gone,
+                    also=made.keys,
+                )
             except BaseException:
                 made.drop()
                 raise
+            self._state.row, self._state.checkpoint = rewrite.row, rewrite.checkpoint
+            self._context.lists.moved(before, rewrite.row)
             return rewrite.tombstone
-
-    def _take_over(self, made: NewStream, rewrite: Rewrite) -> None:
-        rev = new_entry_id()
-        self._run(
-            scripts.REWRITE,
-            *(rewrite.row.head_seq, self._state.rev, row_as_bytes(rewrite.row)),
-            *(place_as_bytes(place_of(rewrite.row)), rev, self._ttl_milliseconds),
-            *rewrite.blobs_gone,
-            also=made.keys.base,
-        )
-        self._state.row, self._state.rev = rewrite.row, rev
-        self._state.checkpoint = rewrite.checkpoint
 
     def _source(self, head_seq: int) -> StreamSource:
         return StreamSource(self.session_id, self._keys.log, self._connection, head_seq=head_seq)

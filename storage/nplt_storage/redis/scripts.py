@@ -1,45 +1,94 @@
-"""The Lua scripts: each is one atomic step.
+"""The keys of a conversation, and the Lua scripts: each script is one atomic step.
 
-Every script gets the conversation's base name as the first key and the prefix as the
-second. It returns a word, or what was asked for:
+Every script gets the six keys of the conversation in KEYS, then, where there is a second
+place (the trash, a stream being built), the six keys there. It touches no other key. It
+returns a word, or what was asked for:
 
     done    it was done
     gone    there is no such conversation
     taken   there is one already
-    held    another server has it open: nothing changed
-    stale   the head or the revision is not what the writer believes: nothing changed
+    held    another server owns it (with its token and server): nothing changed
+    fenced  the token is not the owner's: nothing changed
+    stale   the head is not what the writer believes: nothing changed
+    sent    a prompt with this message_id is there already: nothing changed
     lost    the entry at the head is missing, which is noted: nothing else changed
 
-Scripts for writers first get the writer's id and the length of its lease. All checks
-come before the first write, so a script does not fail halfway.
+Scripts for writers first get the writer's token and the length of its lease, which begins
+again when they are done. All checks come before the first write, so a script does not fail
+halfway.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-_COMMON: Final = """
-local base, prefix = KEYS[1], KEYS[2]
-local meta, log, live = base .. ':meta', base .. ':log', base .. ':live'
-local owner, prompts = base .. ':owner', base .. ':prompts'
+from msgspec import Struct
 
-local function keys_of(of)
-  local found = {
-    of .. ':meta', of .. ':log', of .. ':checkpoint', of .. ':live', of .. ':prompts',
-    of .. ':blobs'
-  }
-  for _, id in ipairs(redis.call('SMEMBERS', of .. ':blobs')) do
-    found[#found + 1] = of .. ':blob:' .. id
-  end
-  return found
-end
+
+class Keys(Struct, frozen=True):
+    """The keys of one conversation, wherever it stands: in use, in the trash, on its way."""
+
+    base: str
+    """It has the hash tag that all of them share."""
+
+    @property
+    def meta(self) -> str:
+        return f"{self.base}:meta"
+
+    @property
+    def log(self) -> str:
+        return f"{self.base}:log"
+
+    @property
+    def live(self) -> str:
+        return f"{self.base}:live"
+
+    @property
+    def prompts(self) -> str:
+        return f"{self.base}:prompts"
+
+    @property
+    def blobs(self) -> str:
+        return f"{self.base}:blobs"
+
+    @property
+    def owner(self) -> str:
+        return f"{self.base}:owner"
+
+    @property
+    def all(self) -> list[str]:
+        return [self.meta, self.log, self.live, self.prompts, self.blobs, self.owner]
+
+
+class Keyspace(Struct, frozen=True):
+    prefix: str
+
+    def of(self, session_id: str) -> Keys:
+        return Keys(f"{self.prefix}{{{session_id}}}")
+
+    def in_trash(self, session_id: str) -> Keys:
+        return Keys(f"{self.prefix}@trash:{{{session_id}}}")
+
+    def being_made(self, token: str, session_id: str) -> Keys:
+        return Keys(f"{self.prefix}@new:{token}:{{{session_id}}}")
+
+    def list_of(self, user: str) -> str:
+        return f"{self.prefix}@user:{user}"
+
+    def deleted_of(self, user: str) -> str:
+        return f"{self.prefix}@deleted:{user}"
+
+
+_COMMON: Final = """
+local meta, log, live, prompts, blobs, owner = unpack(KEYS, 1, 6)
+local here, there = {unpack(KEYS, 1, 5)}, {unpack(KEYS, 7, 11)}
 
 -- All keys of a conversation go at the same instant; 0: they stay.
-local function expire(of, milliseconds)
+local function expire(keys, milliseconds)
   milliseconds = tonumber(milliseconds)
   local now = redis.call('TIME')
   local at = now[1] * 1000 + math.floor(now[2] / 1000) + milliseconds
-  for _, key in ipairs(keys_of(of)) do
+  for _, key in ipairs(keys) do
     if milliseconds > 0 then
       redis.call('PEXPIREAT', key, string.format('%.0f', at))
     else
@@ -48,28 +97,50 @@ local function expire(of, milliseconds)
   end
 end
 
-local function drop(of)
-  for _, key in ipairs(keys_of(of)) do redis.call('DEL', key) end
+local function used(ttl)
+  if tonumber(ttl) > 0 then expire(here, ttl) end
 end
 
 local function move(from, to)
-  drop(to)
-  for _, key in ipairs(keys_of(from)) do
+  for place, key in ipairs(from) do
     if redis.call('EXISTS', key) == 1 then
-      redis.call('RENAME', key, to .. string.sub(key, #from + 1))
+      redis.call('RENAME', key, to[place])
+    else
+      redis.call('DEL', to[place])
     end
   end
 end
 
-local function list_of_its_user()
-  return prefix .. '@user:' .. redis.call('HGET', meta, 'user')
+-- `dead` is the token of a holder whose process is known to be dead.
+local function held_by_another(server, dead)
+  local holder = redis.call('HMGET', owner, 'token', 'server')
+  if holder[1] and holder[2] ~= server and holder[1] ~= dead then
+    return {'held', holder[1], holder[2]}
+  end
 end
 
-local function set_row(row, place)
-  local list, before = list_of_its_user(), redis.call('HGET', meta, 'place')
-  redis.call('HSET', meta, 'row', row, 'place', place)
-  if before and before ~= place then redis.call('ZREM', list, before) end
-  redis.call('ZADD', list, 0, place)
+local function token_after(before, nonce)
+  return string.format('%.0f:%s', string.match(before or '0', '^%d+') + 1, nonce)
+end
+
+local function own(token, server, lease)
+  redis.call('HSET', meta, 'token', token)
+  redis.call('HSET', owner, 'token', token, 'server', server)
+  redis.call('PEXPIRE', owner, lease)
+  return token
+end
+"""
+
+_WRITER: Final = (
+    _COMMON
+    + """
+local token, lease = ARGV[1], ARGV[2]
+if redis.call('EXISTS', meta) == 0 then return 'gone' end
+if redis.call('HGET', owner, 'token') ~= token then return 'fenced' end
+
+local function done()
+  redis.call('PEXPIRE', owner, lease)
+  return 'done'
 end
 
 local function digest_at(seq)
@@ -78,12 +149,16 @@ local function digest_at(seq)
 end
 
 -- Takes the entry at the head back if it is one of those whose writer never
--- heard whether they arrived.
-local function take_back(seq, digests)
-  if not string.find(digests, digest_at(seq), 1, true) then return false end
+-- heard whether they arrived: their digests, and the message_id of each.
+local function take_back(seq, doubts)
+  local name = doubts[digest_at(seq)]
+  if not name then return false end
   redis.call('XDEL', log, seq .. '-0')
   redis.call('XSETID', log, (seq - 1) .. '-0')
   redis.call('HSET', meta, 'head', seq - 1)
+  if name ~= '' and redis.call('HDEL', prompts, name) == 1 then
+    redis.call('HINCRBY', meta, 'prompts', -1)
+  end
   return true
 end
 
@@ -94,139 +169,110 @@ local function note_prompt(name, noted)
     redis.call('HINCRBY', meta, 'prompts', added)
   end
 end
-
-local function is_held_by_another(token)
-  local holder = redis.call('GET', owner)
-  return holder and holder ~= token
-end
-
-local function hold(token, milliseconds)
-  redis.call('SET', owner, token, 'PX', milliseconds)
-end
-"""
-
-_WRITER: Final = (
-    _COMMON
-    + """
-local token, lease = ARGV[1], ARGV[2]
-if redis.call('EXISTS', meta) == 0 then return 'gone' end
-if is_held_by_another(token) then return 'held' end
 """
 )
 
-# One that is as empty as on its first day, and of the same creation, is there
-# because its creator never heard that it succeeded, and asks again.
+# A creator that never heard whether it succeeded asks again with the same nonce, and gets
+# the one it made, if that is as empty as on its first day.
 CREATE: Final = (
     _COMMON
     + """
-local token, lease, row, place, user, origin, rev, ttl = unpack(ARGV)
-local known = redis.call('HMGET', meta, 'head', 'rev')
-if known[1] then
-  if known[1] ~= '0' or known[2] ~= rev then return 'taken' end
-  redis.call('ZREM', list_of_its_user(), redis.call('HGET', meta, 'place'))
-else
-  drop(base)
-end
-redis.call('HSET', meta, 'user', user, 'origin', origin, 'rev', rev, 'head', 0, 'prompts', 0)
-set_row(row, place)
-hold(token, lease)
-expire(base, ttl)
-return 'done'
+local nonce, server, lease, row, user, origin, ttl = unpack(ARGV)
+local known, token = redis.call('HMGET', meta, 'head', 'token'), token_after(nil, nonce)
+if known[1] and (known[1] ~= '0' or known[2] ~= token) then return 'taken' end
+redis.call('DEL', unpack(here))
+redis.call('HSET', meta, 'user', user, 'origin', origin, 'head', 0, 'prompts', 0, 'row', row)
+own(token, server, lease)
+expire(here, ttl)
+return token
 """
 )
 
-# Who only reads gives no token.
 OPEN: Final = (
     _COMMON
     + """
-local ttl, token, lease = unpack(ARGV)
+local server, dead, nonce, lease, ttl = unpack(ARGV)
 if redis.call('EXISTS', meta) == 0 then return 'gone' end
-if token then
-  if is_held_by_another(token) then return 'held' end
-  hold(token, lease)
-end
-if tonumber(ttl) > 0 then expire(base, ttl) end
-local known = redis.call('HMGET', meta, 'row', 'accessed', 'damaged', 'rev')
-known[5] = redis.call('GET', base .. ':checkpoint')
-known[6] = redis.call('GET', live)
+local held = held_by_another(server, dead)
+if held then return held end
+local token = own(token_after(redis.call('HGET', meta, 'token'), nonce), server, lease)
+used(ttl)
+local known = redis.call('HMGET', meta, 'row', 'accessed', 'damaged', 'checkpoint')
+known[5] = redis.call('GET', live)
+known[6] = token
 return known
 """
 )
 
-RENEW: Final = """
-local token, lease = unpack(ARGV)
-for _, base in ipairs(KEYS) do
-  local holder = redis.call('GET', base .. ':owner')
-  if (not holder or holder == token) and redis.call('EXISTS', base .. ':meta') == 1 then
-    redis.call('SET', base .. ':owner', token, 'PX', lease)
-  end
-end
-return 'done'
-"""
-
-RELEASE: Final = (
+# An owner whose lease has lapsed, or who did not hear whether it got it back.
+RECLAIM: Final = (
     _COMMON
     + """
-if redis.call('GET', owner) == ARGV[1] then redis.call('DEL', owner) end
-return 'done'
+local nonce, server, lease, before = unpack(ARGV)
+if redis.call('EXISTS', meta) == 0 then return 'gone' end
+local known, token = redis.call('HGET', meta, 'token'), token_after(before, nonce)
+if known ~= before and known ~= token then return 'fenced' end
+return own(token, server, lease)
 """
 )
+
+RENEW: Final = """
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+"""
+
+RELEASE: Final = """
+if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then redis.call('DEL', KEYS[1]) end
+return 'done'
+"""
 
 APPEND: Final = (
     _WRITER
     + """
-local seq, line, row, place, rev, ttl, forget, doubts, first, name = unpack(ARGV, 3)
-local known = redis.call('HMGET', meta, 'head', 'rev')
-if known[2] ~= rev then return 'stale' end
-local head = tonumber(known[1])
-seq = tonumber(seq)
-if head >= seq and doubts ~= '' then
+local seq, line, row, ttl, forget, doubts, first, name = unpack(ARGV, 3)
+local head = tonumber(redis.call('HGET', meta, 'head'))
+seq, doubts = tonumber(seq), cjson.decode(doubts)
+if head == seq then
   local digest = digest_at(seq)
-  if digest == redis.sha1hex(line) and string.find(doubts, digest, 1, true) then return 'done' end
-  if head == seq and take_back(seq, doubts) then head = seq - 1 end
+  if digest == redis.sha1hex(line) and doubts[digest] then return done() end
+  if take_back(seq, doubts) then head = seq - 1 end
 end
 if head ~= seq - 1 then return 'stale' end
+if name ~= '' and redis.call('HEXISTS', prompts, name) == 1 then return 'sent' end
 local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
 if head >= tonumber(first) and not (last and last[1] == head .. '-0') then
   redis.call('HSET', meta, 'damaged', 'entry ' .. head .. ' is not there')
   return 'lost'
 end
 redis.call('XADD', log, seq .. '-0', 'line', line)
-redis.call('HSET', meta, 'head', seq)
+redis.call('HSET', meta, 'head', seq, 'row', row)
 if name ~= '' then note_prompt(name, '[' .. seq .. ']') end
-set_row(row, place)
 if forget == '1' then redis.call('DEL', live) end
-hold(token, lease)
-if tonumber(ttl) > 0 then expire(base, ttl) end
-return 'done'
+used(ttl)
+return done()
 """
 )
 
 SETTLE: Final = (
     _WRITER
     + """
-local seq, row, place, rev, doubts = unpack(ARGV, 3)
-local known = redis.call('HMGET', meta, 'head', 'rev')
-if known[2] ~= rev or known[1] ~= seq then return 'stale' end
-if take_back(tonumber(seq), doubts) then set_row(row, place) end
-return 'done'
+local seq, row, doubts = unpack(ARGV, 3)
+if redis.call('HGET', meta, 'head') ~= seq then return 'stale' end
+if take_back(tonumber(seq), cjson.decode(doubts)) then redis.call('HSET', meta, 'row', row) end
+return done()
 """
 )
 
 TRIM: Final = (
     _WRITER
     + """
-local head, rev, first, checkpoint, row, place, ttl = unpack(ARGV, 3)
-local known = redis.call('HMGET', meta, 'head', 'rev')
-if known[1] ~= head or known[2] ~= rev then return 'stale' end
-redis.call('SET', base .. ':checkpoint', checkpoint)
+local head, first, checkpoint, row, ttl = unpack(ARGV, 3)
+if redis.call('HGET', meta, 'head') ~= head then return 'stale' end
+redis.call('HSET', meta, 'checkpoint', checkpoint, 'row', row)
 redis.call('XTRIM', log, 'MINID', first .. '-0')
-for place_in_list = 10, #ARGV, 2 do
-  redis.call('HSET', prompts, ARGV[place_in_list], ARGV[place_in_list + 1])
-end
-set_row(row, place)
-if tonumber(ttl) > 0 then expire(base, ttl) end
-return 'done'
+for place = 8, #ARGV, 2 do redis.call('HSET', prompts, ARGV[place], ARGV[place + 1]) end
+used(ttl)
+return done()
 """
 )
 
@@ -237,7 +283,40 @@ local begins, pieces = unpack(ARGV, 3)
 local left = redis.call('PTTL', meta)
 redis.call(begins == '1' and 'SET' or 'APPEND', live, pieces)
 if left > 0 then redis.call('PEXPIRE', live, left) end
-return 'done'
+return done()
+"""
+)
+
+KEEP_BLOB: Final = (
+    _WRITER
+    + """
+local blob_id, data, ttl = unpack(ARGV, 3)
+redis.call('HSET', blobs, blob_id, data)
+used(ttl)
+return done()
+"""
+)
+
+NOTE_DAMAGE: Final = (
+    _WRITER
+    + """
+redis.call('HSET', meta, 'damaged', ARGV[3])
+return done()
+"""
+)
+
+REWRITE: Final = (
+    _WRITER
+    + """
+local head, checkpoint, row, ttl = unpack(ARGV, 3)
+if redis.call('HGET', meta, 'head') ~= head then return 'stale' end
+redis.call('RENAME', there[2], log)
+if checkpoint ~= '' then redis.call('HSET', meta, 'checkpoint', checkpoint) end
+redis.call('DEL', unpack(there))
+redis.call('HSET', meta, 'row', row)
+for place = 7, #ARGV do redis.call('HDEL', blobs, ARGV[place]) end
+expire(here, ttl)
+return done()
 """
 )
 
@@ -248,51 +327,35 @@ local at, ttl = unpack(ARGV)
 if redis.call('EXISTS', meta) == 0 then return 'gone' end
 local known = redis.call('HGET', meta, 'accessed')
 if not known or known < at then redis.call('HSET', meta, 'accessed', at) end
-if tonumber(ttl) > 0 then expire(base, ttl) end
+used(ttl)
 return 'done'
 """
 )
 
-KEEP_BLOB: Final = (
-    _WRITER
-    + """
-local blob_id, data, ttl = unpack(ARGV, 3)
-redis.call('SET', base .. ':blob:' .. blob_id, data)
-redis.call('SADD', base .. ':blobs', blob_id)
-if tonumber(ttl) > 0 then expire(base, ttl) end
-return 'done'
-"""
-)
-
+# Whoever deletes owns it for that moment.
 DELETE: Final = (
     _COMMON
     + """
-local trash, ttl, at, milliseconds, id = KEYS[3], ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local server, dead, ttl, at = unpack(ARGV)
 if redis.call('EXISTS', meta) == 0 then return 'gone' end
-redis.call('ZREM', list_of_its_user(), redis.call('HGET', meta, 'place'))
+local held = held_by_another(server, dead)
+if held then return held end
 redis.call('HSET', meta, 'deleted', at)
-redis.call('ZADD', prefix .. '@deleted:' .. redis.call('HGET', meta, 'user'), milliseconds, id)
-move(base, trash)
+move(here, there)
 redis.call('DEL', owner)
-expire(trash, ttl)
+expire(there, ttl)
 return 'done'
 """
 )
-
-DROP: Final = _COMMON + "drop(base)\nreturn 'done'\n"
 
 UNDELETE: Final = (
     _COMMON
     + """
-local trash, ttl, id, user = KEYS[3], ARGV[1], ARGV[2], ARGV[3]
-if redis.call('EXISTS', trash .. ':meta') == 0 then return 'gone' end
-if user and redis.call('HGET', trash .. ':meta', 'user') ~= user then return 'gone' end
+if redis.call('EXISTS', there[1]) == 0 then return 'gone' end
 if redis.call('EXISTS', meta) == 1 then return 'taken' end
-move(trash, base)
+move(there, here)
 redis.call('HDEL', meta, 'deleted')
-redis.call('ZREM', prefix .. '@deleted:' .. redis.call('HGET', meta, 'user'), id)
-redis.call('ZADD', list_of_its_user(), 0, redis.call('HGET', meta, 'place'))
-expire(base, ttl)
+expire(here, ARGV[1])
 return 'done'
 """
 )
@@ -300,38 +363,24 @@ return 'done'
 PUBLISH: Final = (
     _COMMON
     + """
-local made = KEYS[3]
-local row, place, user, origin, rev, head, ttl = unpack(ARGV)
+local row, user, origin, head, checkpoint, ttl = unpack(ARGV)
 if redis.call('EXISTS', meta) == 1 then return 'taken' end
-move(made, base)
-redis.call('HSET', meta, 'user', user, 'origin', origin, 'rev', rev, 'head', head)
+move(there, here)
+redis.call('HSET', meta, 'user', user, 'origin', origin, 'head', head, 'row', row)
 redis.call('HSET', meta, 'prompts', redis.call('HLEN', prompts))
-set_row(row, place)
-expire(base, ttl)
+if checkpoint ~= '' then redis.call('HSET', meta, 'checkpoint', checkpoint) end
+expire(here, ttl)
 return 'done'
 """
 )
 
-REWRITE: Final = (
-    _WRITER
+DROP: Final = "redis.call('DEL', unpack(KEYS))\nreturn 'done'\n"
+
+BLOB: Final = (
+    _COMMON
     + """
-local made = KEYS[3]
-local head, rev, row, place, new_rev, ttl = unpack(ARGV, 3)
-local known = redis.call('HMGET', meta, 'head', 'rev')
-if known[1] ~= head or known[2] ~= rev then return 'stale' end
-redis.call('RENAME', made .. ':log', log)
-if redis.call('EXISTS', made .. ':checkpoint') == 1 then
-  redis.call('RENAME', made .. ':checkpoint', base .. ':checkpoint')
-end
-redis.call('DEL', made .. ':prompts')
-redis.call('HSET', meta, 'rev', new_rev)
-set_row(row, place)
-for place_in_list = 9, #ARGV do
-  redis.call('DEL', base .. ':blob:' .. ARGV[place_in_list])
-  redis.call('SREM', base .. ':blobs', ARGV[place_in_list])
-end
-expire(base, ttl)
-return 'done'
+local data = redis.call('HGET', blobs, ARGV[1])
+return data and string.sub(data, ARGV[2] + 1, ARGV[2] + ARGV[3])
 """
 )
 
@@ -357,11 +406,29 @@ return 'done'
 """
 )
 
-FORGET_PLACE: Final = (
+# From the layout before, whose keys had no hash tag: so never in a cluster. KEYS has the
+# six of the new layout, then the seven of the old one, then its blobs, in the order of ARGV.
+ADOPT: Final = (
     _COMMON
     + """
-local list, place = KEYS[3], ARGV[1]
-if redis.call('HGET', meta, 'place') ~= place then redis.call('ZREM', list, place) end
+local before = {unpack(KEYS, 7, 10)}
+local old_blobs, checkpoint, old_owner = unpack(KEYS, 11, 13)
+if redis.call('EXISTS', before[1]) == 0 or redis.call('EXISTS', meta) == 1 then return 'gone' end
+if redis.call('EXISTS', old_owner) == 1 then return 'held' end
+for place, key in ipairs(before) do
+  if redis.call('EXISTS', key) == 1 then redis.call('RENAME', key, here[place]) end
+end
+local line = redis.call('GET', checkpoint)
+if line then redis.call('HSET', meta, 'checkpoint', line) end
+for place, blob_id in ipairs(ARGV) do
+  local data = redis.call('GET', KEYS[13 + place])
+  if data then redis.call('HSET', blobs, blob_id, data) end
+  redis.call('DEL', KEYS[13 + place])
+end
+redis.call('DEL', old_blobs, checkpoint)
+redis.call('HDEL', meta, 'rev', 'place')
+local left = redis.call('PTTL', meta)
+if left > 0 then redis.call('PEXPIRE', blobs, left) end
 return 'done'
 """
 )

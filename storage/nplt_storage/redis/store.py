@@ -19,6 +19,7 @@ from nplt_storage.errors import (
     BadEntry,
     ConversationDamaged,
     ConversationExists,
+    ConversationHeld,
     ConversationNotFound,
     ConversationReadOnly,
 )
@@ -30,8 +31,6 @@ from nplt_storage.pages import MessagePage, PageQuery, read_end, read_page
 from nplt_storage.redis import scripts
 from nplt_storage.redis.connection import (
     Argument,
-    Keyspace,
-    Leases,
     NewStream,
     RedisConnection,
     StreamSource,
@@ -43,15 +42,18 @@ from nplt_storage.redis.connection import (
     place_in_stream,
     session_id_in,
 )
+from nplt_storage.redis.ownership import LEASE_SECONDS, Leases
 from nplt_storage.redis.record import (
     AccessTimes,
     PartialAnswers,
     RedisContext,
     RedisRecord,
     Sender,
+    UserLists,
     WriterState,
     decode_pieces,
 )
+from nplt_storage.redis.scripts import Keys, Keyspace
 from nplt_storage.rows import (
     ConversationRow,
     RowPage,
@@ -79,8 +81,11 @@ from nplt_storage.store import (
     not_yet_an_entry,
 )
 
+_ROW_FIELDS: Final = ("row", "accessed", "damaged")
 _ROWS_AT_ONCE: Final = 200
 _COUNTED_AT_ONCE: Final = 1000
+_REPAIRS_MAX: Final = 3
+"""Of one part of a list, while others write."""
 
 
 class RedisReader:
@@ -89,20 +94,16 @@ class RedisReader:
     def __init__(self, context: RedisContext, touches: AccessTimes) -> None:
         self._connection = context.connection
         self._keyspace = context.keyspace
-        self._ttl_milliseconds = context.ttl_milliseconds
+        self._lists = context.lists
         self._touches = touches
 
     # Rows and lists: a sorted set per user holds the order
     #
-    # A conversation that expired or was evicted is still in its user's list; whoever
-    # reads the list removes it. One that moves in the list while it is read appears at
-    # its new place or not at all.
+    # What it holds is compared with the rows, and put right where they differ. One that
+    # moves in the list while it is read appears at its new place or not at all.
 
     def row_of(self, session_id: str) -> ConversationRow | None:
-        found = self._connection.ask(
-            "HMGET", self._keyspace.of(session_id).meta, "row", "accessed", "damaged"
-        )
-        return self._decode(session_id, found)
+        return self._decode(session_id, self._fields(session_id))
 
     def row(self, session_id: str) -> ConversationRow:
         row = self.row_of(session_id) if is_session_id(session_id) else None
@@ -117,51 +118,104 @@ class RedisReader:
                 wanted.append(row)
                 if len(wanted) > query.limit:
                     break
+        wanted.sort(key=place_of, reverse=True)  # one may have been met at an older place
         return cut_page(wanted, query.limit)
 
     def count(self, user: str) -> int:
+        self._lists.flush()
         places = self._connection.ask("ZRANGE", self._keyspace.list_of(user), 0, -1)
-        ids = [session_id_in(place) for place in places]
+        ids = sorted({session_id_in(place) for place in places})
         there = 0
         for start in range(0, len(ids), _COUNTED_AT_ONCE):
             some = ids[start : start + _COUNTED_AT_ONCE]
-            there += self._connection.ask("EXISTS", *(self._keyspace.of(id_).meta for id_ in some))
+            asked = [("HGET", self._keyspace.of(id_).meta, "user") for id_ in some]
+            for id_, owner in zip(some, self._connection.ask_many(asked), strict=True):
+                if owner is None:
+                    with suppress(ConversationHeld):
+                        there += self.adopt(id_)
+                else:
+                    there += owner.decode() == user
         return there
 
     def rows(
         self, user: str, cursor: str | None = None, *, at_first: int = _ROWS_AT_ONCE
     ) -> Iterator[ConversationRow]:
+        self._lists.flush()
         count = min(at_first, _ROWS_AT_ONCE)
-        below = "+" if cursor is None else b"(" + place_as_bytes(read_cursor(cursor))
+        below = None if cursor is None else place_as_bytes(read_cursor(cursor))
+        met: set[str] = set()
+        repairs_left = _REPAIRS_MAX
         while True:
             places = self._connection.ask(
-                *("ZREVRANGEBYLEX", self._keyspace.list_of(user), below, "-"),
-                *("LIMIT", 0, count),
+                *("ZREVRANGEBYLEX", self._keyspace.list_of(user)),
+                *("+" if below is None else b"(" + below, "-", "LIMIT", 0, count),
             )
-            for place, row in zip(places, self._rows_at(places), strict=True):
-                if row is not None and place_as_bytes(place_of(row)) == place:
+            there, moved = self._put_right(user, places)
+            is_read_again = bool(moved) and repairs_left > 0
+            # One that belongs further up was missed, which only matters to who began at the top.
+            wanted = [
+                row
+                for place, row in moved
+                if cursor is None and below is not None and place > below
+            ]
+            for row in wanted if is_read_again else wanted + there:
+                if row.session_id not in met:
+                    met.add(row.session_id)
                     yield row
-                elif row is None:
-                    keys = [self._keyspace.of(session_id_in(place)).base, self._keyspace.prefix]
-                    keys.append(self._keyspace.list_of(user))
-                    self._connection.run(scripts.FORGET_PLACE, keys, place)
-            if len(places) < count:
+            if is_read_again:
+                repairs_left -= 1
+            elif len(places) < count:
                 return
-            below, count = b"(" + places[-1], _ROWS_AT_ONCE
+            else:
+                below, count, repairs_left = places[-1], _ROWS_AT_ONCE, _REPAIRS_MAX
+
+    def _put_right(
+        self, user: str, places: list[bytes]
+    ) -> tuple[list[ConversationRow], list[tuple[bytes, ConversationRow]]]:
+        """Those that are where the list says, and those that were not, with their places."""
+        there: list[ConversationRow] = []
+        moved: list[tuple[bytes, ConversationRow]] = []
+        for listed, row in zip(places, self._rows_at(places), strict=True):
+            if row is None:
+                try:
+                    row = self.row_of(session_id_in(listed))
+                except ConversationHeld:
+                    continue
+            if row is None or row.user != user:
+                self._lists.forget(user, listed)
+                continue
+            place = place_as_bytes(place_of(row))
+            if place == listed:
+                there.append(row)
+            else:
+                self._lists.replace(user, [listed], place)
+                moved.append((place, row))
+        return there, moved
 
     def _rows_at(self, places: list[bytes]) -> list[ConversationRow | None]:
         ids = [session_id_in(place) for place in places]
         found = self._connection.ask_many(
-            [("HMGET", self._keyspace.of(id_).meta, "row", "accessed", "damaged") for id_ in ids]
+            [("HMGET", self._keyspace.of(id_).meta, *_ROW_FIELDS) for id_ in ids]
         )
         return [self._decode(id_, fields) for id_, fields in zip(ids, found, strict=True)]
 
+    def _fields(self, session_id: str, *more: str, in_trash: bool = False) -> list[bytes | None]:
+        """Those of its row, and more; of the layout before, it is brought to this one first."""
+        keyspace = self._keyspace
+        keys = keyspace.in_trash(session_id) if in_trash else keyspace.of(session_id)
+        command = ("HMGET", keys.meta, *_ROW_FIELDS, *more)
+        found: list[bytes | None] = self._connection.ask(*command)
+        if found[0] is None and self.adopt(session_id, in_trash=in_trash):
+            found = self._connection.ask(*command)
+        return found
+
     def _decode(self, session_id: str, found: list[bytes | None]) -> ConversationRow | None:
+        return None if found[0] is None else self.decode(session_id, found)
+
+    def decode(self, session_id: str, found: list[bytes | None]) -> ConversationRow:
         """From the fields row, accessed, damaged."""
         data, accessed, damaged = found[:3]
-        if data is None:
-            return None
-        row = row_from_bytes(data)
+        row = row_from_bytes(data or b"")
         times = [row.last_accessed]
         if accessed is not None:
             times.append(datetime.fromisoformat(accessed.decode()))
@@ -172,38 +226,51 @@ class RedisReader:
     def trash(self, user: str) -> list[DeletedConversation]:
         """Those that have expired, or were replaced by another's, leave the list."""
         found: list[DeletedConversation] = []
-        for place in self._connection.ask("ZREVRANGE", self._keyspace.deleted_of(user), 0, -1):
+        listed = self._connection.ask(
+            "ZREVRANGE", self._keyspace.deleted_of(user), 0, -1, "WITHSCORES"
+        )
+        for place, score in zip(listed[::2], listed[1::2], strict=True):
             session_id = place.decode()
-            meta = self._keyspace.in_trash(session_id).meta
-            fields = self._connection.ask("HMGET", meta, "row", "accessed", "damaged", "deleted")
-            row = self._decode(session_id, fields)
-            if row is None or row.user != user:
-                self._connection.call("ZREM", self._keyspace.deleted_of(user), place)
+            row, at = self.deleted(session_id)
+            if row is None or at is None or row.user != user:
+                self._lists.forget_deleted(user, session_id, float(score))
             else:
-                at = datetime.fromisoformat(fields[3].decode())
                 found.append(DeletedConversation(row=row, deleted_at=at))
         return found
 
+    def deleted(self, session_id: str) -> tuple[ConversationRow | None, datetime | None]:
+        fields = self._fields(session_id, "deleted", in_trash=True)
+        at = None if fields[3] is None else datetime.fromisoformat(fields[3].decode())
+        return self._decode(session_id, fields), at
+
+    # The layout before: the same keys without a hash tag, blobs and the checkpoint apart
+
+    def adopt(self, session_id: str, *, in_trash: bool = False) -> bool:
+        """Whether it was there in the layout before; it is in this one then."""
+        if self._connection.is_cluster:
+            return False  # which never accepted those keys
+        prefix = f"{self._keyspace.prefix}{'@trash:' if in_trash else ''}{session_id}"
+        keyspace = self._keyspace
+        keys = keyspace.in_trash(session_id) if in_trash else keyspace.of(session_id)
+        if not self._connection.ask("EXISTS", f"{prefix}:meta"):
+            return False
+        parts = ("meta", "log", "live", "prompts", "blobs", "checkpoint", "owner")
+        blobs = [blob.decode() for blob in self._connection.ask("SMEMBERS", f"{prefix}:blobs")]
+        before = [f"{prefix}:{part}" for part in parts] + [f"{prefix}:blob:{id_}" for id_ in blobs]
+        answer = self._connection.run(scripts.ADOPT, [*keys.all, *before], *blobs)
+        if answer == b"held":
+            raise ConversationHeld(session_id)
+        return bool(answer == b"done")
+
     # One conversation and its lines
 
-    def find(
-        self, session_id: str, *, owner: Sequence[Argument] = ()
-    ) -> tuple[WriterState, PartialAnswer | None]:
-        """All of it but its lines, as of one moment; it has been used then, and expires later.
-        With `owner`, as `Leases` tells it, it is the owner's from then on."""
-        if not is_session_id(session_id):
+    def find(self, session_id: str) -> tuple[ConversationRow, CheckpointEntry | None]:
+        """As of one moment."""
+        _check_id(session_id)
+        fields = self._fields(session_id, "checkpoint")
+        if fields[0] is None:
             raise ConversationNotFound(session_id)
-        keys = [self._keyspace.of(session_id).base, self._keyspace.prefix]
-        found: Any = self._connection.run(scripts.OPEN, keys, self._ttl_milliseconds, *owner)
-        if found == b"held":
-            raise ConversationReadOnly(session_id, "another server has it open")
-        row = None if isinstance(found, bytes) else self._decode(session_id, found)
-        if row is None:
-            raise ConversationNotFound(session_id)
-        rev, checkpoint, live = (bytes(part or b"") for part in found[3:])
-        checkpoint_entry = decode_checkpoint(session_id, checkpoint)
-        state = WriterState(row=row, rev=rev.decode(), checkpoint=checkpoint_entry)
-        return state, decode_pieces(live)
+        return self.decode(session_id, fields), decode_checkpoint(session_id, fields[3])
 
     def check_ends(self, found: WriterState) -> None:
         """Redis evicts keys one by one: what is left may look whole."""
@@ -221,13 +288,13 @@ class RedisReader:
 
     def entries(self, session_id: str, *, after: int, through: int | None) -> Iterator[Entry]:
         """Where lines were trimmed, the checkpoint that stands for them comes first."""
-        found, _ = self.find(session_id)
-        last = found.row.head_seq if through is None else min(through, found.row.head_seq)
+        row, checkpoint = self.find(session_id)
+        last = row.head_seq if through is None else min(through, row.head_seq)
 
         def walk() -> Iterator[Entry]:
-            if found.checkpoint is not None and after < found.checkpoint.seq <= last:
-                yield found.checkpoint
-            yield from self.source(found.row, head_seq=last).after(after)
+            if checkpoint is not None and after < checkpoint.seq <= last:
+                yield checkpoint
+            yield from self.source(row, head_seq=last).after(after)
 
         return walk()
 
@@ -256,7 +323,7 @@ class RedisReader:
 
     def _noted(self, session_id: str, message_id: str) -> tuple[list[Any] | None, bool]:
         """What is noted under that name, and whether all names are there."""
-        keys = [self._keyspace.of(session_id).base, self._keyspace.prefix]
+        keys = self._keyspace.of(session_id).all
         noted, is_all = self._connection.run(scripts.PROMPT_BY_MESSAGE_ID, keys, message_id)
         return (None if noted is None else orjson.loads(noted)), bool(is_all)
 
@@ -267,7 +334,7 @@ class RedisReader:
             for entry in self.source(row).after(0)
             if (name := name_of(entry))
         )
-        self._connection.run(scripts.COUNT_PROMPTS, [keys.base, self._keyspace.prefix])
+        self._connection.run(scripts.COUNT_PROMPTS, keys.all)
 
 
 def _trimmed(noted: list[Any]) -> SentBefore | None:
@@ -288,12 +355,12 @@ class RedisBuilder:
     ) -> None:
         self._origin = origin
         self._connection = connection
-        self._made = NewStream(connection, keyspace)
-        self._row = new_row(session_id, user=origin.user, created_at=origin.created_at)
+        self._made = NewStream(connection, keyspace, session_id)
+        self.row = new_row(session_id, user=origin.user, created_at=origin.created_at)
 
     @property
-    def base(self) -> str:
-        return self._made.keys.base
+    def keys(self) -> Keys:
+        return self._made.keys
 
     async def add(self, entries: Sequence[Entry]) -> None:
         await self._connection.in_thread(partial(self._add, entries))
@@ -308,29 +375,29 @@ class RedisBuilder:
 
     def finished(self, *, ttl_milliseconds: int) -> list[Argument]:
         """What the script needs to know that makes it visible."""
-        row = self._row
+        row = self.row
         return [
-            *(row_as_bytes(row), place_as_bytes(place_of(row)), row.user),
-            *(origin_as_bytes(self._origin), new_entry_id(), row.head_seq, ttl_milliseconds),
+            *(row_as_bytes(row), row.user, origin_as_bytes(self._origin), row.head_seq),
+            *(self._made.checkpoint_line, ttl_milliseconds),
         ]
 
     def _add(self, entries: Sequence[Entry]) -> None:
         first = entries[0] if entries else None
-        if self._row.head_seq == 0 and isinstance(first, CheckpointEntry) and first.seq > 1:
+        if self.row.head_seq == 0 and isinstance(first, CheckpointEntry) and first.seq > 1:
             self._begin_with(first)
             entries = entries[1:]
         self._made.add(entries)
-        self._row = fold_all(self._row, entries)
+        self.row = fold_all(self.row, entries)
 
     def _begin_with(self, first: CheckpointEntry) -> None:
         """A copy of a conversation that was trimmed begins with what is left of the rest."""
         found = read_checkpoint(first)
         if found is None:
             raise BadEntry(f"entry {first.seq} can't be the first: its state can't be read")
-        self._made.add_checkpoint(first)
-        self._row = replace(
+        self._made.begin_after(first)
+        self.row = replace(
             fold(found.row, first),
-            session_id=self._row.session_id,
+            session_id=self.row.session_id,
             user=self._origin.user,
             created_at=self._origin.created_at,
             first_seq=first.seq + 1,
@@ -370,16 +437,17 @@ class RedisStore:
         self._connection = context.connection
         self._keyspace = context.keyspace
         self._leases = context.leases
+        self._lists = context.lists
         self._ttl_milliseconds = context.ttl_milliseconds
         self._sender = Sender()
         self._touches = AccessTimes(self._sender, context)
         self._reader = RedisReader(context, self._touches)
         self._writers: dict[str, RedisRecord | None] = {}
         self._unheard: dict[str, str] = {}
-        """Creations that may have succeeded: their `rev`, by id."""
+        """Creations that may have succeeded: their nonces, by id."""
 
     @classmethod
-    async def open_url(
+    async def open_url(  # noqa: PLR0913
         cls,
         url: str,
         *,
@@ -388,7 +456,10 @@ class RedisStore:
         ttl_seconds: int | None = None,
         max_turns: int | None = None,
         timeout_seconds: float = 5.0,
+        lease_seconds: float = LEASE_SECONDS,
+        advertise: str | None = None,
     ) -> RedisStore:
+        """`advertise` is the address of this server that others are told."""
         connection = RedisConnection(url, timeout_seconds=timeout_seconds)
 
         def greet() -> str:
@@ -400,10 +471,12 @@ class RedisStore:
         except BaseException:
             connection.close()
             raise
+        keyspace = Keyspace(key_prefix)
         context = RedisContext(
             connection=connection,
-            keyspace=Keyspace(key_prefix),
-            leases=Leases(connection),
+            keyspace=keyspace,
+            leases=Leases(connection, seconds=lease_seconds, address=advertise),
+            lists=UserLists(connection, keyspace, clock),
             ttl_milliseconds=(ttl_seconds or 0) * 1000,
             turns_max=max_turns or 0,
         )
@@ -418,24 +491,34 @@ class RedisStore:
     async def create(self, session_id: str, *, user: str) -> Record:
         _check_id(session_id)
         check_text(user, "the user's name")
-        now = self._clock()
-        row = new_row(session_id, user=user, created_at=now)
-        rev = self._unheard.pop(session_id, None) or new_entry_id()
-        origin = origin_as_bytes(Origin(user=user, created_at=now))
-        place = place_as_bytes(place_of(row))
+        row = new_row(session_id, user=user, created_at=self._clock())
+        nonce = self._unheard.pop(session_id, None) or new_entry_id()
         try:
-            await self._run(
-                scripts.CREATE,
-                session_id,
-                *self._leases.arguments,
-                *(row_as_bytes(row), place, user, origin, rev, self._ttl_milliseconds),
-            )
+            record = await self._connection.in_thread(partial(self._create, row, nonce))
         except ConversationExists:
             raise
         except BaseException:
-            self._unheard[session_id] = rev
+            self._unheard[session_id] = nonce
             raise
-        return self._registered(self._writer(WriterState(row=row, rev=rev)))
+        return self._registered(record)
+
+    def _create(self, row: ConversationRow, nonce: str) -> RedisRecord:
+        session_id = row.session_id
+        if self._reader.row_of(session_id) is None:
+            self._lists.add(row)  # before: one that is there is in the list, whatever happens
+        keys = self._keyspace.of(session_id)
+        origin = origin_as_bytes(Origin(user=row.user, created_at=row.created_at))
+        asked_at = self._leases.clock()
+        token = self._connection.run(
+            scripts.CREATE,
+            keys.all,
+            *(nonce, self._leases.server, self._leases.milliseconds),
+            *(row_as_bytes(row), row.user, origin, self._ttl_milliseconds),
+        )
+        if token == b"taken":
+            raise ConversationExists(session_id)
+        owned = self._leases.owned(session_id, keys, token, asked_at)
+        return self._writer(WriterState(row=row, owned=owned))
 
     async def open(self, session_id: str) -> Opened:
         _check_id(session_id)
@@ -453,8 +536,8 @@ class RedisStore:
     def _open(self, session_id: str) -> tuple[Opened, RedisRecord]:
         """Blocks. Nothing is left of it if it fails, but a word in lists about what is
         damaged."""
+        state, said = self._acquire(session_id)
         try:
-            state, said = self._reader.find(session_id, owner=self._leases.arguments)
             self._reader.check_ends(state)
             row, source = state.row, self._reader.source(state.row)
             held = read_end(source, row)
@@ -471,16 +554,39 @@ class RedisStore:
         except RedisError:
             raise  # the lease lapses, or serves the next attempt
         except BaseException as error:
-            keys = self._keyspace.of(session_id)
+            owned = state.owned
             with suppress(RedisError):
-                self._leases.give_back(keys.base)
                 if isinstance(error, ConversationDamaged):
                     # So that lists show it; what is there is left as it is.
-                    self._connection.call("HSET", keys.meta, "damaged", error.reason)
+                    lease = (owned.token, self._leases.milliseconds)
+                    self._connection.run(scripts.NOTE_DAMAGE, owned.keys.all, *lease, error.reason)
+                self._leases.give_back(owned)
             raise
 
+    def _acquire(self, session_id: str) -> tuple[WriterState, PartialAnswer | None]:
+        keys = self._keyspace.of(session_id)
+        asked_at = self._leases.clock()
+        claim = partial(
+            self._leases.claim,
+            *(scripts.OPEN, session_id, keys),
+            *(new_entry_id(), self._leases.milliseconds, self._ttl_milliseconds),
+        )
+        try:
+            found = claim()
+        except ConversationNotFound:
+            if not self._reader.adopt(session_id):
+                raise
+            found = claim()
+        owned = self._leases.owned(session_id, keys, found[5], asked_at)
+        state = WriterState(
+            row=self._reader.decode(session_id, found),
+            owned=owned,
+            checkpoint=decode_checkpoint(session_id, found[3]),
+        )
+        return state, decode_pieces(found[4] or b"")
+
     def _writer(self, state: WriterState, said: PartialAnswer | None = None) -> RedisRecord:
-        answers = PartialAnswers(self._sender, self._context, state.row.session_id, said)
+        answers = PartialAnswers(self._sender, self._context, state.owned, said)
         return RedisRecord(
             state, context=self._context, partial_answers=answers, closed=self._forget_writer
         )
@@ -510,12 +616,11 @@ class RedisStore:
 
         def read() -> bytes:
             self._reader.row(session_id)
-            key = self._keyspace.of(session_id).blob(blob_id)
-            if not self._connection.ask("EXISTS", key):
+            keys = self._keyspace.of(session_id).all
+            data = self._connection.run(scripts.BLOB, keys, blob_id, offset, length)
+            if data is None:
                 raise BadEntry(f"there is no blob {blob_id!r}")
-            if length == 0:
-                return b""
-            return bytes(self._connection.ask("GETRANGE", key, offset, offset + length - 1))
+            return bytes(data)
 
         return await self._connection.in_thread(read)
 
@@ -543,30 +648,57 @@ class RedisStore:
         builder = RedisBuilder(session_id, origin, self._connection, self._keyspace)
         try:
             yield builder
-            finished = builder.finished(ttl_milliseconds=self._ttl_milliseconds)
-            await self._run(scripts.PUBLISH, session_id, *finished, also=builder.base)
+            await self._connection.in_thread(partial(self._publish, builder))
         except BaseException:
             await builder.drop()
             raise
 
+    def _publish(self, builder: RedisBuilder) -> None:
+        row = builder.row
+        self._lists.add(row)
+        keys = [*self._keyspace.of(row.session_id).all, *builder.keys.all]
+        finished = builder.finished(ttl_milliseconds=self._ttl_milliseconds)
+        if self._connection.run(scripts.PUBLISH, keys, *finished) == b"taken":
+            raise ConversationExists(row.session_id)
+
     async def delete(self, session_id: str) -> None:
-        trash = self._keyspace.in_trash(session_id).base
-        at = self._clock()
-        when = (time_as_text(at), int(at.timestamp() * 1000), session_id)
-        await self._run(scripts.DELETE, session_id, TRASH_SECONDS * 1000, *when, also=trash)
+        """`ConversationHeld` while another server has it open."""
+        await self._connection.in_thread(partial(self._delete, session_id))
         if writer := self._writers.pop(session_id, None):
             writer.is_lost()
 
+    def _delete(self, session_id: str) -> None:
+        row, at = self._reader.row(session_id), self._clock()
+        keys, trash = self._keyspace.of(session_id), self._keyspace.in_trash(session_id)
+        self._lists.add_deleted(row, at)
+        when = (TRASH_SECONDS * 1000, time_as_text(at))
+        self._leases.claim(scripts.DELETE, session_id, keys, *when, also=trash)
+        self._lists.remove(row)
+
     async def undelete(self, session_id: str, *, user: str | None = None) -> None:
-        trash = self._keyspace.in_trash(session_id).base
-        ttl = self._ttl_milliseconds
-        whose = () if user is None else (user,)
-        await self._run(scripts.UNDELETE, session_id, ttl, session_id, *whose, also=trash)
+        _check_id(session_id)
+        await self._connection.in_thread(partial(self._undelete, session_id, user))
+
+    def _undelete(self, session_id: str, user: str | None) -> None:
+        row, _ = self._reader.deleted(session_id)
+        if row is None or user not in (None, row.user):
+            raise ConversationNotFound(session_id)
+        if self._reader.row_of(session_id) is not None:
+            raise ConversationExists(session_id)
+        self._lists.add(row)
+        keys, trash = self._keyspace.of(session_id), self._keyspace.in_trash(session_id)
+        answer = self._connection.run(
+            scripts.UNDELETE, [*keys.all, *trash.all], self._ttl_milliseconds
+        )
+        if answer == b"gone":
+            raise ConversationNotFound(session_id)
+        if answer == b"taken":
+            raise ConversationExists(session_id)
+        self._lists.remove_deleted(row.user, session_id)
 
     async def is_trash_of_another(self, session_id: str, user: str) -> bool:
-        meta = self._keyspace.in_trash(session_id).meta
-        whose = await self._connection.in_thread(lambda: self._connection.ask("HGET", meta, "user"))
-        return whose not in (None, user.encode())
+        row, _ = await self._connection.in_thread(partial(self._reader.deleted, session_id))
+        return row is not None and row.user != user
 
     async def trash(self, user: str) -> Sequence[DeletedConversation]:
         return await self._connection.in_thread(partial(self._reader.trash, user))
@@ -603,31 +735,17 @@ class RedisStore:
             await writer.close()
         await self._connection.in_thread(self._leases.close)
         await self._connection.in_thread(self._sender.close)
+        await self._connection.in_thread(self._lists.close)
         self._connection.close()
 
     def _registered(self, record: RedisRecord) -> RedisRecord:
         self._writers[record.session_id] = record
-        self._leases.keep(self._keyspace.of(record.session_id).base)
+        self._leases.keep(record.owned)
         return record
 
     def _forget_writer(self, record: RedisRecord) -> None:
         if self._writers.get(record.session_id) is record:
             del self._writers[record.session_id]
-
-    async def _run(
-        self, script: str, session_id: str, *arguments: Argument, also: str | None = None
-    ) -> None:
-        if not is_session_id(session_id):
-            raise ConversationNotFound(session_id)
-        keys = [self._keyspace.of(session_id).base, self._keyspace.prefix]
-        keys += [also] if also else []
-        answer: Any = await self._connection.in_thread(
-            lambda: self._connection.run(script, keys, *arguments)
-        )
-        if answer == b"gone":
-            raise ConversationNotFound(session_id)
-        if answer == b"taken":
-            raise ConversationExists(session_id)
 
 
 def _check_id(session_id: str) -> None:

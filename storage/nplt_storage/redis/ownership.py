@@ -1,0 +1,225 @@
+"""Which server owns a conversation, and for how long.
+
+Acquiring counts up the conversation's generation and stores a token, `generation:nonce`,
+with the record and under a key that expires with the lease. Every script that writes
+compares the token (`scripts`), so a server that was overtaken is refused, whatever it
+believes. The owner counts the lease from before it asked, so that its own deadline never
+comes later than Redis's; past it, it writes nothing before it has acquired anew, which works
+only if nobody else had the conversation meanwhile.
+
+A thread renews the leases of open conversations; closing returns them. Those of a process
+that died expire, unless a server of the same machine sees that it is dead.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+from redis.exceptions import RedisError
+
+from nplt_storage.errors import ConversationHeld, ConversationNotFound, WrittenElsewhere
+from nplt_storage.ids import new_entry_id
+from nplt_storage.redis import scripts
+from nplt_storage.redis.connection import Argument, RedisConnection
+from nplt_storage.redis.scripts import Keys
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS: Final = 15.0
+"""Longer: who takes over from a machine that died waits longer. Shorter: a hiccup loses it."""
+_RENEWALS_PER_LEASE: Final = 3
+_RENEWED_AT_ONCE: Final = 500
+_SAFE_PART: Final = 0.9
+"""Of the lease: clocks do not run equally fast."""
+
+
+class Process(Struct, frozen=True):
+    """A process, as others on the same machine can find it. PIDs mean something only in
+    their namespace, and are used again."""
+
+    boot: str
+    namespace: str
+    pid: int
+    started: str
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    """Who owns a conversation, as told to the others."""
+
+    id: str
+    address: str | None = None
+    process: Process | None = None
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether that is certain: it was a process here, and is no more."""
+        here, there = _process(os.getpid()), self.process
+        if here is None or there is None:
+            return False
+        if (here.boot, here.namespace) != (there.boot, there.namespace):
+            return False
+        return _process(there.pid) != there
+
+
+def _process(pid: int) -> Process | None:
+    """`None`: it is not there, has ended, or this system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        # The name of the program is in parentheses, and may hold anything.
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        if stat[0] not in "ZX":
+            return Process(
+                boot=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+                namespace=str(Path("/proc/self/ns/pid").readlink()),
+                pid=pid,
+                started=stat[19],
+            )
+    return None
+
+
+class Ownership:
+    """One conversation that this server owns, or owned."""
+
+    def __init__(self, session_id: str, keys: Keys, token: str, *, until: float) -> None:
+        self.session_id = session_id
+        self.keys = keys
+        self.token = token
+        self.until = until
+        """By the monotonic clock."""
+        self.next_nonce: str | None = None
+        """Of an acquisition of which nothing was heard."""
+
+
+class Leases:
+    """What one store owns, from its opening to its end."""
+
+    def __init__(
+        self,
+        connection: RedisConnection,
+        *,
+        seconds: float = LEASE_SECONDS,
+        address: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        server = Server(id=new_entry_id(), address=address, process=_process(os.getpid()))
+        self.server = msgspec.json.encode(server)
+        self.milliseconds = max(1, int(seconds * 1000))
+        self.clock = clock
+        self._connection = connection
+        self._seconds = seconds
+        self._kept: dict[str, Ownership] = {}
+        self._stopped = Event()
+        self._thread: Thread | None = None
+
+    def keep(self, owned: Ownership) -> None:
+        self._kept[owned.keys.base] = owned
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="redis leases", daemon=True)
+            self._thread.start()
+
+    def forget(self, owned: Ownership) -> None:
+        if self._kept.get(owned.keys.base) is owned:
+            del self._kept[owned.keys.base]
+
+    def is_over(self, owned: Ownership) -> bool:
+        """Whether its owner may write nothing, by its own clock."""
+        return self.clock() >= owned.until
+
+    def until(self, asked_at: float) -> float:
+        return asked_at + self._seconds * _SAFE_PART
+
+    # In a worker thread
+
+    def claim(
+        self,
+        script: str,
+        session_id: str,
+        keys: Keys,
+        *arguments: Argument,
+        also: Keys | None = None,
+    ) -> Any:
+        """Runs a script that needs a conversation no other server owns. `ConversationHeld`:
+        one does."""
+        dead = ""
+        every = [*keys.all, *(also.all if also else [])]
+        while True:
+            answer = self._connection.run(script, every, self.server, dead, *arguments)
+            if answer == b"gone":
+                raise ConversationNotFound(session_id)
+            if not isinstance(answer, list) or answer[0] != b"held":
+                return answer
+            server = _read_server(answer[2])
+            if not server.is_dead:
+                raise ConversationHeld(session_id, server.address)
+            dead = answer[1].decode()
+
+    def owned(self, session_id: str, keys: Keys, token: bytes, asked_at: float) -> Ownership:
+        return Ownership(session_id, keys, token.decode(), until=self.until(asked_at))
+
+    def reclaim(self, owned: Ownership) -> None:
+        """After its lease has lapsed. `WrittenElsewhere`: another server has had it."""
+        nonce = owned.next_nonce = owned.next_nonce or new_entry_id()
+        asked_at = self.clock()
+        claim = (nonce, self.server, self.milliseconds, owned.token)
+        answer = self._connection.run(scripts.RECLAIM, owned.keys.all, *claim)
+        if answer == b"gone":
+            raise ConversationNotFound(owned.session_id)
+        if answer == b"fenced":
+            self.forget(owned)
+            raise WrittenElsewhere("another server has taken it over meanwhile")
+        owned.token, owned.next_nonce = answer.decode(), None
+        owned.until = self.until(asked_at)
+
+    def give_back(self, owned: Ownership) -> None:
+        self.forget(owned)
+        self._connection.run(scripts.RELEASE, [owned.keys.owner], owned.token)
+
+    def renew(self) -> None:
+        every = list(self._kept.values())
+        for start in range(0, len(every), _RENEWED_AT_ONCE):
+            some = [(owned, owned.token) for owned in every[start : start + _RENEWED_AT_ONCE]]
+            asked_at = self.clock()
+            answers = self._connection.try_many(
+                ("EVAL", scripts.RENEW, 1, owned.keys.owner, token, self.milliseconds)
+                for owned, token in some
+            )
+            for (owned, token), answer in zip(some, answers, strict=True):
+                if answer == 1:
+                    owned.until = max(owned.until, self.until(asked_at))
+                elif answer == 0 and owned.token == token:
+                    owned.until = asked_at
+            if failed := [answer for answer in answers if isinstance(answer, RedisError)]:
+                raise failed[0]
+
+    def close(self) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        is_well = True
+        while not self._stopped.wait(self._seconds / _RENEWALS_PER_LEASE):
+            try:
+                self.renew()
+                is_well = True
+            except RedisError as error:
+                if is_well:
+                    log.warning("conversations may be opened by another server: %s", error)
+                is_well = False
+            except Exception:  # without this thread every lease would lapse
+                log.exception("renewing leases failed; going on")
+
+
+def _read_server(data: bytes) -> Server:
+    try:
+        return msgspec.json.decode(data, type=Server)
+    except msgspec.DecodeError:
+        return Server(id="")  # a later version says it differently: it is alive, for all we know

@@ -1,0 +1,143 @@
+"""Lists are indexes beside the conversations: whoever reads them puts right what is out of date."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from itertools import count
+
+import pytest
+import redis
+from tests.storage.store_makers import MemoryMaker
+from tests.support.redis_server import RedisServer
+
+from nplt_storage import Opened, RedisStore, RowQuery, SearchQuery, StorageUnavailable
+from nplt_storage.entries import PinnedEntry
+from nplt_storage.redis.record import UserLists
+from nplt_storage.testing.support import START, Writer, ids_of
+
+MAKE = MemoryMaker()
+prefixes = count()
+
+
+@pytest.fixture
+def prefix() -> str:
+    return f"lists{next(prefixes)}:"
+
+
+@pytest.fixture
+async def store(redis_server: RedisServer, prefix: str) -> AsyncIterator[RedisStore]:
+    store = await RedisStore.open_url(redis_server.url, clock=MAKE.clock, key_prefix=prefix)
+    yield store
+    await store.close()
+
+
+def places(server: RedisServer, prefix: str, user: str = "ada") -> list[bytes]:
+    with server.client() as client:
+        return list(client.zrange(f"{prefix}@user:{user}", 0, -1))
+
+
+async def written(store: RedisStore, *ids: str) -> list[Writer]:
+    writers = [await Writer.create(MAKE, store, session_id) for session_id in ids]
+    for writer in writers:
+        await writer.turns(1, 1)
+    return writers
+
+
+async def test_a_server_that_dies_before_the_index_is_written_leaves_a_list_that_mends(
+    store: RedisStore, redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *_ = await written(store, "s1", "s2", "s3")
+    assert await ids_of(store) == ["s3", "s2", "s1"]
+    with monkeypatch.context() as patch:
+        patch.setattr(UserLists, "moved", lambda self, before, after: None)
+        await first.turns(2, 2)
+    assert await ids_of(store) == ["s1", "s3", "s2"]
+    assert len(places(redis_server, prefix)) == 3
+    page = await store.list("ada", RowQuery(limit=1))
+    assert [row.session_id for row in page.rows] == ["s1"]
+
+
+async def test_one_that_belongs_further_down_is_listed_there_and_once(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *_ = await written(store, "s1", "s2", "s3")
+    await first.write(PinnedEntry(pinned=True))
+    assert await ids_of(store) == ["s1", "s3", "s2"]
+    with monkeypatch.context() as patch:
+        patch.setattr(UserLists, "moved", lambda self, before, after: None)
+        await first.write(PinnedEntry(pinned=False))
+        second = Writer.of(MAKE, await reopened(store, "s2"))
+    await second.turns(2, 2)
+    assert await ids_of(store) == ["s2", "s1", "s3"]
+
+
+async def reopened(store: RedisStore, session_id: str) -> Opened:
+    writer = store._writers[session_id]
+    assert writer is not None
+    await writer.close()
+    return await store.open(session_id)
+
+
+async def test_a_conversation_whose_creation_failed_is_in_no_list(
+    store: RedisStore, redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = store._connection.run
+
+    def refused(script: str, keys: list[str], *arguments: bytes) -> object:
+        raise redis.ConnectionError
+
+    monkeypatch.setattr(store._connection, "run", refused)
+    with pytest.raises(StorageUnavailable):
+        await store.create("s1", user="ada")
+    monkeypatch.setattr(store._connection, "run", run)
+    assert await ids_of(store) == []
+    assert await store.count("ada") == 0
+    assert len(places(redis_server, prefix)) == 1  # it may be about to appear
+    monkeypatch.setattr(store._lists, "_clock", lambda: START + timedelta(days=365))
+    assert await ids_of(store) == []
+    assert places(redis_server, prefix) == []
+
+
+async def test_a_list_that_redis_can_not_write_now_is_written_with_the_next_entry(
+    store: RedisStore, redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await written(store, "s1", "s2")
+
+    def refused(commands: object) -> object:
+        raise redis.ConnectionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._connection, "call_many", refused)
+        await first.turns(2, 2)
+        store._lists.flush()
+    before = places(redis_server, prefix)
+    await second.turns(2, 2)
+    store._lists.flush()
+    after = places(redis_server, prefix)
+    assert len(before) == len(after) == 2
+    assert not set(before) & set(after)
+
+
+async def test_what_is_searched_is_found_at_an_older_place_too(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *_ = await written(store, "s1", "s2")
+    with monkeypatch.context() as patch:
+        patch.setattr(UserLists, "moved", lambda self, before, after: None)
+        await first.turns(2, 2)
+    page = await store.search("ada", SearchQuery(text="ask"))
+    assert {hit.session_id for hit in page.hits} == {"s1", "s2"}
+    assert len(page.hits) == 3
+
+
+async def test_a_deleted_conversation_leaves_the_list_though_the_server_died_in_between(
+    store: RedisStore, redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await written(store, "s1", "s2")
+    with monkeypatch.context() as patch:
+        patch.setattr(UserLists, "remove", lambda self, row: None)
+        await store.delete("s1")
+    assert await ids_of(store) == ["s2"]
+    assert [each.row.session_id for each in await store.trash("ada")] == ["s1"]
+    assert await store.count("ada") == 1
