@@ -14,6 +14,7 @@ from nplt_protocol import ErrorCode, RequestError
 from nplt_storage.errors import (
     BadEntry,
     ConversationDamaged,
+    ConversationHeld,
     ConversationNotFound,
     ConversationReadOnly,
     StorageError,
@@ -176,9 +177,10 @@ class WindowTooSmall(ProviderError):
 
 _CODES: dict[type[StorageError], ErrorCode] = {
     ConversationNotFound: ErrorCode.NOT_FOUND,
+    ConversationHeld: ErrorCode.UNAVAILABLE,
     ConversationReadOnly: ErrorCode.READ_ONLY,
     StorageUnavailable: ErrorCode.UNAVAILABLE,
-    WrittenElsewhere: ErrorCode.CONFLICT,
+    WrittenElsewhere: ErrorCode.UNAVAILABLE,
     BadEntry: ErrorCode.MALFORMED,
 }
 

@@ -195,7 +195,9 @@ async def open_histories(settings: Settings, clock: Callable[[], datetime]) -> H
     directories = _directories(settings)
     try:
         for history in settings.histories:
-            store = await _open(history, directories[history.id], clock)
+            store = await _open(
+                history, directories[history.id], clock, advertise=settings.cluster.advertise
+            )
             profiles.append(
                 HistoryProfile(
                     id=history.id,
@@ -222,7 +224,11 @@ def _directories(settings: Settings) -> dict[str, Path]:
 
 
 async def _open(
-    history: HistorySettings, directory: Path, clock: Callable[[], datetime]
+    history: HistorySettings,
+    directory: Path,
+    clock: Callable[[], datetime],
+    *,
+    advertise: str | None,
 ) -> ConversationStore:
     try:
         return await open_store(
@@ -230,6 +236,7 @@ async def _open(
             data_dir=directory,
             clock=clock,
             system_message=history.system_message,
+            advertise=advertise,
         )
     except BadStoreConfig as error:
         raise ConfigurationError([f"history {history.id}: {error}"]) from None

@@ -330,6 +330,13 @@ class SessionSettings(Part):
     """The conversation of those who name none, where conversations are made."""
 
 
+class ClusterSettings(Part):
+    """Several servers over one Redis."""
+
+    advertise: Annotated[str, StringConstraints(pattern=r"^\S+:\d{1,5}$")] | None = None
+    """host:port at which the others reach this server."""
+
+
 class GraphHistorySettings(Part):
     """The older way to describe one history; its keys into a graph say nothing here."""
 
@@ -405,6 +412,7 @@ class Settings(Part):
     extensions: ExtensionSettings = ExtensionSettings.model_construct()
     histories: tuple[HistorySettings, ...] = (HistorySettings.model_construct(id="main"),)
     graph: GraphSettings | None = None
+    cluster: ClusterSettings = ClusterSettings.model_construct()
     sessions: SessionSettings = SessionSettings.model_construct()
     users: tuple[UserSettings, ...] = ()
     limits: Limits = Limits.model_construct()

@@ -41,7 +41,9 @@ def start(tmp_path: Path, redis: RedisServer) -> Iterator[Start]:
     ]
 
     def start(name: str) -> ServerProcess:
-        server = ServerProcess(tmp_path / name, settings={"histories": histories})
+        cluster = {"advertise": f"{name}.example:9999"}
+        settings: dict[str, object] = {"histories": histories, "cluster": cluster}
+        server = ServerProcess(tmp_path / name, settings=settings)
         servers.append(server)
         return server.start()
 
@@ -87,7 +89,9 @@ def test_on_a_shared_redis_a_conversation_belongs_to_one_server_at_a_time(start:
             first.hello()
             session_id = begin(first, "team", "shared")
             refused = second.request(ATTACH, {"session_id": session_id})
-            assert (refused.type, refused.json["code"]) == (ERROR, "read_only")
+            assert (refused.type, refused.json["code"]) == (ERROR, "unavailable")
+            assert refused.json["retryable"]
+            assert "the server at one.example:9999 has it open" in refused.json["message"]
             # Everybody reads.
             page = second.request(HISTORY_REQUEST, {"session_id": session_id}).json
             assert [each["role"] for each in page["messages"]] == ["user", "assistant"]
@@ -100,6 +104,22 @@ def test_on_a_shared_redis_a_conversation_belongs_to_one_server_at_a_time(start:
         assert [each["seq"] for each in page["messages"]] == [2, 3, 4, 5]
 
 
+def test_what_a_killed_server_held_is_taken_over_at_once_by_another_on_its_machine(
+    start: Start,
+) -> None:
+    one, two = start("one"), start("two")
+    with RawClient(two.port) as second, RawClient(one.port) as first:
+        second.hello()
+        first.hello()
+        session_id = begin(first, "team", "shared")
+        one.kill()
+        attached = second.request(ATTACH, {"session_id": session_id})
+        assert attached.type != ERROR
+        second.ask("now I")
+        page = second.request(HISTORY_REQUEST, {"session_id": session_id, "roles": ["user"]}).json
+        assert [each["content"] for each in page["messages"]] == ["hello shared", "now I"]
+
+
 def test_two_servers_that_make_the_same_id_have_one_conversation(start: Start) -> None:
     one, two = start("one"), start("two")
     wanted = {"session_id": "user_123", "create": True, "history": "team"}
@@ -109,7 +129,7 @@ def test_two_servers_that_make_the_same_id_have_one_conversation(start: Start) -
             assert second.hello(wanted)["session_id"] == "user_123"
             first.ask("from one")
             refused = second.request(PROMPT, {"text": "too soon"})
-            assert (refused.type, refused.json["code"]) == (ERROR, "read_only")
+            assert (refused.type, refused.json["code"]) == (ERROR, "unavailable")
         one.terminate()
         second.ask("from two")
         page = second.request(HISTORY_REQUEST, {"roles": ["user"]}).json
