@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import redis
 from redis.crc import key_slot
 from tests.storage.store_makers import MemoryMaker, RedisMaker
 from tests.support.redis_server import (
@@ -150,6 +151,54 @@ async def test_nothing_is_lost_while_slots_are_moved(own_cluster: RedisClusterSe
     for place, writer in enumerate(writers):
         assert await entries_of(store, f"s{place}") == list(writer.history.entries)
     assert await store.count("ada") == 12
+    await store.close()
+
+
+@pytest.mark.slow
+async def test_while_a_slot_is_half_moved_its_conversations_are_unavailable_and_then_go_on(
+    cluster: RedisClusterServers,
+) -> None:
+    store = await RedisStore.open_url(cluster.url, clock=ticking_clock(), key_prefix="half:")
+    writer = await Writer.create(MAKE, store)
+    await writer.turns(1, 1)
+    slot = key_slot(b"{s1}")
+    source, target = sorted(
+        cluster.primaries[:2] if slot < 10_000 else cluster.primaries[1:],
+        key=lambda node: not node.call("CLUSTER", "COUNTKEYSINSLOT", slot),
+    )
+    target.call("CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.id_of(source))
+    source.call("CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.id_of(target))
+    where = ("127.0.0.1", target.port, "", 0, 5000)
+    source.call("MIGRATE", *where, "KEYS", "half:{s1}:log")
+    with pytest.raises(StorageUnavailable, match="moving it to another node"):
+        await writer.write(prompt("t2"))
+    cluster.move_slots([slot], source, target)
+    await writer.turns(2, 2)
+    assert await entries_of(store) == list(writer.history.entries)
+    await store.close()
+
+
+@pytest.mark.slow
+async def test_a_node_that_is_down_or_hangs_lets_no_lease_on_another_lapse(
+    cluster: RedisClusterServers,
+) -> None:
+    store = await RedisStore.open_url(
+        cluster.url, clock=ticking_clock(), key_prefix="down:", timeout_seconds=0.5
+    )
+    owned = [(await Writer.create(MAKE, store, f"s{number}")).record for number in range(12)]
+    hanging, *_ = cluster.primaries
+    here = {f"s{number}" for number in range(12) if key_slot(f"{{s{number}}}".encode()) < 5462}
+    assert 0 < len(here) < 12
+    for record in owned:
+        record.owned.until = 0.0  # type: ignore[attr-defined]
+    hanging.freeze()
+    try:
+        with pytest.raises(redis.RedisError):
+            store._leases.renew()
+    finally:
+        hanging.thaw()
+    renewed = {each.session_id for each in owned if each.owned.until > 0}  # type: ignore[attr-defined]
+    assert renewed == {f"s{number}" for number in range(12)} - here
     await store.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from itertools import count
+from threading import Event
 
 import pytest
 import redis
@@ -117,6 +118,25 @@ async def test_a_list_that_redis_can_not_write_now_is_written_with_the_next_entr
     after = places(redis_server, prefix)
     assert len(before) == len(after) == 2
     assert not set(before) & set(after)
+
+
+async def test_entries_do_not_queue_up_for_a_list_that_can_not_be_written(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (writer,) = await written(store, "s1")
+    tried, is_back = Event(), Event()
+
+    def hanging(commands: object) -> object:
+        tried.set()
+        is_back.wait(30)
+        raise redis.TimeoutError
+
+    monkeypatch.setattr(store._connection, "call_many", hanging)
+    await writer.turns(2, 2)
+    tried.wait(30)
+    await writer.turns(3, 12)
+    assert store._lists._sender._jobs.qsize() <= 1
+    is_back.set()
 
 
 async def test_what_is_searched_is_found_at_an_older_place_too(

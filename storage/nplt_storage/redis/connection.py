@@ -49,6 +49,7 @@ OLDEST_VERSION: Final = (6, 2)
 _parse_url: Callable[[str], Any] = parse_url
 _ClusterNode: Callable[[str, int], ClusterNode] = ClusterNode
 _Sentinel: Callable[..., Any] = Sentinel
+_node_from_key: Callable[[redis.RedisCluster, str], Any] = redis.RedisCluster.get_node_from_key
 
 _REFUSALS: Final = {
     "OOM": "Redis has no memory left",
@@ -57,6 +58,7 @@ _REFUSALS: Final = {
     "NOREPLICAS": "Redis has too few replicas to accept writes",
     "MASTERDOWN": "this Redis is a replica that has lost its primary",
     "CLUSTERDOWN": "the Redis cluster is down",
+    "TTL exhausted": "the Redis cluster is moving it to another node",
 }
 
 
@@ -103,18 +105,11 @@ class RedisConnection:
 
     def call_many(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
         """One after the other, without waiting for each answer; an error is raised."""
-        for answer in (answers := self.try_many(commands)):
-            if isinstance(answer, Exception):
-                raise answer
-        return answers
-
-    def try_many(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
-        """The same; an error is the answer to its command."""
         try:
             with self._client.pipeline(transaction=False) as pipeline:
                 for command in commands:
                     pipeline.execute_command(*command)
-                return list(pipeline.execute(raise_on_error=False))
+                return list(pipeline.execute())
         except RedisClusterException as error:
             raise redis.ConnectionError(str(error)) from error
 
@@ -129,6 +124,38 @@ class RedisConnection:
             return self.call("EVALSHA", _sha1(script), len(keys), *keys, *arguments)
         except NoScriptError:
             return self.call("EVAL", script, len(keys), *keys, *arguments)
+
+    def by_node(self, keys: Iterable[str]) -> list[list[str]]:
+        """Those of each node of a cluster apart, so that one that is down fails alone."""
+        groups: dict[int, list[str]] = {}
+        for key in keys:
+            groups.setdefault(id(self._node_of(key)), []).append(key)
+        return list(groups.values())
+
+    def run_many(self, script: str, group: Sequence[tuple[str, Sequence[Argument]]]) -> list[Any]:
+        """A short script for many keys of one node. Past the client of a cluster, which would
+        ask some other node, maybe one that is down, which keys a script has."""
+        commands = [("EVAL", script, 1, key, *arguments) for key, arguments in group]
+        try:
+            with self._node_of(group[0][0]).pipeline(transaction=False) as pipeline:
+                for command in commands:
+                    pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
+                answers = pipeline.execute(raise_on_error=False)
+        except (redis.ConnectionError, redis.TimeoutError):
+            if self.is_cluster:
+                self.call(*commands[0])  # which looks for the node that took its place
+            raise
+        return [
+            self.call(*command) if isinstance(answer, redis.ResponseError) else answer
+            for command, answer in zip(commands, answers, strict=True)  # its slot was moved
+        ]
+
+    def _node_of(self, key: str) -> redis.Redis:
+        client: Any = self._client
+        if isinstance(client, redis.RedisCluster):
+            client = client.get_redis_connection(_node_from_key(client, key))
+        node: redis.Redis = client
+        return node
 
     def nodes(self) -> list[redis.Redis]:
         """Every server that holds something, for commands about a server itself."""

@@ -228,6 +228,7 @@ class UserLists:
         self._sender = Sender()  # of its own: its node may be down while others answer
         self._waiting: dict[str, tuple[str, bytes, set[bytes]]] = {}
         """User, place, and the places before, by id."""
+        self._is_posted = False
         self._lock = Lock()
 
     def moved(self, before: ConversationRow, after: ConversationRow) -> None:
@@ -236,7 +237,9 @@ class UserLists:
         with self._lock:
             _, _, earlier = self._waiting.get(after.session_id, ("", b"", set()))
             self._waiting[after.session_id] = (after.user, place, earlier | gone)
-        self._sender.post(self._send)
+            is_posted, self._is_posted = self._is_posted, True
+        if not is_posted:
+            self._sender.post(self._send)
 
     def close(self) -> None:
         self._sender.close()
@@ -277,6 +280,8 @@ class UserLists:
             self.remove_deleted(user, session_id)
 
     def _send(self) -> None:
+        with self._lock:
+            self._is_posted = False
         while self._waiting:
             with self._lock:
                 session_id, (user, place, gone) = self._waiting.popitem()
