@@ -2,7 +2,7 @@
 
 `levels_of` is the entry point. The kind of text is recognized by its first lines; one
 module for each kind names the passages worth keeping, and `text` fits them into the
-characters there are.
+size there is.
 """
 
 from __future__ import annotations
@@ -19,8 +19,15 @@ from nplt_server.digest.code import (
     outline_of_listing,
 )
 from nplt_server.digest.json import JsonShape, read_json
-from nplt_server.digest.prose import kind_of_line, outline_of_prose
-from nplt_server.digest.text import PassageOutline, TextLine, cut, lines_of, one_line
+from nplt_server.digest.prose import is_fence, kind_of_line, outline_of_prose
+from nplt_server.digest.text import (
+    PassageOutline,
+    TextLine,
+    cut_to_size,
+    lines_of,
+    one_line,
+    size_of,
+)
 from nplt_storage.entries import LevelOfDetailSections, ToolStatus
 
 TextKind: TypeAlias = Literal["prose", "code", "diff", "table", "listing"]
@@ -43,7 +50,7 @@ def kind_of_text(text: str) -> TextKind:
     lines = lines_of(text, 0, min(len(text), _LOOKED_AT_CHARACTERS))[:_LINES_MAX]
     if any(line.text.startswith(FILE_OF_DIFF) for line in lines):
         return "diff"
-    if len(lines) < _LINES_MIN or any(kind_of_line(line.text) == "fence" for line in lines):
+    if len(lines) < _LINES_MIN or any(is_fence(line.text) for line in lines):
         return "prose"
     if _is_code(lines):
         return "code"
@@ -54,8 +61,9 @@ def kind_of_text(text: str) -> TextKind:
 
 def _is_code(lines: list[TextLine]) -> bool:
     strong = sum(is_definition(line.text) or is_import(line.text) for line in lines)
-    weak = sum(_looks_like_code(line.text) for line in lines)
-    return strong >= 2 and strong + weak >= len(lines) // 2
+    if strong < 2:
+        return False
+    return strong + sum(_looks_like_code(line.text) for line in lines) >= len(lines) // 2
 
 
 def _looks_like_code(line: str) -> bool:
@@ -115,19 +123,19 @@ def outline_of(text: str) -> PassageOutline | JsonShape:
 # ------------------------------------------------------------------------------
 # Levels
 #
-# A text of at most `GIST_CHARACTERS_MAX` characters has no levels. A longer one has a gist of
-# one line and, above `SUMMARY_CHARACTERS_MAX`, a summary. The same text always has the same
-# levels.
+# A text of at most `GIST_SIZE_MAX` has no levels. A longer one has a gist of one line and,
+# above `SUMMARY_SIZE_MAX`, a summary. The same text always has the same levels.
 
-SUMMARY_CHARACTERS_MAX: Final = 1_200
-GIST_CHARACTERS_MAX: Final = 200
+SUMMARY_SIZE_MAX: Final = 1_200
+GIST_SIZE_MAX: Final = 200
+"""In bytes of UTF-8, about four to a token: 300 tokens and 50, whatever the script."""
 
-_TOOL_NAME_CHARACTERS_MAX: Final = 60
+_TOOL_NAME_SIZE_MAX: Final = 60
 
 
 def levels_of(text: str) -> LevelOfDetailSections | None:
     """Of a prompt or an answer; None where it is short: the text is all there is."""
-    return None if len(text) <= GIST_CHARACTERS_MAX else _levels(text, label="")
+    return None if size_of(text) <= GIST_SIZE_MAX else _levels(text, label="")
 
 
 def levels_of_result(
@@ -135,24 +143,24 @@ def levels_of_result(
 ) -> LevelOfDetailSections | None:
     """Of a tool's result; `size` is the bytes of the whole where `text` is only
     its beginning."""
-    if len(text) <= GIST_CHARACTERS_MAX:
+    if size_of(text) <= GIST_SIZE_MAX:
         return None
     of_whole = "" if size is None else f", the beginning of {size:,} bytes"
-    label = f"{one_line(cut(tool_name, _TOOL_NAME_CHARACTERS_MAX))} {status}{of_whole}:"
+    label = f"{one_line(cut_to_size(tool_name, _TOOL_NAME_SIZE_MAX))} {status}{of_whole}:"
     return _levels(text, label=label)
 
 
 def _levels(text: str, *, label: str) -> LevelOfDetailSections:
     outline = outline_of(text)
-    room_taken = len(label) + 1 if label else 0
-    gist = one_line(f"{label} {outline.gist(GIST_CHARACTERS_MAX - room_taken)}")
+    room_taken = size_of(label) + 1 if label else 0
+    gist = one_line(f"{label} {outline.gist(GIST_SIZE_MAX - room_taken)}")
     summary = ""
-    if len(text) > SUMMARY_CHARACTERS_MAX:
-        said = outline.summary(SUMMARY_CHARACTERS_MAX - room_taken)
+    if size_of(text) > SUMMARY_SIZE_MAX:
+        said = outline.summary(SUMMARY_SIZE_MAX - room_taken)
         summary = f"{label}\n{said}" if label else said
     return LevelOfDetailSections(
         live=(("", text),),
         summary=(("", summary),) if summary else (),
         # A summary that is this short already is asked for both.
-        gist=() if summary and len(gist) >= len(summary) else (("", gist),),
+        gist=() if summary and size_of(gist) >= size_of(summary) else (("", gist),),
     )

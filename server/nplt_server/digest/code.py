@@ -49,6 +49,7 @@ _IMPORT: Final = re.compile(
 _CONTROL: Final = re.compile(
     r"(?:if|for|foreach|while|switch|else|return|catch|do|try|elif|with|match|when)\b|\}"
 )
+_END_OF_NAME: Final = re.compile(r"(?<=\w)\(|[ \t]*[:{=<]|[ \t]\($")
 _COMMENTS: Final = ("//", "#", "/*", "*", "--", '"""', "'''", ";;", "<!--")
 
 
@@ -65,33 +66,39 @@ def is_import(line: str) -> bool:
 
 
 def outline_of_code(text: str) -> PassageOutline:
-    lines = sampled_lines(text)
     passages: list[Passage] = []
+    names: list[Passage] = []
+    imports = 0
     after_definition = False
-    for index, line in enumerate(lines):
-        weight = _worth_in_code(line, index=index, after_definition=after_definition)
-        after_definition = is_definition(line.text)
+    for index, line in enumerate(sampled_lines(text)):
+        bare = line.text.lstrip()
+        indentation = min(len(line.text) - len(bare), 8)
+        if is_definition(bare):
+            after_definition, weight = True, _DEFINITION_WORTH - indentation
+            end_of_name = _END_OF_NAME.search(line.text)
+            named = _LINE_CHARACTERS_MAX if end_of_name is None else end_of_name.start()
+            name_end = min(line.end, line.start + named)
+            names.append(Passage(start=line.start, end=name_end, weight=weight))
+        elif is_import(bare):
+            after_definition, weight, imports = False, 0, imports + 1
+        else:
+            weight = _worth_in_code(bare, indentation, index=index, is_explained=after_definition)
+            after_definition = False
         passages.append(passage_of(text, line, weight, _LINE_CHARACTERS_MAX))
-    imports = sum(is_import(line.text) for line in lines)
     count = counted(text.count(LINE_END) + 1, "line")
-    return PassageOutline(
-        text=text, passages=passages, label=f"[code, {count}, {counted(imports, 'import')}]"
-    )
+    label = f"[code, {count}, {counted(imports, 'import')}]"
+    return PassageOutline(text=text, passages=passages, of_gist=names, label=label)
 
 
-def _worth_in_code(line: TextLine, *, index: int, after_definition: bool) -> int:
-    bare = line.text.lstrip()
-    indentation = min(len(line.text) - len(bare), 8)
-    if is_definition(line.text):
-        return _DEFINITION_WORTH - indentation
-    if is_import(line.text) or not any(map(str.isalnum, bare)):
+def _worth_in_code(bare: str, indentation: int, *, index: int, is_explained: bool) -> int:
+    if not any(map(str.isalnum, bare)):
         return 0
     if index < _OPENING_LINES:
         return _OPENING
     if "TODO" in bare or "FIXME" in bare:
         return _NOTED
     if bare.startswith(_COMMENTS):
-        return _EXPLAINED if after_definition else _REST
+        return _EXPLAINED if is_explained else _REST
     return _REST - indentation
 
 
@@ -140,24 +147,29 @@ def _worth_in_diff(line: TextLine) -> int:
 # The number of lines, the first and the last, and above all errors and warnings, each kind
 # once.
 
-_FIRST: Final = 100
-_LAST: Final = 90
 _FIRST_ERROR: Final = 102
+_LAST_ERROR: Final = 100
+_FIRST: Final = 96
+_LAST: Final = 90
 _NEAR_THE_ENDS: Final = 55
 
 _LISTING_LINE_CHARACTERS_MAX: Final = 180
 _ERROR_WORDS: Final = (
     *("error", "exception", "fatal", "failed", "failure", "panic", "critical", "traceback"),
     *("denied", "refused", "timed out", "segfault", "abort"),
+    *("错误", "失败", "异常", "致命", "崩溃", "超时", "拒绝"),
 )
-_WARNING_WORDS: Final = ("warn", "deprecat")
+_WARNING_WORDS: Final = ("warn", "deprecat", "警告", "告警")
 _NO_TROUBLE: Final = re.compile(
     r"\b(?:0|no) (?:error|fail|warn)|(?:error|exception|warning|failure)s?[./_-]\w"
+    r"|[0无没](?: ?个)?有?(?:错误|异常|失败)"
 )
 """`0 errors`; and files that are named for what they are about."""
 _DIGITS: Final = re.compile(r"\d+")
 _LISTING_LINE_LOOKED_AT: Final = 400
-_SOUGHT_IN_THE_WHOLE: Final = ("ERROR", "Error", "FATAL", "Traceback", "FAILED", "panic", "WARN")
+_SOUGHT_IN_THE_WHOLE: Final = (
+    *("ERROR", "Error", "FATAL", "Traceback", "FAILED", "panic", "WARN", "错误", "异常", "失败"),
+)
 """Of a text that is too long to be read line by line the first and the last are found."""
 
 _Trouble: TypeAlias = Literal["error", "warning", ""]
@@ -170,7 +182,8 @@ def outline_of_listing(text: str, *, name: str = "") -> PassageOutline:
     lines = sampled_lines(text)
     if not is_read_whole(text):
         lines = _with_lines_found(text, lines)
-    troubles: list[_Trouble] = [_trouble_of(line.text) for line in lines]
+    words = TroubleWords("\n".join(line.text for line in lines))
+    troubles: list[_Trouble] = [words.trouble_of(line.text) for line in lines]
     sorts_seen: set[str] = set()
     passages: list[Passage] = []
     for index, (line, trouble) in enumerate(zip(lines, troubles, strict=True)):
@@ -179,6 +192,8 @@ def outline_of_listing(text: str, *, name: str = "") -> PassageOutline:
         passages.append(passage_of(text, line, weight, _LISTING_LINE_CHARACTERS_MAX))
     if "error" in troubles:
         first = troubles.index("error")
+        last = len(troubles) - 1 - troubles[::-1].index("error")
+        passages[last] = structs.replace(passages[last], weight=_LAST_ERROR)
         passages[first] = structs.replace(passages[first], weight=_FIRST_ERROR)
     return PassageOutline(text=text, passages=passages, label=_label(text, name, troubles))
 
@@ -208,14 +223,25 @@ def _worth_of_words(line: str, trouble: _Trouble, seen: set[str]) -> int:
     return _NEW[trouble]
 
 
-def _trouble_of(line: str) -> _Trouble:
-    said = line[:_LISTING_LINE_LOOKED_AT].lower()
-    is_error = any(word in said for word in _ERROR_WORDS)
-    if not is_error and not any(word in said for word in _WARNING_WORDS):
-        return ""
-    if _NO_TROUBLE.search(said):
-        return ""
-    return "error" if is_error else "warning"
+class TroubleWords:
+    """The words for trouble that occur in a text: the others need not be looked for in each
+    of its lines."""
+
+    def __init__(self, text: str) -> None:
+        lowered = text.lower()
+        self._errors = [word for word in _ERROR_WORDS if word in lowered]
+        self._warnings = [word for word in _WARNING_WORDS if word in lowered]
+
+    def trouble_of(self, line: str) -> _Trouble:
+        if not self._errors and not self._warnings:
+            return ""
+        said = line[:_LISTING_LINE_LOOKED_AT].lower()
+        is_error = any(word in said for word in self._errors)
+        if not is_error and not any(word in said for word in self._warnings):
+            return ""
+        if _NO_TROUBLE.search(said):
+            return ""
+        return "error" if is_error else "warning"
 
 
 def _with_lines_found(text: str, lines: Iterable[TextLine]) -> list[TextLine]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 from msgspec import Struct, field
 
-from nplt_server.digest.text import clean_text, counted, cut
+from nplt_server.digest.text import clean_text, counted, cut, cut_to_size, one_line, size_of
 
 # ------------------------------------------------------------------------------
 # The beginning of a JSON text as a value, also if it is cut off
@@ -23,6 +23,11 @@ JSON_DEPTH_MAX: Final = 40
 _TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{},"]', re.DOTALL)
 _CLOSERS: Final = {"[": "]", "{": "}"}
 _HALF_AN_ESCAPE_MAX: Final = 6
+_TROUBLE_KEYS: Final = ("error", "errors", "exception", "reason", "failure", "错误", "异常", "原因")
+_TROUBLE: Final = re.compile(
+    rf'"(?:{"|".join(_TROUBLE_KEYS)})"\s*:\s*\[?\s*(?:"[^"\\]{{1,200}}"|\{{[^{{}}]{{1,300}}\}})'
+)
+_TROUBLES_MAX: Final = 2
 
 
 class NumberAsWritten(str):
@@ -45,15 +50,29 @@ def read_json(text: str) -> JsonShape | None:
                 parse_float=NumberAsWritten,
                 parse_constant=NumberAsWritten,
             )
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(value, dict | list) and value:
-            return JsonShape(value=value, is_beginning=is_beginning)
+            return JsonShape(value=value, is_beginning=is_beginning, troubles=_troubles(head))
     return None
+
+
+def _troubles(head: str) -> tuple[str, ...]:
+    """Errors wherever they stand, as they are written there."""
+    found: dict[str, None] = {}
+    if not any(f'"{key}' in head for key in _TROUBLE_KEYS):
+        return ()
+    for trouble in _TROUBLE.finditer(head):
+        found[one_line(clean_text(trouble.group()))] = None
+        if len(found) == _TROUBLES_MAX:
+            break
+    return tuple(found)
 
 
 def _closed(head: str, *, is_whole: bool) -> Iterator[tuple[str, bool]]:
     """The text with its open brackets closed, likeliest first."""
+    if is_whole:
+        yield head, False
     to_close: list[str] = []
     good_end = 0
     closed_since: list[str] = []
@@ -75,10 +94,6 @@ def _closed(head: str, *, is_whole: bool) -> Iterator[tuple[str, bool]]:
             for drop in range(_HALF_AN_ESCAPE_MAX):
                 yield f'{head[: len(head) - drop]}"{"".join(reversed(to_close))}', True
             break
-    else:
-        if not to_close and is_whole:
-            yield head, False
-            return
     yield head[:good_end] + "".join(closed_since) + "".join(reversed(to_close)), True
 
 
@@ -106,7 +121,10 @@ _DEGREES: Final = (
     _Degree(depth=2, items=1, keys=24, string_characters=60),
     _Degree(depth=1, items=1, keys=40, string_characters=32),
 )
-_IN_A_LINE: Final = _Degree(depth=1, items=0, keys=24, string_characters=60)
+_DEGREES_OF_GIST: Final = (
+    _Degree(depth=3, items=1, keys=24, string_characters=60),
+    _Degree(depth=1, items=0, keys=24, string_characters=60),
+)
 
 
 class _Full(Exception):
@@ -115,47 +133,58 @@ class _Full(Exception):
 
 class _Page(Struct, kw_only=True):
     degree: _Degree
-    characters_left: int
+    size_left: int
     pieces: list[str] = field(default_factory=list)
 
     def write(self, piece: str) -> None:
-        self.characters_left -= len(piece)
+        self.size_left -= size_of(piece)
         self.pieces.append(piece)
-        if self.characters_left < 0:
+        if self.size_left < 0:
             raise _Full
 
 
 class JsonShape(Struct, frozen=True, kw_only=True):
     value: dict[str, JsonPart] | list[JsonPart]
     is_beginning: bool
+    troubles: tuple[str, ...] = ()
 
-    def summary(self, characters_max: int) -> str:
+    def summary(self, size_max: int) -> str:
+        return self._richest(_DEGREES, size_max, self._write_summary)
+
+    def gist(self, size_max: int) -> str:
+        return self._richest(_DEGREES_OF_GIST, size_max, self._write_gist)
+
+    def _richest(
+        self, degrees: tuple[_Degree, ...], size_max: int, write: Callable[[_Page], None]
+    ) -> str:
         text = ""
-        for degree in _DEGREES:
-            page = _Page(degree=degree, characters_left=characters_max)
+        for degree in degrees:
+            page = _Page(degree=degree, size_left=size_max)
             try:
                 page.write(self._label())
-                _write_in_lines(page, self.value)
+                write(page)
             except _Full:
                 text = "".join(page.pieces)
             else:
                 return "".join(page.pieces)
-        return cut(text, characters_max)
+        return cut_to_size(text, size_max)
 
-    def gist(self, characters_max: int) -> str:
-        page = _Page(degree=_IN_A_LINE, characters_left=characters_max)
+    def _write_summary(self, page: _Page) -> None:
+        for trouble in self.troubles:
+            page.write(f"\n{trouble}")
+        _write_in_lines(page, self.value)
+
+    def _write_gist(self, page: _Page) -> None:
         value = self.value
-        try:
-            page.write(f"{self._label()} ")
-            if isinstance(value, dict):
-                wrong = {key: value[key] for key in _SAYS_WHAT_WENT_WRONG if value.get(key)}
-                _write(page, wrong | value, 0)
-            else:
-                page.write("first: ")
-                _write(page, value[0], 0)
-        except _Full:
-            return cut("".join(page.pieces), characters_max)
-        return "".join(page.pieces)
+        if isinstance(value, dict):
+            wrong = {key: value[key] for key in _SAYS_WHAT_WENT_WRONG if value.get(key)}
+            for trouble in () if wrong else self.troubles:
+                page.write(f" {trouble}")
+            page.write(" ")
+            _write(page, wrong | value, 0)
+        else:
+            page.write(f" {self.troubles[0]}; first: " if self.troubles else " first: ")
+            _write(page, value[0], 0)
 
     def _label(self) -> str:
         value = self.value

@@ -8,7 +8,7 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from nplt_server.digest.code import is_definition
+from nplt_server.digest.code import TroubleWords, is_definition
 from nplt_server.digest.text import (
     Passage,
     PassageOutline,
@@ -47,17 +47,20 @@ _FILLER_CHARACTERS_MAX: Final = 120
 _FILLER_WORTH_MAX: Final = 3
 _ASCII_DIGIT: Final = re.compile("[0-9]")
 _ASCII_CAPITAL_WORD: Final = re.compile(r"\s[A-Z]")
-_CONCLUSION: Final = re.compile(
-    r"\b(?:in short|in summary|therefore|conclusion|overall|tl;dr|decided|the result|the cause"
-    r"|root cause|must|need(?:s|ed)? to|please|want|expected|instead)\b",
-    re.IGNORECASE,
-)
-_CONCLUSION_STEMS: Final = (
-    *("in short", "in summary", "therefore", "conclusion", "overall", "tl;dr", "decided"),
-    *("the result", "the cause", "root cause", "must", "need", "please", "want", "expected"),
-    "instead",
-)
-"""One of them is in whatever `_CONCLUSION` matches."""
+_SIGNALS: Final[Mapping[str, int]] = {
+    # What was decided, advised, asked for or found out,
+    **dict.fromkeys(("decid", "decision", "recommend", "suggest", "conclu", "verdict"), 6),
+    **dict.fromkeys(("root cause", "the cause", "in short", "in summary", "tl;dr", "please"), 6),
+    **dict.fromkeys(("决定", "建议", "结论", "结果表明", "根本原因", "总之", "综上", "请你"), 6),
+    # … and what often stands beside it.
+    **dict.fromkeys(("therefore", "overall", "the result", "must", "should", "need", "agreed"), 2),
+    **dict.fromkeys(("instead", "expected", "want", "propos", "would choose", "deadline"), 2),
+    **dict.fromkeys(("必须", "因此", "所以", "最终", "不要", "停止", "原因", "意见是", "综合"), 2),
+}
+"""Beginnings of words, and what a sentence with one of them gains."""
+_DECISIVE: Final = 4
+_DECISIVE_MAX: Final = 12
+_CONDITIONS: Final = ("if ", "whether", "should you", "如果", "是否")
 
 
 def sentences_of(text: str, start: int, end: int) -> list[tuple[int, int]]:
@@ -90,7 +93,7 @@ def is_filler(sentence: str) -> bool:
 
 
 def is_question(sentence: str) -> bool:
-    return sentence.rstrip(_CLOSERS).endswith(("?", "？", "؟"))
+    return sentence[-_CLOSERS_MAX - 1 :].rstrip(_CLOSERS).endswith(("?", "？", "؟"))
 
 
 def informative(sentence: str) -> int:
@@ -100,8 +103,25 @@ def informative(sentence: str) -> int:
     worth += 5 * ("/" in sentence or "\\" in sentence or "_" in sentence)
     worth += 4 * ("`" in sentence or '"' in sentence or "“" in sentence)
     worth += 2 * _has_capital_inside(sentence)
-    worth += 4 * _has_conclusion(sentence)
     return worth
+
+
+def signals_in(text: str) -> dict[str, int]:
+    """Those of `_SIGNALS` that occur: most don't, and need not be looked for again."""
+    lowered = text.lower()
+    return {word: points for word, points in _SIGNALS.items() if word in lowered}
+
+
+def decisiveness(sentence: str, signals: Mapping[str, int]) -> int:
+    """How much it sounds like a decision, advice, a request or a finding."""
+    if not signals:
+        return 0
+    lowered = sentence.lower()
+    points = 0
+    for word, worth in signals.items():
+        if word in lowered:
+            points += worth
+    return points - 3 if points and lowered.startswith(_CONDITIONS) else points
 
 
 def _has_digit(sentence: str) -> bool:
@@ -115,14 +135,6 @@ def _has_capital_inside(sentence: str) -> bool:
     if sentence.isascii():
         return _ASCII_CAPITAL_WORD.search(sentence.lstrip()) is not None
     return any(word[:1].isupper() for word in sentence.split()[1:])
-
-
-def _has_conclusion(sentence: str) -> bool:
-    if sentence.isascii():
-        lowered = sentence.lower()
-        if not any(stem in lowered for stem in _CONCLUSION_STEMS):
-            return False  # nearly always, and ten times as quick to find out
-    return _CONCLUSION.search(sentence) is not None
 
 
 def _skip_closers(text: str, place: int, end: int) -> int:
@@ -183,6 +195,10 @@ def blocks_of(text: str, start: int, end: int) -> list[Block]:
     return blocks
 
 
+def is_fence(line: str) -> bool:
+    return line.lstrip().startswith(_FENCES)
+
+
 def kind_of_line(line: str) -> BlockKind:
     bare = line.lstrip()
     if bare.startswith(_FENCES):
@@ -216,15 +232,17 @@ def _fenced(opening: TextLine, lines: Iterator[TextLine]) -> list[TextLine]:
 # ------------------------------------------------------------------------------
 # Prose
 #
-# Beginning and end, questions, headings and first list items, then the first sentence of each
-# paragraph; names and numbers before filler. A greeting is not a beginning, an offer of more
-# help not an end.
+# What was decided, advised or asked for, and errors in what is quoted; then beginning and end,
+# headings and first list items, the first sentence of each paragraph; names and numbers before
+# filler. A greeting is not a beginning, an offer of more help not an end.
 
+_DECISION: Final = 110
+_QUOTED_ERROR: Final = 108
 _BEGINNING: Final = 100
 _END: Final = 96
 _TITLE: Final = 92
 _CHAPTER: Final = 84
-_QUESTION: Final = 80
+_QUESTION: Final = 102
 _NEAR_THE_ENDS: Final = 70
 _PARAGRAPH: Final = 60
 _ITEM_WORTH: Final = 58
@@ -240,15 +258,23 @@ _SENTENCES_MAX: Final = 400
 
 
 def outline_of_prose(text: str) -> PassageOutline:
-    blocks = [b for start, end in sampled_ranges(text) for b in blocks_of(text, start, end)]
+    ranges = sampled_ranges(text)
+    blocks = [block for start, end in ranges for block in blocks_of(text, start, end)]
+    signals = signals_in("\n".join(text[start:end] for start, end in ranges))
     running: list[Passage] = []
     others: list[Passage] = []
+    announced = 0
     for index, block in enumerate(blocks):
-        found = running if block.kind in ("item", "paragraph") else others
         # Bits in reverse: taken in this order, few of many lie evenly between the first and
         # the last.
         order = int(f"{index:020b}"[::-1], 2)
-        found += _PASSAGES[block.kind](text, block, order)
+        if block.kind in ("item", "paragraph"):
+            running += _running(text, block, order, signals=signals, announced=announced)
+            announced = 0
+        else:
+            others += _PASSAGES[block.kind](text, block, order)
+            if block.kind == "heading":
+                announced = decisiveness(text[block.start : block.end], signals)
     return PassageOutline(text=text, passages=others + _with_both_ends(running))
 
 
@@ -260,16 +286,26 @@ def _heading(text: str, block: Block, order: int) -> Iterator[Passage]:
         yield structs.replace(piece, is_heading=depth != 1)
 
 
-def _running(text: str, block: Block, order: int) -> Iterator[Passage]:
+def _running(
+    text: str, block: Block, order: int, *, signals: Mapping[str, int], announced: int
+) -> Iterator[Passage]:
+    """`announced`: how decisive the heading above sounds; its first sentence takes it over."""
     weight = _ITEM_WORTH if block.kind == "item" else _PARAGRAPH
     for start, end in sentences_of(text, block.start, block.end)[:_SENTENCES_MAX]:
         sentence = text[start:end]
         if is_filler(sentence):
-            worth = _FILLER_WORTH
+            yield from _pieces(text, start, end, weight=_FILLER_WORTH, order=order)
+            continue
+        decisive = announced + decisiveness(sentence, signals)
+        if is_question(sentence):
+            worth = _QUESTION
+        elif decisive >= _DECISIVE:
+            # Of two that are alike the later one: it is what it came to.
+            worth, order = _DECISION + min(decisive, _DECISIVE_MAX), -start
         else:
-            worth = _QUESTION if is_question(sentence) else weight + informative(sentence) // 4
-            weight = _REST
+            worth = weight + informative(sentence) // 4 + decisive
         yield from _pieces(text, start, end, weight=worth, order=order)
+        weight, announced = _REST, 0
 
 
 def _fence(text: str, block: Block, order: int) -> Iterator[Passage]:
@@ -285,8 +321,16 @@ def _fence(text: str, block: Block, order: int) -> Iterator[Passage]:
         order=order,
         closing=(last.start, last.end),
     )
+    words = TroubleWords(text[first.start : last.end])
+    errors = 0
     for index, line in enumerate(inner):
-        weight = _SNIPPET - 2 if is_definition(line.text) else _REST + 2 if index < 2 else _REST - 2
+        if words.trouble_of(line.text) == "error":
+            weight = _QUOTED_ERROR if not errors else _PARAGRAPH
+            errors += 1
+        elif is_definition(line.text):
+            weight = _SNIPPET - 2
+        else:
+            weight = _REST + 2 if index < 2 else _REST - 2
         yield from _pieces(text, line.start, line.end, weight=weight, order=order)
 
 
@@ -299,7 +343,9 @@ def _table(text: str, block: Block, order: int) -> Iterator[Passage]:
 def _pieces(text: str, start: int, end: int, *, weight: int, order: int) -> Iterator[Passage]:
     """A giant sentence in pieces: its beginning is worth most, its last words a little."""
     for _ in range(_PIECES_MAX):
-        stop = min(end, place_to_stop(text, start, _PIECE_CHARACTERS_MAX))
+        stop = end
+        if end - start > _PIECE_CHARACTERS_MAX:
+            stop = min(end, place_to_stop(text, start, _PIECE_CHARACTERS_MAX))
         if stop <= start:
             return
         yield Passage(start=start, end=stop, weight=weight, order=order)
@@ -332,8 +378,6 @@ def _with_both_ends(running: list[Passage]) -> list[Passage]:
 
 _PASSAGES: Final[Mapping[BlockKind, Callable[[str, Block, int], Iterator[Passage]]]] = {
     "heading": _heading,
-    "item": _running,
-    "paragraph": _running,
     "fence": _fence,
     "table": _table,
 }

@@ -1,4 +1,4 @@
-"""Cuts, cleans and samples text, and fits the best passages of it into a length.
+"""Cuts, cleans and samples text, and fits the best passages of it into a size.
 
 A text is never cut inside what is seen as one character. Of a very long text only the
 beginning and the end are read. All shortening in the server goes through here.
@@ -40,6 +40,28 @@ def cut(text: str, characters_max: int) -> str:
     if characters_max < 1:
         return ""
     return text[: place_to_stop(text, 0, characters_max - 1)] + MARK_OF_A_CUT
+
+
+def size_of(text: str) -> int:
+    """Bytes of UTF-8: four of them are about a token, in every script."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def characters_within(text: str, start: int, size_max: int) -> int:
+    """How many characters from `start` on have at most that size together."""
+    beginning = text[start : start + max(0, size_max)]
+    if beginning.isascii():
+        return len(beginning)
+    encoded = beginning.encode("utf-8", "surrogatepass")[: max(0, size_max)]
+    return len(encoded.decode("utf-8", "ignore"))
+
+
+def cut_to_size(text: str, size_max: int) -> str:
+    """As `cut`, for a limit in bytes of UTF-8."""
+    if size_of(text) <= size_max:
+        return text
+    room = characters_within(text, 0, size_max - size_of(MARK_OF_A_CUT))
+    return cut(text, room + 1) if size_max >= size_of(MARK_OF_A_CUT) else ""
 
 
 def place_to_stop(text: str, start: int, characters_max: int) -> int:
@@ -157,7 +179,8 @@ def lines_of(text: str, start: int, end: int) -> list[TextLine]:
     lines: list[TextLine] = []
     for line in text[start:end].split("\n"):
         if line and not line.isspace():
-            lines.append(TextLine(start=start, end=start + len(line.rstrip()), text=line.rstrip()))
+            bare = line.rstrip()
+            lines.append(TextLine(start=start, end=start + len(bare), text=bare))
         start += len(line) + 1
     return lines
 
@@ -192,7 +215,7 @@ TELLING_WEIGHT: Final = 50
 """Passages from here on say what the text is about; the others fill up."""
 
 _BLANK_GAP_CHARACTERS: Final = 64
-_WORTH_CUTTING_CHARACTERS: Final = 40
+_WORTH_CUTTING_SIZE: Final = 40
 _SEAMS_DIFFER_BY: Final = 2
 _MISSES_MAX: Final = 40
 """Telling passages that do not fit, until the shorter ones behind them are given up.
@@ -215,7 +238,9 @@ class Passage(Struct, frozen=True, kw_only=True):
 
 def passage_of(text: str, line: TextLine, weight: int, characters_max: int) -> Passage:
     """The beginning of a line."""
-    end = min(line.end, place_to_stop(text, line.start, characters_max))
+    end = line.end
+    if end - line.start > characters_max:
+        end = min(end, place_to_stop(text, line.start, characters_max))
     return Passage(start=line.start, end=end, weight=weight)
 
 
@@ -223,11 +248,9 @@ Separator: TypeAlias = Callable[[str, int, int], str]
 """Of a text and two places: what stands between two passages instead of what lies there."""
 
 
-def fit_passages(
-    text: str, passages: Sequence[Passage], characters_max: int, *, seam: Separator
-) -> str:
-    """What those passages say that are worth most, within `characters_max`."""
-    selection = _Selection(text=text, characters_max=characters_max, seam=seam)
+def fit_passages(text: str, passages: Sequence[Passage], size_max: int, *, seam: Separator) -> str:
+    """What those passages say that are worth most, within `size_max`."""
+    selection = _Selection(text=text, size_max=size_max, seam=seam)
     misses = 0
     worthy = [passage for passage in passages if passage.weight] or passages
     for passage in sorted(worthy, key=lambda each: (-each.weight, each.order, each.start)):
@@ -241,14 +264,14 @@ def fit_passages(
 
 class _Selection(Struct, kw_only=True):
     text: str
-    characters_max: int
+    size_max: int
     seam: Separator
     starts: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
     used: int = 0
 
     def __post_init__(self) -> None:
-        self.used = len(self.seam(self.text, 0, len(self.text)))
+        self.used = size_of(self.seam(self.text, 0, len(self.text)))
 
     def take(self, passage: Passage) -> bool:
         """All of it if there is room, else a beginning that is worth it."""
@@ -256,9 +279,10 @@ class _Selection(Struct, kw_only=True):
         if self._insert(start, end):
             return passage.closing is None or self._close(start, passage.closing)
         room = self._room_for_beginning(start)
-        if passage.closing is not None or room < _WORTH_CUTTING_CHARACTERS:
+        if passage.closing is not None or room < _WORTH_CUTTING_SIZE:
             return False
-        return self._insert(start, min(end, place_to_stop(self.text, start, room)))
+        characters = characters_within(self.text, start, room)
+        return self._insert(start, min(end, place_to_stop(self.text, start, characters)))
 
     def joined(self) -> str:
         pieces: list[str] = []
@@ -288,7 +312,7 @@ class _Selection(Struct, kw_only=True):
         if start < left or end > right:
             return False
         used = self.used + self._growth(left, start, end, right)
-        if used > self.characters_max:
+        if used > self.size_max:
             return False
         self.starts.insert(place, start)
         self.ends.insert(place, end)
@@ -297,16 +321,21 @@ class _Selection(Struct, kw_only=True):
 
     def _room_for_beginning(self, start: int) -> int:
         left, right = self._neighbours(bisect(self.starts, start))
-        seams = self._growth(left, start, start + 1, right) - 1
-        return self.characters_max - self.used - seams - _SEAMS_DIFFER_BY
+        seams = self._growth(left, start, start + 1, right) - size_of(self.text[start : start + 1])
+        return self.size_max - self.used - seams - _SEAMS_DIFFER_BY
 
     def _neighbours(self, place: int) -> tuple[int, int]:
         left = self.ends[place - 1] if place else 0
         return left, self.starts[place] if place < len(self.starts) else len(self.text)
 
     def _growth(self, left: int, start: int, end: int, right: int) -> int:
-        seams = len(self.seam(self.text, left, start)) + len(self.seam(self.text, end, right))
-        return end - start + seams - len(self.seam(self.text, left, right))
+        text, seam = self.text, self.seam
+        before, after, instead_of = (
+            seam(text, left, start),
+            seam(text, end, right),
+            seam(text, left, right),
+        )
+        return size_of(text[start:end]) + size_of(before) + size_of(after) - size_of(instead_of)
 
 
 def summary_separator(text: str, start: int, end: int) -> str:
@@ -340,19 +369,23 @@ def gist_separator(text: str, start: int, end: int) -> str:
 class PassageOutline(Struct, frozen=True, kw_only=True):
     text: str
     passages: Sequence[Passage]
+    of_gist: Sequence[Passage] = ()
+    """What a gist is made of, if not of the passages that tell most."""
     label: str = ""
     """What a look at the whole tells, in brackets."""
 
-    def summary(self, characters_max: int) -> str:
+    def summary(self, size_max: int) -> str:
         label = f"{self.label}\n" if self.label else ""
-        room = characters_max - len(label)
+        room = size_max - size_of(label)
         return label + fit_passages(self.text, self.passages, room, seam=summary_separator)
 
-    def gist(self, characters_max: int) -> str:
+    def gist(self, size_max: int) -> str:
         label = f"{self.label} " if self.label else ""
-        telling = [p for p in self.passages if p.weight >= TELLING_WEIGHT and not p.is_heading]
-        room = characters_max - len(label)
+        telling = self.of_gist or [
+            p for p in self.passages if p.weight >= TELLING_WEIGHT and not p.is_heading
+        ]
+        room = size_max - size_of(label)
         said = fit_passages(self.text, telling or self.passages, room, seam=gist_separator)
         # Of nothing but white space, or one endless character, there is nothing to quote.
         said = one_line(label + said) or summary_separator(self.text, 0, len(self.text))
-        return cut(said or "[blank]", characters_max)
+        return cut_to_size(said or "[blank]", size_max)

@@ -177,9 +177,8 @@ if __name__ == "__main__":
     main()"""
 
 CODE_GIST = """\
-run success: [code, 54 lines, 4 imports] class Label: … def read_orders(path: Path) -> \
-list[dict[str, str]]: … def labels_of(orders: list[dict[str, str]]) -> list[Label]: … def \
-main() -> None:"""
+run success: [code, 54 lines, 4 imports] class Label … def __init__ … def add … def render \
+… def read_orders … def labels_of … def main…"""
 
 
 def test_a_test_run_keeps_what_failed() -> None:
@@ -207,15 +206,15 @@ ___________________________ test_dates_are_stripped ____________________________
         path.write_text(ORDERS)
 >       assert [order["date"] for order in read_orders(path)] == ["2026-03-06"] * 2
 E       AssertionError: assert ['2026-03-06', '2026-03-06 '] == ['2026-03-06', '2026-03-06']
-E         At index 1 diff: '2026-03-06 ' != […]
+E         At index 1 diff: '2026-03-06 ' […]
 tests/test_labels.py:31: AssertionError
 =========================== short test summary info ============================
 FAILED tests/test_labels.py::test_dates_are_stripped - AssertionError: assert ['2026-03-06'...
 ========================= 1 failed, 47 passed in 0.38s ========================="""
 
 TRACEBACK_GIST = """\
-run success: [65 lines, 6 with errors] ============================= test session starts … \
-collected 48 items … tests/test_labels.py::test_dates_are_stripped FAILED [ 97%]"""
+run success: [65 lines, 6 with errors] tests/test_labels.py::test_dates_are_stripped FAILED \
+[ 97%] … ========================= 1 failed, 47 passed in 0.38s…"""
 
 
 def test_a_diff_keeps_its_files_and_changed_lines() -> None:

@@ -89,9 +89,9 @@ run success:
 2026-05-04 09:01:43 INFO  shutting down on SIGTERM"""
 
 LOG_GIST = """\
-run success: [85 lines, 3 with errors, 1 with warnings] 2026-05-04 09:00:00 INFO server \
-starting, version 4.2.1, pid 812 … 2026-05-04 09:00:42 ERROR could not reach db-2:5432: \
-connection refused"""
+run success: [85 lines, 3 with errors, 1 with warnings] 2026-05-04 09:00:42 ERROR could not \
+reach db-2:5432: connection refused … 2026-05-04 09:01:41 ERROR /orders/77: KeyError: \
+'channel'"""
 
 
 def test_a_table_keeps_its_header_and_both_ends() -> None:

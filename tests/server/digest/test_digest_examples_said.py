@@ -129,7 +129,7 @@ I run a small bakery in Ghent and keep our orders in a spreadsheet that has grow
 rows. Every Friday I copy the week's orders into /home/els/orders/week.csv and print labels \
 from it. Since the update on 3 March the labels for the wholesale customers come out twice, but \
 only when the order has more than one line. Retail customers are fine. I have tried the old \
-version of the script on my laptop and it does the same there, so I believe it is […]
+version of the script on my laptop and it does the same there, so I believe […]
 The file has the columns customer, date, item, quantity and channel. The channel is "retail" or \
 "wholesale". My nephew, who wrote the script, says that it groups by customer and date, and \
 that this has never been a problem. He also changed the printer's driver around that time, and \
@@ -143,8 +143,8 @@ changed. […]"""
 
 PROMPT_GIST = """\
 I run a small bakery in Ghent and keep our orders in a spreadsheet that has grown to 14,000 \
-rows. … If so, I would like a way to clean the file that does not change the other columns, \
-that I can…"""
+rows. … Could the space be the reason? If so, I would like a way to clean the file that does \
+not…"""
 
 
 def test_an_answer_keeps_its_headings_steps_and_definitions() -> None:
@@ -213,7 +213,7 @@ What the town is known for, though, is its carnival. […]
 In 2010 UNESCO put the carnival on its list of intangible heritage. In 2019 it took it off \
 again, at the request of the town itself, after a float with caricatures of Jews had been \
 called antisemitic by many, and after the town had refused to apologise. It was the first time \
-that anything had been removed […] The mayor said at the time that the people of Aalst had \
+that anything had been […] The mayor said at the time that the people of Aalst had \
 suffered "grotesque accusations".
 
 The quarrel has not ended. […] Sociologists from Ghent, who have followed the carnival since \
@@ -226,4 +226,4 @@ still open, and it is the town's own groups, not its critics, who will have to a
 ESSAY_GIST = """\
 The town of Aalst lies on the Dender, some thirty kilometres from Brussels. … Whether a feast \
 that lives from mockery can agree on what is not to be mocked is therefore still open, and it \
-is the…"""
+is…"""

@@ -113,6 +113,53 @@ def test_chinese_is_told_by_its_sentences() -> None:
     assert gist.endswith("请问人员安排是否已经确定？")
 
 
+def test_chinese_has_its_levels_by_tokens_and_not_by_characters() -> None:
+    text = "新仓库位于苏州工业园区，面积一万二千平方米。" * 39
+    assert len(text) == 858
+    assert len(_at("summary", text)) <= 410
+    assert len(_at("gist", text)) <= 70
+
+
+def test_an_error_in_a_fenced_log_is_in_the_gist() -> None:
+    log = "2026-05-04 09:00:00 INFO  GET /orders 200 in 12 ms\n" * 60
+    log += "2026-05-04 09:00:01 ERROR disk full on db-2\n" + log
+    text = f"It fails since noon.\n\n```\n{log}```\n\n{FILLING * 3}"
+    assert "ERROR disk full on db-2" in _at("summary", text)
+    assert "ERROR disk full on db-2" in _at("gist", text)
+
+
+def test_the_error_in_a_chinese_log_is_in_the_gist() -> None:
+    line = "2026-05-04 09:00:00 [信息] 订单处理完成，耗时 12 毫秒\n"
+    text = f"{line * 40}2026-05-04 09:00:01 [错误] 数据库磁盘已满\n{line * 40}"
+    assert "[错误] 数据库磁盘已满" in _at("gist", text)
+    assert "[81 lines, 1 with errors]" in _at("gist", text)
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        "My recommendation is PostgreSQL with monthly partitions.",
+        "After a long discussion we decided to move on 14 March.",
+        "The root cause was a connection that nobody closed.",
+        "经过讨论，会议决定选择苏州的仓库。",
+        "综合考虑，我建议采用第二个方案。",
+    ],
+)
+def test_what_was_decided_in_the_middle_is_the_gist(decision: str) -> None:
+    assert decision in _at("gist", f"{FILLING * 20}\n\n{decision} {FILLING * 20}")
+
+
+def test_what_stands_below_a_heading_that_announces_a_decision_is_the_gist() -> None:
+    text = f"# Move\n\n{FILLING * 9}\n\n## Decision\n\nWe move to wren.\n\n{FILLING * 9}"
+    assert "We move to wren." in _at("gist", text)
+
+
+def test_what_was_considered_is_not_what_was_decided() -> None:
+    text = f"{FILLING * 9}If you recommend it, we could. {FILLING * 9}We decided to wait. {FILLING}"
+    assert "We decided to wait." in _at("gist", text)
+    assert "If you recommend it" not in _at("gist", text)
+
+
 def test_what_is_written_from_right_to_left_stays_as_it_is() -> None:
     text = "המחסן החדש נמצא בחיפה. " + "כל ההזמנות יטופלו במחסן הזמני. " * 60 + "האם זה ברור?"
     assert _at("gist", text).startswith("המחסן החדש נמצא בחיפה.")
@@ -158,6 +205,14 @@ def test_numbers_in_json_keep_their_digits() -> None:
 def test_half_a_surrogate_pair_in_json_does_not_get_out() -> None:
     text = '{"broken": "\\ud83d", "rest": "' + "x" * 300 + '"}'
     assert '"broken": "�"' in _at("gist", text)
+
+
+def test_an_error_deep_inside_json_comes_first() -> None:
+    inner = {"item": 7, "error": {"code": "SKU_UNKNOWN", "message": "no such product"}}
+    text = json.dumps({"items": [{"id": n, "name": "x" * 20} for n in range(90)], "out": [inner]})
+    said = '"error": {"code": "SKU_UNKNOWN", "message": "no such product"}'
+    assert _at("gist", text).startswith(f"[JSON object, 2 keys] {said}")
+    assert said in _at("summary", text)
 
 
 def test_what_went_wrong_comes_first_in_the_gist_of_json() -> None:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from nplt_protocol.json_text import JsonValue
 from nplt_server.digest import (
-    GIST_CHARACTERS_MAX,
-    SUMMARY_CHARACTERS_MAX,
+    GIST_SIZE_MAX,
+    SUMMARY_SIZE_MAX,
     levels_of,
     levels_of_result,
     outline_of,
 )
-from nplt_server.digest.text import PassageOutline, may_cut, one_line
+from nplt_server.digest.text import PassageOutline, may_cut, one_line, size_of
 from nplt_storage.codec import entry_as_json
 from nplt_storage.entries import LevelOfDetailSections, ModelInputEntry
 
@@ -68,20 +68,20 @@ def _levels(text: str) -> LevelOfDetailSections:
 def _check_bounds(text: str, levels: LevelOfDetailSections) -> None:
     assert levels.live[0][1] is text
     summary = levels.summary[0][1] if levels.summary else text
-    assert bool(levels.summary) == (len(text) > SUMMARY_CHARACTERS_MAX)
-    assert 0 < len(summary) <= max(SUMMARY_CHARACTERS_MAX, len(text))
+    assert bool(levels.summary) == (size_of(text) > SUMMARY_SIZE_MAX)
+    assert 0 < size_of(summary) <= (SUMMARY_SIZE_MAX if levels.summary else size_of(text))
     gist = levels.to_plain_text("gist")
-    assert 0 < len(gist) <= GIST_CHARACTERS_MAX
+    assert 0 < size_of(gist) <= GIST_SIZE_MAX
     if levels.gist:
-        assert len(gist) < len(summary)
+        assert size_of(gist) < size_of(summary)
         assert len(gist.splitlines()) == 1
     (summary + gist).encode()
 
 
 def test_a_short_text_is_all_there_is() -> None:
     assert levels_of("") is None
-    assert levels_of("x" * GIST_CHARACTERS_MAX) is None
-    assert levels_of_result("now", "success", "x" * GIST_CHARACTERS_MAX, size=10**9) is None
+    assert levels_of("x" * GIST_SIZE_MAX) is None
+    assert levels_of_result("now", "success", "x" * GIST_SIZE_MAX, size=10**9) is None
 
 
 def test_a_text_of_middling_length_has_a_gist_and_no_summary() -> None:
@@ -89,7 +89,7 @@ def test_a_text_of_middling_length_has_a_gist_and_no_summary() -> None:
     levels = _levels(text)
     assert levels.summary == ()
     assert levels.to_plain_text("summary") == text
-    assert len(levels.to_plain_text("gist")) <= GIST_CHARACTERS_MAX
+    assert size_of(levels.to_plain_text("gist")) <= GIST_SIZE_MAX
 
 
 def test_the_text_itself_is_not_written_twice() -> None:
@@ -112,7 +112,7 @@ def test_levels_are_bounded_and_the_same_every_time(
     assert levels == levels_of(text[:50] + text[50:])
     of_result = levels_of_result(tool_name, "failed", text, size=size)
     if levels is None or of_result is None:
-        assert len(text) <= GIST_CHARACTERS_MAX
+        assert size_of(text) <= GIST_SIZE_MAX
         assert levels is of_result
     else:
         _check_bounds(text, levels)
@@ -123,10 +123,10 @@ def test_levels_are_bounded_and_the_same_every_time(
 @given(TEXTS)
 def test_levels_are_made_of_the_texts_own_words_in_their_order(text: str) -> None:
     outline = outline_of(text)
-    if not isinstance(outline, PassageOutline) or len(text) <= GIST_CHARACTERS_MAX:
+    if not isinstance(outline, PassageOutline) or size_of(text) <= GIST_SIZE_MAX:
         return
-    summary = outline.summary(SUMMARY_CHARACTERS_MAX).removeprefix(outline.label)
-    gist = outline.gist(GIST_CHARACTERS_MAX).removeprefix(outline.label)
+    summary = outline.summary(SUMMARY_SIZE_MAX).removeprefix(outline.label)
+    gist = outline.gist(GIST_SIZE_MAX).removeprefix(outline.label)
     quoted = [line for piece in MARK.split(summary) for line in piece.split("\n")]
     _check_order(one_line(text), quoted)
     if not MARK.match(gist):
