@@ -24,7 +24,18 @@ def say(**message: object) -> None:
     print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 
 
+def say_without_end() -> None:
+    """One line that never ends; how much of it was written stands in the file COUNT."""
+    written = 0
+    with open(os.environ["COUNT"], "w") as count:
+        while True:
+            written += os.write(1, b"x" * 4096)
+            os.pwrite(count.fileno(), str(written).encode(), 0)
+
+
 def call(tool: str) -> dict[str, object]:
+    if tool == "endless":
+        say_without_end()
     if tool == "die":
         os._exit(3)
     if tool == "forget":
@@ -42,6 +53,8 @@ def call(tool: str) -> dict[str, object]:
         return {"content": [{"type": "text", "text": "\x1b[31mred\x1b[0m\u202e\r\nnext"}]}
     if tool == "keys":
         return {"content": [], "structuredContent": {"seen": sorted(keys)}}
+    if tool == "long":
+        return {"content": [{"type": "text", "text": "x" * 3_000_000}]}
     if tool == "strange":
         return {"content": [{"type": "hologram"}]}
     text = f"{tool} by {os.getpid()}, {hanging} hanging, {cancelled} cancelled"
@@ -121,7 +134,9 @@ def listen_to(port: int) -> None:
 
 
 if __name__ == "__main__":
-    if isinstance(lists[0], int):
+    if not lists:
+        say_without_end()
+    elif isinstance(lists[0], int):
         listen_to(lists.pop(0))
     else:
         listen_to_stdin()

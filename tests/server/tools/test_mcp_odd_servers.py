@@ -11,6 +11,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tests.server.tools.mcp_house import (
@@ -27,6 +29,7 @@ from tests.support.tool_hosts import NoConversationHost
 from nplt_protocol import JsonValue
 from nplt_server.tools import ToolFailed
 from nplt_server.tools.mcp import McpServers, RetryPauses
+from nplt_server.tools.mcp.child import LINE_BYTES_MAX
 from nplt_server.tools.mcp.connection import PAGES_MAX, TOOLS_MAX, McpServerConfig
 from nplt_server.tools.mcp.results import result_text
 
@@ -212,6 +215,38 @@ async def test_a_changed_list_is_read_again_when_the_server_says_so() -> None:
         assert house.servers.tools != tools
 
 
+@pytest.mark.parametrize("when", ["greeted", "called"])
+async def test_one_that_writes_a_line_without_end_is_stopped_and_that_is_said(
+    when: str, tmp_path: Path
+) -> None:
+    count = tmp_path / "count"
+    count.write_text("0")
+    pages = [[plain("endless", "process")]] if when == "called" else []
+    config = replace(odd_server("a", *pages), env={"COUNT": str(count)})
+    said = f"it wrote a line of more than {LINE_BYTES_MAX:,} bytes"
+    async with mcp_house(config, connected=when == "called", again=NEVER) as house:
+        if when == "called":
+            process = await process_of(house, "a")
+            with pytest.raises(ToolFailed, match=f"a is not connected; {said} during the call"):
+                await house.call("a__endless")
+        await house.until(lambda: house.server("a").state == "waiting")
+        assert house.server("a").error == said
+        # One that still writes would be at the limit many times over by now; what is above it
+        # is what pipe and reader hold.
+        written = int(count.read_text())
+        assert LINE_BYTES_MAX < written < LINE_BYTES_MAX + 1_000_000
+        if when == "called":
+            await house.until(lambda: not is_alive(process))
+            with pytest.raises(ToolFailed, match=f"a is not connected; {said}"):
+                await house.call("a__process")
+        assert int(count.read_text()) < LINE_BYTES_MAX + 1_000_000
+
+
+async def test_a_long_line_within_the_limit_is_read() -> None:
+    async with mcp_house(odd_server("a", [plain("long")])) as house:
+        assert len(await house.call("a__long")) == 3_000_000
+
+
 async def test_noise_between_its_words_is_ignored() -> None:
     async with mcp_house(odd_server("a", [ODD])) as house:
         assert "garble" in await house.call("a__garble")
@@ -221,7 +256,7 @@ async def test_noise_between_its_words_is_ignored() -> None:
 async def test_what_it_complains_about_is_in_the_log_for_those_who_look_and_not_on_our_stderr(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    caplog.set_level(logging.DEBUG, "nplt_server.tools.mcp.connection")
+    caplog.set_level(logging.DEBUG, "nplt_server.tools.mcp.child")
     async with mcp_house(odd_server("a", [ODD])) as house:
         await house.call("a__complain")
     said = [line for line in caplog.messages if "a line of complaint" in line]

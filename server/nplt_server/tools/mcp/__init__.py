@@ -1,6 +1,7 @@
 """Tools of MCP servers: keeps the servers connected and lists their tools.
 
-`connection` is one connection, `results` cleans and bounds what comes back. The SDK takes a
+`connection` is one connection, `child` a server that is a process of ours, `results` cleans
+and bounds what comes back. The SDK takes a
 second to import: it is imported in a worker thread, and only when a server is configured. It
 is an extra, `nplt[mcp]`.
 """
@@ -21,7 +22,12 @@ from msgspec import Struct
 
 from nplt_protocol import JsonObject
 from nplt_server.tools import Tool, ToolDescription, ToolFailed, ToolHost
-from nplt_server.tools.mcp.connection import ConnectionEnded, McpConnection, McpServerConfig
+from nplt_server.tools.mcp.connection import (
+    CLOSED,
+    ConnectionEnded,
+    McpConnection,
+    McpServerConfig,
+)
 from nplt_server.tools.mcp.results import one_line
 
 if TYPE_CHECKING:
@@ -115,14 +121,16 @@ class McpServer:
 
     async def _live_once(self) -> str:
         """Why it ended. Whatever it is, it is the trouble of this server alone."""
-        self._connection = McpConnection(self._config, listed=self._on_list, lost=self._on_loss)
+        connection = McpConnection(self._config, listed=self._on_list, lost=self._on_loss)
+        self._connection = connection
         try:
-            await self._connection.live()
+            await connection.live()
         except Exception as error:
             while isinstance(error, ExceptionGroup):  # task groups wrap it, several deep
                 error = error.exceptions[0]
             log.debug("mcp %s: the connection ended", self._config.name, exc_info=error)
-            return _reason(error, self._config)
+            fault = connection.ended
+            return fault if fault not in (None, CLOSED) else _reason(error, self._config)
         finally:
             self._connection = None
         return "the connection ended"
@@ -144,7 +152,7 @@ class McpServer:
     def _on_loss(self) -> None:
         if self.state == "connected":
             self.state = "waiting"
-            self.error = "it has closed the connection"
+            self.error = self._connection.ended if self._connection else None
 
     def _tool(self, name: str, tool: mcp_types.Tool) -> Tool:
         description = ToolDescription(
@@ -178,7 +186,7 @@ def _reason(error: Exception, config: McpServerConfig) -> str:
         case httpx2.HTTPError():
             return f"it could not be reached ({type(error).__name__})"
         case MCPError() if error.code == CONNECTION_CLOSED:
-            return "it has closed the connection"
+            return CLOSED
         case MCPError():
             return f"it refuses: {one_line(error.message)}"
         case _:

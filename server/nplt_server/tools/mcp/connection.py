@@ -3,22 +3,20 @@
     initialize -> list tools -> (call ... | list tools again ...) -> end
 
 Only tasks of the connection talk to the server; a caller waits for its answer and can be
-cancelled at any moment. The SDK's transports are watched, so that their end is noticed,
-and lists of tools are checked before the SDK reads them. A child's stderr goes to the log.
+cancelled at any moment. Transports are watched, so that their end is noticed, and lists of
+tools are checked before the SDK reads them.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
-import os
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import anyio
@@ -29,6 +27,7 @@ from anyio import to_thread
 from nplt_protocol import JsonObject
 from nplt_protocol.version import __version__
 from nplt_server.tools import ToolFailed
+from nplt_server.tools.mcp.child import LineTooLong, child_process
 from nplt_server.tools.mcp.results import checked_listing, one_line, result_text
 from nplt_server.tools.runner import RESULT_BYTES_MAX
 
@@ -89,72 +88,15 @@ def _is_web_address(url: str) -> bool:
 
 
 # ------------------------------------------------------------------------------
-# The child's stderr: always read, logged at level debug, bounded
-
-
-_LINE_BYTES_MAX: Final = 2_000
-_LOGGED_BYTES_MAX: Final = 256 * 1024
-"""Of one process in its whole life."""
-_READ_BYTES: Final = 16 * 1024
-_LAST_READS_MAX: Final = 16
-"""What a dead process left behind is at most a full pipe; one that lives on may write for ever."""
-
-
-class ChildStderr:
-    """`file` is what the child is given; `started` when it has it."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._line = b""
-        self._logged_bytes = 0
-        self._descriptor, given = os.pipe()
-        os.set_blocking(self._descriptor, False)
-        self.file: TextIO = os.fdopen(given, "w")
-        self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._descriptor, self._read)
-
-    def close(self) -> None:
-        self.file.close()
-        for _ in range(_LAST_READS_MAX):
-            if not self._read():
-                break
-        self._loop.remove_reader(self._descriptor)
-        os.close(self._descriptor)
-
-    def started(self) -> None:
-        """The child has its own copy; with ours closed, its end can be seen."""
-        self.file.close()
-
-    def _read(self) -> bool:
-        data = b""
-        with suppress(BlockingIOError):
-            data = os.read(self._descriptor, _READ_BYTES)
-            if not data:
-                self._loop.remove_reader(self._descriptor)
-                data = b"\n" if self._line else b""
-        if log.isEnabledFor(logging.DEBUG):
-            *lines, self._line = (self._line + data).split(b"\n")
-            self._line = self._line[:_LINE_BYTES_MAX]
-            for line in lines:
-                self._log(line)
-        return bool(data)
-
-    def _log(self, line: bytes) -> None:
-        if not line.strip() or self._logged_bytes > _LOGGED_BYTES_MAX:
-            return
-        text = one_line(line[:_LINE_BYTES_MAX].decode(errors="replace"), characters_max=500)
-        log.debug("mcp %s says: %s", self._name, text)
-        self._logged_bytes += len(line)
-        if self._logged_bytes > _LOGGED_BYTES_MAX:
-            log.debug("mcp %s: what else it says is not logged", self._name)
-
-
-# ------------------------------------------------------------------------------
-# The connection: the SDK's transports, watched
+# The connection: transports, watched
 #
 # The SDK would notice a closed connection only at the next call, and one malformed tool makes
 # it refuse the whole list: lists are filtered before it reads them.
 
+Ended: TypeAlias = Callable[[str], None]
+"""Hears why, in words."""
+
+CLOSED: Final = "it has closed the connection"
 _REQUEST_SECONDS_MAX: Final = 30.0
 _SILENCE_SECONDS_MAX: Final = 300.0
 """Of a stream that stays open; a server is expected to say at least that it lives."""
@@ -162,11 +104,10 @@ _SILENCE_SECONDS_MAX: Final = 300.0
 
 @asynccontextmanager
 async def _watched(
-    transport: Transport, *, name: str, opened: Callable[[], None], ended: Callable[[], None]
+    transport: AbstractAsyncContextManager[TransportStreams], *, name: str, ended: Ended
 ) -> AsyncIterator[TransportStreams]:
     """The transport; `ended` is called when nothing more will come."""
     async with transport as (read, write):
-        opened()
         yield _WatchedStream(read, name=name, ended=ended), write
 
 
@@ -178,7 +119,7 @@ class _WatchedStream(anyio.abc.ObjectReceiveStream["SessionMessage | Exception"]
         stream: ReadStream[SessionMessage | Exception],
         *,
         name: str,
-        ended: Callable[[], None],
+        ended: Ended,
     ) -> None:
         self._stream = stream
         self._name = name
@@ -188,8 +129,11 @@ class _WatchedStream(anyio.abc.ObjectReceiveStream["SessionMessage | Exception"]
         try:
             item = await self._stream.receive()
         except (anyio.EndOfStream, anyio.ClosedResourceError):
-            self._ended()
+            self._ended(CLOSED)
             raise
+        except LineTooLong as error:
+            self._ended(str(error))
+            raise anyio.EndOfStream from error
         # Of all answers only a list of tools has a field of this name.
         result = None if isinstance(item, Exception) else getattr(item.message, "result", None)
         if isinstance(result, dict) and isinstance(tools := result.get("tools"), list):
@@ -204,23 +148,13 @@ class _WatchedStream(anyio.abc.ObjectReceiveStream["SessionMessage | Exception"]
 
 
 async def open_transport(
-    config: McpServerConfig, *, ended: Callable[[], None], during: AsyncExitStack
+    config: McpServerConfig, *, ended: Ended, during: AsyncExitStack
 ) -> Transport:
     """Not open yet: the SDK opens it. What it needs is put away by `during`, after it."""
     name = config.name
     if config.command is not None:
-        from mcp.client.stdio import StdioServerParameters, stdio_client
-
-        stderr = during.enter_context(closing(ChildStderr(name)))
-        process = StdioServerParameters(
-            command=config.command[0],
-            args=list(config.command[1:]),
-            env=dict(config.env),  # beside PATH, HOME and the like; ours is not handed on
-            cwd=config.cwd,
-            encoding_error_handler="replace",
-        )
-        child = stdio_client(process, errlog=stderr.file)
-        return _watched(child, name=name, opened=stderr.started, ended=ended)
+        child = child_process(name, config.command, env=config.env, cwd=config.cwd)
+        return _watched(child, name=name, ended=ended)
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
@@ -232,7 +166,7 @@ async def open_transport(
     )
     await during.enter_async_context(http)
     web = streamable_http_client(config.url, http_client=http, max_sse_event_size=RESULT_BYTES_MAX)
-    return _watched(web, name=name, opened=lambda: None, ended=ended)
+    return _watched(web, name=name, ended=ended)
 
 
 @cache
@@ -274,7 +208,8 @@ class McpConnection:
         self._client: Client | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._calls = 0
-        self._ended = False
+        self.ended: str | None = None
+        """Why nothing more will come."""
         self._look = anyio.Event()
 
     async def live(self) -> None:
@@ -306,7 +241,7 @@ class McpConnection:
             raise TimeoutError
 
     async def call(self, tool: str, arguments: JsonObject) -> str:
-        if self._tasks is None or self._client is None or self._ended:
+        if self._tasks is None or self._client is None or self.ended:
             raise ToolFailed(f"{self._config.name} is not connected; it has just gone")
         try:
             orjson.dumps(arguments)
@@ -354,17 +289,17 @@ class McpConnection:
                 self._tasks.cancel_scope.cancel()
         finally:
             self._tasks = None
-        raise ConnectionEnded("it has closed the connection")
+        raise ConnectionEnded(self.ended or CLOSED)
 
     async def _poll(self, client: Client) -> None:
         unasked = math.inf if self._config.url is None else _UNASKED_LISTING_SECONDS
-        while not self._ended:
+        while not self.ended:
             with anyio.move_on_after(unasked):
                 await self._look.wait()
             await anyio.sleep(_LISTINGS_APART_SECONDS)
             self._look = anyio.Event()
             with anyio.move_on_after(self._config.connect_seconds_max) as looking:
-                if not self._ended:
+                if not self.ended:
                     await self._list(client)
             # One that is at work on a call may be too busy to answer.
             if looking.cancelled_caught and not self._calls:
@@ -408,8 +343,8 @@ class McpConnection:
         else:
             log.debug("mcp %s: not understood: %s", self._config.name, type(message).__name__)
 
-    def _on_end(self) -> None:
-        self._ended = True
+    def _on_end(self, reason: str) -> None:
+        self.ended = self.ended or reason
         self._lost()
         self.look_again()
 
@@ -418,10 +353,10 @@ class McpConnection:
         from mcp_types import CONNECTION_CLOSED
 
         name = self._config.name
-        if isinstance(error, ConnectionEnded):
-            return f"{name} is not connected; it went away during the call"
-        if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
-            return f"{name} is not connected; it went away during the call"
+        is_closed = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+        if is_closed or isinstance(error, ConnectionEnded):
+            reason = "it went away" if self.ended in (None, CLOSED) else self.ended
+            return f"{name} is not connected; {reason} during the call"
         if isinstance(error, MCPError):
             return f"{name} refused: {one_line(error.message, characters_max=1_000)}"
         log.warning("mcp %s: %s: %s", name, one_line(tool), type(error).__name__)

@@ -1,0 +1,228 @@
+"""Runs an MCP server as a child process: JSON lines over its standard streams.
+
+The transport is our own: the SDK's joins a line without end over and over on the loop, for
+ever. Here a line has a limit, and a child that exceeds it is stopped. A child is asked to end
+by the end of its input, then by SIGTERM, then by SIGKILL, with all that it has started. Its
+stderr goes to the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, closing, suppress
+from typing import TYPE_CHECKING, Final, TextIO
+
+import anyio
+import anyio.abc
+from anyio import to_thread
+
+from nplt_server.tools.mcp.results import one_line
+from nplt_server.tools.runner import RESULT_BYTES_MAX
+
+if TYPE_CHECKING:
+    from mcp.client._transport import TransportStreams
+    from mcp.shared.message import SessionMessage
+
+log = logging.getLogger(__name__)
+
+LINE_BYTES_MAX: Final = 2 * RESULT_BYTES_MAX
+"""Of one message; as JSON a result can be twice as long."""
+_PARSED_ON_THE_LOOP_BYTES_MAX: Final = 128 * 1024
+_STOPPING_SECONDS_MAX: Final = 2.0
+"""For each way of asking it to end."""
+_GROUP_POLL_SECONDS: Final = 0.01
+
+
+class LineTooLong(Exception):
+    """A message whose end does not come."""
+
+
+class ChildOutput(anyio.abc.ObjectReceiveStream["SessionMessage | Exception"]):
+    """The messages a child writes; what is no message is given as the exception it caused."""
+
+    def __init__(self, stdout: anyio.abc.ByteReceiveStream) -> None:
+        self._stdout = stdout
+        self._read = bytearray()
+        self._searched = 0
+        self.is_too_long = False
+
+    async def receive(self) -> SessionMessage | Exception:
+        while True:
+            line = await self._line()
+            if len(line) > _PARSED_ON_THE_LOOP_BYTES_MAX:
+                return await to_thread.run_sync(_message_in, line)
+            if not line.isspace() and line:
+                return _message_in(line)
+
+    async def _line(self) -> bytes:
+        while (end := self._read.find(b"\n", self._searched)) < 0:
+            self._searched = len(self._read)
+            if self._searched > LINE_BYTES_MAX:
+                self.is_too_long = True
+                self._read.clear()
+                raise LineTooLong(f"it wrote a line of more than {LINE_BYTES_MAX:,} bytes")
+            self._read += await self._stdout.receive()
+        line = bytes(self._read[:end])
+        del self._read[: end + 1]
+        self._searched = 0
+        return line
+
+    async def aclose(self) -> None:
+        """The pipe is closed with the process."""
+
+
+class ChildInput(anyio.abc.ObjectSendStream["SessionMessage"]):
+    def __init__(self, stdin: anyio.abc.ByteSendStream) -> None:
+        self._stdin = stdin
+
+    async def send(self, item: SessionMessage) -> None:
+        line = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+        try:
+            await self._stdin.send(line.encode() + b"\n")
+        except OSError as error:
+            raise anyio.BrokenResourceError from error
+
+    async def aclose(self) -> None:
+        """The pipe is closed with the process."""
+
+
+@asynccontextmanager
+async def child_process(
+    name: str, command: tuple[str, ...], *, env: Mapping[str, str], cwd: str | None
+) -> AsyncIterator[TransportStreams]:
+    """A transport for the SDK. The child gets PATH, HOME and the like beside `env`; ours is
+    not handed on."""
+    from mcp.client.stdio import get_default_environment
+
+    with closing(ChildStderr(name)) as stderr:
+        process = await anyio.open_process(
+            command,
+            env=get_default_environment() | dict(env),
+            cwd=cwd,
+            stderr=stderr.file,
+            start_new_session=True,
+        )
+        stderr.started()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        output = ChildOutput(process.stdout)
+        try:
+            yield output, ChildInput(process.stdin)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _stop(process, at_once=output.is_too_long)
+
+
+def _message_in(line: bytes) -> SessionMessage | Exception:
+    from mcp.shared.message import SessionMessage
+    from mcp_types import jsonrpc_message_adapter
+
+    try:
+        text = line.decode(errors="replace")
+        return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
+    except ValueError as error:
+        return error
+
+
+async def _stop(process: anyio.abc.Process, *, at_once: bool) -> None:
+    assert process.stdin is not None
+    with suppress(OSError, anyio.BrokenResourceError):
+        await process.stdin.aclose()
+    if at_once or not await _has_ended(process):
+        for request in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, request)
+            if await _has_group_ended(process.pid):
+                break
+        await _has_ended(process)
+    with anyio.move_on_after(_STOPPING_SECONDS_MAX):
+        await process.aclose()
+
+
+async def _has_ended(process: anyio.abc.Process) -> bool:
+    """Reads on, for one that can't write what it has to say does not end."""
+    assert process.stdout is not None
+    with anyio.move_on_after(_STOPPING_SECONDS_MAX) as waiting:
+        with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            while True:
+                await process.stdout.receive()
+        await process.wait()
+    return not waiting.cancelled_caught
+
+
+async def _has_group_ended(group: int) -> bool:
+    with anyio.move_on_after(_STOPPING_SECONDS_MAX):
+        while True:
+            try:
+                os.killpg(group, 0)
+            except ProcessLookupError:
+                return True
+            except PermissionError:
+                pass
+            await anyio.sleep(_GROUP_POLL_SECONDS)
+    return False
+
+
+# ------------------------------------------------------------------------------
+# The child's stderr: always read, logged at level debug, bounded
+
+
+_LOGGED_LINE_BYTES_MAX: Final = 2_000
+_LOGGED_BYTES_MAX: Final = 256 * 1024
+"""Of one process in its whole life."""
+_READ_BYTES: Final = 16 * 1024
+_LAST_READS_MAX: Final = 16
+"""What a dead process left behind is at most a full pipe; one that lives on may write for ever."""
+
+
+class ChildStderr:
+    """`file` is what the child is given; `started` when it has it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._line = b""
+        self._logged_bytes = 0
+        self._descriptor, given = os.pipe()
+        os.set_blocking(self._descriptor, False)
+        self.file: TextIO = os.fdopen(given, "w")
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._descriptor, self._read)
+
+    def close(self) -> None:
+        self.file.close()
+        for _ in range(_LAST_READS_MAX):
+            if not self._read():
+                break
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+
+    def started(self) -> None:
+        """The child has its own copy; with ours closed, its end can be seen."""
+        self.file.close()
+
+    def _read(self) -> bool:
+        data = b""
+        with suppress(BlockingIOError):
+            data = os.read(self._descriptor, _READ_BYTES)
+            if not data:
+                self._loop.remove_reader(self._descriptor)
+                data = b"\n" if self._line else b""
+        if log.isEnabledFor(logging.DEBUG):
+            *lines, self._line = (self._line + data).split(b"\n")
+            self._line = self._line[:_LOGGED_LINE_BYTES_MAX]
+            for line in lines:
+                self._log(line)
+        return bool(data)
+
+    def _log(self, line: bytes) -> None:
+        if not line.strip() or self._logged_bytes > _LOGGED_BYTES_MAX:
+            return
+        text = one_line(line[:_LOGGED_LINE_BYTES_MAX].decode(errors="replace"), characters_max=500)
+        log.debug("mcp %s says: %s", self._name, text)
+        self._logged_bytes += len(line)
+        if self._logged_bytes > _LOGGED_BYTES_MAX:
+            log.debug("mcp %s: what else it says is not logged", self._name)
