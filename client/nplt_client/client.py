@@ -376,7 +376,8 @@ class Client:
         filename: str | None = None,
         content_type: str | None = None,
     ) -> messages.FileStored:
-        """`source`: a path, or the bytes themselves together with a `filename`."""
+        """`source`: a path, the bytes themselves together with a `filename`, or
+        `mcp:SERVER/…`, which the server fetches itself."""
         reply = await self._runner.upload(source, filename=filename, content_type=content_type)
         return _checked(reply, messages.FileStored)
 

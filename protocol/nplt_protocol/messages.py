@@ -118,6 +118,8 @@ class FileMetadata(Request, frozen=True, kw_only=True):
     size: Count
     content_type: Name | None = None
     purpose: Literal["attachment", "import"] = "attachment"
+    source: str | None = None
+    """`mcp:SERVER/…`: the server fetches it itself, and no bytes are sent."""
 
 
 class FileData(Request, frozen=True, kw_only=True):
@@ -458,6 +460,7 @@ class Status(Reply, frozen=True, kw_only=True):
     storage: JsonObject
     versions: JsonObject = sent({})
     providers: JsonObject | None = None
+    mcp_servers: JsonObject | None = None
 
 
 class SearchHit(Message, frozen=True, kw_only=True):
@@ -501,6 +504,7 @@ class ApprovalDecided(Reply, frozen=True, kw_only=True):
 class ToolList(Reply, frozen=True, kw_only=True):
     session_id: str
     tools: tuple[JsonObject, ...]
+    mcp_servers: JsonObject | None = None
 
 
 class UsageAccount(Reply, frozen=True, kw_only=True):

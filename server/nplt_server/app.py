@@ -150,6 +150,7 @@ def _configs(settings: Settings) -> list[McpServerConfig]:
                     env=server.env,
                     headers=server.headers,
                     cwd=str(server.cwd) if server.cwd is not None else None,
+                    call_seconds_max=server.seconds_max or settings.limits.tool_seconds_max,
                 )
             )
         except ValueError as error:
@@ -333,6 +334,7 @@ def _build_state(
         files=AttachmentFiles(settings.data_dir / "files"),
         router=router,
         tools=parts.runner,
+        mcp_servers=parts.mcp_servers,
         limits=limits,
         context=parts.context,
         clock=utc_now,

@@ -278,6 +278,8 @@ class McpServerSettings(Part):
     cwd: HomePath | None = None
     policy: ToolPolicy = "ask"
     """For all its tools; `tools` may say otherwise for one."""
+    seconds_max: PositiveFloat | None = None
+    """For an answer, or for the next sign of progress; `limits.tool_seconds_max` if unset."""
 
     @model_validator(mode="after")
     def _is_one_of_two(self) -> McpServerSettings:

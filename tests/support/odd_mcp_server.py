@@ -11,7 +11,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
+from itertools import count
+from pathlib import Path
 from typing import Any
+
+SOURCES: dict[str, object] = {"resources": {}, "prompts": {}} if os.environ.get("SOURCES") else {}
 
 lists: list[Any] = [json.loads(argument) for argument in sys.argv[1:]]
 hanging = 0
@@ -27,10 +32,19 @@ def say(**message: object) -> None:
 def say_without_end() -> None:
     """One line that never ends; how much of it was written stands in the file COUNT."""
     written = 0
-    with open(os.environ["COUNT"], "w") as count:
+    with Path(os.environ["COUNT"]).open("w") as told:
         while True:
             written += os.write(1, b"x" * 4096)
-            os.pwrite(count.fileno(), str(written).encode(), 0)
+            os.pwrite(told.fileno(), str(written).encode(), 0)
+
+
+def make_progress(token: object) -> None:
+    """Until the file UNTIL is there."""
+    for step in count():
+        if Path(os.environ["UNTIL"]).exists():
+            return
+        say(method="notifications/progress", params={"progressToken": token, "progress": step})
+        time.sleep(0.01)
 
 
 def call(tool: str) -> dict[str, object]:
@@ -67,8 +81,25 @@ def answer(request: dict[str, Any]) -> dict[str, object]:
             return {
                 "protocolVersion": "2025-06-18",
                 "serverInfo": {"name": "odd", "version": "0"},
-                "capabilities": {"tools": {"listChanged": True}},
+                "capabilities": {"tools": {"listChanged": True}, **SOURCES},
             }
+        case "resources/list":
+            note = {"uri": "note://today", "name": "today", "description": "What is due."}
+            return {"resources": [note, {"uri": "picture://dot.png", "name": "dot"}]}
+        case "resources/templates/list":
+            return {"resourceTemplates": [{"uriTemplate": "note://{day}", "name": "a day"}]}
+        case "prompts/list":
+            return {"prompts": [{"name": "greet", "arguments": [{"name": "whom"}]}]}
+        case "resources/read" if request["params"]["uri"] == "picture://dot.png":
+            dot = {"uri": "picture://dot.png", "mimeType": "image/png", "blob": "iVBORw0KGgo="}
+            return {"contents": [dot]}
+        case "resources/read":
+            uri = request["params"]["uri"]
+            return {"contents": [{"uri": uri, "mimeType": "text/plain", "text": f"read {uri}"}]}
+        case "prompts/get":
+            text = f"Say hello to {request['params']['arguments']['whom']}."
+            content = {"type": "text", "text": text}
+            return {"messages": [{"role": "user", "content": content}]}
         case "tools/list":
             page = int((request.get("params") or {}).get("cursor") or 0)
             more = {"nextCursor": str(page + 1)} if page + 1 < len(lists[0]) else {}
@@ -88,6 +119,8 @@ def listen_to_stdin() -> None:
         elif (request.get("params") or {}).get("name") == "hang":
             hanging += 1
         elif "id" in request:
+            if (request.get("params") or {}).get("name") == "progress":
+                make_progress(request["params"]["_meta"]["progressToken"])
             say(id=request["id"], result=answer(request))
 
 

@@ -406,7 +406,8 @@ def write_new_file(name: str, text: str) -> Path:
 async def _attach(chat: ChatFace, argument: str) -> None:
     stored = await chat.session.client.upload(argument)
     chat.session.attachments.append(stored.file_id)
-    chat.remark(f"{Path(argument).name} ({stored.size:,} bytes) goes with your next message")
+    name = argument if argument.startswith("mcp:") else Path(argument).name
+    chat.remark(f"{name} ({stored.size:,} bytes) goes with your next message")
 
 
 async def _export(chat: ChatFace, argument: str) -> None:
@@ -527,7 +528,9 @@ COMMANDS: dict[str, Command] = {
     "allow": Command(argument="[always]", help="let the tool that waits for it be run", run=_allow),
     "deny": Command(argument="[always]", help="don't let it be run", run=_deny),
     "status": Command(help="how the server is", run=_status),
-    "attach": Command(argument="FILE", help="send a file with the next message", run=_attach),
+    "attach": Command(
+        argument="FILE", help="send a file, or mcp:… of /tools, with the next message", run=_attach
+    ),
     "copy": Command(
         argument="[N|code]",
         help="copy an answer, the N-th from the end, or its code",

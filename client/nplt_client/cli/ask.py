@@ -216,11 +216,17 @@ def _read_files(paths: Sequence[str]) -> list[tuple[str, bytes]]:
         return []
     from pathlib import Path  # rarely needed, and slow to load
 
-    return [(Path(path).name, read_file(Path(path))) for path in paths]
+    return [
+        (path, b"") if path.startswith("mcp:") else (Path(path).name, read_file(Path(path)))
+        for path in paths
+    ]
 
 
 def _upload(connection: BlockingConnection, name: str, data: bytes) -> str:
-    description = messages.FileMetadata(filename=name, size=len(data))
+    if name.startswith("mcp:"):  # the server fetches it
+        description = messages.FileMetadata(filename="fetched", size=0, source=name)
+    else:
+        description = messages.FileMetadata(filename=name, size=len(data))
     stored = connection.send_file(description, data, sent=lambda _: None)
     assert isinstance(stored, messages.FileStored)
     return stored.file_id

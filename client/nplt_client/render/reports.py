@@ -180,6 +180,11 @@ def status_text(status: messages.Status) -> str:
             *_flat("turns", status.turns),
             *_flat("storage", status.storage),
             *_flat("versions", status.versions),
+            *(
+                (f"mcp {sanitize_line(name)}", _mcp_server(server))
+                for name, server in (status.mcp_servers or {}).items()
+                if isinstance(server, dict)
+            ),
         ]
     )
 
@@ -331,8 +336,36 @@ def _totals(account: messages.ContextAccount) -> Iterator[str]:
 
 
 def tools_text(listed: messages.ToolList) -> str:
-    if not listed.tools:
-        return "no tools"
+    parts = [_tool_table(listed)] if listed.tools else ["no tools"]
+    if unoffered := sum(
+        tool.get("offered") is False and tool.get("policy") != "deny" for tool in listed.tools
+    ):
+        parts.append(
+            f"{unoffered:,} of them are not offered: models take no more. Deny some that you"
+            " do not need (docs/tools.md)."
+        )
+    for name, server in (listed.mcp_servers or {}).items():
+        if isinstance(server, dict):
+            heading = f"MCP server {sanitize_line(name)}: {_mcp_server(server)}"
+            parts.append("\n".join((heading, *_sources(server))))
+    return "\n\n".join(parts)
+
+
+def _mcp_server(server: JsonObject) -> str:
+    tools = number_in(server, "tools")
+    words = [word_in(server, "state"), f"{tools:,} {'tool' if tools == 1 else 'tools'}"]
+    words += [word for key in ("error", "note") if (word := word_in(server, key))]
+    return sanitize_line(", ".join(words))
+
+
+def _sources(server: JsonObject) -> Iterator[str]:
+    """What can be attached, each reference whole, to be copied."""
+    for one in objects_in(server.get("sources")):
+        said = shorten(_first_sentence(word_in(one, "description")), _DESCRIPTION_WIDTH_MAX)
+        yield f"  {sanitize_line(word_in(one, 'reference'))}  {word_in(one, 'kind')}: {said}"
+
+
+def _tool_table(listed: messages.ToolList) -> str:
     return table(
         ("NAME", "CLASS", "POLICY", "DESCRIPTION"),
         [

@@ -112,7 +112,10 @@ class SessionRunner:
         purpose: Literal["attachment", "import"] = "attachment",
     ) -> AnyReply:
         """A file is read whole, so that the announced size is the size that is sent."""
-        if isinstance(source, bytes):
+        fetched = source if isinstance(source, str) and source[:4] == "mcp:" else None
+        if fetched is not None:
+            name, content = filename or "fetched", b""
+        elif isinstance(source, bytes):
             name, content = filename or "upload", source
         else:
             name = filename or Path(source).name
@@ -122,6 +125,7 @@ class SessionRunner:
             size=len(content),
             content_type=content_type or mimetypes.guess_type(name)[0],
             purpose=purpose,
+            source=fetched,
         )
         timeout = self.session.timeout
         exchange = self.session.request(description, anyio.current_time(), timeout=timeout)

@@ -25,6 +25,7 @@ from nplt_server.providers.router import ProviderRouter
 from nplt_server.settings import ApprovalSettings, ContextSettings, Limits, SessionSettings
 from nplt_server.tokens import Correction, TokenCounter, best_counter
 from nplt_server.tools import ToolOffer
+from nplt_server.tools.mcp import McpServers
 from nplt_server.tools.runner import ToolRunner
 from nplt_server.widgets import Widget
 from nplt_server.widgets.builtin import default_widgets
@@ -265,6 +266,7 @@ class Services:
     sessions: SessionSettings = _SESSION_RULES
     counters: Counters = field(default_factory=Counters)
     activity: Activity = field(default_factory=Activity)
+    mcp_servers: McpServers = field(default_factory=lambda: McpServers(()))
     importing: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while a document is imported."""
     draining: bool = False

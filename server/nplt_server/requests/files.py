@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from msgspec import structs
+
 from nplt_protocol import ErrorCode, RequestError
 from nplt_protocol.messages import FileData, FileGet, FileMetadata, FilePiece
 from nplt_server.connections.session import Session
 from nplt_server.dialects import Answer
+from nplt_server.tools import ToolFailed
+from nplt_server.tools.mcp.results import McpFile
 from nplt_storage.ids import is_file_id
 
 _PIECE_BYTES_MAX = 1024 * 1024
@@ -64,7 +68,31 @@ async def file_metadata(session: Session, request: FileMetadata, answer: Answer)
     except RequestError:
         session.uploads.swallow(answer.seq)
         raise
+    data = b""
+    if request.source is not None:
+        found = await _fetched(session, request.source)
+        data = found.data
+        request = structs.replace(
+            request, filename=found.filename, size=len(data), content_type=found.content_type
+        )
     await session.uploads.begin(request, answer, session_id=session_id, user=session.user)
+    if data:
+        await session.uploads.add(FileData(data=data), answer)
+
+
+async def _fetched(session: Session, source: str) -> McpFile:
+    services = session.server.services
+    server, slash, _ = source.removeprefix("mcp:").partition("/")
+    if not source.startswith("mcp:") or not slash:
+        raise RequestError(
+            ErrorCode.MALFORMED, "a source is mcp:SERVER/RESOURCE; TOOLS lists them", field="source"
+        )
+    if services.tools.denies_server(server):
+        raise RequestError(ErrorCode.FORBIDDEN, f"{server} is denied by the server's settings")
+    try:
+        return await services.mcp_servers.read(source)
+    except ToolFailed as error:
+        raise RequestError(ErrorCode.NOT_FOUND, str(error), field="source") from error
 
 
 def _target_session(session: Session, request: FileMetadata) -> str:

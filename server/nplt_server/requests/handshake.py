@@ -196,5 +196,6 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
                 "server": __version__,
             },
             providers=_providers(services.router, services.context),
+            mcp_servers=services.mcp_servers.described,
         )
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from msgspec import to_builtins
+
 from nplt_protocol import FRAME_PAYLOAD_BYTES_MAX, ErrorCode, JsonObject, RequestError, messages
 from nplt_server.connections.session import Session
 from nplt_server.conversations import operations
@@ -192,7 +194,9 @@ async def context(session: Session, request: messages.ContextRequest, answer: An
 
 async def tools(session: Session, request: messages.Tools, answer: Answer) -> None:
     conversation = await session.meant(request.session_id)
-    every = session.server.services.tools.every
+    services = session.server.services
+    every = services.tools.every
+    offered = {tool.name for tool in services.tools.offer.descriptions}
     asks = any(policy == "ask" for _, policy in every)
     remembered = await conversation.approvals.remembered() if asks else {}
     listed: list[JsonObject] = [
@@ -202,10 +206,19 @@ async def tools(session: Session, request: messages.Tools, answer: Answer) -> No
             "schema": tool.parameters,
             "class": tool.tool_class,
             "policy": remembered.get(tool.name, policy) if policy == "ask" else policy,
+            "offered": tool.name in offered,
         }
         for tool, policy in every
     ]
-    answer.give(messages.ToolList(session_id=conversation.session_id, tools=tuple(listed)))
+    servers: JsonObject = {
+        name: {**server.described, "sources": [to_builtins(one) for one in server.sources]}
+        for name, server in services.mcp_servers.by_name.items()
+    }
+    answer.give(
+        messages.ToolList(
+            session_id=conversation.session_id, tools=tuple(listed), mcp_servers=servers or None
+        )
+    )
 
 
 async def usage(session: Session, request: messages.Usage, answer: Answer) -> None:

@@ -86,6 +86,8 @@ class ToolHost(Protocol):
 class Tool(Struct, frozen=True, kw_only=True):
     description: ToolDescription
     run: Callable[[JsonObject, ToolHost], Awaitable[str]]
+    keeps_time: bool = False
+    """It ends in time by itself: its limit depends on what it is told meanwhile."""
 
 
 class ToolFailed(Exception):

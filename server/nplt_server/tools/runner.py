@@ -85,7 +85,7 @@ class ToolWork(Struct, frozen=True, kw_only=True):
     tool: Tool
     arguments: JsonObject
     host: ToolHost
-    seconds_max: float
+    seconds_max: float | None
 
     @property
     def name(self) -> str:
@@ -179,6 +179,9 @@ def bounded(text: str, *, bytes_max: int = RESULT_BYTES_MAX) -> str:
     return f"[cut: the first {len(kept):,} of {len(text):,} characters]\n{kept}"
 
 
+OFFERED_MAX: Final = 128
+"""OpenAI refuses a request with more, and others choose badly among so many."""
+
 Started = Callable[[ToolCallRequest], None]
 Finished = Callable[[ToolCallResult], None]
 
@@ -212,9 +215,11 @@ class ToolRunner:
         """What a model is offered, always in the same order."""
         tools = tuple(self._all)
         if tools != self._offered_of:
-            descriptions = tuple(tool for tool, policy in self.every if policy != "deny")
-            if descriptions != self._offer.descriptions:
-                self._offer = offer_of(descriptions)
+            allowed = tuple(tool for tool, policy in self.every if policy != "deny")
+            if allowed[:OFFERED_MAX] != self._offer.descriptions:
+                self._offer = offer_of(allowed[:OFFERED_MAX])
+            if len(allowed) > OFFERED_MAX:
+                log.warning("of %d tools the first %d are offered", len(allowed), OFFERED_MAX)
             self._offered_of = tools
         return self._offer
 
@@ -223,6 +228,10 @@ class ToolRunner:
         """All tools there are now, also those that are not offered."""
         descriptions = (tool.description for tool in self._tools().values())
         return tuple((one, policy_of(one, self._policies)) for one in descriptions)
+
+    def denies_server(self, name: str) -> bool:
+        """Whether nothing of that MCP server may be used."""
+        return self._policies.get(f"{name}__") == "deny"
 
     def _tools(self) -> Mapping[str, Tool]:
         tools: dict[str, Tool] = {}
@@ -308,7 +317,10 @@ class ToolRunner:
             unreadable = call.parse_error or "the arguments could not be read"
             return self._result(call, "failed", unreadable, 0.0)
         return ToolWork(
-            tool=tool, arguments=dict(call.arguments), host=host, seconds_max=self._seconds_max
+            tool=tool,
+            arguments=dict(call.arguments),
+            host=host,
+            seconds_max=None if tool.keeps_time else self._seconds_max,
         )
 
     def _result(

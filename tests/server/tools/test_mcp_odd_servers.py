@@ -242,6 +242,50 @@ async def test_one_that_writes_a_line_without_end_is_stopped_and_that_is_said(
         assert int(count.read_text()) < LINE_BYTES_MAX + 1_000_000
 
 
+async def test_one_that_does_not_answer_a_call_in_its_time_has_failed() -> None:
+    config = replace(odd_server("a", [ODD]), call_seconds_max=0.05)
+    async with mcp_house(config) as house:
+        with pytest.raises(ToolFailed, match=r"a did not answer within 0\.05 s: hang"):
+            await house.call("a__hang")
+        assert house.server("a").state == "connected"
+
+
+@pytest.mark.slow
+async def test_a_sign_of_progress_gives_it_its_time_anew(tmp_path: Path) -> None:
+    seconds = 5
+    until = tmp_path / "until"
+    config = replace(
+        odd_server("a", [plain("progress")]), call_seconds_max=seconds, env={"UNTIL": str(until)}
+    )
+    async with mcp_house(config) as house:
+        call = asyncio.create_task(house.call("a__progress"))
+        await asyncio.sleep(2 * seconds)
+        assert not call.done()
+        until.touch()
+        assert "progress by" in await call
+
+
+async def test_resources_and_prompts_are_listed_and_read() -> None:
+    config = replace(odd_server("a", [ODD]), env={"SOURCES": "1"})
+    async with mcp_house(config) as house:
+        assert [(one.reference, one.kind) for one in house.server("a").sources] == [
+            ("mcp:a/note://today", "resource"),
+            ("mcp:a/picture://dot.png", "resource"),
+            ("mcp:a/note://{day}", "template"),
+            ("mcp:a/greet?whom={whom}", "prompt"),
+        ]
+        note = await house.servers.read("mcp:a/note://monday")
+        assert (note.filename, note.content_type) == ("monday", "text/plain")
+        assert note.data == b"read note://monday"
+        dot = await house.servers.read("mcp:a/picture://dot.png")
+        assert (dot.filename, dot.content_type) == ("dot.png", "image/png")
+        assert dot.data.startswith(b"\x89PNG")
+        greeting = await house.servers.read("mcp:a/greet?whom=Ada+L")
+        assert greeting.data == b"user: Say hello to Ada L."
+        with pytest.raises(ToolFailed, match="there is no MCP server 'b'"):
+            await house.servers.read("mcp:b/note://today")
+
+
 async def test_a_long_line_within_the_limit_is_read() -> None:
     async with mcp_house(odd_server("a", [plain("long")])) as house:
         assert len(await house.call("a__long")) == 3_000_000
@@ -338,6 +382,14 @@ def test_what_is_no_text_is_told_in_brackets() -> None:
         (["7"], {"result": 7}, "7"),
         (["a", "b"], {"result": ["a", "b"]}, "a\nb"),
         (["ü"], {"result": "u"}, 'ü\n{"result": "u"}'),
+        (["a file\n"], {"content": "a file\n"}, "a file\n"),
+        (["a file"], {"files": [{"text": "a file"}]}, "a file"),
+        (["a", "b"], {"texts": ["a", "b"]}, "a\nb"),
+        (
+            ["a file"],
+            {"text": "a file", "size": 6},
+            'a file\n{"text": "(see the text above)", "size": 6}',
+        ),
     ],
 )
 def test_data_is_shown_unless_the_text_says_the_same(

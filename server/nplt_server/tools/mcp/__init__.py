@@ -12,23 +12,32 @@ import hashlib
 import logging
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
+from urllib.parse import parse_qsl
 
 import anyio
 import anyio.to_thread
 from msgspec import Struct
 
 from nplt_protocol import JsonObject
-from nplt_server.tools import Tool, ToolDescription, ToolFailed, ToolHost
+from nplt_server.tools import Tool, ToolDescription, ToolFailed, ToolHost, did_you_mean
 from nplt_server.tools.mcp.connection import (
     CLOSED,
+    TOOLS_MAX,
     ConnectionEnded,
     McpConnection,
+    McpListing,
     McpServerConfig,
 )
-from nplt_server.tools.mcp.results import one_line
+from nplt_server.tools.mcp.results import (
+    McpFile,
+    file_of_prompt,
+    file_of_resource,
+    one_line,
+    result_text,
+)
 
 if TYPE_CHECKING:
     import mcp_types
@@ -79,6 +88,9 @@ def _fits(tool: str, room: int) -> bool:
 
 log = logging.getLogger(__name__)
 
+SOURCES_MAX: Final = 200
+_REFERENCE_CHARACTERS_MAX: Final = 500
+
 McpServerState: TypeAlias = Literal["connecting", "connected", "waiting", "stopped"]
 """`waiting`: until it is tried again; `stopped`: it will not be."""
 
@@ -90,16 +102,30 @@ class RetryPauses(Struct, frozen=True, kw_only=True):
     seconds_max: float = 60.0
 
 
+class McpSource(Struct, frozen=True, kw_only=True):
+    """Something a person can attach to a prompt."""
+
+    reference: str
+    """`mcp:SERVER/URI` of a resource, `mcp:SERVER/NAME?ARGUMENT=VALUE` of a prompt; the parts
+    in braces are to be filled in."""
+    kind: Literal["resource", "template", "prompt"]
+    description: str
+
+
 class McpServer:
     def __init__(self, config: McpServerConfig, *, pauses: RetryPauses) -> None:
         self.state: McpServerState = "connecting"
         self.error: str | None = None
         """Why the server is not connected, in words; nothing if it is."""
+        self.note: str | None = None
+        """What else is worth knowing."""
         self.tools: tuple[Tool, ...] = ()
         """The same objects as long as the server lists the same tools."""
+        self.sources: tuple[McpSource, ...] = ()
         self._config = config
         self._pauses = pauses
         self._connection: McpConnection | None = None
+        self._prompts: set[str] = set()
         self._connected_at = math.inf
 
     def stop(self, error: str | None = None) -> None:
@@ -135,7 +161,25 @@ class McpServer:
             self._connection = None
         return "the connection ended"
 
-    def _on_list(self, tools: list[mcp_types.Tool]) -> None:
+    @property
+    def described(self) -> JsonObject:
+        said: JsonObject = {"state": self.state, "tools": len(self.tools)}
+        return said | {key: word for key in ("error", "note") if (word := getattr(self, key))}
+
+    async def read(self, wanted: str) -> McpFile:
+        """The resource of that URI, or the prompt of that name with its arguments."""
+        connection = self._connected()
+        name, _, query = wanted.partition("?")
+        if name in self._prompts:
+            said = await connection.get_prompt(name, dict(parse_qsl(query)))
+            return file_of_prompt(name, said)
+        return file_of_resource(wanted, await connection.read_resource(wanted))
+
+    def _on_list(self, listing: McpListing) -> None:
+        tools, name = listing.tools, self._config.name
+        self.note = f"only its first {TOOLS_MAX} tools are used" if listing.is_cut else None
+        self.sources = tuple(_sources(name, listing))[:SOURCES_MAX]
+        self._prompts = {prompt.name for prompt in listing.prompts}
         if self.state != "connected":
             log.info("mcp %s: connected, %d tools", self._config.name, len(tools))
             self._connected_at = anyio.current_time()
@@ -162,13 +206,34 @@ class McpServer:
             # Whatever it says of itself: we can't know what it does.
             tool_class="network",
         )
-        return Tool(description=description, run=partial(self._call, tool.name))
+        run = partial(self._call, tool.name)
+        return Tool(description=description, run=run, keeps_time=True)
 
     async def _call(self, tool: str, arguments: JsonObject, host: ToolHost) -> str:
+        return result_text(await self._connected().call(tool, arguments))
+
+    def _connected(self) -> McpConnection:
         if self._connection is None or self.state != "connected":
             reason = self.error or "it is being connected to"
             raise ToolFailed(f"{self._config.name} is not connected; {reason}")
-        return await self._connection.call(tool, arguments)
+        return self._connection
+
+
+def _sources(server: str, listing: McpListing) -> Iterator[McpSource]:
+    for resource in listing.resources:
+        said = one_line(resource.description or resource.title or resource.name)
+        uri = one_line(resource.uri, characters_max=_REFERENCE_CHARACTERS_MAX)
+        yield McpSource(reference=f"mcp:{server}/{uri}", kind="resource", description=said)
+    for template in listing.templates:
+        said = one_line(template.description or template.title or template.name)
+        uri = one_line(template.uri_template, characters_max=_REFERENCE_CHARACTERS_MAX)
+        yield McpSource(reference=f"mcp:{server}/{uri}", kind="template", description=said)
+    for prompt in listing.prompts:
+        names = [one_line(argument.name) for argument in prompt.arguments or ()]
+        query = "&".join(f"{name}={{{name}}}" for name in names)
+        reference = f"mcp:{server}/{one_line(prompt.name)}{'?' if query else ''}{query}"
+        said = one_line(prompt.description or prompt.title or "")
+        yield McpSource(reference=reference, kind="prompt", description=said)
 
 
 def _reason(error: Exception, config: McpServerConfig) -> str:
@@ -217,6 +282,19 @@ class McpServers:
     def tools(self) -> tuple[Tool, ...]:
         """By the name of the server, then by the name the tool has there."""
         return tuple(tool for server in self.by_name.values() for tool in server.tools)
+
+    @property
+    def described(self) -> JsonObject | None:
+        """By name how each one is; `None` where none is configured."""
+        return {name: one.described for name, one in self.by_name.items()} or None
+
+    async def read(self, reference: str) -> McpFile:
+        """What `mcp:SERVER/…` stands for. Raises `ToolFailed`."""
+        name, _, wanted = reference.removeprefix("mcp:").partition("/")
+        server = self.by_name.get(name)
+        if server is None:
+            raise ToolFailed(f"there is no MCP server {name!r}{did_you_mean(name, self.by_name)}")
+        return await server.read(wanted)
 
     async def run(self) -> None:
         if not self.by_name:

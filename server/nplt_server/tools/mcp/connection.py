@@ -12,23 +12,24 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.abc
 import orjson
 from anyio import to_thread
+from msgspec import Struct
 
 from nplt_protocol import JsonObject
 from nplt_protocol.version import __version__
 from nplt_server.tools import ToolFailed
 from nplt_server.tools.mcp.child import LineTooLong, child_process
-from nplt_server.tools.mcp.results import checked_listing, one_line, result_text
+from nplt_server.tools.mcp.results import checked_listing, one_line
 from nplt_server.tools.runner import RESULT_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class McpServerConfig:
     cwd: str | None = None
     connect_seconds_max: float = 15.0
     """Until it has been started, greeted, and has named its tools."""
+    call_seconds_max: float = 30.0
+    """For an answer, or for the next sign of progress."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > _NAME_CHARACTERS_MAX:
@@ -75,8 +78,8 @@ class McpServerConfig:
             raise ValueError(f"the command of the MCP server {self.name} is empty")
         if self.url is not None and not _is_web_address(self.url):
             raise ValueError(f"the url of the MCP server {self.name} is none of http or https")
-        if self.connect_seconds_max <= 0:
-            raise ValueError(f"the MCP server {self.name} needs some time to connect")
+        if self.connect_seconds_max <= 0 or self.call_seconds_max <= 0:
+            raise ValueError(f"the MCP server {self.name} needs some time to answer")
 
 
 def _is_web_address(url: str) -> bool:
@@ -93,6 +96,7 @@ def _is_web_address(url: str) -> bool:
 # The SDK would notice a closed connection only at the next call, and one malformed tool makes
 # it refuse the whole list: lists are filtered before it reads them.
 
+T = TypeVar("T")
 Ended: TypeAlias = Callable[[str], None]
 """Hears why, in words."""
 
@@ -192,15 +196,26 @@ class ConnectionEnded(Exception):
     """By the server; with words for the operator."""
 
 
+class McpListing(Struct, frozen=True, kw_only=True):
+    """What a server has."""
+
+    tools: list[mcp_types.Tool]
+    is_cut: bool
+    """There are more tools than are used."""
+    resources: list[mcp_types.Resource]
+    templates: list[mcp_types.ResourceTemplate]
+    prompts: list[mcp_types.Prompt]
+
+
 class McpConnection:
     def __init__(
         self,
         config: McpServerConfig,
         *,
-        listed: Callable[[list[mcp_types.Tool]], None],
+        listed: Callable[[McpListing], None],
         lost: Callable[[], None],
     ) -> None:
-        """`listed` hears all tools, each time the server has named them; `lost` that it is
+        """`listed` hears what there is, each time the server has named it; `lost` that it is
         gone, while what there is to put away is still being put away."""
         self._config = config
         self._listed = listed
@@ -240,22 +255,46 @@ class McpConnection:
         if greeting.cancelled_caught:
             raise TimeoutError
 
-    async def call(self, tool: str, arguments: JsonObject) -> str:
-        if self._tasks is None or self._client is None or self.ended:
-            raise ToolFailed(f"{self._config.name} is not connected; it has just gone")
+    async def call(self, tool: str, arguments: JsonObject) -> mcp_types.CallToolResult:
+        """Each sign of progress gives the server its time anew."""
         try:
             orjson.dumps(arguments)
         except orjson.JSONEncodeError:
             # The SDK would give up the whole connection over it.
             raise ToolFailed("the arguments can't be written as JSON") from None
+
+        async def work(client: Client, limit: anyio.CancelScope) -> mcp_types.CallToolResult:
+            async def on_progress(
+                progress: float, total: float | None, message: str | None
+            ) -> None:
+                limit.deadline = anyio.current_time() + self._config.call_seconds_max
+
+            return await client.call_tool(tool, arguments, progress_callback=on_progress)
+
+        return await self._run(work, what=tool)
+
+    async def read_resource(self, uri: str) -> mcp_types.ReadResourceResult:
+        return await self._run(lambda client, _: client.read_resource(uri), what=uri)
+
+    async def get_prompt(self, name: str, arguments: dict[str, str]) -> mcp_types.GetPromptResult:
+        return await self._run(lambda client, _: client.get_prompt(name, arguments), what=name)
+
+    async def _run(
+        self, work: Callable[[Client, anyio.CancelScope], Awaitable[T]], *, what: str
+    ) -> T:
+        """In a task of the connection, within the server's time. Raises `ToolFailed`."""
+        name, seconds = self._config.name, self._config.call_seconds_max
+        if self._tasks is None or self._client is None or self.ended:
+            raise ToolFailed(f"{name} is not connected; it has just gone")
         client, scope, done = self._client, anyio.CancelScope(), anyio.Event()
-        outcome: mcp_types.CallToolResult | Exception = ConnectionEnded()
+        limit = anyio.CancelScope(deadline=anyio.current_time() + seconds)
+        outcome: T | Exception = ConnectionEnded()
 
         async def run() -> None:
             nonlocal outcome
             try:
                 with scope:
-                    outcome = await client.call_tool(tool, arguments)
+                    outcome = await work(client, limit)
             except Exception as error:
                 outcome = error
             finally:
@@ -264,15 +303,18 @@ class McpConnection:
         self._calls += 1
         self._tasks.start_soon(run)
         try:
-            await done.wait()
+            with limit:
+                await done.wait()
+            if not done.is_set():
+                raise ToolFailed(f"{name} did not answer within {seconds:g} s: {one_line(what)}")
             if isinstance(outcome, Exception):
                 raise outcome
-            return result_text(outcome)
+            return outcome
         except ToolFailed:
             raise
         except Exception as error:
             self.look_again()
-            raise ToolFailed(self._what_went_wrong(error, tool)) from error
+            raise ToolFailed(self._what_went_wrong(error, what)) from error
         finally:
             scope.cancel()
             self._calls -= 1
@@ -314,9 +356,25 @@ class McpConnection:
             cursor = page.next_cursor
             if cursor is None or len(tools) > TOOLS_MAX:
                 break
-        if len(tools) > TOOLS_MAX or cursor is not None:
+        is_cut = len(tools) > TOOLS_MAX or cursor is not None
+        if is_cut:
             log.warning("mcp %s: only the first %d tools are used", self._config.name, TOOLS_MAX)
-        self._listed(tools[:TOOLS_MAX])
+        offered = client.server_capabilities
+        listing = McpListing(
+            tools=tools[:TOOLS_MAX], is_cut=is_cut, resources=[], templates=[], prompts=[]
+        )
+        try:  # Of these the first page is enough to show what there is.
+            if offered.resources is not None:
+                listing.resources.extend((await client.list_resources()).resources)
+                found = await client.list_resource_templates()
+                listing.templates.extend(found.resource_templates)
+            if offered.prompts is not None:
+                listing.prompts.extend((await client.list_prompts()).prompts)
+        except Exception as error:
+            if self.ended:
+                raise
+            log.debug("mcp %s: no list: %s", self._config.name, type(error).__name__)
+        self._listed(listing)
 
     async def _follow_changes(self, client: Client) -> None:
         """Newer servers tell of changes to those who ask for it; older ones just tell."""
@@ -338,7 +396,7 @@ class McpConnection:
 
     async def _on_message(self, message: IncomingMessage) -> None:
         if not isinstance(message, Exception):
-            if message.method == "notifications/tools/list_changed":
+            if message.method.endswith("/list_changed"):
                 self.look_again()
         else:
             log.debug("mcp %s: not understood: %s", self._config.name, type(message).__name__)

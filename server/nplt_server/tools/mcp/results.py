@@ -6,11 +6,14 @@ that is not well formed is left out by itself.
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import orjson
+from msgspec import Struct
 
 from nplt_protocol import JsonObject, JsonValue
 from nplt_server.digest.text import clean_text
@@ -50,9 +53,10 @@ def one_line(text: str, *, characters_max: int = 200) -> str:
 # Results of a call as text
 #
 # Text stays as it is; anything else is described in brackets with its size. Structured data
-# is added as JSON, unless the text says the same.
+# is added as JSON, without what the text says already.
 
 _NOTHING: Final = "(done; there was nothing to say)"
+_SAID: Final = "(see the text above)"
 
 
 def result_text(result: mcp_types.CallToolResult) -> str:
@@ -61,7 +65,9 @@ def result_text(result: mcp_types.CallToolResult) -> str:
     structured: JsonValue = result.structured_content
     texts = [block.text for block in result.content if block.type == "text"]
     if structured is not None and not _say_the_same(texts, structured):
-        parts.append(json.dumps(structured, ensure_ascii=False))
+        rest = _without_what_was_said(structured, {text.strip() for text in texts})
+        if rest is not _SAID:
+            parts.append(json.dumps(rest, ensure_ascii=False))
     text = clean_foreign("\n".join(part for part in parts if part)) or _NOTHING
     if result.is_error:
         raise ToolFailed(text)
@@ -105,12 +111,64 @@ def _say_the_same(texts: list[str], structured: JsonValue) -> bool:
     return said in values or any(one in values for one in (*said, *texts))
 
 
+def _without_what_was_said(value: JsonValue, texts: set[str]) -> JsonValue:
+    """Servers repeat a file they have read, say, in a field of the data. What is left is
+    `_SAID` where all of it was said."""
+    match value:
+        case str() if value.strip() in texts and value.strip():
+            return _SAID
+        case dict() if value:
+            rest = {key: _without_what_was_said(part, texts) for key, part in value.items()}
+            return _SAID if all(part is _SAID for part in rest.values()) else rest
+        case list() if value:
+            parts = [_without_what_was_said(part, texts) for part in value]
+            return _SAID if all(part is _SAID for part in parts) else parts
+        case _:
+            return value
+
+
 def _value(text: str) -> JsonValue:
     try:
         value: JsonValue = orjson.loads(text)
     except (orjson.JSONDecodeError, UnicodeError):
         return text
     return value
+
+
+# ------------------------------------------------------------------------------
+# Resources and prompts as files, to be attached to a prompt
+
+
+class McpFile(Struct, frozen=True, kw_only=True):
+    filename: str
+    content_type: str
+    data: bytes
+
+
+def file_of_resource(uri: str, read: mcp_types.ReadResourceResult) -> McpFile:
+    """The texts of all its parts; where there is none, the data of the first."""
+    texts: list[str] = []
+    for part in read.contents:
+        text: str | None = getattr(part, "text", None)
+        if text is not None:
+            texts.append(clean_foreign(text))
+    first = read.contents[0] if read.contents else None
+    kind = one_line((first.mime_type if first is not None else None) or "text/plain")
+    name = re.sub(r"[^\w.-]+", "_", uri.partition("?")[0].rstrip("/").rpartition("/")[2])[-100:]
+    data = "\n".join(texts).encode()
+    if not texts and first is not None:
+        try:
+            data = base64.b64decode(getattr(first, "blob", ""), validate=True)
+        except ValueError:
+            raise ToolFailed("the server gave data that can't be read") from None
+    return McpFile(filename=name.strip(".") or "resource", content_type=kind, data=data)
+
+
+def file_of_prompt(name: str, said: mcp_types.GetPromptResult) -> McpFile:
+    texts = [f"{message.role}: {_block(message.content)}" for message in said.messages]
+    text = clean_foreign("\n\n".join(texts))
+    filename = re.sub(r"[^\w.-]+", "_", name)[:100].strip(".") or "prompt"
+    return McpFile(filename=f"{filename}.txt", content_type="text/plain", data=text.encode())
 
 
 # ------------------------------------------------------------------------------
