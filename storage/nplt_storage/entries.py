@@ -156,6 +156,8 @@ class ToolCallResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tool_call_id: str
     blob: BlobReference | None = None
     """The whole result, where `result` is only its beginning."""
+    attachments: tuple[str, ...] = ()
+    """File ids of the pictures that came with it."""
     sections: LevelOfDetailSections | None = None
 
 

@@ -114,7 +114,7 @@ def _request_without_words(call: ToolCallRequest) -> ToolCallRequest:
 
 
 def _result_without_words(result: ToolCallResult) -> ToolCallResult:
-    return replace(result, result=REDACTED, blob=None, sections=None)
+    return replace(result, result=REDACTED, blob=None, attachments=(), sections=None)
 
 
 def _state_without_words(state: Mapping[str, JsonValue]) -> JsonObject:

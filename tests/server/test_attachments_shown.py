@@ -14,9 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.server.services import make_services, model_of
 
+from nplt_protocol import JsonObject
 from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import Prompt
-from nplt_server.context.messages import ContextAttachment, ModelInputMessage
+from nplt_server.context.messages import (
+    ContextAttachment,
+    ModelInputMessage,
+    ToolResultsMessage,
+)
 from nplt_server.conversations import context_manager
 from nplt_server.conversations.context_manager import (
     IMAGE_BYTES_MAX,
@@ -27,8 +32,16 @@ from nplt_server.conversations.context_report import context_report
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import redact
 from nplt_server.conversations.services import ContextServices, Services, TokenCounting
-from nplt_server.providers import ModelFacts, ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_server.providers import (
+    ModelFacts,
+    ModelOutputDelta,
+    ModelRequest,
+    Stopped,
+    TextPiece,
+    ToolCallPiece,
+)
 from nplt_server.tokens import CharacterCounter
+from nplt_server.tools import ResultWithPictures, Tool, ToolDescription, ToolHost
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.entries import AttachmentEntry, EpochEntry
 
@@ -104,6 +117,50 @@ async def test_a_picture_goes_along_to_a_model_that_takes_pictures(tmp_path: Pat
         (image,) = shown.images
         assert image.content_type == "image/png", "its first bytes say what it is"
         assert base64.b64decode(image.data_base64 or "") == PNG
+
+
+@pytest.mark.parametrize("sees", [True, False], ids=["seeing", "blind"])
+async def test_a_picture_of_a_tool_is_shown_to_a_model_that_takes_pictures(
+    tmp_path: Path, sees: bool
+) -> None:
+    async def look(arguments: JsonObject, host: ToolHost) -> str:
+        text = ResultWithPictures("[image/png, 48 bytes]")
+        text.attachments = (await host.keep_file("picture-1.png", "image/png", PNG),)
+        return text
+
+    async def answer(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        requests.append(request)
+        if len(requests) == 1:
+            yield ToolCallPiece(index=0, tool_name="look", arguments="{}")
+        else:
+            yield TextPiece(text="I see.")
+        yield Stopped(reason="end")
+
+    requests: list[ModelRequest] = []
+    description = ToolDescription(name="look", description="", parameters={"type": "object"})
+    context_services = ContextServices(
+        counting=TokenCounting(CharacterCounter()),
+        models={MODEL: ModelFacts(takes_images=sees)},
+    )
+    async with anyio.create_task_group() as tasks:
+        services = make_services(
+            tasks,
+            model_of(answer),
+            context_services=context_services,
+            tools=(Tool(description=description, run=look),),
+        )
+        services.files = AttachmentFiles(tmp_path / "files")
+        profile = services.histories.default
+        conversation = Conversation("s1", user="local", services=services, profile=profile)
+        for text in ("what is there?", "and now?"):
+            await conversation.accept(Prompt(text=text), receipt=lambda receipt: None)
+            await conversation.activity.quiet()
+        tasks.cancel_scope.cancel()
+    results = [one for one in requests[1].context if isinstance(one, ToolResultsMessage)]
+    assert results[0].texts == ("[image/png, 48 bytes]",)
+    shown = [base64.b64decode(image.data_base64 or "") for image in results[0].images]
+    assert shown == ([PNG] if sees else [])
+    assert requests[2].context[: len(requests[1].context)] == requests[1].context
 
 
 async def test_a_model_that_takes_no_pictures_is_told_of_it_by_name(tmp_path: Path) -> None:

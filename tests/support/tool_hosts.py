@@ -44,6 +44,9 @@ class NoConversationHost:
     async def search(self, query: str, limit: int) -> Sequence[SearchHit]:
         return ()
 
+    async def keep_file(self, filename: str, content_type: str, data: bytes) -> str:
+        _refuse()
+
 
 def _refuse() -> NoReturn:
     raise ToolFailed("there is no conversation here to ask")

@@ -95,7 +95,8 @@ def _cut_results(measured: Measured, tokens_max: int, measure: Measure) -> Measu
         if result.result and not text:
             return None
         results.append(structs.replace(result, result=text))
-    return measure.message(structs.replace(message, results=tuple(results), level="cut"))
+    bare = structs.replace(message, results=tuple(results), images=(), level="cut")
+    return measure.message(bare)
 
 
 def _cut_result(result: ToolCallResult, tokens_max: int, measure: Measure) -> str:

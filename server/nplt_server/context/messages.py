@@ -19,6 +19,7 @@ from msgspec import Struct, field, structs
 from nplt_server.digest.text import cut, place_to_resume, place_to_stop
 from nplt_storage.entries import (
     UNSTAMPED,
+    Entry,
     EpochEntry,
     LevelOfDetail,
     LevelOfDetailSections,
@@ -214,6 +215,8 @@ class ToolResultsMessage(_Message, frozen=True, kw_only=True):
 
     results: tuple[ToolCallResult, ...]
     live_screen: str | None = None
+    images: tuple[ContextAttachment, ...] = ()
+    """Of all results, for a model that sees."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -364,8 +367,26 @@ def message_of(
                 metadata=entry.metadata,
                 results=tuple(_result_at(result, level) for result in entry.results),
                 live_screen=screen,
+                images=tuple(
+                    one
+                    for one in attachments_of(
+                        entry.seq,
+                        file_ids_of(entry),
+                        contents,
+                        is_live=is_live,
+                        takes_images=takes_images,
+                    )
+                    if one.is_image
+                ),
             )
     assert_never(entry)
+
+
+def file_ids_of(entry: Entry) -> tuple[str, ...]:
+    """The files that are shown with it."""
+    if isinstance(entry, ToolResultsEntry):
+        return tuple(file_id for result in entry.results for file_id in result.attachments)
+    return entry.attachments if isinstance(entry, ModelInputEntry) else ()
 
 
 def screen_in(entry: ContextEntry) -> str | None:

@@ -215,7 +215,8 @@ class Measure:
                 opaque = sum(len(str(part.data)) for part in message.parts if part.data) // 4
                 return self.text(message.content) + self.text(message.reasoning) + opaque + calls
             case ToolResultsMessage():
-                return sum(CALL_TOKENS + self.text(text) for text in message.texts)
+                texts = sum(CALL_TOKENS + self.text(text) for text in message.texts)
+                return texts + IMAGE_TOKENS * len(message.images)
         assert_never(message)
 
 

@@ -21,7 +21,12 @@ from msgspec.structs import replace
 
 from nplt_server import logs
 from nplt_server.context.fitting import ContextTooSmall
-from nplt_server.context.messages import AttachmentContents, AttachmentReason, ContextAttachment
+from nplt_server.context.messages import (
+    AttachmentContents,
+    AttachmentReason,
+    ContextAttachment,
+    file_ids_of,
+)
 from nplt_server.context.projection import Projection
 from nplt_server.context.source import CallBudget, ContextView, Measure, PromptReference
 from nplt_server.conversations.agent_state import AgentState
@@ -35,6 +40,7 @@ from nplt_storage.entries import (
     EpochEntry,
     ModelInputEntry,
     ModelOutputEntry,
+    ToolResultsEntry,
 )
 from nplt_storage.errors import BadEntry, StorageError
 from nplt_storage.history import ConversationHistory
@@ -111,7 +117,7 @@ class ContextManager:
         for entry in reversed(history.entries):
             if entry.seq <= searched:
                 break
-            if isinstance(entry, ModelInputEntry) and entry.attachments:
+            if file_ids_of(entry):
                 self._attachments = AttachmentReader(writer, self._conversation.services.files)
                 return self._attachments
         self._attachments = None
@@ -332,23 +338,23 @@ class AttachmentReader:
         self._writer = writer
         self._files = files
         self._pictures: dict[str, AttachmentEntry] = {}
-        self._prompts: list[ModelInputEntry] = []
-        """Prompts with files, oldest first."""
+        self._prompts: list[ModelInputEntry | ToolResultsEntry] = []
+        """Prompts and results with files, oldest first."""
         self._in_reach: frozenset[Mention] = frozenset()
         self._chosen_in: int | None = None
         self._read_through = 0
 
     async def gather(self) -> None:
         """Reads the files of prompts that were added since the last call."""
-        prompts: list[ModelInputEntry] = []
+        prompts: list[ModelInputEntry | ToolResultsEntry] = []
         for entry in reversed(self.history.entries):
             if entry.seq <= self._read_through:
                 break
-            if isinstance(entry, ModelInputEntry) and entry.attachments:
+            if isinstance(entry, ModelInputEntry | ToolResultsEntry) and file_ids_of(entry):
                 prompts.append(entry)
         self._read_through = self.history.head_seq
         self._prompts += reversed(prompts)
-        wanted = dict.fromkeys(file_id for each in prompts for file_id in each.attachments)
+        wanted = dict.fromkeys(file_id for each in prompts for file_id in file_ids_of(each))
         missing = [file_id for file_id in wanted if file_id not in self._read_files]
         if missing:
             described = await self._described(missing)
@@ -375,13 +381,13 @@ class AttachmentReader:
         """The images that may be shown: those of live turns, up to the running turn."""
         history = self.history
         begins_after = history.epoch.summary_through if history.epoch is not None else 0
-        running = history.unfinished_turns()[:1]
+        running = [prompt.turn_id for prompt in history.unfinished_turns()[:1]]
         for prompt in self._prompts:
             turn = history.turn(prompt.turn_id) if prompt.turn_id is not None else None
-            is_waiting = turn is not None and not turn.is_over and prompt not in running
+            is_waiting = turn is not None and not turn.is_over and prompt.turn_id not in running
             if turn is None or is_waiting or prompt.seq <= begins_after:
                 continue
-            for file_id in prompt.attachments:
+            for file_id in file_ids_of(prompt):
                 if file_id in self._pictures:
                     size = self._pictures[file_id].size
                     yield Picture(seq=prompt.seq, file_id=file_id, size=size)

@@ -307,17 +307,20 @@ def _words_of(
                 }
                 for result, text in zip(message.results, message.texts, strict=True)
             ]
-            return {"results": results}
+            shown_with: JsonObject = {"attachments": _attached(message)} if message.images else {}
+            return {"results": results, **shown_with}
 
 
-def _attached(message: ModelInputMessage) -> list[JsonValue]:
+def _attached(message: ModelInputMessage | ToolResultsMessage) -> list[JsonValue]:
     return [
         {
             "filename": one.name,
             "content_type": one.content_type,
             **({"reason": one.reason} if one.reason else {}),
         }
-        for one in message.attachments
+        for one in (
+            message.attachments if isinstance(message, ModelInputMessage) else message.images
+        )
     ]
 
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import anyio
 from msgspec.structs import replace
 
+from nplt_protocol import RequestError
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import TurnFinished, TurnStarted
 from nplt_server import logs
@@ -44,6 +45,7 @@ from nplt_server.providers.accumulator import ModelOutputAccumulator, usage_as_j
 from nplt_server.providers.router import ModelRoute
 from nplt_server.tools import Permission, ToolFailed
 from nplt_storage.entries import (
+    AttachmentEntry,
     Entry,
     FaultEntry,
     ModelInputEntry,
@@ -447,6 +449,27 @@ class TurnToolHost:
         histories = self._conversation.services.histories
         found = await histories.search(self.user, SearchQuery(text=query, limit=limit))
         return list(found.hits)
+
+    async def keep_file(self, filename: str, content_type: str, data: bytes) -> str:
+        if self._is_over:
+            raise ToolFailed("the turn is over")
+        files = self._conversation.services.files
+        try:
+            async with files.receive(self.session_id, size=len(data)) as upload:
+                await upload.write(data)
+                stored = await upload.finish()
+            await self._conversation.append_entry(
+                AttachmentEntry(
+                    file_id=stored.file_id,
+                    filename=filename,
+                    size=stored.size,
+                    sha256=stored.sha256,
+                    content_type=content_type,
+                )
+            )
+        except (StorageError, RequestError) as error:
+            raise ToolFailed("the file can't be stored") from error
+        return stored.file_id
 
     def _in_time(self, change: Callable[[_Changed], _Changed]) -> Callable[[_Changed], _Changed]:
         """Wraps a change with a check that the turn is not over. The check runs when the

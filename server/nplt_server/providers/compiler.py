@@ -465,6 +465,9 @@ class UserSide:
             self._repairs.note("merged", message.seq)
         self._repairs.note_all(codes, message.seq)
         self._say(text, message.seq)
+        self._show(message)
+
+    def _show(self, message: ModelInputMessage | ToolResultsMessage) -> None:
         self._images += [
             CompiledImage(
                 content_type=image.content_type or "image/png",
@@ -484,6 +487,10 @@ class UserSide:
                 self._add_result(waiting.popleft(), result, text, seq=message.seq)
             else:
                 self._add_stray(result, text, seq=message.seq)
+        if message.images:  # only a message of the user can hold pictures, in every API
+            named = " ".join(image.as_text for image in message.images)
+            self._say(sendable(f"{named} of the tools", self._characters_max)[0], message.seq)
+            self._show(message)
 
     def _add_result(
         self, call: CompiledCall, result: ToolCallResult, text: str, *, seq: int

@@ -82,6 +82,17 @@ class ToolHost(Protocol):
         """In all conversations of this user, newest first."""
         ...
 
+    async def keep_file(self, filename: str, content_type: str, data: bytes) -> str:
+        """As an attachment of this conversation; gives its id."""
+        ...
+
+
+class ResultWithPictures(str):
+    """The text of a result, and the ids of the files with its pictures: the host has kept
+    them, and models that see are shown them."""
+
+    attachments: tuple[str, ...] = ()
+
 
 class Tool(Struct, frozen=True, kw_only=True):
     description: ToolDescription

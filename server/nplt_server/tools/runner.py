@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import anyio
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nplt_protocol import JsonObject
 from nplt_server.digest.text import clean_text
 from nplt_server.tools import (
     NO_POLICIES,
     Asker,
+    ResultWithPictures,
     Tool,
     ToolDescription,
     ToolFailed,
@@ -79,6 +81,7 @@ class AllTools:
 class ToolOutcome(Struct, frozen=True, kw_only=True):
     status: Literal["success", "failed"]
     text: str
+    attachments: tuple[str, ...] = ()
 
 
 class ToolWork(Struct, frozen=True, kw_only=True):
@@ -124,7 +127,8 @@ async def _run(work: ToolWork) -> ToolOutcome:
         log.error("tool %s gave %s, not text", work.name, type(text).__name__)
         what = f"{work.name} gave {type(text).__name__} instead of text"
         return ToolOutcome(status="failed", text=what)
-    return ToolOutcome(status="success", text=text)
+    pictures = text.attachments if isinstance(text, ResultWithPictures) else ()
+    return ToolOutcome(status="success", text=str(text), attachments=pictures)
 
 
 async def _dismiss(task: asyncio.Task[ToolOutcome], work: ToolWork) -> None:
@@ -271,7 +275,8 @@ class ToolRunner:
                     elapsed = anyio.current_time() - began
                     stopped = f"stopped before it was done: {cancel_reason()}"
                     how = outcome or ToolOutcome(status="failed", text=stopped)
-                    hear(number, self._result(call, how.status, how.text, elapsed))
+                    result = self._result(call, how.status, how.text, elapsed)
+                    hear(number, replace(result, attachments=how.attachments))
 
                 started(call)
                 await attempt(work, ended=ended)

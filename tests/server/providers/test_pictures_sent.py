@@ -6,7 +6,9 @@ from typing import Any
 
 import orjson
 import pytest
+from msgspec import structs
 from tests.server.providers import anthropic_stage, openai_stage
+from tests.server.providers.compiler_contexts import asks, call, gives, result, says
 from tests.server.providers.openai_stage import CHAT, RESPONSES
 from tests.support.vendor_models import rendered_in
 from tests.vendors.emulator import Emulator
@@ -58,3 +60,33 @@ def test_claude_is_shown_the_picture_before_the_words() -> None:
     }
     assert said["text"].endswith("what is this?")
     assert rendered.block_seqs == ((3, 3),), "each block is blamed on the prompt"
+
+
+LOOKED = (
+    asks("what is there?", 1),
+    says("", call("c1"), seq=2),
+    structs.replace(gives(result("c1", "[image/png, 8 bytes]"), seq=3), images=(PICTURE,)),
+)
+
+
+@pytest.mark.parametrize(("vendor_api", "api"), [(CHAT, "chat"), (RESPONSES, "responses")])
+def test_openai_is_shown_a_picture_of_a_tool_after_its_result(
+    vendor_api: VendorApi, api: str
+) -> None:
+    rendered = rendered_in(vendor_api, openai_stage.request(*LOOKED, vendor_api=vendor_api))
+    sent = admitted(api, rendered.body)
+    *_, given, shown = sent.get("messages") or sent["input"]
+    assert given.get("content", given.get("output")) == "[image/png, 8 bytes]"
+    picture, said = shown["content"]
+    assert URL in (picture["image_url"], picture["image_url"]["url"] if api == "chat" else "")
+    assert said["text"] == "[Picture cat.png] of the tools"
+
+
+def test_claude_is_shown_a_picture_of_a_tool_after_its_result() -> None:
+    request = anthropic_stage.request(*LOOKED)
+    compiled = compile_context(request.context, rules=RULES, origin=request.invocation)
+    rendered = render(request, compiled, abilities_of(request.invocation.model))
+    sent = admitted("messages", rendered.body)
+    given, shown, said = sent["messages"][-1]["content"]
+    assert [given["type"], shown["type"], said["type"]] == ["tool_result", "image", "text"]
+    assert rendered.block_seqs[-1] == (3, 3, 3), "each block is blamed on the results"

@@ -22,7 +22,14 @@ import anyio.to_thread
 from msgspec import Struct
 
 from nplt_protocol import JsonObject
-from nplt_server.tools import Tool, ToolDescription, ToolFailed, ToolHost, did_you_mean
+from nplt_server.tools import (
+    ResultWithPictures,
+    Tool,
+    ToolDescription,
+    ToolFailed,
+    ToolHost,
+    did_you_mean,
+)
 from nplt_server.tools.mcp.connection import (
     CLOSED,
     TOOLS_MAX,
@@ -36,6 +43,7 @@ from nplt_server.tools.mcp.results import (
     file_of_prompt,
     file_of_resource,
     one_line,
+    pictures_in,
     result_text,
 )
 
@@ -210,7 +218,18 @@ class McpServer:
         return Tool(description=description, run=run, keeps_time=True)
 
     async def _call(self, tool: str, arguments: JsonObject, host: ToolHost) -> str:
-        return result_text(await self._connected().call(tool, arguments))
+        result = await self._connected().call(tool, arguments)
+        text = ResultWithPictures(result_text(result))
+        try:
+            text.attachments = tuple(
+                [
+                    await host.keep_file(one.filename, one.content_type, one.data)
+                    for one in pictures_in(result)
+                ]
+            )
+        except ToolFailed as error:  # the text says that there was one
+            log.warning("mcp %s: a picture is not kept: %s", self._config.name, error)
+        return text
 
     def _connected(self) -> McpConnection:
         if self._connection is None or self.state != "connected":

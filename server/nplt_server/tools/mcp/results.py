@@ -10,6 +10,7 @@ import base64
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -143,6 +144,26 @@ class McpFile(Struct, frozen=True, kw_only=True):
     filename: str
     content_type: str
     data: bytes
+
+
+PICTURES_MAX: Final = 4
+"""Of one result."""
+_PICTURE_TYPES: Final = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif"}
+
+
+def pictures_in(result: mcp_types.CallToolResult) -> list[McpFile]:
+    """Those that models take."""
+    images = [block for block in result.content if block.type == "image"]
+    found: list[McpFile] = []
+    for image in images[:PICTURES_MAX]:
+        ending = _PICTURE_TYPES.get(image.mime_type)
+        if ending is None:
+            continue
+        with suppress(ValueError):
+            data = base64.b64decode(image.data, validate=True)
+            name = f"picture-{len(found) + 1}.{ending}"
+            found.append(McpFile(filename=name, content_type=image.mime_type, data=data))
+    return found
 
 
 def file_of_resource(uri: str, read: mcp_types.ReadResourceResult) -> McpFile:
