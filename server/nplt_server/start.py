@@ -20,12 +20,13 @@ import resource
 import signal
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -71,6 +72,10 @@ def _names_code(settings: Settings) -> bool:
     )
 
 
+_SWITCH_SECONDS: Final = 0.001
+"""How long a thread that computes may keep the interpreter while the event loop wants it."""
+
+
 async def serve(
     settings: Settings,
     announce: Announce,
@@ -80,6 +85,7 @@ async def serve(
 ) -> None:
     """Runs a server from start to stop. `ready` is called once the server can be stopped."""
     _raise_descriptor_limit()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     if not settings.is_private:
         log.warning(
             "listening on %s without tokens and TLS: whoever reaches the port can read and "

@@ -199,7 +199,7 @@ class OutputPart(Struct, frozen=True, kw_only=True, array_like=True, forbid_unkn
 # Entries
 
 
-class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The fields all kinds share."""
 
     role: ClassVar[Role] = "system"

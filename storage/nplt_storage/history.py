@@ -176,6 +176,10 @@ def is_in(ranges: Ranges, seq: int) -> bool:
     return place >= 0 and seq <= ranges[place][1]
 
 
+def _outside(ranges: Ranges, entries: Iterable[Entry]) -> list[Entry]:
+    return [entry for entry in entries if not is_in(ranges, entry.seq)]
+
+
 def _minus(ranges: Ranges, others: Ranges) -> list[tuple[int, int]]:
     """The parts of the ranges that are in none of the others."""
     left: list[tuple[int, int]] = []
@@ -726,20 +730,29 @@ class ConversationHistory:
         prompts = (entry for entry in since if isinstance(entry, ModelInputEntry))
         return list(dict.fromkeys(entry.turn_id for entry in prompts if entry.turn_id))
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: Entry, after: ActiveEntries | None = None) -> None:
+        """`after`: of a rollback, what `active_after` gave, where that was asked before."""
         if entry.seq != self.head_seq + 1:
             raise BadEntry(f"entry {entry.seq} can't follow entry {self.head_seq}")
         if not isinstance(entry, RollbackEntry):
             self._held.append(entry)
             self._active.add(entry)
             self._take_setting(entry)
-        elif self.can_follow(entry):
+        elif (active := after or self.active_after(entry)) is not None:
             self._held.append(entry)
             self.hidden = hidden_after(self.hidden, entry)
-            self._active = ActiveEntries(self._held_and_active(), self.hidden)
+            self._active = active
         else:
             self._begin_at(entry)
         self.head_seq = entry.seq
+
+    def active_after(self, rollback: RollbackEntry) -> ActiveEntries | None:
+        """What stands after this rollback; `None` if not all of that is loaded. Changes
+        nothing, and takes as long as there are entries."""
+        if not self.can_follow(rollback):
+            return None
+        hidden = hidden_after(self.hidden, rollback)
+        return ActiveEntries(_outside(hidden, self._held), hidden)
 
     def can_follow(self, rollback: RollbackEntry) -> bool:
         """Whether every entry that is active after this rollback, from `first_seq` on, is
@@ -960,9 +973,7 @@ class ConversationHistory:
         return self._active
 
     def _held_and_active(self) -> list[Entry]:
-        if not self.hidden:
-            return list(self._held)
-        return [entry for entry in self._held if not is_in(self.hidden, entry.seq)]
+        return _outside(self.hidden, self._held) if self.hidden else list(self._held)
 
     def _messages(self, said: Iterable[MessageEntry]) -> list[ChatMessage]:
         return [chat_message(entry, self._active.results).copy() for entry in said]

@@ -29,7 +29,7 @@ TurnState: TypeAlias = Literal["waiting", "running", "completed", "interrupted",
 ContextEntry: TypeAlias = ModelInputEntry | ModelOutputEntry | ToolResultsEntry
 
 
-class Turn(Struct, kw_only=True):
+class Turn(Struct, kw_only=True, gc=False):
     number: int
     """Of its prompt; of its first entry, where there is no prompt."""
     prompt: ModelInputEntry | None = None

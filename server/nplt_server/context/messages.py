@@ -163,7 +163,7 @@ ShownLevel: TypeAlias = Literal["live", "summary", "gist", "cut"]
 """The levels of detail of an entry, and `cut`: live, but without its middle."""
 
 
-class _Message(Struct, frozen=True, kw_only=True):
+class _Message(Struct, frozen=True, kw_only=True, gc=False):
     seq: int = 0
     """The entry that the message shows; 0 if there is none."""
     level: ShownLevel = "live"

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import orjson
 from msgspec.structs import replace
@@ -55,6 +55,11 @@ if TYPE_CHECKING:
     from nplt_server.conversations.record_writer import RecordWriter
 
 _WHOLE: Final = CallBudget()
+
+
+_SpokenT = TypeVar("_SpokenT", ModelInputEntry, ModelOutputEntry)
+
+_LONG_TEXT_CHARACTERS: Final = 64 * 1024
 
 
 class EmptyInput(BadEntry):
@@ -157,7 +162,7 @@ class AgentState:
         of date when its time comes, and the turn before it says what changed."""
         if not draft.content.strip():
             raise EmptyInput
-        sections = levels_of(draft.content)
+        sections = draft.sections or levels_of(draft.content)
         if not self.history.unfinished_turns():
             sections = self._with_screen(sections, said=draft.content, turn_id=draft.turn_id)
         return draft if sections is draft.sections else replace(draft, sections=sections)
@@ -167,7 +172,7 @@ class AgentState:
             raise NoInvocation
         if draft.state == "completed" and not (draft.content or draft.tool_calls):
             raise EmptyOutput
-        sections = levels_of(draft.content)
+        sections = draft.sections or levels_of(draft.content)
         return draft if sections is draft.sections else replace(draft, sections=sections)
 
     def _draft_tool_results(self, draft: ToolResultsEntry) -> ToolResultsEntry:
@@ -187,15 +192,23 @@ class AgentState:
         *,
         acknowledge: Callable[[ModelInputEntry], None] | None = None,
     ) -> ModelInputEntry:
+        draft = await self._with_long_levels(draft)
         async with self._writer.exclusive():
             return await self._writer.append(self.draft_model_input(draft), acknowledge=acknowledge)
 
     async def append_model_output(self, draft: ModelOutputEntry) -> ModelOutputEntry:
+        draft = await self._with_long_levels(draft)
         return await self._writer.append(self._draft_model_output(draft))
 
     async def append_tool_results(self, draft: ToolResultsEntry) -> ToolResultsEntry:
         async with self._writer.exclusive():
             return await self._writer.append(self._draft_tool_results(draft))
+
+    async def _with_long_levels(self, draft: _SpokenT) -> _SpokenT:
+        """The levels of a long text are made in a thread; those of others with the entry."""
+        if len(draft.content) <= _LONG_TEXT_CHARACTERS:
+            return draft
+        return replace(draft, sections=await self._writer.in_thread(levels_of, draft.content))
 
     # What is changed
 

@@ -7,19 +7,23 @@ namer, which do, run as separate tasks.
 
 `AttachmentReader` reads the files attached to prompts. If there are more images than a
 request may hold, a new epoch begins and the newest images are sent, up to half the limit.
+
+What takes long because the conversation is long runs in a thread (`compute`).
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
 from nplt_server import logs
+from nplt_server.context.epochs import EpochReason
 from nplt_server.context.fitting import ContextTooSmall
 from nplt_server.context.messages import (
     AttachmentContents,
@@ -30,13 +34,14 @@ from nplt_server.context.messages import (
 from nplt_server.context.projection import Projection
 from nplt_server.context.source import CallBudget, ContextView, Measure, PromptReference
 from nplt_server.conversations.agent_state import AgentState
-from nplt_server.conversations.record_writer import RecordWriter
+from nplt_server.conversations.record_writer import QUICK_ENTRIES_MAX, RecordWriter
 from nplt_server.conversations.summarizer import ConversationNamer, Summarizer
 from nplt_server.errors import WindowTooSmall
 from nplt_server.providers import CallRoom, UsageReport
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.entries import (
     AttachmentEntry,
+    Entry,
     EpochEntry,
     ModelInputEntry,
     ModelOutputEntry,
@@ -51,14 +56,20 @@ if TYPE_CHECKING:
 
 _ENTRIES_SEARCHED_MAX: Final = 200
 """How many of the newest entries are searched for a model's last reported token count."""
+_QUICK_CHARACTERS_MAX: Final = 64 * 1024
+"""How many characters that were not counted before are counted without a thread."""
+
+_T = TypeVar("_T")
 
 
 class ContextManager:
     __slots__ = (
         "_attachments",
         "_ceilings",
+        "_computed",
         "_conversation",
         "_corrections_loaded",
+        "_is_computing",
         "_measured",
         "_searched",
         "_services",
@@ -77,6 +88,10 @@ class ContextManager:
         self._attachments: AttachmentReader | None = None
         self._searched: tuple[ConversationHistory | None, int] = (None, 0)
         """The history that was searched for prompts with files, and up to where."""
+        self._computed: tuple[ConversationHistory | None, int] = (None, 0)
+        """The history that was computed with last, and up to where."""
+        self._is_computing = False
+        """A thread is using the projection."""
         self._measured: tuple[ConversationHistory, AttachmentContents | None] | None = None
         """The history and contents for which the state's measure was made."""
         self.summarizer = Summarizer(conversation)
@@ -129,6 +144,32 @@ class ContextManager:
         if (attachments := self.attachments) is not None:
             await attachments.gather()
 
+    async def compute(self, work: Callable[[], _T], *, characters: int = 0) -> _T:
+        """Runs work that uses the projection: at once if it is quick, else in a thread.
+        Meanwhile nothing is written here, and nobody else uses the projection.
+        `characters`: of texts that are not in the history."""
+        history = self._conversation.history
+        is_quick = not self._is_computing and self._is_quick(history, characters)
+        self._computed = (history, history.head_seq)
+        if is_quick:
+            return work()
+        async with self._conversation.writer.exclusive():
+            self._is_computing = True
+            try:
+                return await self._conversation.writer.in_thread(work)
+            finally:
+                self._is_computing = False
+
+    def _is_quick(self, history: ConversationHistory, characters: int) -> bool:
+        if len(history.entries) > QUICK_ENTRIES_MAX:
+            return False
+        through = self._computed[1] if self._computed[0] is history else 0
+        for entry in reversed(history.entries):
+            if entry.seq <= through:
+                break
+            characters += _characters_of(entry)
+        return characters <= _QUICK_CHARACTERS_MAX
+
     # Before a call
 
     def call_budget(self, model: str, *, tokens_max: int | None = None) -> CallBudget:
@@ -157,9 +198,14 @@ class ContextManager:
         """The context of the turn's next call. Writes an epoch entry first if one is due."""
         await self.ready()
         call_budget = self.call_budget(model, tokens_max=tokens_max)
-        if await self._conversation.check_tokens(turn_id, call_budget):
-            await self.ready()  # which images are shown depends on the epoch
-        view = self.view(turn_id, call_budget)
+        view: ContextView | None = None
+        head_seq = 0
+        while view is None or view.head_seq != head_seq:  # somebody wrote something meanwhile
+            is_new_epoch = await self._conversation.check_tokens(turn_id, call_budget)
+            head_seq = self._conversation.history.head_seq
+            if is_new_epoch:
+                await self.ready()  # which images are shown depends on the epoch
+            view = await self.view(turn_id, call_budget)
         if logs.context.on:
             logs.context(
                 "context of a call",
@@ -173,7 +219,10 @@ class ContextManager:
             )
         return view
 
-    def due_epoch(self, turn_id: str, call_budget: CallBudget) -> EpochEntry | None:
+    async def due_epoch(self, turn_id: str, call_budget: CallBudget) -> EpochEntry | None:
+        return await self.compute(partial(self._due_epoch, turn_id, call_budget))
+
+    def _due_epoch(self, turn_id: str, call_budget: CallBudget) -> EpochEntry | None:
         projection = self.projection
         due = projection.due_epoch(turn_id, call_budget, screen=self.state.screen)
         pictures = self.attachments
@@ -181,7 +230,10 @@ class ContextManager:
             return projection.epoch_for("pictures", call_budget, screen=self.state.screen())
         return due
 
-    def view(self, prompt_ref: PromptReference, call_budget: CallBudget) -> ContextView:
+    async def view(self, prompt_ref: PromptReference, call_budget: CallBudget) -> ContextView:
+        return await self.compute(partial(self._view, prompt_ref, call_budget))
+
+    def _view(self, prompt_ref: PromptReference, call_budget: CallBudget) -> ContextView:
         self._update_measure()
         try:
             return self.state.render_live_context(prompt_ref, call_budget)
@@ -230,18 +282,24 @@ class ContextManager:
         """Drafts and writes the epoch in one exclusive section: entries may have been written
         while a summary was made."""
         async with self._conversation.writer.exclusive():
-            return await self.begin_epoch(self.asked_epoch(call_budget))
+            return await self.begin_epoch(await self.asked_epoch(call_budget))
 
     async def drop_sealed_reasoning(self, model: str) -> None:
         """Begins an epoch, which drops the reasoning that the model sealed before it."""
-        async with self._conversation.writer.exclusive():
-            call_budget, screen = self.call_budget(model), self.state.screen()
-            await self.begin_epoch(
-                self.projection.epoch_for("reasoning", call_budget, screen=screen)
-            )
+        await self.begin_epoch_for("reasoning", self.call_budget(model))
 
-    def asked_epoch(self, call_budget: CallBudget) -> EpochEntry:
-        return self.projection.asked_epoch(call_budget, screen=self.state.screen())
+    async def begin_epoch_for(self, reason: EpochReason, call_budget: CallBudget) -> EpochEntry:
+        """Begins an epoch for a change that is not an entry."""
+        async with self._conversation.writer.exclusive():
+            screen = self.state.screen()
+            draft = await self.compute(
+                lambda: self.projection.epoch_for(reason, call_budget, screen=screen)
+            )
+            return await self.begin_epoch(draft)
+
+    async def asked_epoch(self, call_budget: CallBudget) -> EpochEntry:
+        screen = self.state.screen()
+        return await self.compute(lambda: self.projection.asked_epoch(call_budget, screen=screen))
 
     def summarize_beside(self, prompt_ref: PromptReference, epoch: EpochEntry) -> None:
         """Starts a summary in a separate task. The next turn after it is finished begins an
@@ -255,6 +313,12 @@ class ContextManager:
     def stop_summarizing(self) -> None:
         self.summarizer.stop()
         self.namer.stop()
+
+
+def _characters_of(entry: Entry) -> int:
+    if isinstance(entry, ToolResultsEntry):
+        return sum(len(result.result) for result in entry.results)
+    return len(entry.content) if isinstance(entry, ModelInputEntry | ModelOutputEntry) else 0
 
 
 PICTURES_BYTES_MAX: Final = 16 * 1024 * 1024

@@ -150,7 +150,7 @@ _ROLES: Final = {
 }
 
 
-class EntryReport(Struct, frozen=True, kw_only=True):
+class EntryReport(Struct, frozen=True, kw_only=True, gc=False):
     seq: int
     """0: no entry, but something that is sent."""
     reason: Reason
@@ -497,6 +497,17 @@ async def context_report(
     """As if that text were prompted now; without one, what a prompt would follow."""
     context = conversation.context
     await context.ready()
+
+    def report() -> ContextAccount:
+        return _context_report(conversation, model=model, text=text, bytes_max=bytes_max)
+
+    return await context.compute(report, characters=len(text or ""))
+
+
+def _context_report(
+    conversation: Conversation, *, model: str, text: str | None, bytes_max: int
+) -> ContextAccount:
+    context = conversation.context
     prompt_ref: PromptReference = None
     if text is not None:
         prompt_ref = context.state.draft_model_input(ModelInputEntry(content=text))

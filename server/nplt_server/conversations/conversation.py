@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from time import monotonic
 from typing import TypeAlias, TypeVar, overload
 
-from anyio import to_thread
 from msgspec.structs import replace
 
 from nplt_protocol.codec import to_object
@@ -369,7 +369,7 @@ class Conversation:
         none), corrected by what the provider reported for earlier calls. Over the
         threshold, the compression event is raised and handled outside.
         """
-        draft = self.context.due_epoch(turn_id, call_budget)
+        draft = await self.context.due_epoch(turn_id, call_budget)
         if draft is None:
             return False
         if draft.reason == "budget":
@@ -393,7 +393,7 @@ class Conversation:
     async def get_token_usage(self) -> UsageSeries:
         """What was billed, how full the window is, and what the next call would take."""
         await self.context.ready()
-        return usage_of(self, self.model)
+        return await self.context.compute(partial(usage_of, self, self.model))
 
     # Messages
 
@@ -580,14 +580,19 @@ async def drafted_rollback(
     the whole record is read."""
     history = writer.history
     try:
-        return draft(history, False)
+        return await writer.compute(partial(draft, history, False))
     except NotInReach:
         pass  # the seq lies before the entries in memory
     entries: list[Entry] = []
     async for batch in writer.profile.store.entries(history.session_id):
         entries += batch
-    whole = await to_thread.run_sync(ConversationHistory, history.session_id, entries)
-    return draft(whole, True)
+
+    def draft_from_all() -> _DraftT:
+        whole = ConversationHistory(history.session_id, entries)
+        entries.clear()  # freed in the thread too
+        return draft(whole, True)
+
+    return await writer.compute(draft_from_all, entries=len(entries))
 
 
 async def rollback_before(writer: RecordWriter, replaced_seq: int) -> RollbackEntry | None:

@@ -34,6 +34,7 @@ from nplt_storage.entries import (
     AttachmentEntry,
     CompactionEntry,
     Entry,
+    ModelOutputEntry,
     PinnedEntry,
     RenamedEntry,
 )
@@ -281,12 +282,11 @@ def _tells_of(entry: Entry, seq: int) -> bool:
 async def _begin_epoch(conversation: Conversation) -> None:
     """What was sent so far can't be sent again, so what models are shown begins anew."""
     context = conversation.context
-    if conversation.is_stale or not conversation.get_messages_by_role("assistant"):
+    standing = reversed(conversation.history.standing)
+    if conversation.is_stale or not any(isinstance(each, ModelOutputEntry) for each in standing):
         return
     await context.ready()
-    call_budget = context.call_budget(conversation.model)
-    screen = context.state.screen()
-    await context.begin_epoch(context.projection.epoch_for("redaction", call_budget, screen=screen))
+    await context.begin_epoch_for("redaction", context.call_budget(conversation.model))
 
 
 async def compact(conversation: Conversation) -> EpochBegun:
@@ -295,16 +295,16 @@ async def compact(conversation: Conversation) -> EpochBegun:
     context = conversation.context
     await context.ready()
     call_budget = context.call_budget(conversation.model)
-    before = context.view(None, call_budget).tokens
+    before = (await context.view(None, call_budget)).tokens
     if not conversation.history.shown_turns:
         raise RequestError(ErrorCode.CONFLICT, "there is nothing to compact here yet")
-    compaction = await context.summarizer.finish(context.asked_epoch(call_budget))
+    compaction = await context.summarizer.finish(await context.asked_epoch(call_budget))
     epoch = await context.begin_asked_epoch(call_budget)
     return EpochBegun(
         session_id=conversation.session_id,
         epoch=epoch.seq,
         reason=epoch.reason,
         tokens_before=before,
-        tokens_after=context.view(None, call_budget).tokens,
+        tokens_after=(await context.view(None, call_budget)).tokens,
         compaction=compaction.seq if compaction is not None else None,
     )

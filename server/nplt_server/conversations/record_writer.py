@@ -16,8 +16,9 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 import anyio
 
@@ -39,7 +40,7 @@ from nplt_storage.errors import (
     StorageError,
     WrittenElsewhere,
 )
-from nplt_storage.history import ConversationHistory
+from nplt_storage.history import ActiveEntries, ConversationHistory
 from nplt_storage.rows import ConversationRow, new_row
 from nplt_storage.store import Opened, Record
 
@@ -50,6 +51,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EntryT = TypeVar("EntryT", bound=Entry)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+QUICK_ENTRIES_MAX: Final = 256
+"""In memory. What is computed from so many takes a few milliseconds, and needs no thread."""
 
 
 class RecordWriter:
@@ -164,8 +170,8 @@ class RecordWriter:
         memory would lack an entry that is on disk. Such a cancellation takes effect at the
         caller's next `await`. So there is none between the entry's place in the history and
         what the caller does with it: nobody sees a prompt that is not in the queue yet."""
-        entry = self._stamp(draft)
-        writing = asyncio.create_task(record.append(entry))
+        entry = await self._stamped(draft)
+        writing = asyncio.create_task(self._written(record, entry))
         cancelled: asyncio.CancelledError | None = None
         while not writing.done():
             try:
@@ -173,7 +179,7 @@ class RecordWriter:
             except asyncio.CancelledError as error:
                 cancelled = error
         try:
-            self.row = writing.result()
+            self.row, after = writing.result()
         except (WrittenElsewhere, ConversationNotFound):
             self._mark_stale()
             raise
@@ -181,15 +187,42 @@ class RecordWriter:
             if cancelled is not None and (task := asyncio.current_task()) is not None:
                 task.uncancel()
                 task.cancel(*cancelled.args)
-        if not self._rolls_back_beyond_memory(entry):
-            self.history.add(entry)
+        if after is not None or not isinstance(entry, RollbackEntry):
+            self.history.add(entry, after)
         if logs.history.on:
             logs.history("appended", session=self.session_id, seq=entry.seq, kind=entry.kind)
         return entry
 
+    async def _written(
+        self, record: Record, entry: Entry
+    ) -> tuple[ConversationRow, ActiveEntries | None]:
+        """The row, and what stands after a rollback; `None` if that is not all in memory:
+        the old history is kept then until the record is read again."""
+        row = await record.append(entry)
+        if not isinstance(entry, RollbackEntry):
+            return row, None
+        return row, await self.compute(partial(self.history.active_after, entry))
+
+    async def _stamped(self, draft: EntryT) -> EntryT:
+        if not isinstance(draft, RollbackEntry):
+            return self._stamp(draft)
+        return await self.compute(partial(self._stamp, draft))
+
     def _stamp(self, draft: EntryT) -> EntryT:
         services = self._conversation.services
         return self.history.stamp(draft, id=services.new_entry_id(), timestamp=services.clock())
+
+    async def compute(self, work: Callable[[], _T], *, entries: int = 0) -> _T:
+        """Runs work that takes as long as there are entries in memory, and these: in a thread
+        if they are many. Called inside `exclusive`."""
+        if len(self.history.entries) + entries <= QUICK_ENTRIES_MAX:
+            return work()
+        return await self.in_thread(work)
+
+    async def in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """One at a time for each user."""
+        heavy, user = self._conversation.services.heavy, self._conversation.user
+        return await heavy.run(user, partial(work, *args, **kwargs))
 
     async def undo(self, entry: Entry) -> None:
         """Rolls back an entry because the one after it could not be written. If the
@@ -311,11 +344,6 @@ class RecordWriter:
 
     def _is_ahead(self, entry: Entry) -> bool:
         return entry.seq > self.history.head_seq
-
-    def _rolls_back_beyond_memory(self, entry: Entry) -> bool:
-        """Whether the entry rolls back to before the entries that are in memory. The old
-        history is kept then until the record is read again."""
-        return isinstance(entry, RollbackEntry) and not self.history.can_follow(entry)
 
     async def _read_again(self, record: Record) -> None:
         """Reads the history again: a rollback went back beyond the entries in memory, or

@@ -1,8 +1,8 @@
 """Holds what all conversations of a server share.
 
 The router, the tools, the histories, token counting, context rules, limits, turn slots,
-counters and the flag that the server is shutting down. Built once by `app`. The token
-counter is loaded in a thread when it is first needed.
+threads for long computations, counters and the flag that the server is shutting down.
+Built once by `app`. The token counter is loaded in a thread when it is first needed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 import anyio
 import anyio.abc
@@ -34,6 +34,7 @@ from nplt_storage.entries import EpochEntry
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 Spawn = Callable[[Callable[[], Awaitable[object]]], None]
 """Starts a background task, which is cancelled when the server stops."""
 
@@ -249,6 +250,23 @@ class TurnSlots:
         self._of_user[user].release()
 
 
+_THREADS_MAX: Final = 2
+"""Threads share the interpreter with the event loop: each one more delays everybody."""
+
+
+class HeavyWork:
+    """Runs long computations in threads: one at a time for each user, a few in all. A user
+    who asks for many waits for themselves; others wait for one computation at most."""
+
+    def __init__(self) -> None:
+        self._threads = anyio.CapacityLimiter(_THREADS_MAX)
+        self._of_user: dict[str, anyio.Lock] = {}
+
+    async def run(self, user: str, work: Callable[[], _T]) -> _T:
+        async with self._of_user.setdefault(user, anyio.Lock()):
+            return await to_thread.run_sync(work, limiter=self._threads)
+
+
 @dataclass(slots=True, kw_only=True)
 class Services:
     histories: Histories
@@ -267,6 +285,7 @@ class Services:
     counters: Counters = field(default_factory=Counters)
     activity: Activity = field(default_factory=Activity)
     mcp_servers: McpServers = field(default_factory=lambda: McpServers(()))
+    heavy: HeavyWork = field(default_factory=HeavyWork)
     importing: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while a document is imported."""
     draining: bool = False

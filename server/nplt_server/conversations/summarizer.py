@@ -155,10 +155,9 @@ class Summarizer(_BackgroundCall):
 
     def begin(self, prompt_ref: PromptReference, epoch: EpochEntry) -> None:
         """Beside everything else; not at all while one is being made."""
-        request = None if self.is_running else self._request(prompt_ref, epoch)
-        if request is not None:
+        if self._model is not None and not self.is_running:
             scope = self._scope = anyio.CancelScope()
-            self._services.spawn(partial(self._run, request, scope))
+            self._services.spawn(partial(self._run, prompt_ref, epoch, scope))
 
     async def finish(self, epoch: EpochEntry) -> CompactionEntry | None:
         """One that is waited for takes the place of one that is being made beside: that
@@ -168,17 +167,20 @@ class Summarizer(_BackgroundCall):
             self._scope.cancel()
             self._settled = self._settled or anyio.Event()
             await self._settled.wait()
-        request = self._request(None, epoch)
-        if request is None:
+        if self._model is None:
             return None
         scope = self._scope = anyio.CancelScope()
-        return await self._run(request, scope)
+        return await self._run(None, epoch, scope)
 
-    def _request(self, prompt_ref: PromptReference, epoch: EpochEntry) -> _SummaryRequest | None:
+    @property
+    def _model(self) -> str | None:
+        """`None`: no summary is made."""
+        return None if self._services.draining else self._services.context.summarizer
+
+    def _request(
+        self, model: str, prompt_ref: PromptReference, epoch: EpochEntry
+    ) -> _SummaryRequest | None:
         context_services = self._services.context
-        model = context_services.summarizer
-        if model is None or self._services.draining:
-            return None  # before anything is gathered: a conversation may be long
         room = context_services.facts(model).budget_tokens * 3 // 4
         projected = self._conversation.context.projection
         task = projected.summary_task(prompt_ref, epoch, room=room)
@@ -194,14 +196,18 @@ class Summarizer(_BackgroundCall):
         )
 
     async def _run(
-        self, request: _SummaryRequest, scope: anyio.CancelScope
+        self, prompt_ref: PromptReference, epoch: EpochEntry, scope: anyio.CancelScope
     ) -> CompactionEntry | None:
         output = ModelOutputAccumulator(answer_bytes_max=SUMMARY_BYTES_MAX)
-        refusal = "it was given up"
+        refusal: str | None = "it was given up"
         compaction = None
         try:
             with scope:
-                compaction, refusal = await self._make(request, output)
+                request = await self._requested(prompt_ref, epoch)
+                if request is None:
+                    refusal = None
+                else:
+                    compaction, refusal = await self._make(request, output)
         except _EXPECTED as error:
             refusal = str(error) or "time-out"
         except Exception:
@@ -212,12 +218,22 @@ class Summarizer(_BackgroundCall):
             if self._settled is not None:
                 self._settled.set()
                 self._settled = None
-            if compaction is None:
+            if compaction is None and refusal is not None:
                 usage = usage_as_json(output.usage) or "not told"
                 log.warning(
                     "%s: no summary: %s (billed: %s)", self._conversation.session_id, refusal, usage
                 )
         return compaction
+
+    async def _requested(
+        self, prompt_ref: PromptReference, epoch: EpochEntry
+    ) -> _SummaryRequest | None:
+        """`None`: there is nothing to summarize."""
+        model = self._model
+        if model is None:
+            return None
+        request = partial(self._request, model, prompt_ref, epoch)
+        return await self._conversation.context.compute(request)
 
     async def _make(
         self, request: _SummaryRequest, output: ModelOutputAccumulator

@@ -1,0 +1,123 @@
+"""Long computations run in threads: nobody waits for somebody else's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+
+import anyio
+from tests.server.services import make_services, model_of
+from tests.server.test_context_manager import MODEL, Play
+
+from nplt_protocol.messages import Prompt
+from nplt_server.conversations import operations
+from nplt_server.conversations.context_report import context_report, usage_report
+from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.services import ContextServices, HeavyWork, TokenCounting
+from nplt_storage.entries import ModelInputEntry, ModelOutputEntry
+from nplt_storage.history import ConversationHistory
+
+PATIENCE_SECONDS = 20.0
+ENTRIES = 400
+
+
+class ThreadCounter:
+    """Counts words, and notes whether the event loop's thread did."""
+
+    name = "threads"
+
+    def __init__(self) -> None:
+        self.loop = threading.current_thread()
+        self.counted_in_loop = 0
+
+    def count(self, text: str, /) -> int:
+        self.counted_in_loop += threading.current_thread() is self.loop
+        return len(text.split())
+
+
+async def _counted_in_loop(work: Callable[[Conversation], Awaitable[object]]) -> int:
+    """How many texts of a long conversation the event loop counted itself meanwhile."""
+    counter = ThreadCounter()
+    play = Play()
+    async with anyio.create_task_group() as tasks:
+        services = make_services(
+            tasks,
+            model_of(play.answer),
+            context_services=ContextServices(counting=TokenCounting(counter)),
+        )
+        conversation = Conversation(
+            "s1", user="local", services=services, profile=services.histories.default
+        )
+        for number in range(ENTRIES // 2):
+            turn_id = f"t{number}"
+            await conversation.writer.append(ModelInputEntry(turn_id=turn_id, content="what"))
+            await conversation.writer.append(ModelOutputEntry(turn_id=turn_id, content="that"))
+        counter.counted_in_loop = 0
+        await work(conversation)
+        await conversation.activity.quiet()
+        tasks.cancel_scope.cancel()
+    return counter.counted_in_loop
+
+
+TOOLS = 1
+"""The tools on offer are few, and are counted where they are needed."""
+
+
+async def test_the_loop_counts_nothing_for_a_report_on_a_long_conversation() -> None:
+    async def report(conversation: Conversation) -> None:
+        account = await context_report(conversation, model=MODEL, text="and", bytes_max=1 << 20)
+        assert account.totals["shown"]
+
+    assert await _counted_in_loop(report) <= TOOLS
+
+
+async def test_the_loop_counts_nothing_for_usage_compact_and_redact() -> None:
+    async def three(conversation: Conversation) -> None:
+        await usage_report(conversation)
+        await operations.compact(conversation)
+        await operations.redact(conversation, 3)
+
+    assert await _counted_in_loop(three) <= TOOLS
+
+
+async def test_the_loop_counts_nothing_for_a_turn_in_a_long_conversation() -> None:
+    async def turn(conversation: Conversation) -> None:
+        await conversation.accept(Prompt(text="and now"), receipt=lambda receipt: None)
+
+    assert await _counted_in_loop(turn) <= TOOLS
+
+
+async def test_a_long_rollback_is_computed_outside_the_loop() -> None:
+    threads: list[threading.Thread] = []
+
+    class Watched(ConversationHistory):
+        def can_follow(self, *args: object) -> bool:  # of all that a rollback does
+            threads.append(threading.current_thread())
+            return super().can_follow(*args)  # type: ignore[arg-type]
+
+    async def roll_back(conversation: Conversation) -> None:
+        conversation.history.__class__ = Watched
+        await operations.roll_back(conversation, 2)
+        assert [message.content for message in conversation.get_messages()] == ["what", "that"]
+
+    await _counted_in_loop(roll_back)
+    assert threads
+    assert threading.current_thread() not in threads
+
+
+async def test_one_user_with_many_long_requests_delays_another_by_none() -> None:
+    heavy, is_over = HeavyWork(), threading.Event()
+    done: list[str] = []
+
+    async def ask(user: str, work: Callable[[], object]) -> None:
+        await heavy.run(user, work)
+        done.append(user)
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(5):
+            tasks.start_soon(ask, "ada", lambda: is_over.wait(PATIENCE_SECONDS))
+        await anyio.wait_all_tasks_blocked()
+        await ask("bob", lambda: None)
+        assert done == ["bob"]
+        is_over.set()
+    assert done == ["bob", *["ada"] * 5]
