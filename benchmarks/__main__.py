@@ -45,6 +45,7 @@ BENCHMARKS = {
     "B13": "encrypting:encrypting",
     "B14": "searching:searching",
     "B15": "whole_turn:whole_turn",
+    "B16": "long_work:long_work",
 }
 """The module in this package, and the function in it."""
 COMPARABLE = ("B10", "B15")

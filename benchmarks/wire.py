@@ -10,13 +10,17 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, NamedTuple
 
 HEADER = struct.Struct(">BHH")
 MORE = 0x80
+PAYLOAD_BYTES_MAX = 65_535
 HELLO, ERROR, PING, PONG, PROMPT, ATTACH = 0x02, 0x03, 0x04, 0x05, 0x07, 0x08
-HISTORY_REQUEST, SESSION_LIST, STATUS = 0x10, 0x14, 0x1E
+FILE_DATA, FILE_METADATA, HISTORY_REQUEST, SESSION_LIST, STATUS = 0x0D, 0x0E, 0x10, 0x14, 0x1E
+SEARCH, CONTEXT_REQUEST = 0x1B, 0x1C
+COMPACT, USAGE, IMPORT, ROLLBACK, REDACT = 0x30, 0x32, 0x34, 0x35, 0x36
 TEXT_DELTA, TURN_FINISHED, SESSION_EVENT = 0x21, 0x25, 0x26
 SECONDS_MAX = 60.0
 
@@ -36,7 +40,11 @@ def encode(type_: int, seq: int, payload: bytes | str | dict[str, Any] = b"") ->
         payload = json.dumps(payload)
     if isinstance(payload, str):
         payload = payload.encode()
-    return HEADER.pack(type_, seq, len(payload)) + payload
+    frames = b""
+    while len(payload) > PAYLOAD_BYTES_MAX:
+        frames += HEADER.pack(type_ | MORE, seq, PAYLOAD_BYTES_MAX) + payload[:PAYLOAD_BYTES_MAX]
+        payload = payload[PAYLOAD_BYTES_MAX:]
+    return frames + HEADER.pack(type_, seq, len(payload)) + payload
 
 
 def split(data: bytes) -> tuple[list[Frame], bytes]:
@@ -74,9 +82,18 @@ class Caller:
     ) -> None:
         self.sock.close()
 
-    def request(self, type_: int, payload: bytes | str | dict[str, Any] = b"") -> Any:
+    def request(
+        self,
+        type_: int,
+        payload: bytes | str | dict[str, Any] = b"",
+        *,
+        then: Iterable[tuple[int, bytes]] = (),
+    ) -> Any:
+        """`then`: what is sent after it, under the same number."""
         self._seq = self._seq % 0xFFFF + 1
         self.sock.sendall(encode(type_, self._seq, payload))
+        for following, data in then:
+            self.sock.sendall(encode(following, self._seq, data))
         parts: list[bytes] = []
         while True:
             frame = self.receive()
