@@ -49,6 +49,7 @@ from nplt_server.local_users import LocalUsers
 from nplt_server.providers.build import build_router
 from nplt_server.providers.models import facts_of_models
 from nplt_server.providers.router import ProviderRouter
+from nplt_server.quotas import Quotas
 from nplt_server.runtime_file import local_token, state_dir
 from nplt_server.settings import Limits, Settings
 from nplt_server.tools import Tool, ToolPolicy, unknown_tools
@@ -60,6 +61,7 @@ from nplt_server.widgets import widget_tools
 from nplt_server.widgets.builtin import default_widgets
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.errors import ConversationReadOnly
+from nplt_storage.files.directory import FREE_BYTES_MIN
 from nplt_storage.ids import new_entry_id, new_session_id
 from nplt_storage.rows import RowQuery
 
@@ -329,9 +331,11 @@ def _build_state(
     spawn: Spawn,
 ) -> ServerState:
     limits = settings.limits
+    users = Users(_token_sums(settings))
+    files = AttachmentFiles(settings.data_dir / "files")
     services = Services(
         histories=histories,
-        files=AttachmentFiles(settings.data_dir / "files"),
+        files=files,
         router=router,
         tools=parts.runner,
         mcp_servers=parts.mcp_servers,
@@ -342,6 +346,13 @@ def _build_state(
         new_entry_id=new_entry_id,
         spawn=spawn,
         slots=TurnSlots(limits),
+        quotas=Quotas(
+            limits=limits,
+            histories=histories,
+            files=files.directory,
+            need_tokens=users.need_tokens,
+            free_bytes_min=_free_bytes_min(settings),
+        ),
         approvals=settings.approvals,
         sessions=settings.sessions,
     )
@@ -349,13 +360,21 @@ def _build_state(
         services=services,
         registry=Registry(services),
         admission=Admission(
-            users=Users(_token_sums(settings)),
+            users=users,
             local_users=LocalUsers(settings.local_users),
             limits=limits,
             greeting=banner(router.default_model, settings.providers),
         ),
         started_at=monotonic(),
     )
+
+
+def _free_bytes_min(settings: Settings) -> int:
+    """Of the first history kept in files, whose disk the uploads are on."""
+    kept = (each.backend for each in settings.histories if each.backend.type == "json")
+    options = next((backend.options for backend in kept), {})
+    found = options.get("free_bytes_min")
+    return found if isinstance(found, int) else FREE_BYTES_MIN
 
 
 def _token_sums(settings: Settings) -> dict[str, str]:

@@ -365,6 +365,10 @@ class Limits(Part):
     message_bytes_max: Annotated[int, Field(ge=65_536)] = 1024 * 1024
     answer_bytes_max: PositiveInt = 8 * 1024 * 1024
     file_bytes_max: PositiveInt = 64 * 1024 * 1024
+    upload_bytes_per_user_max: PositiveInt = 256 * 1024 * 1024
+    upload_seconds_max: PositiveFloat = 600.0
+    file_bytes_per_user_max: PositiveInt = 2 * 1024**3
+    conversation_bytes_per_user_max: PositiveInt = 2 * 1024**3
     json_depth_max: PositiveInt = 32
     json_keys_max: PositiveInt = 1_000
     message_seconds_max: PositiveFloat = 10.0

@@ -23,6 +23,7 @@ from nplt_server.histories import Histories, HistoryProfile
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Provider
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.providers.router import ProviderRouter, RetryPolicy
+from nplt_server.quotas import Quotas
 from nplt_server.settings import Limits
 from nplt_server.tokens import CharacterCounter
 from nplt_server.tools import Tool
@@ -92,9 +93,11 @@ def make_services(
         tasks.start_soon(run)
 
     limits = limits or Limits()
+    histories = Histories([HistoryProfile(id="main", store=store or MemoryStore(clock))])
+    files = AttachmentFiles(Path("nowhere"))
     return Services(
-        histories=Histories([HistoryProfile(id="main", store=store or MemoryStore(clock))]),
-        files=AttachmentFiles(Path("nowhere")),
+        histories=histories,
+        files=files,
         router=router or ProviderRouter([provider], retries=RetryPolicy(sleep=_no_time)),
         tools=ToolRunner(
             tools or (now_tool(clock),), clock=clock, policies=dict.fromkeys(allowed, "allow")
@@ -106,4 +109,5 @@ def make_services(
         new_entry_id=lambda: f"id{next(numbers)}",
         spawn=spawn,
         slots=TurnSlots(limits),
+        quotas=Quotas(limits=limits, histories=histories, files=files.directory),
     )

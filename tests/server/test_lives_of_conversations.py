@@ -32,7 +32,6 @@ from nplt_server.conversations.registry import Registry
 from nplt_server.dialects import Answer
 from nplt_server.dialects.structured import StructuredPresenter
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
-from nplt_server.settings import Limits
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.errors import StorageUnavailable, WrittenElsewhere
 from nplt_storage.memory import MemoryStore
@@ -254,7 +253,9 @@ async def test_an_upload_outlives_the_closing_of_its_conversation(tmp_path: Path
 
     async with opened_registry() as here:
         conversation = await here.begin("hello")
-        uploads = Uploads(AttachmentFiles(tmp_path), Limits(), here.registry)
+        services = conversation.services
+        services.files = AttachmentFiles(tmp_path)
+        uploads = Uploads(services, here.registry)
         presenter = Deaf()
 
         def answer() -> Answer:

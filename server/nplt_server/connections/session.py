@@ -119,7 +119,7 @@ class Session:
         self.address = stream.peer[0] if stream.peer else ""
         self.connection = connection
         self.server = server
-        self.uploads = Uploads(server.services.files, server.services.limits, server.registry)
+        self.uploads = Uploads(server.services, server.registry)
         self.user = LOCAL_USER
         self.client_id = f"c{next(_CONNECTIONS)}"
         self.client_name = ""
@@ -395,6 +395,8 @@ class Session:
             self._awaited_at = now
         silence = now - max(self.stream.last_received, self._awaited_at)
         limits = self.server.admission.limits
+        if self.uploads.are_late(now):
+            self.server.services.spawn(self.uploads.drop_late)
         if self._is_late_with_hello(now):
             self.send_away("say HELLO, with a token, sooner")
         elif self.keepalive is not None:

@@ -12,14 +12,15 @@ from collections import OrderedDict
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from time import monotonic
 
 from nplt_protocol import ErrorCode, RequestError
 from nplt_protocol.messages import FileData, FileMetadata, FileStored
 from nplt_server.conversations.registry import Registry
+from nplt_server.conversations.services import Services
 from nplt_server.dialects import Answer
 from nplt_server.errors import error_to_tell
-from nplt_server.settings import Limits
-from nplt_storage.attachments import AttachmentFiles, StoredFile, Upload
+from nplt_storage.attachments import StoredFile, Upload
 from nplt_storage.entries import AttachmentEntry
 
 log = logging.getLogger(__name__)
@@ -38,15 +39,16 @@ class _Incoming:
     user: str
     upload: Upload
     missing: int
+    due: float
+    """When all of it must be here, and what is for IMPORT imported."""
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
 
 class Uploads:
-    __slots__ = ("_failed", "_files", "_imports", "_incoming", "_limits", "_registry")
+    __slots__ = ("_failed", "_imports", "_incoming", "_registry", "_services")
 
-    def __init__(self, files: AttachmentFiles, limits: Limits, registry: Registry) -> None:
-        self._files = files
-        self._limits = limits
+    def __init__(self, services: Services, registry: Registry) -> None:
+        self._services = services
         self._registry = registry
         self._incoming: dict[int, _Incoming] = {}
         self._failed: OrderedDict[int, None] | None = None
@@ -64,10 +66,13 @@ class Uploads:
         try:
             filename = checked_filename(announced.filename)
             self._check(announced)
+            stack.enter_context(self._services.quotas.upload(user, announced.size))
+            await self._services.quotas.check_file(user)
             belongs_to = None if announced.purpose == "import" else session_id
-            receiving = self._files.receive(belongs_to, size=announced.size)
+            receiving = self._services.files.receive(belongs_to, size=announced.size)
             upload = await stack.enter_async_context(receiving)
         except Exception as error:
+            await stack.aclose()
             await self._fail(key, answer, error)
             return
         self._incoming[key] = incoming = _Incoming(
@@ -78,6 +83,7 @@ class Uploads:
             user=user,
             upload=upload,
             missing=announced.size,
+            due=monotonic() + self._services.limits.upload_seconds_max,
             stack=stack,
         )
         if not announced.size:
@@ -96,6 +102,8 @@ class Uploads:
                     "the file is longer than the size that was announced; send it again",
                     field="size",
                 )
+            if (reason := self._services.histories.default.store.read_only_reason) is not None:
+                raise RequestError(ErrorCode.READ_ONLY, f"the file can't be stored: {reason}")
             incoming.missing -= len(data.data)
             await incoming.upload.write(data.data)
         except Exception as error:
@@ -113,6 +121,20 @@ class Uploads:
                 field="size",
             )
             await self._fail(key, incoming.answer, cut)
+
+    def are_late(self, now: float) -> bool:
+        every = (*self._incoming.values(), *(self._imports or {}).values())
+        return any(now > incoming.due for incoming in every)
+
+    async def drop_late(self) -> None:
+        now, seconds = monotonic(), self._services.limits.upload_seconds_max
+        for key, incoming in tuple(self._incoming.items()):
+            if now > incoming.due:
+                late = f"the file did not come within {seconds:g} s; send it again"
+                await self._fail(key, incoming.answer, RequestError(ErrorCode.UNAVAILABLE, late))
+        for file_id, incoming in tuple((self._imports or {}).items()):
+            if now > incoming.due:
+                await self.drop_import(file_id)
 
     def swallow(self, key: int) -> None:
         """What was announced under that number was refused: its bytes may come all the same."""
@@ -162,8 +184,9 @@ class Uploads:
             try:
                 await conversation.append_entry(_fact_of(stored, incoming))
             except RequestError:  # it is not written: what no entry names is not kept
-                await self._files.remove(incoming.session_id, stored.file_id)
+                await self._services.files.remove(incoming.session_id, stored.file_id)
                 raise
+            self._services.quotas.file_stored(incoming.user, stored.size)
             return stored
         finally:
             conversation.activity.end()
@@ -199,10 +222,11 @@ class Uploads:
             await incoming.stack.aclose()
 
     def _check(self, announced: FileMetadata) -> None:
-        if announced.size > self._limits.file_bytes_max:
+        bytes_max = self._services.limits.file_bytes_max
+        if announced.size > bytes_max:
             raise RequestError(
                 ErrorCode.TOO_LARGE,
-                f"the file is too large: at most {self._limits.file_bytes_max:,} bytes are taken",
+                f"the file is too large: at most {bytes_max:,} bytes are taken",
                 field="size",
             )
         if len(self._incoming) + len(self._imports or ()) >= _AT_ONCE_MAX:

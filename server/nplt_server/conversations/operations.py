@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import anyio
+
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonValue
@@ -161,6 +163,9 @@ async def _fork(
         raise RequestError(
             ErrorCode.NOT_FOUND, f"there is no entry {at_seq} to fork at", field="at_seq"
         )
+    await services.quotas.check_conversations(
+        row.user, await services.quotas.size_of(row.session_id)
+    )
     called = name or row.name[: _NAME_CHARACTERS_MAX - len(_MARK)] + _MARK
     new = NewFork(
         session_id=services.new_session_id(),
@@ -192,6 +197,8 @@ async def import_document(
     store = services.histories.default.store
     try:
         async with services.importing:
+            size = (await anyio.Path(path).stat()).st_size
+            await services.quotas.check_conversations(user, size)
             done = await _take_in(services, registry, path, user)
     except (NotAConversation, BadEntry) as error:
         raise RequestError(

@@ -22,6 +22,7 @@ from anyio import to_thread
 from nplt_server.histories import Histories
 from nplt_server.providers import ModelFacts
 from nplt_server.providers.router import ProviderRouter
+from nplt_server.quotas import Quotas
 from nplt_server.settings import ApprovalSettings, ContextSettings, Limits, SessionSettings
 from nplt_server.tokens import Correction, TokenCounter, best_counter
 from nplt_server.tools import ToolOffer
@@ -280,6 +281,7 @@ class Services:
     new_entry_id: Callable[[], str]
     spawn: Spawn
     slots: TurnSlots
+    quotas: Quotas
     approvals: ApprovalSettings = _APPROVAL_RULES
     sessions: SessionSettings = _SESSION_RULES
     counters: Counters = field(default_factory=Counters)

@@ -44,6 +44,8 @@ async def prompt(session: Session, request: messages.Prompt, answer: Answer) -> 
             retry_after=wait,
         )
 
+    await session.server.services.quotas.check_conversations(session.user)
+
     def receipt(given: messages.Receipt) -> None:
         if not is_foreign and not given.duplicate:
             session.my_turn(given)

@@ -1,0 +1,183 @@
+"""Limits what users keep on the disk: conversations, files, and uploads under way.
+
+Bytes are added up from the files themselves, at most every few seconds for each user; what
+is added in between is counted on top. What lies in the trash counts: it is on the disk.
+Where users have no tokens there is one user, whose disk it is: then only uploads under way
+are limited. Nobody may write below the reserve that is kept free for recovery.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+from anyio import to_thread
+
+from nplt_protocol.codes import ErrorCode
+from nplt_protocol.errors import RequestError
+from nplt_server.histories import Histories
+from nplt_server.settings import Limits
+from nplt_storage.files.directory import FREE_BYTES_MIN
+from nplt_storage.files.format import companion_of, session_id_of
+from nplt_storage.files.trash import deleted_id
+from nplt_storage.rows import RowQuery
+
+_SECONDS: Final = 30.0
+"""How long a sum is good, for who writes a little."""
+_COPY_SECONDS: Final = 1.0
+"""The same for who copies a whole conversation."""
+
+
+@dataclass(slots=True, kw_only=True)
+class DiskUse:
+    """The bytes of one user."""
+
+    conversations: int = 0
+    files: int = 0
+    summed_at: float = 0.0
+
+
+class Quotas:
+    def __init__(
+        self,
+        *,
+        limits: Limits,
+        histories: Histories,
+        files: Path,
+        need_tokens: bool = False,
+        free_bytes_min: int = FREE_BYTES_MIN,
+    ) -> None:
+        self._limits = limits
+        self._histories = histories
+        self._files = files
+        self._need_tokens = need_tokens
+        self._free_bytes_min = free_bytes_min
+        self._used: dict[str, DiskUse] = {}
+        self._under_way: Counter[str] = Counter()
+        """Bytes of announced uploads, by user."""
+
+    @contextmanager
+    def upload(self, user: str, size: int) -> Iterator[None]:
+        """Reserves the bytes of an upload as long as it is under way."""
+        most = self._limits.upload_bytes_per_user_max
+        if self._under_way[user] + size > most:
+            raise RequestError(
+                ErrorCode.TOO_LARGE if size > most else ErrorCode.BUSY,
+                f"uploads of at most {most:,} bytes in all can be under way; "
+                "wait until others are stored",
+                field="size",
+            )
+        self._under_way[user] += size
+        try:
+            yield
+        finally:
+            self._under_way[user] -= size
+
+    async def check_file(self, user: str) -> None:
+        """Before a file is received, inside `upload`: is there room for all under way?"""
+        await self._check_disk(self._under_way.total())
+        most = self._limits.file_bytes_per_user_max
+        used = await self._use_of(user)
+        if used is not None and used.files + self._under_way[user] > most:
+            raise _too_much("files", used.files, most)
+
+    def file_stored(self, user: str, size: int) -> None:
+        if (used := self._used.get(user)) is not None:
+            used.files += size
+
+    async def check_conversations(self, user: str, more: int = 0) -> None:
+        """Before something is written. `more`: bytes that are copied, and count from now on."""
+        if more:
+            await self._check_disk(self._under_way.total() + more)
+        most = self._limits.conversation_bytes_per_user_max
+        used = await self._use_of(user, seconds=_COPY_SECONDS if more else _SECONDS)
+        if used is None:
+            return
+        if used.conversations + more > most:
+            raise _too_much("conversations", used.conversations, most)
+        used.conversations += more
+
+    async def size_of(self, session_id: str) -> int:
+        """The bytes of a conversation, without its files."""
+        return (await to_thread.run_sync(self._sum, (session_id,), ())).conversations
+
+    async def _use_of(self, user: str, *, seconds: float = _SECONDS) -> DiskUse | None:
+        """`None`: this user has no quota."""
+        if not self._need_tokens:
+            return None
+        used = self._used.get(user)
+        if used is None or monotonic() - used.summed_at > seconds:
+            rows = await self._histories.all_rows(user, RowQuery())
+            deleted = await self._histories.trash(user)
+            ids = {row.session_id for row in rows}
+            trash = {each.row.session_id for each in deleted}
+            used = self._used[user] = await to_thread.run_sync(self._sum, ids, trash)
+        return used
+
+    def _sum(self, ids: Collection[str], deleted: Collection[str]) -> DiskUse:
+        used = DiskUse(summed_at=monotonic())
+        for folder in (self._files / session_id for session_id in ids):
+            used.files += _bytes_below(folder)
+        stores = (profile.store.description.path for profile in self._histories)
+        for data_dir in (Path(path) for path in stores if path is not None):
+            for name, path in _names_in(data_dir / "history"):
+                if (session_id_of(name) or companion_of(name)) in ids:
+                    used.conversations += _bytes_below(path)
+            for name, path in _names_in(data_dir / "trash"):
+                if deleted_id(name) in deleted:
+                    files = _bytes_below(path / "files")
+                    used.files += files
+                    used.conversations += _bytes_below(path) - files
+        return used
+
+    async def _check_disk(self, size: int) -> None:
+        """So that there is still the reserve when so many bytes more are written."""
+        free = await to_thread.run_sync(_free_bytes, self._files)
+        if free is not None and free - size < self._free_bytes_min:
+            raise RequestError(
+                ErrorCode.READ_ONLY,
+                f"there is too little room on the server's disk: {self._free_bytes_min:,} bytes "
+                "are kept free",
+            )
+
+
+def _too_much(what: str, used: int, most: int) -> RequestError:
+    return RequestError(
+        ErrorCode.TOO_LARGE,
+        f"your {what} take {used:,} of {most:,} bytes, and there is no room for this. What is "
+        "deleted counts until it leaves the trash",
+    )
+
+
+def _names_in(directory: Path) -> list[tuple[str, Path]]:
+    try:
+        return [(path.name, path) for path in directory.iterdir()]
+    except OSError:
+        return []
+
+
+def _bytes_below(path: Path) -> int:
+    """Of a file, or of all files in a folder; what can't be looked at counts nothing."""
+    try:
+        if not path.is_dir():
+            return path.lstat().st_size
+    except OSError:
+        return 0
+    return sum(_bytes_below(below) for _, below in _names_in(path))
+
+
+def _free_bytes(directory: Path) -> int | None:
+    """`None`: nobody knows; the write itself will tell."""
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    try:
+        status = os.statvfs(directory)
+    except OSError:
+        return None
+    return status.f_bavail * status.f_frsize
