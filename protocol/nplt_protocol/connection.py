@@ -117,11 +117,12 @@ class Connection:
         return answers
 
     def close(self) -> None:
-        self._end_input()
+        self.end_input()
         self._answers.clear()
         self._change(Trigger.CLOSE)
 
-    def _end_input(self) -> None:
+    def end_input(self) -> None:
+        """Nothing more is read: what was begun and not finished is dropped."""
         self._input_ended = True
         self._joiner.reset()
         self._decoder = FrameDecoder()

@@ -129,12 +129,46 @@ Joined: TypeAlias = Frame | BrokenMessage
 """A whole message is a frame without the MORE bit, of any length."""
 
 
+class ByteBudget:
+    """How many bytes may be held, here and in the budget that this one is part of."""
+
+    __slots__ = ("_part_of", "bytes_max", "given_back", "used")
+
+    def __init__(self, bytes_max: int, part_of: ByteBudget | None = None) -> None:
+        self.bytes_max = bytes_max
+        self.used = 0
+        self.given_back = 0
+        """So far, in all."""
+        self._part_of = part_of
+
+    def take(self, size: int) -> bool:
+        """False, and nothing taken, if there is no room."""
+        if self.used + size > self.bytes_max:
+            return False
+        if self._part_of is not None and not self._part_of.take(size):
+            return False
+        self.used += size
+        return True
+
+    def add(self, size: int) -> None:
+        """What is held already, whether there is room or not."""
+        self.used += size
+        if self._part_of is not None:
+            self._part_of.add(size)
+
+    def give_back(self, size: int) -> None:
+        self.used -= size
+        self.given_back += size
+        if self._part_of is not None:
+            self._part_of.give_back(size)
+
+
 class FragmentJoiner:
     """Frames to whole messages. A frame between the fragments of another message breaks
     that one, which is reported, and is handled as usual. A message that is refused is
     reported once; the rest of its frames is dropped."""
 
-    __slots__ = ("_key", "_parts", "_size", "is_open", "message_bytes_max")
+    __slots__ = ("_key", "_parts", "_size", "_taken", "budget", "is_open", "message_bytes_max")
 
     def __init__(self, message_bytes_max: int) -> None:
         self.message_bytes_max = message_bytes_max
@@ -143,6 +177,9 @@ class FragmentJoiner:
         self._key: tuple[int, int] | None = None
         self._parts: list[bytes] | None = None
         self._size = 0
+        self.budget: ByteBudget | None = None
+        """What unfinished messages may take, shared with other connections."""
+        self._taken = 0
 
     def receive_frame(self, frame: Frame) -> list[Joined]:
         joined: list[Joined] = []
@@ -182,6 +219,13 @@ class FragmentJoiner:
             return self._refuse(
                 ErrorCode.TOO_LARGE, f"A message holds at most {self.message_bytes_max:,} bytes."
             )
+        if self.budget is not None:
+            if not self.budget.take(len(payload)):
+                return self._refuse(
+                    ErrorCode.BUSY,
+                    "Too many messages of your connections are unfinished; send it again later.",
+                )
+            self._taken += len(payload)
         self._parts.append(payload)
         return []
 
@@ -196,7 +240,7 @@ class FragmentJoiner:
     def _refuse(self, code: ErrorCode, sentence: str) -> list[Joined]:
         """From here on the message's frames are dropped, up to its last."""
         assert self._key is not None
-        self._parts = None
+        self._drop_parts()
         type_, seq = self._key
         return [BrokenMessage(type=type_, seq=seq, error=RequestError(code, sentence))]
 
@@ -209,7 +253,21 @@ class FragmentJoiner:
         return [] if already_refused else broken
 
     def reset(self) -> None:
-        self._key, self._parts, self._size, self.is_open = None, None, 0, False
+        self._drop_parts()
+        self._key, self._size, self.is_open = None, 0, False
+
+    def move_to(self, budget: ByteBudget) -> None:
+        """With what is held of a message: it may come before its sender is known."""
+        if self.budget is not None:
+            self.budget.give_back(self._taken)
+            budget.add(self._taken)
+        self.budget = budget
+
+    def _drop_parts(self) -> None:
+        self._parts = None
+        if self.budget is not None and self._taken:
+            self.budget.give_back(self._taken)
+            self._taken = 0
 
 
 # A frame as one line of text. It is safe to print: control and escape characters are

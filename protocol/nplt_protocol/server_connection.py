@@ -31,6 +31,7 @@ from nplt_protocol.frames import (
     HEADER,
     HEADER_BYTES,
     BrokenMessage,
+    ByteBudget,
     Frame,
     encode_frame,
     encode_message,
@@ -75,6 +76,15 @@ class ServerConnection(Connection):
     @frame_bytes_max.setter
     def frame_bytes_max(self, value: int) -> None:
         self._decoder.frame_bytes_max = value
+
+    @property
+    def fragment_budget(self) -> ByteBudget | None:
+        """Of unfinished messages; of the user, once the client has shown its token."""
+        return self._joiner.budget
+
+    @fragment_budget.setter
+    def fragment_budget(self, budget: ByteBudget) -> None:
+        self._joiner.move_to(budget)
 
     @property
     def unanswered(self) -> int:
@@ -210,7 +220,7 @@ class ServerConnection(Connection):
         return None
 
     def _refuse_connection(self, reason: str) -> ConnectionRefused:
-        self._end_input()
+        self.end_input()
         return ConnectionRefused(reason=reason)
 
     # Sending.

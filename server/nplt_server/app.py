@@ -17,6 +17,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -24,6 +25,7 @@ from time import monotonic
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 
 from nplt_protocol import FRAME_PAYLOAD_BYTES_MAX, ErrorCode, WireLimits
 from nplt_protocol.messages import SessionEvent
@@ -236,6 +238,8 @@ class Server:
             try:
                 self._state.admission.sweep(asyncio.get_running_loop().time())
                 await self._state.registry.close_unused()
+                if self._state.admission.has_dropped_much():
+                    await anyio.to_thread.run_sync(_release_memory)
             except Exception:
                 log.exception("sweeping connections and conversations failed; going on")
 
@@ -266,6 +270,14 @@ class Server:
             session.send_away("The server is shutting down.", ErrorCode.SHUTTING_DOWN)
         with anyio.move_on_after(1.0):
             await self._state.admission.empty()
+
+
+def _release_memory() -> None:
+    """Gives freed memory back to the system, which the C library does not do by itself."""
+    import ctypes  # rarely needed
+
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 async def _note_shutdown(conversation: Conversation) -> None:
@@ -331,7 +343,9 @@ def _build_state(
     spawn: Spawn,
 ) -> ServerState:
     limits = settings.limits
-    users = Users(_token_sums(settings))
+    users = Users(
+        _token_sums(settings), operators=[user.name for user in settings.users if user.operator]
+    )
     files = AttachmentFiles(settings.data_dir / "files")
     services = Services(
         histories=histories,

@@ -150,6 +150,7 @@ class ConnectionHandler:
     ) -> tuple[FrameStream[Received], ServerConnection]:
         accepted.setblocking(False)
         connection = ServerConnection(self.wire_limits)
+        connection.fragment_budget = self.server.admission.unfinished_bytes(None)
         peer = _name_of(accepted)
         stream: FrameStream[Received] = FrameStream(
             connection, limits=self.wire_limits, log=transcript_for(peer)

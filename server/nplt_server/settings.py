@@ -358,11 +358,15 @@ class GraphSettings(Part):
 class UserSettings(Part):
     name: Name
     token_sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-fA-F]{64}$")]
+    operator: bool = False
+    """Is told the figures of the whole server (STATUS), not only their own."""
 
 
 class Limits(Part):
     frame_bytes_before_token_max: PositiveInt = 4_096
     message_bytes_max: Annotated[int, Field(ge=65_536)] = 1024 * 1024
+    unfinished_bytes_per_user_max: Annotated[int, Field(ge=1024 * 1024)] = 32 * 1024 * 1024
+    unfinished_bytes_max: Annotated[int, Field(ge=1024 * 1024)] = 128 * 1024 * 1024
     answer_bytes_max: PositiveInt = 8 * 1024 * 1024
     file_bytes_max: PositiveInt = 64 * 1024 * 1024
     upload_bytes_per_user_max: PositiveInt = 256 * 1024 * 1024

@@ -25,6 +25,7 @@ from tests.support.raw_client import (
     SESSION_LIST,
     SESSION_SWITCH,
     SESSION_UPDATE,
+    STATUS,
     Closed,
     RawClient,
 )
@@ -259,3 +260,37 @@ def test_with_tls_the_whole_port_is_tls(
 def test_listening_to_everybody_is_warned_of(start_server: Start) -> None:
     server = start_server("--host", "0.0.0.0", "--insecure")
     assert "whoever reaches the port can read and write every conversation" in server.log
+
+
+def test_status_tells_an_operator_of_everybody_and_others_of_themselves(
+    start_server: Start, connect: Connect
+) -> None:
+    operator = {**USERS[0], "operator": True}
+    server = start_server(users=[operator, USERS[1]])
+    ada, bob, bob_again = connect(server), connect(server), connect(server)
+    ada.hello({"token": TOKENS["ada"]})
+    for client in (bob, bob_again):
+        client.hello({"token": TOKENS["bob"]})
+    ada.ask("hello")
+    ada.ask("hello again")
+    bob.ask("hello")
+    of_all, of_bob = ada.request(STATUS).json, bob.request(STATUS).json
+    assert of_all["connections"] == 3
+    assert of_all["turns"]["finished"] == {"completed": 3}
+    assert of_all["providers"]["offline"]["models"]
+    assert of_bob["connections"] == 2
+    assert (of_bob["turns"]["started"], of_bob["turns"]["finished"]) == (1, {"completed": 1})
+    assert of_bob["providers"]["offline"] == {"breaker": "closed", "models": {}}
+
+
+def test_a_token_file_that_others_can_read_is_refused(start_server: Start, tmp_path: Path) -> None:
+    server = f"nplt://127.0.0.1:{start_server(users=USERS).port}"
+    token = tmp_path / "token"
+    token.write_text(TOKENS["ada"])
+    token.chmod(0o640)
+    environ = {"NPLT_TOKEN_FILE": str(token)}
+    refused = run_nplt("models", home=tmp_path, server=server, environ=environ)
+    assert refused.returncode == 3
+    assert "can be read by others (mode 0640): chmod 600 it" in refused.stderr
+    token.chmod(0o600)
+    assert run_nplt("models", home=tmp_path, server=server, environ=environ).returncode == 0

@@ -17,6 +17,7 @@ from nplt_protocol import (
     MessageType,
     encode_message,
 )
+from nplt_protocol.frames import ByteBudget
 
 FULL = 65_535
 PROMPT = int(MessageType.PROMPT)
@@ -135,3 +136,33 @@ def test_whatever_comes_every_message_without_the_bit_is_heard_or_reported(
             assert joiner.is_open
         else:
             assert not joiner.is_open
+
+
+def test_unfinished_messages_of_all_connections_share_a_budget_and_give_it_back() -> None:
+    server = ByteBudget(4 * FULL)
+    user = ByteBudget(3 * FULL, server)
+    one, two, other = (FragmentJoiner(10**6) for _ in range(3))
+    for joiner, budget in ((one, user), (two, user), (other, server)):
+        joiner.move_to(budget)
+    assert join(one, [part()]) == join(two, [part(), part()]) == []
+    (refused,) = join(one, [part()])  # the user's share is used up
+    assert complaint(refused) == (ErrorCode.BUSY, 1)
+    assert user.used == server.used == 2 * FULL
+    assert join(other, [part(), part()]) == []
+    (refused,) = join(two, [part()])  # there is room for this user, but not in all
+    assert complaint(refused) == (ErrorCode.BUSY, 1)
+    (whole,) = join(other, [Frame(PROMPT, 1, b".")])
+    assert isinstance(whole, Frame)
+    assert user.used == server.used == 0
+
+
+def test_what_came_before_its_sender_was_known_counts_for_the_sender() -> None:
+    server = ByteBudget(10**6)
+    user = ByteBudget(10**6, server)
+    joiner = FragmentJoiner(10**6)
+    joiner.move_to(server)
+    join(joiner, [part()])
+    joiner.move_to(user)
+    assert user.used == server.used == FULL
+    joiner.reset()
+    assert user.used == server.used == 0

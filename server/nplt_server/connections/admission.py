@@ -15,13 +15,14 @@ import logging
 import math
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
 
 import anyio
 
+from nplt_protocol.frames import ByteBudget
 from nplt_server.conversations.services import Activity
 from nplt_server.local_users import LocalUsers
 from nplt_server.settings import Limits
@@ -69,9 +70,16 @@ class Users:
     """The users and the SHA-256 sums of their tokens. All sums are compared, in constant
     time, so that nothing can be learned from how long a no takes."""
 
-    def __init__(self, token_sums: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, token_sums: Mapping[str, str] | None = None, *, operators: Collection[str] = ()
+    ) -> None:
         self._token_sums = dict(token_sums or {})
+        self._operators = frozenset(operators)
         self.need_tokens = bool(self._token_sums)
+
+    def is_operator(self, user: str) -> bool:
+        """Whether this user is told about all users; the only user always is."""
+        return len(self._token_sums) <= 1 or user in self._operators
 
     def authenticate(self, token: str | None) -> str | None:
         """The user's name; `None` is a no."""
@@ -122,6 +130,7 @@ FAILED_TOKENS_MAX = 3
 _ADDRESSES_MAX = 10_000
 _FORGIVE_SECONDS = 600.0
 _LOG_SECONDS = 60.0
+_FREED_BYTES_MIN = 16 * 1024 * 1024
 
 
 class Admission:
@@ -142,6 +151,9 @@ class Admission:
         self._prompts: dict[str, RateLimit] = {}
         self._connected = Activity()
         self._refusals: dict[str, Refusals] = {}
+        self._unfinished = ByteBudget(limits.unfinished_bytes_max)
+        self._unfinished_of_user: dict[str, ByteBudget] = {}
+        self._freed_before = 0
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -174,6 +186,24 @@ class Admission:
             return True
         mine = sum(1 for session in self if session.is_authenticated and session.user == user)
         return mine < self.limits.connections_per_user_max
+
+    def unfinished_bytes(self, user: str | None) -> ByteBudget:
+        """What unfinished messages of this user may take, or of those not known yet."""
+        if user is None:
+            return self._unfinished
+        of_user = self._unfinished_of_user.get(user)
+        if of_user is None:
+            bytes_max = self.limits.unfinished_bytes_per_user_max
+            of_user = self._unfinished_of_user[user] = ByteBudget(bytes_max, self._unfinished)
+        return of_user
+
+    def has_dropped_much(self) -> bool:
+        """Whether much memory was freed since this was asked last."""
+        freed = self._unfinished.given_back
+        if freed - self._freed_before < _FREED_BYTES_MIN:
+            return False
+        self._freed_before = freed
+        return True
 
     def arrive(self, arrival: Arrival) -> int:
         """A connection was accepted; gives its number."""

@@ -164,6 +164,7 @@ class Session:
                 await self._take_all(batch)
             await self._wait_for_own_turns()
         finally:
+            self.connection.end_input()
             self.depart()
             with anyio.CancelScope(shield=True):
                 await self.uploads.abandon()
@@ -239,6 +240,7 @@ class Session:
             announce_leave(self.conversation, self, client_of(self, observer=self.observer))
             self.conversation.broadcast.join(self)
         self.input_closed = True
+        self.connection.end_input()
         await self.uploads.give_up()
         while (self._my_turns or self.connection.unanswered) and not self.stream.closed:
             self._settled = anyio.Event()

@@ -214,7 +214,7 @@ class ContextServices:
 
 @dataclass(slots=True, kw_only=True)
 class Counters:
-    """Counts since the server started, for STATUS."""
+    """Counts of one user's turns since the server started, for STATUS."""
 
     turns_started: int = 0
     turns_finished: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -284,7 +284,8 @@ class Services:
     quotas: Quotas
     approvals: ApprovalSettings = _APPROVAL_RULES
     sessions: SessionSettings = _SESSION_RULES
-    counters: Counters = field(default_factory=Counters)
+    counters: dict[str, Counters] = field(default_factory=lambda: defaultdict(Counters))
+    """By user."""
     activity: Activity = field(default_factory=Activity)
     mcp_servers: McpServers = field(default_factory=lambda: McpServers(()))
     heavy: HeavyWork = field(default_factory=HeavyWork)

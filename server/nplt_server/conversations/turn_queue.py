@@ -220,7 +220,7 @@ class TurnQueue:
         if not turn.take_slot_now():
             with turn.cancellable():
                 await turn.take_slot()
-        self._services.counters.turns_started += 1
+        self._services.counters[self._conversation.user].turns_started += 1
         self._conversation.broadcast.emit(turn.started_event())
         try:
             await self.write_owed()
@@ -261,7 +261,7 @@ class TurnQueue:
             self._owed.remove(fault)
 
     async def _end_unstarted(self, turn: TurnRun) -> None:
-        self._services.counters.turns_started += 1
+        self._services.counters[self._conversation.user].turns_started += 1
         reason = turn.cancel_reason
         fault = FaultEntry(
             turn_id=turn.turn_id,
@@ -282,7 +282,7 @@ class TurnQueue:
         self._finish(turn, outcome)
 
     def _finish(self, turn: TurnRun, outcome: TurnOutcome) -> None:
-        self._services.counters.turns_finished[outcome.state] += 1
+        self._services.counters[self._conversation.user].turns_finished[outcome.state] += 1
         self._conversation.broadcast.emit(turn.finished_event(outcome))
 
     def _unrecorded(self, turn: TurnRun, error: Exception) -> TurnOutcome:

@@ -6,6 +6,8 @@ providers.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import anyio
 
 from nplt_protocol import (
@@ -78,6 +80,7 @@ async def _welcome(session: Session, request: Hello, answer: Answer, user: str) 
     session.client_name = (request.client or "")[:200]
     session.keepalive = request.keepalive
     session.connection.frame_bytes_max = FRAME_PAYLOAD_BYTES_MAX
+    session.connection.fragment_budget = session.server.admission.unfinished_bytes(user)
     router = session.server.services.router
     session.stream.send(
         session.connection.send_welcome(
@@ -149,7 +152,9 @@ def _storage(histories: Histories) -> JsonObject:
     return {**first, "histories": described} if len(described) > 1 else first
 
 
-def _providers(router: ProviderRouter, context: ContextServices) -> JsonObject:
+def _providers(
+    router: ProviderRouter, context: ContextServices, *, with_models: bool
+) -> JsonObject:
     """How each is, and what became of the calls of those models that were called."""
     described: JsonObject = {}
     for provider, breaker in router.breakers.items():
@@ -158,7 +163,7 @@ def _providers(router: ProviderRouter, context: ContextServices) -> JsonObject:
             for name, route in router.routes.items()
             if route.id == provider and (route.metrics.calls or route.metrics.failures)
         }
-        one: JsonObject = {"breaker": breaker.state, "models": models}
+        one: JsonObject = {"breaker": breaker.state, "models": models if with_models else {}}
         if breaker.state == "open":
             one["retry_after"] = round(breaker.seconds_left, 3)
         described[provider] = one
@@ -166,7 +171,17 @@ def _providers(router: ProviderRouter, context: ContextServices) -> JsonObject:
 
 
 async def status(session: Session, request: StatusRequest, answer: Answer) -> None:
-    services = session.server.services
+    """An operator is told about all users' connections, turns and calls, others about their
+    own. Conversations are always those of who asks."""
+    services, admission = session.server.services, session.server.admission
+    is_operator = admission.users.is_operator(session.user)
+    counted = [services.counters[session.user]]
+    connections = sum(each.user == session.user and each.is_authenticated for each in admission)
+    if is_operator:
+        counted, connections = list(services.counters.values()), len(admission)
+    finished: Counter[str] = Counter()
+    for one in counted:
+        finished.update(one.turns_finished)
     states: JsonObject = {"running": 0, "waiting": 0, "idle": 0}
     queued = 0
     for conversation in session.server.registry:
@@ -179,14 +194,14 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
         Status(
             server=SERVER_NAME,
             uptime=round(session.server.uptime(), 3),
-            connections=len(session.server.admission),
+            connections=connections,
             conversations={
                 "stored": await services.histories.count(session.user),
                 "open": states,
             },
             turns={
-                "started": services.counters.turns_started,
-                "finished": {**services.counters.turns_finished},
+                "started": sum(one.turns_started for one in counted),
+                "finished": {**finished},
                 "queued": queued,
             },
             storage=_storage(services.histories),
@@ -195,7 +210,7 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
                 "spec": SPEC_VERSION,
                 "server": __version__,
             },
-            providers=_providers(services.router, services.context),
+            providers=_providers(services.router, services.context, with_models=is_operator),
             mcp_servers=services.mcp_servers.described,
         )
     )
