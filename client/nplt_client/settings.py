@@ -234,10 +234,17 @@ def _local_token(environ: Mapping[str, str]) -> str | None:
 
 
 def _token_in(path: str, named_by: str) -> str:
-    from pathlib import Path  # rarely needed, and slow to load
+    import stat  # rarely needed
 
     try:
-        token = Path(path).expanduser().read_text(encoding="utf-8").strip()
+        with open(os.path.expanduser(path), encoding="utf-8") as file:  # noqa: PTH111, PTH123
+            mode = os.fstat(file.fileno()).st_mode
+            if stat.S_ISREG(mode) and mode & 0o077:
+                raise ConfigurationError(
+                    f"{named_by}: {path} can be read by others "
+                    f"(mode {stat.S_IMODE(mode):04o}): chmod 600 it"
+                )
+            token = file.read().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{named_by}: can't read {path}: {error}") from None
     if not token:

@@ -223,6 +223,7 @@ def test_a_token_from_a_file_reaches_the_server(tmp_path: Path) -> None:
         talk.wait_until_gone()
 
     (tmp_path / "token").write_text("s3cret\n")
+    (tmp_path / "token").chmod(0o600)
     environ = {"NPLT_TOKEN_FILE": str(tmp_path / "token")}
     with scripted_peer(script) as peer:
         done = run_nplt("ask", "hi", home=tmp_path, server=peer.url, environ=environ)

@@ -81,6 +81,7 @@ def test_a_bad_address_in_the_environment_names_the_variable() -> None:
 def test_a_token_comes_from_the_caller_the_environment_or_a_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("from-file\n")
+    file.chmod(0o600)
     environ = {"NPLT_TOKEN_FILE": str(file)}
     assert find_token(None, environ) == "from-file"
     assert find_token(None, {**environ, "NPLT_TOKEN": "from-environment"}) == "from-environment"
@@ -95,5 +96,6 @@ def test_a_token_file_that_holds_no_token_is_a_configuration_error(
     file = tmp_path / "token"
     if content is not None:
         file.write_text(content)
+        file.chmod(0o600)
     with pytest.raises(ConfigurationError, match="NPLT_TOKEN_FILE"):
         find_token(None, {"NPLT_TOKEN_FILE": str(file)})

@@ -36,6 +36,7 @@ def test_its_token_is_told_to_its_server_and_to_no_other(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "token").write_text("s3cret\n")
+    (tmp_path / "token").chmod(0o600)
     write(environ, f'server = "nplts://mine:7/notes"\ntoken_file = "{tmp_path}/token"')
     assert find_token(None, environ, address=find_address(None, environ)) == "s3cret"
     for other in ("nplts://other:7", "nplts://mine:8", "nplt://mine:7"):
@@ -47,6 +48,7 @@ def test_a_token_is_never_shown(
     environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "token").write_text("s3cret")
+    (tmp_path / "token").chmod(0o600)
     write(environ, f'server = "nplt://mine:7"\ntoken_file = "{tmp_path}/token"')
     for more in ({}, {"NPLT_TOKEN": "s3cret"}, {"NPLT_TOKEN_FILE": str(tmp_path / "token")}):
         print_settings({**environ, **more})
