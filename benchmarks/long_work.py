@@ -44,7 +44,7 @@ from benchmarks.wire import (
 )
 from nplt_storage.codec import encode_line
 from nplt_storage.entries import EpochEntry
-from nplt_storage.files.format import Header, empty_tail, encode_header, file_name
+from nplt_storage.files.format import LOCAL_USER, Header, empty_tail, encode_header, file_name
 from nplt_storage.ids import new_entry_id
 
 ENTRIES = 100_000
@@ -64,7 +64,7 @@ def long_work(plan: Plan) -> list[Verdict]:
     entries = plan.sized(ENTRIES, smoke=400)
     data_dir = plan.new_path("long")
     for name in ("long", "compacted", "taken_back", "redacted", "prompted"):
-        _write(data_dir, name, entries)
+        write_long_conversation(data_dir, name, entries)
     imported = write_conversation(
         plan.new_path("imported"), "other", plan.sized(IMPORTED_BYTES, smoke=40_000) // 800
     ).read_bytes()
@@ -97,11 +97,13 @@ def long_work(plan: Plan) -> list[Verdict]:
     return verdicts
 
 
-def _write(data_dir: Path, session_id: str, entries: int) -> None:
+def write_long_conversation(
+    data_dir: Path, session_id: str, entries: int, *, user: str = LOCAL_USER
+) -> None:
     """With an epoch at its end that leaves nothing out, so that much is kept in memory."""
     history = data_dir / "history"
     history.mkdir(parents=True, exist_ok=True, mode=0o700)
-    first = encode_header(Header(session_id=session_id, created_at=FIRST_DAY))
+    first = encode_header(Header(session_id=session_id, created_at=FIRST_DAY, user=user))
     tail = empty_tail(FIRST_DAY, len(first))
     with (history / file_name(session_id, FIRST_DAY)).open("wb") as file:
         file.write(first)

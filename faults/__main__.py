@@ -24,6 +24,7 @@ from faults.mid_stream import mid_stream
 from faults.one_order import one_order
 from faults.plan import Plan, scratch_directory
 from faults.power_cuts import power_cuts
+from faults.pressure import flood_tls, fragments, heavy, quota
 from faults.random_frames import random_frames
 from faults.resending import resending
 from faults.results import CannotBeDone, Promised, Result, table
@@ -52,6 +53,10 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "P15": (vendors, "vendors that fail, alternate, and are shown every kind of history"),
     "RESUME": (mid_stream, "kills while answers stream: clients come back and go on"),
     "LAG": (slow_reader, "a client that reads nothing for a minute"),
+    "HEAVY": (heavy, "twenty connections of one user ask for long contexts, another has a turn"),
+    "QUOTA": (quota, "a user uploads and forks without end"),
+    "FRAGMENTS": (fragments, "unfinished messages on many connections, then closed"),
+    "FLOOD-TLS": (flood_tls, "strangers fill a TLS port, silent or with a wrong token (openssl)"),
     "SWITCH": (switching, "clients to and fro between conversations that stream"),
 }
 

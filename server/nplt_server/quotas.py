@@ -9,6 +9,7 @@ are limited. Nobody may write below the reserve that is kept free for recovery.
 from __future__ import annotations
 
 import os
+import stat
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -121,19 +122,18 @@ class Quotas:
         return used
 
     def _sum(self, ids: Collection[str], deleted: Collection[str]) -> DiskUse:
-        used = DiskUse(summed_at=monotonic())
+        used, seen = DiskUse(summed_at=monotonic()), set[int]()
         for folder in (self._files / session_id for session_id in ids):
-            used.files += _bytes_below(folder)
+            used.files += _bytes_below(folder, seen)
         stores = (profile.store.description.path for profile in self._histories)
         for data_dir in (Path(path) for path in stores if path is not None):
             for name, path in _names_in(data_dir / "history"):
                 if (session_id_of(name) or companion_of(name)) in ids:
-                    used.conversations += _bytes_below(path)
+                    used.conversations += _bytes_below(path, seen)
             for name, path in _names_in(data_dir / "trash"):
                 if deleted_id(name) in deleted:
-                    files = _bytes_below(path / "files")
-                    used.files += files
-                    used.conversations += _bytes_below(path) - files
+                    used.files += _bytes_below(path / "files", seen)
+                    used.conversations += _bytes_below(path, seen)
         return used
 
     async def _check_disk(self, size: int) -> None:
@@ -162,14 +162,18 @@ def _names_in(directory: Path) -> list[tuple[str, Path]]:
         return []
 
 
-def _bytes_below(path: Path) -> int:
-    """Of a file, or of all files in a folder; what can't be looked at counts nothing."""
+def _bytes_below(path: Path, seen: set[int]) -> int:
+    """Of a file, or of all files in a folder. A file that forks share counts once; what can't
+    be looked at counts nothing."""
     try:
-        if not path.is_dir():
-            return path.lstat().st_size
+        about = path.lstat()
     except OSError:
         return 0
-    return sum(_bytes_below(below) for _, below in _names_in(path))
+    if stat.S_ISDIR(about.st_mode):
+        return sum(_bytes_below(below, seen) for _, below in _names_in(path))
+    is_new = about.st_ino not in seen
+    seen.add(about.st_ino)
+    return about.st_size if is_new else 0
 
 
 def _free_bytes(directory: Path) -> int | None:
