@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -25,6 +25,10 @@ PRIVATE_FILE: Final = 0o600
 
 
 _INODE_BITS = 2**63 - 1  # what SQLite can keep of an unsigned number
+
+
+FileId: TypeAlias = tuple[int, int]
+"""The same for every name and descriptor of a file, and for no other file that exists."""
 
 
 class FoundFile(Struct, frozen=True, kw_only=True):
@@ -49,8 +53,9 @@ class FileOperations(Protocol):
     def open(self, path: Path, flags: int) -> int: ...
     def close(self, descriptor: int) -> None: ...
     def size(self, descriptor: int) -> int: ...
-    def is_at(self, descriptor: int, path: Path) -> bool:
-        """Whether `path` still names the file that is open as `descriptor`."""
+    def file_id(self, descriptor: int) -> FileId: ...
+    def find(self, path: Path) -> tuple[FileId, int] | None:
+        """Which file has that name, and its size; `None`: there is none."""
         ...
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes: ...
@@ -78,11 +83,16 @@ class SystemFiles:
     def size(self, descriptor: int) -> int:
         return os.fstat(descriptor).st_size
 
-    def is_at(self, descriptor: int, path: Path) -> bool:
+    def file_id(self, descriptor: int) -> FileId:
+        status = os.fstat(descriptor)
+        return status.st_dev, status.st_ino
+
+    def find(self, path: Path) -> tuple[FileId, int] | None:
         try:
-            return os.path.samestat(os.fstat(descriptor), path.stat())
+            status = path.stat()
         except FileNotFoundError:
-            return False
+            return None
+        return (status.st_dev, status.st_ino), status.st_size
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         return os.pread(descriptor, length, offset)

@@ -2,16 +2,19 @@
 
 A conversation has one writer, its `Record`; anyone may read beside it. `append` returns
 when the entry is as durable as the backend promises (see its description); an entry it
-raised for is not stored. Questions about rows never open a conversation.
+raised for is not stored. A backend whose appends go on by themselves returns `Unstoppable`
+from `append`; any other is waited for in a task. Questions about rows never open a
+conversation.
 `nplt_storage.testing` has the conformance rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from asyncio import Future, ensure_future
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 
@@ -41,13 +44,42 @@ class PartialAnswer(Struct, frozen=True, kw_only=True):
 DeltaKind: TypeAlias = Literal["text", "reasoning"]
 
 
+_T = TypeVar("_T")
+
+
+class Unstoppable(Future[_T]):
+    """The outcome of something that is under way and can't be stopped. Cancelling the task
+    that waits for it takes effect when the outcome is known, and not before."""
+
+    def cancel(self, msg: object = None) -> bool:
+        return False
+
+
+def unstoppable(work: Awaitable[_T]) -> Unstoppable[_T]:
+    """Work that is stopped by cancelling gets a task of its own, which nobody cancels."""
+    if isinstance(work, Unstoppable):
+        return work
+    outcome: Unstoppable[_T] = Unstoppable()
+
+    def done(task: Future[_T]) -> None:
+        if task.cancelled():  # by the event loop itself, when it ends
+            Future.cancel(outcome)
+        elif (error := task.exception()) is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(task.result())
+
+    ensure_future(work).add_done_callback(done)
+    return outcome
+
+
 class Record(Protocol):
     """One open conversation, used by its one writer."""
 
     @property
     def session_id(self) -> str: ...
 
-    async def append(self, entry: Entry) -> ConversationRow:
+    def append(self, entry: Entry) -> Awaitable[ConversationRow]:
         """Gives the conversation's row after the entry. `BadEntry` unless its number
         follows the last one's, also when the last one was another process's; nothing
         has changed then."""

@@ -6,6 +6,7 @@ Tools are cancelled by asyncio itself, which no shield of anyio's holds off.
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import cast
 
 import anyio
@@ -16,6 +17,7 @@ from tests.server.test_turns import two_words
 from nplt_protocol.messages import Prompt
 from nplt_server.conversations.conversation import Conversation
 from nplt_storage.entries import Entry, RenamedEntry
+from nplt_storage.files.store import JsonFileStore
 from nplt_storage.memory import MemoryStore
 from nplt_storage.rows import ConversationRow
 from nplt_storage.store import ConversationStore, Record
@@ -80,4 +82,26 @@ async def test_a_prompt_is_queued_as_soon_as_it_is_in_the_history() -> None:
                 assert conversation.queue.holds(prompt.turn_id or "")
             await asyncio.sleep(0)
         assert conversation.history.head_seq >= 1
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_commit_that_is_under_way_is_finished_before_its_writer_is_cancelled(
+    tmp_path: Path,
+) -> None:
+    store = await JsonFileStore.open_directory(tmp_path, clock=Clock())
+    async with anyio.create_task_group() as tasks:
+        services = make_services(tasks, model_of(two_words), store=store)
+        profile = services.histories.default
+        conversation = Conversation("s1", user="local", services=services, profile=profile)
+        await conversation.writer.append(RenamedEntry(name="first"))
+        writing = asyncio.create_task(conversation.writer.append(RenamedEntry(name="second")))
+        await asyncio.sleep(0)
+        writing.cancel()
+        writing.cancel()
+        await asyncio.wait([writing])
+        assert conversation.history.head_seq == 2
+        assert conversation.name == "second"
+        assert (await conversation.writer.append(RenamedEntry(name="third"))).seq == 3
+        await conversation.close()
+        await store.close()
         tasks.cancel_scope.cancel()

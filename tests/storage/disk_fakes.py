@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.storage.file_fakes import PowerCut, WatchedFiles
 
-from nplt_storage.file_system import Disk, FoundFile
+from nplt_storage.file_system import Disk, FileId, FoundFile
 
 
 @dataclass(slots=True, eq=False)
@@ -97,8 +97,12 @@ class MemoryDisk:
     def size(self, descriptor: int) -> int:
         return len(self.open_files[descriptor].data)
 
-    def is_at(self, descriptor: int, path: Path) -> bool:
-        return self._folder(path.parent).names.get(path.name) is self.open_files[descriptor]
+    def file_id(self, descriptor: int) -> FileId:
+        return 0, id(self.open_files[descriptor])
+
+    def find(self, path: Path) -> tuple[FileId, int] | None:
+        node = self._folder(path.parent).names.get(path.name)
+        return ((0, id(node)), len(node.data)) if isinstance(node, File) else None
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         return bytes(self.open_files[descriptor].data[offset : offset + length])

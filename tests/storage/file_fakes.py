@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from nplt_storage.file_system import FileOperations
+from nplt_storage.file_system import FileId, FileOperations
 
 
 class MemoryFiles:
@@ -40,8 +40,12 @@ class MemoryFiles:
     def size(self, descriptor: int) -> int:
         return len(self.open_files[descriptor])
 
-    def is_at(self, descriptor: int, path: Path) -> bool:
-        return self.contents.get(path) is self.open_files[descriptor]
+    def file_id(self, descriptor: int) -> FileId:
+        return 0, id(self.open_files[descriptor])
+
+    def find(self, path: Path) -> tuple[FileId, int] | None:
+        file = self.contents.get(path)
+        return None if file is None else ((0, id(file)), len(file))
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         return bytes(self.open_files[descriptor][offset : offset + length])
@@ -127,8 +131,11 @@ class WatchedFiles:
     def size(self, descriptor: int) -> int:
         return self._files.size(descriptor)
 
-    def is_at(self, descriptor: int, path: Path) -> bool:
-        return self._files.is_at(descriptor, path)
+    def file_id(self, descriptor: int) -> FileId:
+        return self._files.file_id(descriptor)
+
+    def find(self, path: Path) -> tuple[FileId, int] | None:
+        return self._files.find(path)
 
     def read(self, descriptor: int, length: int, offset: int) -> bytes:
         self._before("read", length)

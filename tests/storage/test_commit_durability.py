@@ -280,7 +280,7 @@ def test_an_interval_takes_time() -> None:
         Durability(mode="interval", interval_seconds=0)
 
 
-def _record(path: Path, durability: Durability, trouble: Trouble) -> Committer:
+def _record(path: Path, durability: Durability, trouble: Trouble) -> Committer[None]:
     file = _file(WatchedFiles(SystemFiles(), trouble), path)
     descriptor = file.create(Header(session_id="s1", created_at=START))
     threads = CommitThreads()

@@ -62,7 +62,7 @@ def _record(
     seconds: float,
     threads: CommitThreads | None = None,
     sync_later: SyncLater | None = None,
-) -> Committer:
+) -> Committer[None]:
     files = WatchedFiles(disk.files, disk)
     file = JsonFile(PATH, "s1", files=files, new_id=counting_ids())
     descriptor = file.create(Header(session_id="s1", created_at=START))
@@ -79,7 +79,7 @@ async def _until(condition: Callable[[], bool]) -> None:
         await anyio.lowlevel.checkpoint()
 
 
-async def _append_when_possible(record: Committer, entry: Entry) -> None:
+async def _append_when_possible(record: Committer[None], entry: Entry) -> None:
     while True:
         try:
             await record.append(entry)

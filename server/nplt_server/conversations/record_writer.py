@@ -42,7 +42,7 @@ from nplt_storage.errors import (
 )
 from nplt_storage.history import ActiveEntries, ConversationHistory
 from nplt_storage.rows import ConversationRow, new_row
-from nplt_storage.store import Opened, Record
+from nplt_storage.store import Opened, Record, unstoppable
 
 if TYPE_CHECKING:
     from nplt_server.conversations.broadcast import OutputKind
@@ -160,7 +160,8 @@ class RecordWriter:
                 await self._discard_new(record)
             raise
         if self._is_ahead(entry):
-            await self._read_again(record)
+            with anyio.CancelScope(shield=True):
+                await self._read_again(record)
             if self._is_ahead(entry):  # reading failed, but this entry is known
                 self.history.add(entry)
         return entry
@@ -170,43 +171,34 @@ class RecordWriter:
         memory would lack an entry that is on disk. Such a cancellation takes effect at the
         caller's next `await`. So there is none between the entry's place in the history and
         what the caller does with it: nobody sees a prompt that is not in the queue yet."""
-        entry = await self._stamped(draft)
-        writing = asyncio.create_task(self._written(record, entry))
-        cancelled: asyncio.CancelledError | None = None
-        while not writing.done():
-            try:
-                await asyncio.wait((writing,))
-            except asyncio.CancelledError as error:
-                cancelled = error
+        entry, after = await self._stamped(draft)
+        writing = unstoppable(record.append(entry))
         try:
-            self.row, after = writing.result()
+            try:
+                self.row = await writing
+            except asyncio.CancelledError as cancelled:
+                task = asyncio.current_task()
+                if task is None or not writing.done():
+                    raise
+                task.uncancel()
+                task.cancel(*cancelled.args)
+                self.row = writing.result()
         except (WrittenElsewhere, ConversationNotFound):
             self._mark_stale()
             raise
-        finally:
-            if cancelled is not None and (task := asyncio.current_task()) is not None:
-                task.uncancel()
-                task.cancel(*cancelled.args)
         if after is not None or not isinstance(entry, RollbackEntry):
             self.history.add(entry, after)
         if logs.history.on:
             logs.history("appended", session=self.session_id, seq=entry.seq, kind=entry.kind)
         return entry
 
-    async def _written(
-        self, record: Record, entry: Entry
-    ) -> tuple[ConversationRow, ActiveEntries | None]:
-        """The row, and what stands after a rollback; `None` if that is not all in memory:
-        the old history is kept then until the record is read again."""
-        row = await record.append(entry)
-        if not isinstance(entry, RollbackEntry):
-            return row, None
-        return row, await self.compute(partial(self.history.active_after, entry))
-
-    async def _stamped(self, draft: EntryT) -> EntryT:
+    async def _stamped(self, draft: EntryT) -> tuple[EntryT, ActiveEntries | None]:
+        """The entry, and of a rollback what stands after it; `None` if that is not all in
+        memory: the old history is kept then until the record is read again."""
         if not isinstance(draft, RollbackEntry):
-            return self._stamp(draft)
-        return await self.compute(partial(self._stamp, draft))
+            return self._stamp(draft), None
+        entry = await self.compute(partial(self._stamp, draft))
+        return entry, await self.compute(partial(self.history.active_after, entry))
 
     def _stamp(self, draft: EntryT) -> EntryT:
         services = self._conversation.services
@@ -373,15 +365,15 @@ class _ExclusiveSection:
 
     def __init__(self, writer: RecordWriter) -> None:
         self._writer = writer
-        self._scope = anyio.CancelScope(shield=True)
         self._has_lock = False
 
     async def __aenter__(self) -> None:
         writer, task = self._writer, asyncio.current_task()
-        writer._conversation.activity.begin()
-        self._scope.__enter__()  # inside another section too: a scope between may be cancelled
         if writer._task_inside is task:
             return
+        writer._conversation.activity.begin()
+        self._scope = anyio.CancelScope(shield=True)
+        self._scope.__enter__()
         try:
             await writer._write_lock.acquire()
         except BaseException:
@@ -399,7 +391,7 @@ class _ExclusiveSection:
         if self._has_lock:
             self._writer._task_inside = None
             self._writer._write_lock.release()
-        self._leave(kind, error, traceback)
+            self._leave(kind, error, traceback)
 
     def _leave(
         self,

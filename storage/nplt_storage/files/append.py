@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import logging
 import os
-from asyncio import Future
+from asyncio import TimerHandle
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from threading import Lock, Timer
-from typing import Literal, NamedTuple, TypeAlias, assert_never
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, assert_never
 
 import anyio
 from msgspec import Struct
@@ -28,10 +28,11 @@ from msgspec.structs import replace
 from nplt_storage.codec import encode_line
 from nplt_storage.entries import Entry
 from nplt_storage.errors import BadEntry, ConversationReadOnly, StorageUnavailable
-from nplt_storage.file_system import write_all
+from nplt_storage.file_system import FileId, write_all
 from nplt_storage.files.commit_threads import CommitThreads
 from nplt_storage.files.conversation_file import JsonFile, check_lines, plain_errors, reader_of
 from nplt_storage.files.format import Tail, make_whole
+from nplt_storage.store import Unstoppable
 
 log = logging.getLogger(__name__)
 
@@ -143,6 +144,8 @@ class Appender:
         self._file = file
         self._files = file.files
         self._descriptor = descriptor
+        self._file_id: FileId | None = None
+        """Of the open descriptor, once it was looked up."""
         self._sync_later = sync_later
         self._lock = Lock()
         """Serializes appends and scheduled syncs; held during disk operations."""
@@ -209,7 +212,7 @@ class Appender:
             self._release()
 
     def _release(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
+        descriptor, self._descriptor, self._file_id = self._descriptor, None, None
         if descriptor is not None:
             with suppress(OSError):  # the descriptor is closed even if close() fails
                 self._files.close(descriptor)
@@ -237,8 +240,10 @@ class Appender:
         """Refuses the append if another program (an editor, a restored backup) changed or
         replaced the file: the line would be acknowledged, but lost."""
         try:
-            is_ours = self._files.size(descriptor) == tail.size
-            if is_ours and self._files.is_at(descriptor, self._file.path):
+            if self._file_id is None:
+                self._file_id = self._files.file_id(descriptor)
+            # One system call: each of them lets the other threads in, and waits for them.
+            if self._files.find(self._file.path) == (self._file_id, tail.size):
                 return
         except OSError as error:
             raise StorageUnavailable(f"the file can't be seen: {error.strerror}") from error
@@ -306,37 +311,41 @@ class Appender:
 # ------------------------------------------------------------------------------
 # Committing from the event loop
 #
-# A commit runs in a thread and is shielded from cancellation, so that its outcome is
-# always known. It has a deadline: when a disk hangs, the append fails. If the thread
+# A commit runs in a thread and can't be cancelled, so that its outcome is always known.
+# It has a deadline: when a disk hangs, the append fails. If the thread
 # finishes later, the line it wrote was not acknowledged: it does not count, and is set
 # aside before the next append.
 
 
 COMMIT_SECONDS_MAX = 30.0
+_T = TypeVar("_T")
 
 
-class _Commit:
-    """One append in progress. The thread that finishes it and the caller that gives up
-    waiting race; the first of them decides the outcome."""
+class _Commit(Unstoppable[_T]):
+    """One append in progress. The thread that finishes it and the timer that gives it up
+    race; the first of them decides the outcome."""
 
-    __slots__ = ("is_begun", "is_done", "is_given_up", "prepared")
-
-    def __init__(self, prepared: PreparedLine) -> None:
+    def __init__(self, entry: Entry, prepared: PreparedLine) -> None:
+        super().__init__()
+        self.entry = entry
         self.prepared = prepared
+        self.due_at = 0.0
         self.is_begun = False
         self.is_done = False
         self.is_given_up = False
 
 
-class Committer:
+class Committer(Generic[_T]):
     def __init__(
         self,
         appender: Appender,
         *,
-        appended: Callable[[Entry], None],
+        appended: Callable[[Entry], _T],
         threads: CommitThreads,
         commit_seconds_max: float = COMMIT_SECONDS_MAX,
     ) -> None:
+        """`appended` is called in the event loop for every entry that is on disk; what it
+        gives is the outcome of the append."""
         self._appender = appender
         self._appended = appended
         self._threads = threads
@@ -345,52 +354,51 @@ class Committer:
         """Never held during disk operations, because the event loop takes it too."""
         self._is_writing = False
         self._is_closed = False
+        self._watched: _Commit[_T] | None = None
+        self._timer: TimerHandle | None = None
 
     @property
     def session_id(self) -> str:
         return self._appender.session_id
 
-    async def append(self, entry: Entry) -> None:
-        commit, done = self._begin(entry)
-        try:
-            with anyio.move_on_after(self._commit_seconds_max, shield=True):
-                await done
-        finally:
-            with self._lock:
-                commit.is_given_up = not commit.is_done
-                if not commit.is_begun:
-                    self._is_writing = False
-        if commit.is_given_up:
-            raise StorageUnavailable(f"no answer from the disk in {self._commit_seconds_max:g} s")
-        self._appended(entry)
+    def begin(self, entry: Entry) -> Unstoppable[_T]:
+        """The append is under way when this returns."""
+        with self._lock:
+            if self._is_closed:
+                raise ConversationReadOnly(self.session_id, "this record was closed")
+            if self._is_writing:
+                raise ConversationReadOnly(self.session_id, "the disk has not answered yet")
+            commit: _Commit[_T] = _Commit(entry, self._appender.prepare(entry))
+            self._threads.run(partial(self._run, commit), partial(self._settle, commit))
+            self._is_writing = True  # set before the thread can read it under this lock
+        self._watch(commit)
+        return commit
+
+    async def append(self, entry: Entry) -> _T:
+        commit = self.begin(entry)
+        with anyio.CancelScope(shield=True):
+            await commit
+        return commit.result()
 
     async def close(self) -> None:
         with self._lock:
             was_open, self._is_closed = not self._is_closed, True
         if not was_open:
             return
+        if self._timer is not None and (self._watched is None or self._watched.done()):
+            self._timer.cancel()
+            self._timer = None
         released = self._threads.submit_or_do(self._release)
         with anyio.move_on_after(self._commit_seconds_max, shield=True):
             await released
 
-    def _begin(self, entry: Entry) -> tuple[_Commit, Future[None]]:
-        with self._lock:
-            if self._is_closed:
-                raise ConversationReadOnly(self.session_id, "this record was closed")
-            if self._is_writing:
-                raise ConversationReadOnly(self.session_id, "the disk has not answered yet")
-            commit = _Commit(self._appender.prepare(entry))
-            done = self._threads.submit(partial(self._run, commit))
-            self._is_writing = True  # set before the thread can read it under this lock
-            return commit, done
-
-    def _run(self, commit: _Commit) -> None:
+    def _run(self, commit: _Commit[_T]) -> None:
         with self._lock:
             if commit.is_given_up:
                 return
             commit.is_begun = True
         try:
-            self._appender.commit(commit.prepared, acknowledge=lambda: self._acknowledge(commit))
+            self._appender.commit(commit.prepared, acknowledge=partial(self._acknowledge, commit))
         finally:
             with self._lock:
                 self._is_writing = False
@@ -398,10 +406,52 @@ class Committer:
             if is_closed:
                 self._appender.close()
 
-    def _acknowledge(self, commit: _Commit) -> bool:
+    def _acknowledge(self, commit: _Commit[_T]) -> bool:
         with self._lock:
             commit.is_done = not commit.is_given_up
             return commit.is_done
+
+    def _settle(self, commit: _Commit[_T], error: BaseException | None) -> None:
+        if commit.done():
+            return  # it was given up
+        try:
+            if error is not None:
+                raise error
+            outcome = self._appended(commit.entry)
+        except BaseException as failure:
+            commit.set_exception(failure)
+        else:
+            commit.set_result(outcome)
+
+    # The deadline. A timer that is set finds the next commit, if there is one by then, and
+    # goes on with that one: so there is one timer for many commits.
+
+    def _watch(self, commit: _Commit[_T]) -> None:
+        loop = commit.get_loop()
+        self._watched = commit
+        commit.due_at = loop.time() + self._commit_seconds_max
+        if self._timer is None:
+            self._timer = loop.call_at(commit.due_at, self._look)
+
+    def _look(self) -> None:
+        commit, self._timer = self._watched, None
+        if commit is None or commit.done():
+            self._watched = None
+        elif (loop := commit.get_loop()).time() < commit.due_at:
+            self._timer = loop.call_at(commit.due_at, self._look)
+        else:
+            self._give_up(commit)
+
+    def _give_up(self, commit: _Commit[_T]) -> None:
+        with self._lock:
+            if commit.is_done:
+                return  # it is on disk, and `_settle` is about to be called
+            commit.is_given_up = True
+            if not commit.is_begun:
+                self._is_writing = False
+        commit.set_exception(
+            StorageUnavailable(f"no answer from the disk in {self._commit_seconds_max:g} s")
+        )
 
     def _release(self) -> None:
         with self._lock:

@@ -16,8 +16,9 @@ import logging
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from threading import Lock, Thread
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
@@ -29,13 +30,20 @@ THREADS_MAX: Final = 64
 IDLE_SECONDS_MAX: Final = 10.0
 
 
-class _Job:
-    __slots__ = ("done", "error", "work")
+Settled: TypeAlias = Callable[[BaseException | None], None]
+"""Told how work ended: with that error, or with none."""
 
-    def __init__(self, work: Callable[[], None], done: Future[None] | None) -> None:
+
+class _Job:
+    __slots__ = ("error", "loop", "settled", "work")
+
+    def __init__(
+        self, work: Callable[[], None], settled: Settled, loop: AbstractEventLoop | None
+    ) -> None:
         self.work = work
-        self.done = done
-        """`None`: nobody waits for it."""
+        self.settled = settled
+        self.loop = loop
+        """Where `settled` is called; `None`: nobody waits for it."""
         self.error: BaseException | None = None
 
 
@@ -80,23 +88,28 @@ class CommitThreads:
         """The work is under way when this returns, and cancelling the future does not
         stop it. `StorageUnavailable`: there is no thread, and it will not be done."""
         done: Future[None] = get_running_loop().create_future()
-        self._add(_Job(work, done))
+        self.run(work, partial(_settle, done))
         return done
+
+    def run(self, work: Callable[[], None], settled: Settled) -> None:
+        """As `submit`, and calls `settled` in this event loop when it is done."""
+        self._add(_Job(work, settled, get_running_loop()))
 
     def submit_or_do(self, work: Callable[[], None]) -> Future[None]:
         """For what has to be done even if there is no thread for it: then here."""
         try:
             return self.submit(work)
         except StorageUnavailable:
-            done: Future[None] = get_running_loop().create_future()
-            job = _Job(work, done)
+            loop = get_running_loop()
+            done: Future[None] = loop.create_future()
+            job = _Job(work, partial(_settle, done), loop)
             _run_job(job)
-            _report(job)
+            job.settled(job.error)
             return done
 
     def start(self, work: Callable[[], None]) -> None:
         """For work that nobody waits for; may be called from any thread."""
-        self._add(_Job(work, None))
+        self._add(_Job(work, _log_failure, None))
 
     def close(self) -> None:
         """Idle threads leave now, the others when they are through."""
@@ -138,12 +151,16 @@ class CommitThreads:
 
     def _note_finished(self, job: _Job) -> AbstractEventLoop | None:
         """The loop that has to be woken for it, if it was not woken before."""
-        if job.done is None:
+        loop = job.loop
+        if loop is None:
+            job.settled(job.error)
             return None
-        loop = job.done.get_loop()
-        finished = self._finished.setdefault(loop, [])
-        finished.append(job)
-        return loop if len(finished) == 1 else None
+        finished = self._finished.get(loop)
+        if finished is not None:
+            finished.append(job)
+            return None
+        self._finished[loop] = [job]
+        return loop
 
     def _take_next(self, slot: _ThreadSlot) -> bool:
         """Gives the thread its next job. True: there is none, and it must wait. False with no
@@ -177,16 +194,24 @@ class CommitThreads:
         with self._lock:
             finished = self._finished.pop(loop)
         for job in finished:
-            _report(job)
+            try:
+                job.settled(job.error)
+            except Exception:
+                log.exception("the end of a commit could not be told")
 
 
-def _report(job: _Job) -> None:
-    if job.done is None or job.done.done():
+def _settle(done: Future[None], error: BaseException | None) -> None:
+    if done.done():
         return  # whoever waited has given up
-    if job.error is None:
-        job.done.set_result(None)
+    if error is None:
+        done.set_result(None)
     else:
-        job.done.set_exception(job.error)
+        done.set_exception(error)
+
+
+def _log_failure(error: BaseException | None) -> None:
+    if error is not None:
+        log.error("work that nobody waited for failed", exc_info=error)
 
 
 def _run_job(job: _Job) -> None:
@@ -194,8 +219,6 @@ def _run_job(job: _Job) -> None:
         job.work()
     except BaseException as error:
         job.error = error
-        if job.done is None:
-            log.exception("work that nobody waited for failed")
 
 
 # ------------------------------------------------------------------------------

@@ -457,6 +457,14 @@ class FreeSpace:
             raise ConversationReadOnly(session_id, reason)
 
     @property
+    def is_enough(self) -> bool:
+        """Whether there was enough a moment ago; otherwise `check` looks again."""
+        looked_at = self._looked_at
+        return (
+            looked_at is not None and not self._is_short and self._seconds() - looked_at < _SECONDS
+        )
+
+    @property
     def shortage(self) -> str | None:
         """As it was when it was last looked up; if that is long ago, it is looked up
         now for whoever asks next."""

@@ -11,7 +11,7 @@ again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 
 import anyio
@@ -75,18 +75,23 @@ class FileRecord:
         """Whether the file exists. It does not after a failed first append."""
         return self.file.tail is not None
 
-    async def append(self, entry: Entry) -> ConversationRow:
+    def append(self, entry: Entry) -> Awaitable[ConversationRow]:
         self._check_open()
+        if self._header is None and self._directory.space.is_enough:
+            return self._committer.begin(entry)
+        return self._append_with_care(entry)
+
+    async def _append_with_care(self, entry: Entry) -> ConversationRow:
+        """Looks for free space first, and removes a new file that gets no entry."""
         try:
             await self._directory.space.check(self.session_id)
             if not self.is_there:
                 await self._create_again()
-            await self._committer.append(entry)
+            return await self._committer.append(entry)
         except (StorageUnavailable, ConversationReadOnly):
             if self._header is not None and self.is_there:
                 await self._discard_new()
             raise
-        return self.row
 
     def journal_delta(self, turn_id: str, call: int, kind: DeltaKind, text: str) -> None:
         if self._is_open:
@@ -155,7 +160,7 @@ class FileRecord:
             self._found = disk.found(path)
             return self._stamp_of_all(self._found)
 
-    def _appended(self, entry: Entry) -> None:
+    def _appended(self, entry: Entry) -> ConversationRow:
         self.row = fold(self.row, entry)
         self._header = None
         self._journal.note(entry)
@@ -167,8 +172,9 @@ class FileRecord:
         assert tail is not None
         stamp = self.stamp(part_of(self._found, tail.end))
         self._directory.index.note(self.row, stamp, entry)
+        return self.row
 
-    def _new_committer(self, descriptor: int | None) -> Committer:
+    def _new_committer(self, descriptor: int | None) -> Committer[ConversationRow]:
         return Committer(
             Appender(self.file, descriptor, sync_later=self._directory.sync_later),
             appended=self._appended,
