@@ -460,6 +460,9 @@ class HistorySnapshot(Struct, frozen=True, kw_only=True):
     archived: bool
 
 
+_MESSAGES: Final = (ModelInputEntry, ModelOutputEntry, ToolResultsEntry)
+
+
 class ConversationHistory:
     def __init__(
         self,
@@ -481,6 +484,9 @@ class ConversationHistory:
         row = _row_at_head(row, held)
         last_seq = held[-1].seq if held else 0
         self.head_seq = last_seq if row is None else row.head_seq
+        self.changed_seq = self.head_seq
+        """The newest entry that is more than a prompt, an output or results: as long as it is
+        the same, instruction, state, epoch, quarantines and what is rolled back are too."""
         self.hidden: Ranges = _hidden_in(held) if row is None else row.hidden
         self._active = ActiveEntries(self._held_and_active(), self.hidden)
         first_seq = _reach(held, self.hidden, self.head_seq)
@@ -734,6 +740,8 @@ class ConversationHistory:
         """`after`: of a rollback, what `active_after` gave, where that was asked before."""
         if entry.seq != self.head_seq + 1:
             raise BadEntry(f"entry {entry.seq} can't follow entry {self.head_seq}")
+        if not isinstance(entry, _MESSAGES):
+            self.changed_seq = entry.seq
         if not isinstance(entry, RollbackEntry):
             self._held.append(entry)
             self._active.add(entry)

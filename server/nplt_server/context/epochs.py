@@ -106,7 +106,14 @@ class NextCall(Struct, frozen=True, kw_only=True):
         )
 
 
-def epoch_due(call: NextCall, *, next_tokens: int) -> EpochReason | None:
+def exceeds_threshold(call: NextCall, *, next_tokens: int) -> bool:
+    """Whether the budget is why an epoch is due."""
+    is_full = next_tokens > call.call_budget.threshold * call.budget
+    return is_full and call.budget >= _SAME_BUDGET_FRACTION * _recent_budget(call)
+
+
+def change_due(call: NextCall) -> EpochReason | None:
+    """Why an epoch is due whatever the budget is."""
     history, epoch = call.history, call.history.epoch
     epoch_seq = epoch.seq if epoch is not None else 0
     if _may_have_been_sent(history, epoch_seq):
@@ -121,13 +128,17 @@ def epoch_due(call: NextCall, *, next_tokens: int) -> EpochReason | None:
         return "tools"
     if not _is_held(call, epoch):
         return "reach"
-    if _begins_to_slide(call, epoch):
-        return "window"
-    is_full = next_tokens > call.call_budget.threshold * call.budget
+    return "window" if _begins_to_slide(call, epoch) else None
+
+
+def stays_without_change(call: NextCall) -> bool:
+    """Whether `change_due`, if it is `None` now, is `None` for every call until the history's
+    `changed_seq` or the tools on offer are others."""
+    history, epoch = call.history, call.history.epoch
     return (
-        "budget"
-        if is_full and call.budget >= _SAME_BUDGET_FRACTION * _recent_budget(call)
-        else None
+        history.turns_max is None
+        and _begins_turn(call)
+        and _may_have_been_sent(history, epoch.seq if epoch is not None else 0)
     )
 
 

@@ -532,12 +532,21 @@ _ScreenBasis: TypeAlias = tuple[int, frozenset[int]]
 
 
 class ScreensInTurns:
-    __slots__ = ("_basis", "_head_seq", "_history", "_numbers", "_read", "_shown", "_texts")
+    __slots__ = (
+        "_basis",
+        "_changed_seq",
+        "_head_seq",
+        "_history",
+        "_numbers",
+        "_read",
+        "_shown",
+        "_texts",
+    )
 
     def __init__(self, history: ConversationHistory) -> None:
         self._history = history
-        self._head_seq = -1
-        """The history's head when it was read last."""
+        self._head_seq = self._changed_seq = -1
+        """The history's, when it was read last."""
         self._basis: _ScreenBasis = (0, frozenset())
         self._shown: Sequence[Turn] = ()
         self._read = 0
@@ -571,7 +580,10 @@ class ScreensInTurns:
         if history.head_seq == self._head_seq:
             return
         self._head_seq = history.head_seq
-        basis = (screens_after(history), frozenset(history.quarantined))
+        basis = self._basis
+        if history.changed_seq != self._changed_seq:
+            self._changed_seq = history.changed_seq
+            basis = (screens_after(history), frozenset(history.quarantined))
         shown = history.shown_turns
         if shown is not self._shown or basis != self._basis:
             self._shown, self._basis = shown, basis

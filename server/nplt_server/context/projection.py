@@ -18,8 +18,10 @@ from nplt_server.context.epochs import (
     EpochReason,
     NextCall,
     SummaryTask,
+    change_due,
     draft_epoch,
-    epoch_due,
+    exceeds_threshold,
+    stays_without_change,
     summary_task,
 )
 from nplt_server.context.fitting import fit
@@ -163,7 +165,16 @@ class Projection:
     """Builds the contexts of one history. Writes nothing. Equal arguments give equal
     contexts until the history grows."""
 
-    __slots__ = ("_compiled", "_source", "_source_key", "history", "measure", "policy", "screens")
+    __slots__ = (
+        "_compiled",
+        "_source",
+        "_source_key",
+        "_unchanged",
+        "history",
+        "measure",
+        "policy",
+        "screens",
+    )
 
     def __init__(
         self, history: ConversationHistory, measure: Measure, *, policy: Policy = "epochs"
@@ -175,6 +186,9 @@ class Projection:
         self._compiled: GrowingContext | None = None
         self._source: ContextSource | None = None
         self._source_key: _SourceKey | None = None
+        self._unchanged: tuple[int, str] | None = None
+        """While the history's `changed_seq` and the tools on offer are these, no change makes
+        an epoch due."""
 
     def context(
         self,
@@ -224,7 +238,9 @@ class Projection:
         call = self._call(prompt_ref, call_budget)
         now = self._source_of(prompt_ref, call_budget)
         tokens = self._next_tokens(now, call_budget, keep=True)
-        reason = epoch_due(call, next_tokens=tokens)
+        reason = self._change_due(call)
+        if reason is None and exceeds_threshold(call, next_tokens=tokens):
+            reason = "budget"
         if reason is None:
             return None
         draft = draft_epoch(call, reason, screen=screen if isinstance(screen, str) else screen())
@@ -232,6 +248,16 @@ class Projection:
             then = self._next_tokens(call.source(draft), call_budget, keep=False)
             return draft if tokens - then >= budget * _SAVING_FRACTION_MIN else None
         return draft
+
+    def _change_due(self, call: NextCall) -> EpochReason | None:
+        """Looked up once for as long as it stays `None`."""
+        unchanged = (self.history.changed_seq, call.call_budget.offer.digest)
+        if self._unchanged == unchanged:
+            return None
+        change = change_due(call)
+        if change is None and stays_without_change(call):
+            self._unchanged = unchanged
+        return change
 
     def epoch_for(
         self, reason: EpochReason, call_budget: CallBudget, *, screen: str = ""

@@ -372,7 +372,9 @@ def gather_source(
         quarantined=history.quarantined.keys(),
         screen=screen or None,
         screen_before_own=before_own,
-        screen_seq=0 if epoch is not None else max(screen_sources(history).values(), default=0),
+        screen_seq=max(screen_sources(history).values(), default=0)
+        if screen and epoch is None
+        else 0,
         screens_after=screens_after(history, epoch),
         takes_images=takes_images,
     )
