@@ -220,6 +220,9 @@ class Conversation:
 
         def acknowledge(entry: ModelInputEntry) -> None:
             ahead = self.queue.add(TurnRun(self, entry))
+            # Its task is there before the receipt is queued for sending, so that the receipt
+            # and the turn's first events leave in one write.
+            self.queue.advance()
             call_guarded(receipt, self._first_receipt(entry, ahead=ahead))
             if rolled_back is not None:
                 self.entry_written(rolled_back)
@@ -233,7 +236,6 @@ class Conversation:
             if rolled_back is not None:
                 await self.writer.undo(rolled_back)
             raise
-        self.queue.advance()
         if self.deleted:  # it was on its way while the conversation was deleted
             self.cancel(entry.turn_id or "", "the conversation was deleted")
 
