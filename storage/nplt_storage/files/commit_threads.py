@@ -26,7 +26,7 @@ from nplt_storage.errors import StorageUnavailable
 
 log = logging.getLogger(__name__)
 
-THREADS_MAX: Final = 64
+THREADS_MAX: Final = 32
 IDLE_SECONDS_MAX: Final = 10.0
 
 
