@@ -34,7 +34,7 @@ def idling(plan: Plan) -> list[Verdict]:
             figures.append(_bytes_per_connection(program, connections) / 1024)
         tick()
     question = Question(number="B9", what="an idle connection, session state included")
-    return [question.at_most(10, median(figures), unit="KiB RSS")]
+    return [question.at_most(8, median(figures), unit="KiB RSS")]
 
 
 def _bytes_per_connection(program: Program, connections: int) -> float:

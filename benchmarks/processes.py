@@ -52,12 +52,18 @@ class Program:
 
 
 @contextmanager
-def listening(command: Sequence[str], *, stderr: Path | None = None) -> Iterator[Program]:
-    """Runs a program until it is no longer needed; gives it once it listens."""
+def listening(
+    command: Sequence[str], *, stderr: Path | None = None, python_path: Path | None = None
+) -> Iterator[Program]:
+    """Runs a program until it is no longer needed; gives it once it listens. `python_path`:
+    where it finds modules that are not installed."""
+    environment = clean_environment()
+    if python_path is not None:
+        environment["PYTHONPATH"] = str(python_path)
     with (stderr or Path(os.devnull)).open("wb") as log:
         begun = time.perf_counter()
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, env=clean_environment()
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
         )
         assert process.stdout is not None
         try:
@@ -92,10 +98,15 @@ def server_command(
 
 @contextmanager
 def server(
-    data_dir: Path, *, settings: dict[str, Any] | None = None, checkout: Path | None = None
+    data_dir: Path,
+    *,
+    settings: dict[str, Any] | None = None,
+    checkout: Path | None = None,
+    python_path: Path | None = None,
 ) -> Iterator[Program]:
     command = server_command(data_dir, settings=settings, checkout=checkout)
-    with listening(command, stderr=data_dir.with_suffix(".log")) as program:
+    log = data_dir.with_suffix(".log")
+    with listening(command, stderr=log, python_path=python_path) as program:
         yield program
 
 

@@ -1,95 +1,144 @@
-"""B15: a whole turn, from PROMPT to TURN_FINISHED, with a provider that answers at once.
+"""B15: a whole turn, from PROMPT to TURN_FINISHED, with a model that answers at once.
 
-The figures are the server's CPU time per turn, with everything a turn does (record,
-commit, events), and turns per second. Every measurement is the same work: as many turns
-in as many new conversations, one conversation after another or all at once. Commits are
-durable, so the rate also depends on the disk. The first turn of each conversation creates
-its file and is not counted.
+The figures are the server's CPU time per turn, with everything a turn does (record, commit,
+events), and turns per second, beside a bare server that writes the same lines with `pwrite`
+and `fdatasync` and answers the same frames (`peers.bare_turns`). The model is a Python
+function (`type: python`). Commits are durable, so the rate also depends on the disk.
+
+What people would run instead is measured if it is installed in `.venv-peers`:
+
+    python -m venv .venv-peers
+    .venv-peers/bin/pip install 'litellm[proxy]' pydantic-ai-slim openai-agents
+
+Each of them answers from a mock: LiteLLM's proxy a chat completion over HTTP, without a
+record; pydantic-ai and openai-agents in their own process, with a record in SQLite.
 """
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import subprocess
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 from benchmarks.measuring import Rounds, alternate_several
-from benchmarks.processes import Program, server
+from benchmarks.processes import Program, peer, server
 from benchmarks.scratch import Plan
+from benchmarks.turn_load import cost_of_turns
 from benchmarks.verdicts import Question, Verdict, compared
-from benchmarks.wire import PROMPT, TURN_FINISHED, Caller
 
-ROUNDS = 5
-CONVERSATIONS = 8
-TURNS_EACH = 15
-SHORT_WORDS, LONG_WORDS = 2, 200
+ROUNDS = 9
+CLIENTS = 64
+TURNS = 256
+"""In each round, of all clients together."""
+TEXTS = {"2 words": "hello world", "1 kB": "word " * 200}
 CPU_MS_MAX = 1.0
-"""For the short turn. The other goals of B15 need peers that are not here yet."""
+FLOOR_RATIO_MAX = 3.0
+RATE_MIN = 1_000.0
+PEER_RATIO_MIN = 5.0
+SETTINGS = {
+    "providers": [
+        {
+            "id": "instant",
+            "type": "python",
+            "function": "benchmarks.peers.instant_model:answer",
+            "models": ["echo"],
+        }
+    ],
+    "limits": {"turns_per_user_max": CLIENTS},
+}
+ROOT = Path(__file__).parents[1]
+PEERS = {"litellm": "a LiteLLM proxy", "pydantic_ai": "pydantic-ai", "agents": "openai-agents"}
+PEER_TURNS = 100
 
 
 def whole_turn(plan: Plan) -> list[Verdict]:
     verdicts: list[Verdict] = []
+    short: float | None = None
     with ExitStack() as stack:
         programs = {
-            name: stack.enter_context(server(plan.new_path("turns"), checkout=checkout))
+            name: stack.enter_context(
+                server(
+                    plan.new_path("turns"), settings=SETTINGS, checkout=checkout, python_path=ROOT
+                )
+            )
             for name, checkout in plan.checkouts.items()
         }
-        for clients in (1, CONVERSATIONS):
-            for words in (SHORT_WORDS, LONG_WORDS):
-                rounds = _measured(plan, programs, clients=clients, words=words)
-                what = f"turn of {words} words, {clients} client{'s' * (clients > 1)}"
-                verdicts += _verdicts(what, rounds, has_goal=words == SHORT_WORDS)
-    return verdicts
+        programs["bare"] = stack.enter_context(peer("bare_turns", str(plan.new_path("bare"))))
+        for clients in (1, plan.sized(CLIENTS, smoke=4)):
+            for length, text in TEXTS.items():
+                found = _measured(plan, programs, text, clients=clients)
+                what = f"turn of {length}, {clients} client{'s' * (clients > 1)}"
+                verdicts += _verdicts(what, found, is_short=length == "2 words", clients=clients)
+                short = found["CPU"].median("here") if short is None else short
+    return verdicts + _peers(plan, short or 0.0)
 
 
-def _verdicts(what: str, found: dict[str, Rounds], *, has_goal: bool) -> list[Verdict]:
+def _measured(
+    plan: Plan, programs: Mapping[str, Program], text: str, *, clients: int
+) -> dict[str, Rounds]:
+    turns = plan.sized(max(2, TURNS // clients), smoke=1)
+
+    def measure(program: Program) -> dict[str, float]:
+        cost = cost_of_turns(program, text, clients=clients, turns=turns)
+        return {"CPU": cost.cpu_seconds * 1e3, "rate": 1 / cost.wall_seconds}
+
+    measures: dict[str, Callable[[], dict[str, float]]] = {
+        name: partial(measure, program) for name, program in programs.items()
+    }
+    return alternate_several(measures, rounds=plan.rounds(ROUNDS))
+
+
+def _verdicts(
+    what: str, found: dict[str, Rounds], *, is_short: bool, clients: int
+) -> list[Verdict]:
     cpu, rate = found["CPU"], found["rate"]
     of_cpu = Question(number="B15", what=f"{what}, server CPU")
-    milliseconds = cpu.median("here")
+    of_rate = Question(number="B15", what="the same, rate")
+    milliseconds, per_second = cpu.median("here"), rate.median("here")
+    least = f"least of all rounds {min(cpu.figures['here']):.2f} ms"
+    rates = rate.told("here", "bare", unit="turns/s")
     return [
-        of_cpu.at_most(CPU_MS_MAX, milliseconds, unit="ms")
-        if has_goal
-        else of_cpu.without_goal(milliseconds, unit="ms"),
-        Question(number="B15", what="the same, rate").without_goal(
-            rate.median("here"), unit="turns/s"
+        of_cpu.at_most(CPU_MS_MAX, milliseconds, unit="ms", details=least)
+        if is_short
+        else of_cpu.without_goal(milliseconds, unit="ms", details=least),
+        Question(number="B15", what="the same, to the bare server").at_most(
+            FLOOR_RATIO_MAX,
+            cpu.ratio("here", "bare"),
+            unit="× bare",
+            details=cpu.told("here", "bare", unit="ms"),
         ),
+        of_rate.at_least(RATE_MIN, per_second, unit="turns/s", details=rates)
+        if is_short and clients > 1
+        else of_rate.without_goal(per_second, unit="turns/s", details=rates),
         *compared("B15", "CPU", cpu, unit="ms"),
         *compared("B15", "rate", rate, unit="turns/s"),
     ]
 
 
-def _measured(
-    plan: Plan, programs: dict[str, Program], *, clients: int, words: int
-) -> dict[str, Rounds]:
-    turns = plan.sized(TURNS_EACH, smoke=1)
-    text = " ".join(["word"] * words)
-    measures: dict[str, Callable[[], dict[str, float]]] = {
-        name: partial(_cost_of_turns, program, text, clients=clients, turns=turns)
-        for name, program in programs.items()
-    }
-    for warm_up in measures.values():
-        warm_up()
-    return alternate_several(measures, rounds=plan.rounds(ROUNDS))
-
-
-def _cost_of_turns(program: Program, text: str, *, clients: int, turns: int) -> dict[str, float]:
-    with ExitStack() as stack, ThreadPoolExecutor(clients) as pool:
-        callers = [stack.enter_context(Caller(program.port)) for _ in range(CONVERSATIONS)]
-        for caller in callers:
-            _take_turns(caller, text, 1)
-        before, begun = program.cpu_seconds(), time.perf_counter()
-        list(pool.map(lambda caller: _take_turns(caller, text, turns), callers))
-        seconds, cpu_seconds = time.perf_counter() - begun, program.cpu_seconds() - before
-    count = CONVERSATIONS * turns
-    return {"CPU": cpu_seconds / count * 1e3, "rate": count / seconds}
-
-
-def _take_turns(caller: Caller, text: str, turns: int) -> None:
-    for _ in range(turns):
-        caller.request(PROMPT, {"text": text})
-        finished = json.loads(caller.until(TURN_FINISHED).payload)
-        if finished["state"] != "completed":
-            raise ValueError(f"the turn did not complete: {finished}")
+def _peers(plan: Plan, our_milliseconds: float) -> list[Verdict]:
+    python = ROOT / ".venv-peers" / "bin" / "python"
+    verdicts = []
+    for module, name in PEERS.items():
+        question = Question(number="B15", what=f"CPU of {name}, one call of 2 words")
+        if not python.exists():
+            verdicts.append(question.skipped("there is no .venv-peers"))
+            continue
+        turns = plan.sized(PEER_TURNS, smoke=2)
+        script = ROOT / "benchmarks" / "peers" / "other_turns.py"
+        command = [str(python), str(script), module, str(turns), str(plan.new_path(module))]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            last = ran.stderr.strip().splitlines()[-1:] or ["no reason given"]
+            verdicts.append(question.skipped(last[0][:120]))
+            continue
+        milliseconds = float(ran.stdout.split()[-1])
+        details = f"{name} {milliseconds:.2f} ms, nplt {our_milliseconds:.2f} ms"
+        ratio = milliseconds / our_milliseconds
+        verdicts.append(
+            question.at_least(PEER_RATIO_MIN, ratio, unit="× ours", details=details)
+            if module == "litellm"
+            else question.without_goal(ratio, unit="× ours", details=details)
+        )
+    return verdicts
