@@ -35,13 +35,13 @@ from nplt_server.connections.session import ServerState
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import (
+    BackgroundTasks,
     ContextServices,
     Services,
     Spawn,
     TokenCounting,
     TurnSlots,
     begin_epoch_and_summarize,
-    spawn_into,
 )
 from nplt_server.errors import ConfigurationError
 from nplt_server.extensions import check_tool_names, load_extensions
@@ -299,8 +299,8 @@ async def serve(
     router = build_router(settings)
     parts = build_shared_parts(settings, router, utc_now)
     try:
-        async with anyio.create_task_group() as tasks:
-            spawn = spawn_into(tasks)
+        async with BackgroundTasks() as tasks:
+            spawn = tasks.spawn
             state = _build_state(settings, histories, router, parts, spawn)
             handler = ConnectionHandler(
                 server=state,
@@ -323,7 +323,6 @@ async def serve(
             spawn(lambda: _within(tools, parts.mcp_servers.run))
             await server.run()
             await state.registry.close_all()
-            tasks.cancel_scope.cancel()
     finally:
         # What was promised is kept by now: who does not let go is left behind.
         with anyio.move_on_after(_PROVIDERS_SECONDS_MAX, shield=True):

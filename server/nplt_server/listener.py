@@ -108,17 +108,18 @@ class ConnectionHandler:
     async def _receive(
         self, accepted: socket.socket, arrival: Arrival, number: int, reason: str | None
     ) -> None:
-        admission = self.server.admission
+        admission, address = self.server.admission, arrival.address
         try:
             opened = None
             with arrival.scope:
                 opened = await self._open(accepted)
+            del arrival  # its scope, which an idle connection would keep
             if opened is None:  # others needed the place
                 accepted.close()
                 return
             stream, connection = opened
             if reason is not None:
-                admission.log_refusal(arrival.address, reason)
+                admission.log_refusal(address, reason)
                 stream.send(connection.send_text(reason))
                 await stream.close()
                 return
@@ -128,7 +129,7 @@ class ConnectionHandler:
                 return
             await self._run(session)
         except (OSError, ssl.SSLError) as error:
-            admission.log_refusal(arrival.address, f"the connection failed at its start: {error}")
+            admission.log_refusal(address, f"the connection failed at its start: {error}")
             accepted.close()
         finally:
             admission.sign_out(number)

@@ -7,6 +7,7 @@ Built once by `app`. The token counter is loaded in a thread when it is first ne
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,7 +17,6 @@ from functools import cache
 from typing import Final, Protocol, TypeAlias, TypeVar
 
 import anyio
-import anyio.abc
 from anyio import to_thread
 
 from nplt_server.histories import Histories
@@ -38,20 +38,39 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 Spawn = Callable[[Callable[[], Awaitable[object]]], None]
 """Starts a background task, which is cancelled when the server stops."""
+_CANCEL_AGAIN_SECONDS: Final = 0.5
 
 
-def spawn_into(tasks: anyio.abc.TaskGroup) -> Spawn:
-    async def guarded(work: Callable[[], Awaitable[object]]) -> None:
-        try:
-            await work()
-        except Exception:
-            # A bug in one task must not end the others of the group.
-            log.exception("a task failed")
+class BackgroundTasks:
+    """The server's tasks: one per connection, one per running turn. Leaving the block cancels
+    those that are left and waits for them. They are asyncio's own, because a task in a group
+    of anyio's costs an idle connection two kilobytes more."""
 
-    def spawn(work: Callable[[], Awaitable[object]]) -> None:
-        tasks.start_soon(guarded, work)
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    return spawn
+    def spawn(self, work: Callable[[], Awaitable[object]]) -> None:
+        task = asyncio.create_task(_guarded(work()))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def __aenter__(self) -> BackgroundTasks:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with anyio.CancelScope(shield=True):
+            while self._tasks:
+                for task in self._tasks:
+                    task.cancel()  # again and again: what it waits for now may be its cleaning up
+                await asyncio.wait(self._tasks, timeout=_CANCEL_AGAIN_SECONDS)
+
+
+async def _guarded(work: Awaitable[object]) -> None:
+    try:
+        await work
+    except Exception:
+        # A bug in one task must not end the others.
+        log.exception("a task failed")
 
 
 class Activity:
