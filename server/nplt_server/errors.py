@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import shlex
 
-from nplt_protocol import ErrorCode, RequestError
+from msgspec import Struct
+
+from nplt_protocol import ErrorCode, JsonObject, RequestError
 from nplt_storage.errors import (
     BadEntry,
     ConversationDamaged,
@@ -41,10 +43,37 @@ class CannotServe(ServerError):
     """Another process uses the port or the data directory: exit 1."""
 
 
+class VendorWords(Struct, frozen=True, kw_only=True):
+    """What a vendor said about a failure, without keys and without text of the prompt."""
+
+    code: str = ""
+    param: str = ""
+    message: str = ""
+
+    def __str__(self) -> str:
+        named = (("code", self.code), ("param", self.param))
+        names = ", ".join(f"{name} {value}" for name, value in named if value)
+        return f"{self.message} ({names})" if self.message and names else self.message or names
+
+    def as_json(self) -> JsonObject:
+        said = {"code": self.code, "param": self.param, "message": self.message}
+        return {name: value for name, value in said.items() if value}
+
+
 class ProviderError(ServerError):
     """A model call failed. `model_call` tries to recover; otherwise the turn ends `failed`."""
 
     code = ErrorCode.PROVIDER_UNAVAILABLE
+    vendor: VendorWords | None = None
+
+    def __str__(self) -> str:
+        said = str(self.vendor or "")
+        return f"{self.sentence}; it says: {said}" if said else self.sentence
+
+    @property
+    def sentence(self) -> str:
+        """Our own words: what is wrong, and what can be done."""
+        return super().__str__()
 
 
 class ProviderUnavailable(ProviderError):
@@ -81,7 +110,8 @@ class ProviderPaused(ProviderUnavailable):
 
 
 class ProviderUnauthorized(ProviderError):
-    """The key is invalid, or the account has no credit. The operator must act."""
+    """The key is invalid, may not do this, or its account has no credit. The operator must
+    act."""
 
 
 class ProviderRefused(ProviderError):

@@ -281,6 +281,8 @@ class FaultEntry(KnownEntry, frozen=True, kw_only=True):
     """The provider refused the request as a whole and named no part of it."""
     never_began: bool = False
     """The prompt was taken back while it waited: models are not shown it."""
+    vendor: Mapping[str, JsonValue] | None = None
+    """What the provider said: `code`, `param`, `message`."""
 
 
 class SystemInstructionEntry(KnownEntry, frozen=True, kw_only=True):

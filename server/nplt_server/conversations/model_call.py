@@ -146,7 +146,9 @@ class ModelCall:
             error = self._too_large[-1]  # the request can't be shortened further
         if isinstance(error, RequestTooLarge):
             setting = f"models.{self.turn.model}.context_tokens"
-            raise RequestTooLarge(f"{error}; how much it takes can be set: {setting}") from None
+            told = RequestTooLarge(f"{error.sentence}; how much it takes can be set: {setting}")
+            told.vendor = error.vendor
+            raise told from None
         raise error
 
     async def _wait(self, error: ProviderError, seconds: float, retry: int) -> None:

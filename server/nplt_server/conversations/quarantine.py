@@ -143,9 +143,12 @@ class RefusalRecovery:
         if turn.prompt.seq in named:
             await self._release_all()
             await quarantine(self._conversation, turn.prompt.seq, reason)
-            raise ProviderRefused(
-                f"{error}: it is this prompt, so models are not shown it again; use other words"
+            told = ProviderRefused(
+                f"{error.sentence}: it is this prompt, so models are not shown it again; "
+                "use other words"
             )
+            told.vendor = error.vendor
+            raise told
         if named & self._named:
             await self._release_all()
         return None

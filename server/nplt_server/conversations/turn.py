@@ -36,6 +36,7 @@ from nplt_server.context.source import ContextView
 from nplt_server.conversations.broadcast import TurnEvents
 from nplt_server.conversations.model_call import ModelCall
 from nplt_server.errors import (
+    ProviderError,
     ProviderUnavailable,
     TooManySteps,
     TurnTooLong,
@@ -285,6 +286,7 @@ class TurnRun:
             entry = await self.conversation.add_message(replace(cut, sent=self.sent))
         else:
             usage = None if output is None else usage_as_json(output.usage)
+            vendor = error.get("vendor")
             fault = FaultEntry(
                 turn_id=self.turn_id,
                 content=reason,
@@ -293,6 +295,7 @@ class TurnRun:
                 invocation=None if usage is None else self.invocation,
                 usage=usage,
                 of_request=self.content_refused,
+                vendor=vendor if isinstance(vendor, dict) else None,
             )
             entry = await self.conversation.writer.append(fault)
         return TurnOutcome(state=state, seq=entry.seq, usage={**self.usage}, error=error)
@@ -302,6 +305,8 @@ class TurnRun:
         fields: JsonObject = {"code": known.code, "message": known.message}
         if isinstance(error, ProviderUnavailable) and error.retry_after is not None:
             fields["retry_after"] = round(error.retry_after, 3)
+        if isinstance(error, ProviderError) and error.vendor is not None:
+            fields["vendor"] = error.vendor.as_json()
         return fields
 
     @property

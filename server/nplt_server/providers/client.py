@@ -15,13 +15,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from nplt_protocol import JsonObject, JsonValue
 from nplt_server.errors import ConfigurationError, ProviderError, ProviderRefused
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Patience
 from nplt_server.providers.compiler import CompiledContext, ContextCompiler, VendorRules
-from nplt_server.providers.failures import failure_of_transport, too_slow, unreadable
+from nplt_server.providers.failures import (
+    VendorError,
+    failure_of,
+    failure_of_transport,
+    too_slow,
+    unreadable,
+    without_prompt,
+)
 from nplt_server.providers.sse import SseParser, json_object_of
 
 if TYPE_CHECKING:
@@ -194,10 +201,6 @@ class VendorClient(ABC, Generic[_Sdk]):
         """With the body as `extra_body` it goes out as it is; as arguments the SDK would walk
         through it."""
 
-    @abstractmethod
-    def _failure(self, error: Exception) -> ProviderError | None:
-        """Of a status the provider answered with."""
-
     async def stream(
         self, rendered: RenderedRequest, parser: AnswerParser
     ) -> AsyncGenerator[ModelOutputDelta, None]:
@@ -224,8 +227,8 @@ class VendorClient(ABC, Generic[_Sdk]):
                         if parser.is_done:
                             break
                 await _drain(chunks)
-        except ProviderRefused as refusal:
-            raise with_entries(refusal, "", rendered) from None
+        except ProviderError as failure:
+            raise self._explained(failure, "", rendered) from None
         except TimeoutError:
             raise too_slow(before_first_token=not parser.has_spoken) from None
         except (
@@ -235,12 +238,30 @@ class VendorClient(ABC, Generic[_Sdk]):
             httpx2.InvalidURL,
             OSError,
         ) as error:
-            failure = self._failure(error) or failure_of_transport(
-                error, before_first_token=not parser.has_spoken
-            )
-            if isinstance(failure, ProviderRefused):
-                failure = with_entries(failure, str(getattr(error, "message", "")), rendered)
-            raise failure from None
+            raise self._failure_of(error, parser, rendered) from None
+
+    def _failure_of(
+        self, error: Exception, parser: AnswerParser, rendered: RenderedRequest
+    ) -> ProviderError:
+        import httpx2
+
+        response = getattr(error, "response", None)
+        if not isinstance(response, httpx2.Response):
+            return failure_of_transport(error, before_first_token=not parser.has_spoken)
+        told = VendorError.of_body(response.content)
+        retry_after = response.headers.get("retry-after")
+        failure = failure_of(response.status_code, **structs.asdict(told), retry_after=retry_after)
+        return self._explained(failure, told.message, rendered)
+
+    def _explained(
+        self, failure: ProviderError, message: str, rendered: RenderedRequest
+    ) -> ProviderError:
+        """With the entries it is about, and without the key and the prompt in its words."""
+        if failure.vendor is not None:
+            failure.vendor = without_prompt(failure.vendor, rendered.body, self._api_key)
+        if isinstance(failure, ProviderRefused):
+            return with_entries(failure, message, rendered)
+        return failure
 
     async def aclose(self) -> None:
         sdk, self._sdk = self._sdk, None

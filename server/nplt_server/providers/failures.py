@@ -1,16 +1,22 @@
 """A provider's failures as the server's own errors: statuses, events, transport errors.
 
-The provider's text is only searched, never quoted: it may contain a prompt or a key.
+Each says what a person can do, and carries what the provider said about it: its code, the
+parameter it names, and its sentence, without keys and without text of the prompt.
 """
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterator, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Final
+from typing import Any, Final
 
+import orjson
+from msgspec import Struct, structs
+
+from nplt_server.digest.text import clean_text
 from nplt_server.errors import (
     NoSuchModel,
     ProviderError,
@@ -18,7 +24,160 @@ from nplt_server.errors import (
     ProviderUnauthorized,
     ProviderUnavailable,
     RequestTooLarge,
+    VendorWords,
 )
+
+# ------------------------------------------------------------------------------
+# What a vendor says: the body of an error, as it is written in many ways
+#
+# OpenAI and Anthropic: `{"error": {"type", "code", "param", "message"}}`. Gemini puts that into
+# a list, LiteLLM and vLLM write the status as the code, FastAPI says `detail`.
+
+
+class VendorError(Struct, frozen=True, kw_only=True):
+    """As it came: not to be shown to anybody before `words` has cleaned it."""
+
+    kind: str = ""
+    code: str = ""
+    param: str = ""
+    message: str = ""
+
+    @classmethod
+    def of_body(cls, body: bytes) -> VendorError:
+        try:
+            return cls.of(orjson.loads(body))
+        except orjson.JSONDecodeError:
+            return cls()  # a page of some proxy
+
+    @classmethod
+    def of(cls, told: Any) -> VendorError:
+        if isinstance(told, list):
+            told = told[0] if told else None
+        if not isinstance(told, dict):
+            return cls()
+        error = told.get("error") or told
+        if isinstance(error, str):
+            return cls(message=error)
+        if not isinstance(error, dict):
+            return cls()
+        details = error.get("details")
+        coded = details.get("error_code") if isinstance(details, dict) else None
+        message = error.get("message") or error.get("detail")
+        return cls(
+            kind=_text(error.get("type")) or _text(error.get("status")),
+            code=_text(error.get("code")) or _text(coded),
+            param=_text(error.get("param")),
+            message=message if isinstance(message, str) else "",
+        )
+
+    def words(self) -> VendorWords | None:
+        said = VendorWords(
+            code=self._name(self.code if not self.code.isdecimal() else "")
+            or self._name(self.kind),
+            param=self._name(self.param),
+            message=_shown(self.message),
+        )
+        return said if said != VendorWords() else None
+
+    @staticmethod
+    def _name(name: str) -> str:
+        return name if _NAME.fullmatch(name) and not _KEYS.search(name) else ""
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+_NAME: Final = re.compile(r"[\w.\[\]:/-]{1,80}")
+_SENTENCE_CHARACTERS_MAX: Final = 300
+_HIDDEN: Final = "…"
+_KEYS: Final = re.compile(
+    r"\b(?:bearer|basic)\s+\S+"
+    r"|\b(?:sk|pk|rk|gsk|xai|hf|nvapi|key)[-_][^\s'\"`,;]+|\bAIza[\w-]+"
+    r"|(?<![\w-])(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{24,}(?![\w-])",
+    re.IGNORECASE,
+)
+_QUOTED: Final = re.compile(r"(?<!\w)'([^']+)'|\"([^\"]+)\"|`([^`]+)`|«([^»]+)»|“([^”]+)”")
+_RUN_WORDS_MIN: Final = 4
+_RUN_CHARACTERS_MIN: Final = 24
+"""Fewer words, and shorter ones, are as likely the vendor's own."""
+_MESSAGES: Final = ("messages", "input", "system", "instructions")
+
+
+def _shown(message: str) -> str:
+    plain = "".join(each if each.isprintable() else " " for each in clean_text(message))
+    said = " ".join(_KEYS.sub(_HIDDEN, plain).split())
+    return said if len(said) <= _SENTENCE_CHARACTERS_MAX else said[:_SENTENCE_CHARACTERS_MAX] + "…"
+
+
+def without_prompt(words: VendorWords, body: Mapping[str, Any], key: str) -> VendorWords:
+    """Hides the key, and what the sentence repeats of the messages of the request: in quotes,
+    unless it is a name the request has elsewhere (a field, an option, a tool), or several
+    words in a row."""
+    said = "\n".join(
+        " ".join(text.split()) for name in _MESSAGES for text in _texts(body.get(name))
+    )
+    names = {text for name in body if name not in _MESSAGES for text in _names(body[name])} | set(
+        body
+    )
+
+    def unless_said(found: re.Match[str]) -> str:
+        quoted = next(filter(None, found.groups()))
+        return (
+            found[0].replace(quoted, _HIDDEN)
+            if quoted in said and quoted not in names
+            else found[0]
+        )
+
+    shown = {
+        name: value.replace(key, _HIDDEN) if key else value
+        for name, value in structs.asdict(words).items()
+    }
+    sentence = _QUOTED.sub(unless_said, shown.pop("message"))
+    return VendorWords(**shown, message=_without_runs(sentence, said))
+
+
+def _without_runs(sentence: str, said: str) -> str:
+    words, kept, place = sentence.split(" "), [], 0
+    while place < len(words):
+        end = place
+        while end < len(words) and " ".join(words[place : end + 1]) in said:
+            end += 1
+        run = " ".join(words[place:end])
+        if end - place >= _RUN_WORDS_MIN or len(run) >= _RUN_CHARACTERS_MIN:
+            kept.append(_HIDDEN)
+            place = end
+        else:
+            kept.append(words[place])
+            place += 1
+    return " ".join(kept)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case list():
+            for each in value:
+                yield from _texts(each)
+        case dict():
+            for name, each in value.items():
+                if name not in ("role", "type", "id", "call_id", "tool_call_id", "name"):
+                    yield from _texts(each)
+        case _:
+            pass
+
+
+def _names(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from value
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from _names(each)
+    elif isinstance(value, str):
+        yield value
+
 
 # ------------------------------------------------------------------------------
 # The window's size, read from the text of a refusal
@@ -68,8 +227,26 @@ _TOO_LARGE = re.compile(
     re.IGNORECASE,
 )
 # An account without money is told as 429, or as 400; waiting does not fill it.
-_NO_MONEY = ("insufficient_quota", "billing_hard_limit_reached", "billing_error")
-_SAYS_NO_MONEY = re.compile(r"credit balance is too low|insufficient (?:balance|credit)", re.I)
+_NO_MONEY = re.compile(
+    r"insufficient_quota|billing_hard_limit_reached|billing_error|credit balance is too low"
+    r"|insufficient (?:balance|credit|funds)|budget has been exceeded|exceeded.budget",
+    re.IGNORECASE,
+)
+# OpenAI and Groq; Anthropic; OpenRouter; Mistral; DeepSeek; LiteLLM; Azure; Gemini; Ollama
+_NO_SUCH_MODEL = re.compile(
+    r"model_not_found|\bmodel: [\w.:/-]+$|not a valid model|invalid_model|invalid model\b"
+    r"|model not exist|DeploymentNotFound|models/\S+ is not found|unknown.model"
+    r"|\bmodel [`'\"]?[\w.:/-]+[`'\"]? (?:does not exist|(?:is |was )?not found)"
+    r"|does not have access to model",
+    re.IGNORECASE,
+)
+# Gemini, xAI and LiteLLM answer 400 for a wrong key.
+_NO_KEY = re.compile(
+    r"invalid_api_key|API_KEY_INVALID|authentication_?error|incorrect api key"
+    r"|api.key.{0,20}(?:not valid|invalid|not found|expired)|invalid (?:x-api-key|api.?key|token)"
+    r"|invalid proxy server token|unauthenticated",
+    re.IGNORECASE,
+)
 # More in one request than the account may send in a minute: waiting does not help either.
 _TOO_LARGE_FOR_A_MINUTE = re.compile(r"request too large", re.IGNORECASE)
 _THOUGHTS = re.compile(
@@ -110,15 +287,37 @@ def failure_of(
 ) -> ProviderError:
     """Of an answer with an error status; `kind`, `code`, `param` and `message` are the
     fields of its body, `retry_after` is the header as it came."""
-    if status in (401, 403):
-        return ProviderUnauthorized(
-            f"the provider does not accept the API key ({status}); check the server's settings"
+    told = VendorError(kind=kind, code=code, param=param, message=message)
+    failure = _failure(status, told, retry_after)
+    failure.vendor = told.words()
+    return failure
+
+
+def _failure(status: int, told: VendorError, retry_after: str | None) -> ProviderError:
+    all_words = f"{told.kind} {told.code} {told.message}"
+    is_refused = 400 <= status < 500
+    # A gateway may have one status for all that its vendors say: words come first.
+    if is_refused and _NO_SUCH_MODEL.search(all_words):
+        return NoSuchModel(
+            f"the provider does not know this model, or not for this key ({status}); "
+            "`nplt models` lists what there is, `models` of the provider in the settings names it"
         )
-    if status == 402 or {code, kind} & {*_NO_MONEY} or _SAYS_NO_MONEY.search(message):
+    if status == 402 or (is_refused and _NO_MONEY.search(all_words)):
         return ProviderUnauthorized(
-            f"the account at the provider has no credit left ({status}); choose another model"
+            f"the account at the provider has no credit left ({status}); "
+            "add credit there, or choose another model"
         )
-    if status == 429 and not _TOO_LARGE_FOR_A_MINUTE.search(message):
+    if status == 401 or (is_refused and _NO_KEY.search(all_words)):
+        return ProviderUnauthorized(
+            f"the provider does not accept the API key ({status}); "
+            "check the server's settings: api_key_env or api_key_file of the provider"
+        )
+    if status == 403:
+        return ProviderUnauthorized(
+            "the provider does not allow this to the account of the API key (403); "
+            "ask whoever owns it, or choose another model"
+        )
+    if status == 429 and not _TOO_LARGE_FOR_A_MINUTE.search(told.message):
         return ProviderUnavailable(
             "the provider gets too many requests (429); try again later",
             retry_after=seconds_of(retry_after),
@@ -129,10 +328,10 @@ def failure_of(
             f"the provider has a problem of its own ({status}); try again later",
             retry_after=seconds_of(retry_after),
         )
-    if status in (413, 429) or _TOO_LARGE.search(f"{kind} {code} {message}"):
+    if status in (413, 429) or _TOO_LARGE.search(all_words):
         return RequestTooLarge(
             f"this is too long for the model ({status}); compact or clear the conversation",
-            window_tokens=window_named(message),
+            window_tokens=window_named(told.message),
         )
     if status == 404:
         return NoSuchModel(
@@ -142,13 +341,17 @@ def failure_of(
         return ProviderRefused(
             f"the provider's address is not the right one ({status}); check base_url"
         )
-    return _refusal(status, code=code, param=param, message=message)
+    return _refusal(status, told)
 
 
-def _refusal(status: int, *, code: str, param: str, message: str) -> ProviderRefused:
-    says = f"the provider refused the request ({status})"
+def _refusal(status: int, told: VendorError) -> ProviderRefused:
+    says = (
+        f"the provider refused the request ({status}); change what it names, "
+        "or choose another model"
+    )
     if status not in (400, 422):
         return ProviderRefused(says)
+    param, message = told.param, told.message
     found = _NAMED_MESSAGE.search(param) or _NAMED_MESSAGE.search(message)
     # Unless it names a field of the request that holds something else.
     field = _FIELD.match(param)
@@ -158,7 +361,7 @@ def _refusal(status: int, *, code: str, param: str, message: str) -> ProviderRef
         message_index=int(found[1]) if found else None,
         block_index=int(found[2]) if found and found[2] else None,
         content_refused=found is not None or is_content,
-        reasoning_refused=_THOUGHTS.search(f"{code} {message}") is not None,
+        reasoning_refused=_THOUGHTS.search(f"{told.code} {message}") is not None,
     )
 
 
@@ -175,9 +378,11 @@ def failure_in_stream(
         status = _STATUS_OF_KIND.get(kind) or _STATUS_OF_KIND.get(code) or 500
     failure = failure_of(status, kind=kind, code=code, message=message)
     if isinstance(failure, ProviderUnavailable):
-        return ProviderUnavailable(
+        words = failure.vendor
+        failure = ProviderUnavailable(
             "the provider broke off with an error; ask again", before_first_token=before_first_token
         )
+        failure.vendor = words
     return failure
 
 

@@ -327,6 +327,8 @@ class ModelRoute:
                 raise ProviderUnavailable("the provider ended its answer before it began")
         except ProviderError as error:
             observer.failed(error)
+            if isinstance(error, ProviderRefused | ProviderUnauthorized):
+                log.warning("%s/%s: %s", self.id, self.invocation.model, error)
             raise
         except BaseException as error:
             permit.given_up()  # a bug here says nothing about the provider

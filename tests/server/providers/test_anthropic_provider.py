@@ -159,19 +159,19 @@ async def test_a_refusal_that_names_a_message_names_its_entries(
     vendors: Emulator, claude: AnthropicProvider, named: str, seqs: tuple[int, ...]
 ) -> None:
     def refuse(call: Call) -> Answer:
-        raise Rejection(f"{named}: that is poison")
+        raise Rejection(f"{named}: 'poison' can't be taken")
 
     vendors.script = refuse
     asked = request(
         ModelInputMessage(content="a", seq=11),
         ModelOutputMessage(content="b", seq=12),
-        ModelInputMessage(content="c", seq=13),
+        ModelInputMessage(content="poison", seq=13),
         ModelInputMessage(content="d", seq=14),
     )
     with pytest.raises(ProviderRefused) as caught:
         await heard(claude, asked)
     assert caught.value.entry_seqs == seqs
-    assert "poison" not in str(caught.value)
+    assert f"it says: {named}: '…' can't be taken" in str(caught.value)
 
 
 async def test_too_much_for_the_window_is_told_apart(claude: AnthropicProvider) -> None:

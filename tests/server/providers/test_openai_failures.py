@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
+from msgspec import structs
 
 from nplt_server.errors import (
     NoSuchModel,
@@ -11,8 +13,15 @@ from nplt_server.errors import (
     ProviderUnauthorized,
     ProviderUnavailable,
     RequestTooLarge,
+    VendorWords,
 )
-from nplt_server.providers.failures import failure_in_stream, failure_of, seconds_of
+from nplt_server.providers.failures import (
+    VendorError,
+    failure_in_stream,
+    failure_of,
+    seconds_of,
+    without_prompt,
+)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +113,140 @@ def test_a_context_that_does_not_fit_is_known_by_its_words(code: str, message: s
     assert isinstance(failure_of(400, code=code, message=message), RequestTooLarge)
 
 
-def test_a_providers_words_do_not_reach_the_user() -> None:
-    failure = failure_of(400, message="the key sk-1234 sent 'my secret'", param="messages[1]")
-    assert str(failure) == "the provider refused the request (400)"
+def test_a_refusal_says_what_the_provider_says_and_what_can_be_done() -> None:
+    failure = failure_of(
+        400,
+        kind="invalid_request_error",
+        code="unsupported_value",
+        param="temperature",
+        message="Unsupported value: 'temperature' does not support 0.2 with this model.",
+    )
+    assert str(failure) == (
+        "the provider refused the request (400); change what it names, or choose another model; "
+        "it says: Unsupported value: 'temperature' does not support 0.2 with this model. "
+        "(code unsupported_value, param temperature)"
+    )
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "sk-1234",
+        "sk-proj-abc_def-123",
+        "Bearer abcdef",
+        "AIzaSyD-123",
+        "xai-123abc",
+        "88dc28d0f030c55ed4ab77ed8faf098196cb1c05df778539800c9f1243fe6b4b",
+    ],
+)
+def test_a_key_is_in_no_sentence(key: str) -> None:
+    failure = failure_of(401, message=f"Incorrect API key provided: {key}. See the dashboard.")
+    assert key not in str(failure)
+    assert "Incorrect API key provided: …" in str(failure)
+
+
+BODY = {
+    "model": "gpt-6-luna",
+    "temperature": 0.2,
+    "tools": [{"function": {"name": "look"}}],
+    "messages": [
+        {"role": "user", "content": "hunter2 is my temperature, and the name of my first dog"}
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("Invalid value: 'hunter2'.", "Invalid value: '…'."),
+        ("can't read is my temperature, and the name here", "can't read … here"),
+        ("Unsupported value: 'temperature'.", "Unsupported value: 'temperature'."),
+        ("'look' and `gpt-6-luna` do not match", "'look' and `gpt-6-luna` do not match"),
+        ("key own-key-of-a-box is wrong", "key … is wrong"),
+    ],
+)
+def test_text_of_the_prompt_is_hidden_and_names_of_the_request_are_not(
+    message: str, shown: str
+) -> None:
+    words = without_prompt(VendorWords(message=message), BODY, "own-key-of-a-box")
+    assert words.message == shown
+
+
+def test_a_long_sentence_is_cut_and_its_lines_joined() -> None:
+    words = VendorError(message="one\n\ttwo\x1b[31m " + "word " * 500).words()
+    assert words is not None
+    assert words.message.startswith("one two")
+    assert len(words.message) <= 301
+    assert "\x1b" not in words.message
+
+
+# Each as its gateway answers it: all of them with 400.
+@pytest.mark.parametrize(
+    ("body", "kind", "says"),
+    [
+        # Gemini, OpenAI compatibility: a list, and 400 for a wrong key
+        (
+            [{"error": {"code": 400, "message": "API key not valid. Please pass a valid API key.",
+                        "status": "INVALID_ARGUMENT"}}],
+            ProviderUnauthorized,
+            "api_key_env",
+        ),
+        # xAI: "code" and "error" as texts
+        (
+            {"code": "Client specified an invalid argument",
+             "error": "Incorrect API key provided: xa***yz. You can obtain an API key at x.ai."},
+            ProviderUnauthorized,
+            "api_key_env",
+        ),
+        # LiteLLM proxy
+        (
+            {"error": {"message": "Authentication Error, Invalid proxy server token passed.",
+                       "type": "auth_error", "param": "None", "code": "400"}},
+            ProviderUnauthorized,
+            "api_key_env",
+        ),
+        (
+            {"error": {"message": "Budget has been exceeded! Current cost: 3, Max budget: 2",
+                       "type": "budget_exceeded", "param": None, "code": "400"}},
+            ProviderUnauthorized,
+            "add credit",
+        ),
+        (
+            {"error": {"message": "Invalid model name passed in model=x. Call `/v1/models`",
+                       "type": "None", "param": "None", "code": "400"}},
+            NoSuchModel,
+            "nplt models",
+        ),
+        # OpenRouter, DeepSeek, Mistral
+        (
+            {"error": {"message": "acme/x is not a valid model ID", "code": 400}},
+            NoSuchModel,
+            "nplt models",
+        ),
+        ({"error": {"message": "Model Not Exist", "type": "invalid_request_error"}}, NoSuchModel,
+         "nplt models"),
+        (
+            {"object": "error", "message": "Invalid model: x", "type": "invalid_model",
+             "param": None, "code": "1500"},
+            NoSuchModel,
+            "nplt models",
+        ),
+        # FastAPI
+        ({"detail": "field required"}, ProviderRefused, "change what it names"),
+        ("<html>", ProviderRefused, "change what it names"),
+    ],
+)  # fmt: skip
+def test_a_gateway_with_one_status_for_all_is_understood_by_its_words(
+    body: object, kind: type[ProviderError], says: str
+) -> None:
+    told = VendorError.of_body(orjson.dumps(body))
+    failure = failure_of(400, **structs.asdict(told))
+    assert type(failure) is kind
+    assert says in str(failure)
+
+
+def test_what_is_not_json_says_nothing() -> None:
+    assert VendorError.of_body(b"<html>") == VendorError()
 
 
 @pytest.mark.parametrize(

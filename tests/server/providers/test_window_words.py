@@ -49,7 +49,6 @@ def test_a_refusal_carries_what_its_words_named() -> None:
     failure = failure_of(400, message="This model's maximum context length is 8192 tokens.")
     assert isinstance(failure, RequestTooLarge)
     assert failure.window_tokens == 8_192
-    assert "8192" not in str(failure)
 
 
 @pytest.mark.parametrize("output_tokens", [None, 100, 8_192, 200_000])

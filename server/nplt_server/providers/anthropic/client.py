@@ -8,13 +8,11 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, ClassVar
 
-from nplt_server.errors import ProviderError
 from nplt_server.providers import ModelRequest, Patience
 from nplt_server.providers.anthropic.parse import MessageParser
 from nplt_server.providers.anthropic.render import RULES, abilities_of, render
 from nplt_server.providers.client import RawResponse, RenderedRequest, VendorClient, VendorProvider
 from nplt_server.providers.compiler import CompiledContext, VendorRules
-from nplt_server.providers.failures import failure_of
 
 if TYPE_CHECKING:
     import anthropic
@@ -52,18 +50,6 @@ class MessagesClient(VendorClient["anthropic.AsyncAnthropic"]):
             stream=True,
             extra_body=body,
             extra_headers={"anthropic-beta": ",".join(betas)} if betas else None,
-        )
-
-    def _failure(self, error: Exception) -> ProviderError | None:
-        import anthropic
-
-        if not isinstance(error, anthropic.APIStatusError):
-            return None
-        return failure_of(
-            error.status_code,
-            kind=error.type or "",
-            message=error.api_message or "",
-            retry_after=error.response.headers.get("retry-after"),
         )
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
-from nplt_server.errors import ProviderError
 from nplt_server.providers.client import RawResponse, RenderedRequest, VendorClient
-from nplt_server.providers.failures import failure_of
 
 if TYPE_CHECKING:
     import openai
@@ -42,18 +40,4 @@ class OpenAIClient(VendorClient["openai.AsyncOpenAI"]):
             return sdk.responses.with_streaming_response.create(stream=True, extra_body=body)
         return sdk.chat.completions.with_streaming_response.create(
             model="", messages=(), stream=True, extra_body=body
-        )
-
-    def _failure(self, error: Exception) -> ProviderError | None:
-        import openai
-
-        if not isinstance(error, openai.APIStatusError):
-            return None
-        return failure_of(
-            error.status_code,
-            kind=str(error.type or ""),
-            code=str(error.code or ""),
-            param=str(error.param or ""),
-            message=error.message,
-            retry_after=error.response.headers.get("retry-after"),
         )
