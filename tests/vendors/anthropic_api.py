@@ -1,6 +1,7 @@
 """Anthropic: its manners, and `POST /v1/messages`.
 
-Documented: `x-api-key` and `anthropic-version` headers, errors as
+Documented: `x-api-key` (or, as the SDKs of 2026-10-21 send it, `Authorization: Bearer`) and
+`anthropic-version` headers, errors as
 `{"type": "error", "error": {"type", "message"}, "request_id"}`, 32 MB for a request.
 """
 
@@ -45,8 +46,11 @@ class Anthropic:
             raise Rejection("x-api-key header is required", status=401, kind="authentication_error")
         if given != self._key:
             raise Rejection("invalid x-api-key", status=401, kind="authentication_error")
-        if "anthropic-version" not in headers:
+        version = headers.get("anthropic-version")
+        if version is None:
             raise Rejection("anthropic-version: header is required")
+        if version not in (rules.VERSION, rules.FORMER_VERSION):
+            raise Rejection(f'anthropic-version: "{version}" is not a valid version')
 
     def unreadable(self, error: str) -> Rejection:
         return Rejection(f"The request body is not valid JSON: {error}")
@@ -98,17 +102,19 @@ class MessagesApi:
         self._ids, self._seals = ids, seals
         self._cache = MarkedPrefixes(tokens_min=cached_tokens_min)
 
-    def admit(self, body: object) -> Usage:
+    def admit(self, body: object, version: str = rules.VERSION) -> Usage:
         request = check_shape(body, (), REQUEST, SAY)
         model = self._anthropic.model(request["model"])
+        rules.check_version(request, version)
         rules.check_parameters(request, model)
         blocks = self._check_prompt(request, model)
         rules.check_window(sum(tokens_of(block.text) for block in blocks), request, model)
         return self._cache.take(model.name, blocks)
 
-    def count(self, body: object) -> int:
+    def count(self, body: object, version: str = rules.VERSION) -> int:
         """For `POST /v1/messages/count_tokens`: the rules of the prompt hold there too."""
         request = check_shape(body, (), COUNT_REQUEST, SAY)
+        rules.check_version(request, version)
         blocks = self._check_prompt(request, self._anthropic.model(request["model"]))
         return sum(tokens_of(block.text) for block in blocks)
 

@@ -147,7 +147,8 @@ class Emulator:
     ) -> None:
         body = _parsed(request, vendor)
         if request.path == "/v1/messages/count_tokens":
-            counted = {"input_tokens": self._messages.count(body)}
+            version = request.headers["anthropic-version"]
+            counted = {"input_tokens": self._messages.count(body, version)}
             await reply.whole(200, orjson.dumps(counted), headers)
             return
         api = self._apis.get(request.path)
@@ -155,7 +156,10 @@ class Emulator:
             raise Rejection(
                 f"Invalid URL ({request.method} {request.path})", status=404, kind="not_found_error"
             )
-        usage = api.admit(body)
+        if api is self._messages:
+            usage = self._messages.admit(body, request.headers["anthropic-version"])
+        else:
+            usage = api.admit(body)
         assert isinstance(body, dict)
         number = len(self.received) + 1
         answer = self.script(Call(api=api.name, body=body, headers=request.headers, number=number))

@@ -30,6 +30,27 @@ from tests.vendors.rejections import Rejection
 from tests.vendors.wordings import at
 
 MARKS_MAX = 4
+VERSION = "2026-10-21"
+FORMER_VERSION = "2023-06-01"
+
+
+def check_version(body: JsonObject, version: str) -> None:
+    """ "Migrating to API version 2026-10-21", Breaking changes, Messages API: sampling
+    parameters are removed, and are an error even at their defaults, on every model; so are
+    citations on text blocks of the user, and document blocks in messages of the assistant
+    (which no version is allowed here). The sentences are assumed."""
+    if version < VERSION:
+        return
+    for name in ("temperature", "top_p", "top_k"):
+        if name in body:
+            raise at((name,), "Extra inputs are not permitted")
+    for place, message in enumerate(body["messages"]):
+        if not isinstance(message, dict) or message.get("role") != "user":
+            continue
+        for number, block in enumerate(message.get("content") or ()):
+            if isinstance(block, dict) and block.get("citations"):
+                path = ("messages", place, "content", number, "text", "citations")
+                raise at(path, "Extra inputs are not permitted")
 
 
 def check_parameters(body: JsonObject, model: ClaudeModel) -> None:

@@ -62,7 +62,10 @@ TOOL = Shape(
 )
 _MARK = {"cache_control": "object|null"}
 _BLOCKS = {
-    "text": Shape(required={"type": "string", "text": "string"}, optional=_MARK),
+    "text": Shape(
+        required={"type": "string", "text": "string"},
+        optional={**_MARK, "citations": "array|null"},
+    ),
     "image": Shape(required={"type": "string", "source": "object"}, optional=_MARK),
     "document": Shape(
         required={"type": "string", "source": "object"},

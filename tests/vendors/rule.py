@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,9 +30,9 @@ def each(rules: Sequence[Rule]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("rule", rules, ids=lambda rule: rule.name.replace(" ", "_"))
 
 
-def assert_holds(rule: Rule, api: ApiName, *, limits: Limits | None = None) -> None:
+def assert_holds(rule: Rule, api: ApiName, *, limits: Limits | None = None, **version: Any) -> None:
     vendors = Emulator(limits=limits)
-    admit = vendors.api(api).admit
+    admit: Callable[..., object] = partial(vendors.api(api).admit, **version)
     admit(rule.kept)
     with pytest.raises(Rejection) as caught:
         admit(rule.broken)

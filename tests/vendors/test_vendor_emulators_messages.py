@@ -14,6 +14,7 @@ from tests.vendors.claude_requests import (
     user,
 )
 from tests.vendors.emulator import Limits
+from tests.vendors.messages_rules import FORMER_VERSION
 from tests.vendors.models import ClaudeModel
 from tests.vendors.rule import Rule, assert_holds, each
 
@@ -61,17 +62,20 @@ RULES = [
         says="model: claude-nobody",
         status=404,
     ),
-    Rule(
-        name="temperature is at most one",
-        broken=ask(temperature=1.1),
-        kept=ask(temperature=1),
-        says="temperature: Input should be less than or equal to 1",
+    *(
+        Rule(
+            name=f"no model takes {name}",
+            broken={**ask(), name: 1},
+            kept=ask(),
+            says=f"{name}: Extra inputs are not permitted",
+        )
+        for name in ("temperature", "top_p", "top_k")
     ),
     Rule(
-        name="newer models take no temperature",
-        broken=ask(model=NEWER, temperature=0.5),
-        kept=ask(temperature=0.5),
-        says="`temperature` is deprecated for this model.",
+        name="what the user says has no citations",
+        broken=ask(user([text("hi", citations=[{"type": "page_location"}])])),
+        kept=ask(user([text("hi", citations=[])])),
+        says="messages.0.content.0.text.citations: Extra inputs are not permitted",
     ),
     Rule(
         name="there is a message",
@@ -204,6 +208,33 @@ RULES = [
         says="system.0.type: Input should be 'text'",
     ),
 ]
+
+
+FORMER_RULES = [
+    Rule(
+        name="who thinks has no temperature",
+        broken=ask(temperature=0.5, thinking={"type": "enabled", "budget_tokens": 1024}),
+        kept=ask(temperature=1, thinking={"type": "enabled", "budget_tokens": 1024}),
+        says="`temperature` may only be set to 1 when thinking is enabled",
+    ),
+    Rule(
+        name="temperature is at most one",
+        broken=ask(temperature=1.1),
+        kept=ask(temperature=1),
+        says="temperature: Input should be less than or equal to 1",
+    ),
+    Rule(
+        name="newer models take no temperature",
+        broken=ask(model=NEWER, temperature=0.5),
+        kept=ask(temperature=0.5),
+        says="`temperature` is deprecated for this model.",
+    ),
+]
+
+
+@each(FORMER_RULES)
+def test_rules_of_the_former_version(rule: Rule) -> None:
+    assert_holds(rule, "messages", version=FORMER_VERSION)
 
 
 @each(RULES)

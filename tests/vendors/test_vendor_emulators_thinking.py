@@ -59,12 +59,6 @@ RULES = [
         says="`max_tokens` must be greater than `thinking.budget_tokens`.",
     ),
     Rule(
-        name="who thinks has no temperature",
-        broken=ask(temperature=0.5, thinking={"type": "enabled", "budget_tokens": 1024}),
-        kept=ask(temperature=1, thinking={"type": "enabled", "budget_tokens": 1024}),
-        says="`temperature` may only be set to 1 when thinking is enabled",
-    ),
-    Rule(
         name="a tool loop begins with thinking where that is on",
         broken=with_tools(
             *ONE_CALL, user([result()]), thinking={"type": "enabled", "budget_tokens": 1024}

@@ -40,8 +40,8 @@ from nplt_storage.entries import ModelInvocationDescriptor, ModelOutputEntry, To
 
 Json = dict[str, Any]
 
-BUDGETED = "claude-opus-4-5"  # thinks on a budget, takes a temperature
-ADAPTIVE = "claude-opus-5-5"  # thinks as it likes, takes none
+BUDGETED = "claude-opus-4-5"  # thinks on a budget
+ADAPTIVE = "claude-opus-5-5"  # thinks as it likes
 LOOK = ToolDescription(
     name="look",
     description="Looks at something.",

@@ -30,7 +30,7 @@ from nplt_server.providers.anthropic.render import ModelAbilities, abilities_of
 from nplt_server.tools import ToolDescription
 from nplt_storage.entries import ToolCallRequest
 
-BOTH = "claude-opus-4-6"  # thinks as it likes, and takes a temperature
+BOTH = "claude-opus-4-6"  # thinks as it likes, or on a budget
 
 
 def admitted(body: Json) -> Json:
@@ -46,27 +46,23 @@ def asked(model: str, **options: Any) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("name", "thinking", "takes_temperature"),
+    ("name", "thinking"),
     [
-        ("claude-3-5-haiku-20241022", "none", True),
-        ("claude-3-7-sonnet-latest", "budget", True),
-        ("claude-opus-4-20250514", "budget", True),
-        ("claude-haiku-4-5-20251001", "budget", True),
-        ("claude-sonnet-4-6", "adaptive", True),
-        ("anthropic.claude-opus-4-6-v1:0", "adaptive", True),
-        ("anthropic/claude-opus-4.7", "adaptive", False),
-        ("claude-sonnet-5", "adaptive", False),
-        ("claude-fable-5-1", "adaptive", False),
-        ("claude-mythos-preview", "adaptive", False),
-        ("qwen3-coder", "none", True),
+        ("claude-3-5-haiku-20241022", "none"),
+        ("claude-3-7-sonnet-latest", "budget"),
+        ("claude-opus-4-20250514", "budget"),
+        ("claude-haiku-4-5-20251001", "budget"),
+        ("claude-sonnet-4-6", "adaptive"),
+        ("anthropic.claude-opus-4-6-v1:0", "adaptive"),
+        ("anthropic/claude-opus-4.7", "adaptive"),
+        ("claude-sonnet-5", "adaptive"),
+        ("claude-fable-5-1", "adaptive"),
+        ("claude-mythos-preview", "adaptive"),
+        ("qwen3-coder", "none"),
     ],
 )
-def test_a_models_name_tells_what_it_takes(
-    name: str, thinking: str, takes_temperature: bool
-) -> None:
-    abilities = abilities_of(name)
-    assert abilities.thinking == thinking
-    assert abilities.takes_temperature == takes_temperature
+def test_a_models_name_tells_how_it_thinks(name: str, thinking: str) -> None:
+    assert abilities_of(name).thinking == thinking
 
 
 def test_what_the_name_tells_can_be_overruled() -> None:
@@ -112,17 +108,14 @@ def test_a_model_that_always_thinks_is_asked_for_little_of_it_instead(model: str
     assert body["output_config"] == {"effort": "low"}
 
 
-def test_a_temperature_is_sent_where_it_is_taken() -> None:
-    assert asked(BUDGETED, temperature=0.3)["temperature"] == 0.3
-    assert asked(BUDGETED, temperature=1.7)["temperature"] == 1.0
-    assert "temperature" not in asked(ADAPTIVE, temperature=0.3)
+@pytest.mark.parametrize("model", [BUDGETED, BOTH, ADAPTIVE, "claude-3-5-haiku-20241022"])
+def test_no_claude_is_sent_a_temperature_since_its_api_refuses_one(model: str) -> None:
+    assert "temperature" not in body_of(request(model=model, options={"temperature": 0.3}))
 
 
-def test_a_temperature_and_thinking_exclude_each_other() -> None:
-    warm = asked(BOTH, temperature=0.3)
-    assert (warm["temperature"], "thinking" in warm) == (0.3, False)
-    thoughtful = asked(BOTH, temperature=0.3, effort="low")
-    assert ("temperature" in thoughtful, "thinking" in thoughtful) == (False, True)
+def test_a_model_of_others_behind_the_same_api_is_sent_one_within_its_range() -> None:
+    warm = request(model="qwen3-coder", options={"temperature": 1.7})
+    assert body_of(warm)["temperature"] == 1.0
 
 
 def test_an_answer_is_as_long_as_was_asked_for_and_no_longer_than_it_may_be() -> None:

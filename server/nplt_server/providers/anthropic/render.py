@@ -260,8 +260,9 @@ def _mark_last(blocks: list[Json]) -> None:
 # ------------------------------------------------------------------------------
 # Abilities of a Claude model, read from its name
 #
-# Documented: thinking by a token budget up to the 4.5 models, adaptive from 4.6 on; no
-# sampling parameters from 4.7 on; `effort` from Opus 4.5 on, `max` from 4.6 and `xhigh` from
+# Documented: no sampling parameters with any model, since version 2026-10-21 of the API (what
+# the SDK sends); thinking by a token budget up to the 4.5 models, adaptive from 4.6 on;
+# `effort` from Opus 4.5 on, `max` from 4.6 and `xhigh` from
 # 4.7 on; models from 5.5 on, and Fable and Mythos, always think. An unknown name belongs to
 # another vendor's model behind the same API: it gets only what was asked for.
 
@@ -274,7 +275,7 @@ _FAMILY_FIRST = re.compile(rf"claude-({_FAMILIES})-(\d{{1,2}})(?:[-.](\d{{1,2}})
 _VERSION_FIRST = re.compile(rf"claude-(\d{{1,2}})(?:[-.](\d{{1,2}}))?-({_FAMILIES})")
 _ALWAYS_THINKING = re.compile(r"claude-(fable|mythos)")
 _ADAPTIVE_SINCE = (4, 6)
-_NO_SAMPLING_SINCE: tuple[int, int] = (4, 7)
+_ALL_EFFORTS_SINCE: tuple[int, int] = (4, 7)
 _BUDGET_SINCE = (3, 7)
 _ALWAYS_THINKING_SINCE: tuple[int, int] = (5, 5)
 
@@ -285,6 +286,7 @@ class ModelAbilities(Struct, frozen=True, kw_only=True):
     """Whether it takes the word that it shall not think."""
     efforts: tuple[str, ...] = ()
     takes_temperature: bool = True
+    """Only models of others behind the same API do."""
 
 
 def abilities_of(model: str) -> ModelAbilities:
@@ -292,7 +294,7 @@ def abilities_of(model: str) -> ModelAbilities:
     family, version = _family_and_version(name)
     if version is None:
         if _ALWAYS_THINKING.search(name):  # previews have no number
-            version = _NO_SAMPLING_SINCE
+            version = _ALL_EFFORTS_SINCE
         else:
             return ModelAbilities()
     if version >= _ADAPTIVE_SINCE:
@@ -303,7 +305,7 @@ def abilities_of(model: str) -> ModelAbilities:
         thinking=thinking,
         can_leave_thinking=not (version >= _ALWAYS_THINKING_SINCE or _ALWAYS_THINKING.search(name)),
         efforts=_efforts(family, version),
-        takes_temperature=version < _NO_SAMPLING_SINCE,
+        takes_temperature=False,
     )
 
 
@@ -316,7 +318,7 @@ def _family_and_version(name: str) -> tuple[str, tuple[int, int] | None]:
 
 
 def _efforts(family: str, version: tuple[int, int]) -> tuple[str, ...]:
-    if version >= _NO_SAMPLING_SINCE:
+    if version >= _ALL_EFFORTS_SINCE:
         return EFFORTS
     if version >= _ADAPTIVE_SINCE:
         return ("low", "medium", "high", "max")
@@ -348,10 +350,7 @@ def request_options(request: ModelRequest, abilities: ModelAbilities, *, may_thi
     asked: Json = {"max_tokens": output_tokens}
     thinking = _thinking_option(abilities, effort, output_tokens) if may_think else None
     if temperature is not None and abilities.takes_temperature:
-        if effort is None:
-            thinking = None  # who thinks has none; it was asked for, and thinking was not
-        if thinking is None or thinking["type"] == "disabled":
-            asked["temperature"] = temperature
+        asked["temperature"] = temperature
     if thinking is not None:
         asked["thinking"] = thinking
     if (level := _nearest(effort, abilities.efforts)) is not None:
