@@ -140,6 +140,8 @@ class ProviderRefused(ProviderError):
         """The provider rejects the content of the request, not its address, options or outcome."""
         self.reasoning_refused = reasoning_refused
         """The provider rejects reasoning that the model sealed in an earlier answer."""
+        self.wrong_api = False
+        """There is no such API at this address, or the model is not served through it."""
 
 
 class NoSuchModel(ProviderRefused):

@@ -174,7 +174,8 @@ class OpenAISettings(_VendorSettings):
     id: Name = "openai"
     type: Literal["openai"] = "openai"
     api: Literal["chat", "responses"] | None = None
-    """None: responses at OpenAI itself, chat everywhere else."""
+    """None: responses at OpenAI itself and for models that need it, chat everywhere else;
+    learned from refusals."""
     headers: Headers = Field(default_factory=dict)
     tokens_field: TokensField = "max_completion_tokens"
     """Chat: older servers overlook the one, OpenAI's reasoning models refuse the other."""

@@ -64,13 +64,16 @@ class VendorVoice:
         prompter: Prompter,
     ) -> None:
         self.id = provider_id
-        self.specification = specification
+        self._specification = specification
         self.models = models
         self.rejections: list[Rejection] = []
         self.usages: list[Usage] = []
         self._api = api
         self._rendering = rendering
         self._prompter = prompter
+
+    def specification_of(self, model: str) -> str:
+        return self._specification
 
     def call_model(
         self, request: ModelRequest

@@ -30,7 +30,7 @@ from tests.vendors.fields import (
     told_by,
 )
 from tests.vendors.models import GptModel
-from tests.vendors.openai_api import check_sampling, unsupported
+from tests.vendors.openai_api import check_effort, check_sampling, unsupported
 from tests.vendors.openai_tools import (
     SAY,
     check_choice_of_tools,
@@ -87,6 +87,9 @@ def _check_parameters(body: JsonObject, model: GptModel) -> None:
         raise unsupported("max_tokens", instead="max_completion_tokens")
     if not model.reasons and body.get("reasoning_effort") is not None:
         raise Rejection("Unrecognized request argument supplied: reasoning_effort")
+    if model.reasons:
+        check_effort(body.get("reasoning_effort"), ("reasoning_effort",), model)
+        _check_tools_with_effort(body, model)
     for name in ("max_tokens", "max_completion_tokens"):
         check_range(body.get(name), (name,), SAY, least=1)
         if (body.get(name) or 0) > model.output_tokens_max:
@@ -103,6 +106,21 @@ def _check_parameters(body: JsonObject, model: GptModel) -> None:
                 "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
                 ("stream_options",),
             )
+
+
+def _check_tools_with_effort(body: JsonObject, model: GptModel) -> None:
+    """LibreChat issue 14231 has the sentence; LiteLLM pull request 34569 shows that a request
+    without an effort is refused too."""
+    effort = body.get("reasoning_effort")
+    needs = model.tools_on_chat
+    is_fine = effort == "none" or (effort is None and needs == "without an effort")
+    if body.get("tools") and needs != "with any effort" and not is_fine:
+        raise invalid(
+            f"Function tools with reasoning_effort are not supported for {model.name} in"
+            " /v1/chat/completions. To use function tools, use /v1/responses or set"
+            " reasoning_effort to 'none'.",
+            ("reasoning_effort",),
+        )
 
 
 def _check_message(message: object, path: Path) -> None:

@@ -9,6 +9,7 @@ reasoning models take no temperature and no `max_tokens`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,10 @@ class GptModel:
     window_tokens: int = 128_000
     output_tokens_max: int = 16_384
     reasons: bool = False
+    efforts: tuple[str, ...] = ()
+    tools_on_chat: Literal["with any effort", "without an effort", "with none only"] = (
+        "with any effort"
+    )
 
 
 _NEW_CLAUDE = ClaudeModel(
@@ -39,7 +44,20 @@ _NEW_CLAUDE = ClaudeModel(
     thinking_kinds=("adaptive",),
     can_leave_thinking=False,
 )
-_NEW_GPT = GptModel(name="", window_tokens=400_000, output_tokens_max=128_000, reasons=True)
+# Efforts: the API reference of `reasoning_effort` (SDK's shared/reasoning_effort); for GPT-5.6
+# the refusal in pydantic-ai issue 7081; for GPT-6 "Deployment checklist", Choose a model: GPT-6
+# Astra and GPT-6.1 Sol know no `none`. Tools through chat completions: the same page ("only
+# with reasoning_effort none"; Astra and 6.1 Sol only through responses), and for GPT-5.4
+# openai-openapi issue 541.
+_NEW_GPT = GptModel(
+    name="",
+    window_tokens=400_000,
+    output_tokens_max=128_000,
+    reasons=True,
+    efforts=("none", "low", "medium", "high", "xhigh"),
+)
+_GPT_5_4 = replace(_NEW_GPT, tools_on_chat="without an effort")
+_GPT_6 = replace(_NEW_GPT, efforts=(*_NEW_GPT.efforts, "max"), tools_on_chat="with none only")
 
 CLAUDE_MODELS = (
     ClaudeModel(name="claude-haiku-4-5"),
@@ -59,11 +77,12 @@ GPT_MODELS = (
     GptModel(name="gpt-4o-mini"),
     GptModel(name="gpt-4.1", window_tokens=1_047_576, output_tokens_max=32_768),
     replace(_NEW_GPT, name="gpt-5.2"),
-    replace(_NEW_GPT, name="gpt-5.4"),
-    replace(_NEW_GPT, name="gpt-5.4-mini"),
-    replace(_NEW_GPT, name="gpt-5.5"),
-    replace(_NEW_GPT, name="gpt-5.6"),
-    replace(_NEW_GPT, name="gpt-6-luna"),
-    replace(_NEW_GPT, name="gpt-6.1-sol"),
-    replace(_NEW_GPT, name="gpt-6.1-terra"),
+    replace(_GPT_5_4, name="gpt-5.4"),
+    replace(_GPT_5_4, name="gpt-5.4-mini"),
+    replace(_GPT_5_4, name="gpt-5.5"),
+    replace(_GPT_6, name="gpt-5.6"),
+    replace(_GPT_6, name="gpt-6-luna"),
+    replace(_GPT_6, name="gpt-6.1-sol", efforts=_GPT_6.efforts[1:]),
+    replace(_GPT_6, name="gpt-6.1-terra"),
+    replace(_GPT_6, name="deployment-of-mine"),  # as Azure lets one call it
 )

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tests.vendors.fields import JsonObject, check_range
+from tests.vendors.fields import JsonObject, Path, check_range
 from tests.vendors.models import GptModel
 from tests.vendors.openai_tools import SAY
 from tests.vendors.rejections import Rejection
-from tests.vendors.wordings import invalid
+from tests.vendors.wordings import and_list, invalid
 
 SERVER_ERROR = "The server had an error while processing your request. Sorry about that!"
 _FAILURES = {
@@ -81,6 +81,18 @@ class OpenAI:
             f"The model `{name}` does not exist or you do not have access to it.",
             status=404,
             code="model_not_found",
+        )
+
+
+def check_effort(effort: object, path: Path, model: GptModel) -> None:
+    """pydantic-ai issue 7081 has the sentence."""
+    if effort is not None and effort not in model.efforts:
+        supported = and_list([f"'{each}'" for each in model.efforts])
+        raise invalid(
+            f"Unsupported value: '{effort}' is not supported with the '{model.name}' model."
+            f" Supported values are: {supported}.",
+            path,
+            code="unsupported_value",
         )
 
 

@@ -22,7 +22,7 @@ from tests.vendors.fields import (
     told_by,
 )
 from tests.vendors.models import GptModel
-from tests.vendors.openai_api import check_sampling, unsupported
+from tests.vendors.openai_api import check_effort, check_sampling, unsupported
 from tests.vendors.openai_tools import (
     SAY,
     check_choice_of_tools,
@@ -51,6 +51,7 @@ def check_parameters(body: JsonObject, model: GptModel) -> None:
         for name in ("temperature", "top_p"):
             if body.get(name) is not None:
                 raise unsupported(name)
+        check_effort((body.get("reasoning") or {}).get("effort"), ("reasoning", "effort"), model)
     elif (body.get("reasoning") or {}).get("effort") is not None:
         raise unsupported("reasoning.effort")
     wanted = body.get("max_output_tokens")

@@ -158,7 +158,7 @@ def test_gpt_takes_back_whatever_it_said(answers: list[list[Part]]) -> None:
     items = list(messages)
     for parts in answers:
         answer = Answer(parts=tuple(parts))
-        body: Json = {"model": "gpt-5.6", "messages": messages}
+        body: Json = {"model": "gpt-5.2", "messages": messages}
         body["tools"] = [{"type": "function", "function": GPT_FUNCTION}]
         message = chat.whole(body, answer, chat.admit(body))["choices"][0]["message"]
         messages = [*messages, message]

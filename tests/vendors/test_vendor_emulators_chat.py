@@ -41,6 +41,21 @@ HELLO = user("hello")
 
 RULES = [
     Rule(
+        name="newer models call tools only without reasoning",
+        broken=ask(model=REASONING, tools=[TOOL]),
+        kept=ask(model=REASONING, tools=[TOOL], reasoning_effort="none"),
+        says="To use function tools, use /v1/responses or set reasoning_effort to 'none'.",
+        param="reasoning_effort",
+    ),
+    Rule(
+        name="an effort is one the model has",
+        broken=ask(model=REASONING, reasoning_effort="minimal"),
+        kept=ask(model=REASONING, reasoning_effort="max"),
+        says="Unsupported value: 'minimal' is not supported with the 'gpt-5.6' model.",
+        param="reasoning_effort",
+        code="unsupported_value",
+    ),
+    Rule(
         name="messages are required",
         broken={"model": PLAIN},
         kept=ask(),

@@ -47,7 +47,7 @@ else:
 
     anthropic, httpx2, openai = (Lazily(name) for name in ("anthropic", "httpx2", "openai"))
 
-GPT = "gpt-5.6"
+GPT = "gpt-5.2"
 CLAUDE = "claude-opus-4-5"
 PROMPT: Any = [{"role": "user", "content": "hello there"}]
 SCHEMA: dict[str, object] = {"type": "object", "properties": {"at": {"type": "string"}}}

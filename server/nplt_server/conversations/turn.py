@@ -127,7 +127,6 @@ class TurnRun:
         "conversation",
         "events",
         "has_answer",
-        "invocation",
         "is_suspended",
         "model",
         "output",
@@ -139,7 +138,6 @@ class TurnRun:
         "view",
     )
 
-    invocation: ModelInvocationDescriptor
     route: ModelRoute
 
     def __init__(self, conversation: Conversation, prompt: ModelInputEntry) -> None:
@@ -176,7 +174,11 @@ class TurnRun:
 
     def use_model(self, model: str) -> None:
         self.model = model
-        self.route, self.invocation = self.conversation.services.router.route(model)
+        self.route, _ = self.conversation.services.router.route(model)
+
+    @property
+    def invocation(self) -> ModelInvocationDescriptor:
+        return self.route.invocation
 
     # Stopping it
 

@@ -111,8 +111,7 @@ class Provider(Protocol):
     @property
     def id(self) -> str: ...
 
-    @property
-    def specification(self) -> str:
+    def specification_of(self, model: str) -> str:
         """The wire format spoken behind the port, e.g. `openai-chat`."""
         ...
 

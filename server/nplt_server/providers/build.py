@@ -203,9 +203,14 @@ class ProviderBuilder:
         from nplt_server.providers.openai.chat import ChatApi
         from nplt_server.providers.openai.client import OpenAIClient
         from nplt_server.providers.openai.responses import ResponsesApi
+        from nplt_server.providers.openai.shared import needs_responses
 
         base_url = base_url_of(settings, self._environ)
-        api = settings.api or ("responses" if base_url is None else "chat")
+        responses = ResponsesApi(summarizes_reasoning=settings.summarizes_reasoning)
+        chat = ChatApi(
+            tokens_field=settings.tokens_field, returns_reasoning=settings.returns_reasoning
+        )
+        api = settings.api or ("responses" if base_url is None else None)
         return VendorProvider(
             settings.id,
             OpenAIClient(
@@ -214,14 +219,9 @@ class ProviderBuilder:
                 headers=settings.headers,
                 patience=self._patience,
             ),
-            vendor_api=(
-                ResponsesApi(summarizes_reasoning=settings.summarizes_reasoning)
-                if api == "responses"
-                else ChatApi(
-                    tokens_field=settings.tokens_field,
-                    returns_reasoning=settings.returns_reasoning,
-                )
-            ),
+            vendor_api=responses if api == "responses" else chat,
+            other_api=responses if api is None else None,
+            is_for_other_api=needs_responses,
             models=models_of(settings, self._models),
         )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -301,20 +301,68 @@ class VendorProvider:
         *,
         vendor_api: VendorApi,
         models: tuple[str, ...],
+        other_api: VendorApi | None = None,
+        is_for_other_api: Callable[[str], bool] = lambda model: False,
     ) -> None:
+        """`other_api`: of the same server. A model that is refused through the one is called
+        through the other, once; what answers is remembered for it."""
         self.id = provider_id
         self.models = models
-        self.specification = vendor_api.specification
         self._client = client
-        self._vendor_api = vendor_api
-        self._compiler = ContextCompiler(vendor_api.rules)
+        self._apis = [vendor_api] if other_api is None else [vendor_api, other_api]
+        self._is_for_other_api = is_for_other_api
+        self._api_by_model: dict[str, VendorApi] = {}
+        """Of models that have answered."""
+        self._compilers = {api.specification: ContextCompiler(api.rules) for api in self._apis}
+
+    def specification_of(self, model: str) -> str:
+        return self._api_of(model).specification
 
     def call_model(
         self, request: ModelRequest
     ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
-        compiled = self._compiler.compile(request.context, origin=request.invocation)
-        rendered = self._vendor_api.render(request, compiled)
-        return aclosing(self._client.stream(rendered, self._vendor_api.parser(rendered)))
+        model = request.invocation.model
+        if len(self._apis) == 1 or model in self._api_by_model:
+            return aclosing(self._stream(request, self._api_of(model)))
+        return aclosing(self._stream_learning(request))
 
     async def aclose(self) -> None:
         await self._client.aclose()
+
+    def _api_of(self, model: str) -> VendorApi:
+        learned = self._api_by_model.get(model)
+        if learned is not None:
+            return learned
+        return self._apis[-1 if self._is_for_other_api(model) else 0]
+
+    def _stream(
+        self, request: ModelRequest, api: VendorApi
+    ) -> AsyncGenerator[ModelOutputDelta, None]:
+        compiler = self._compilers[api.specification]
+        rendered = api.render(request, compiler.compile(request.context, origin=request.invocation))
+        return self._client.stream(rendered, api.parser(rendered))
+
+    async def _stream_learning(
+        self, request: ModelRequest
+    ) -> AsyncGenerator[ModelOutputDelta, None]:
+        model, api = request.invocation.model, self._api_of(request.invocation.model)
+        other = next(each for each in self._apis if each is not api)
+        try:
+            async with aclosing(self._stream(request, api)) as deltas:
+                async for delta in deltas:
+                    self._api_by_model[model] = api
+                    yield delta
+            return
+        except ProviderRefused as refusal:
+            if not refusal.wrong_api:
+                raise
+            first = refusal
+        invocation = structs.replace(request.invocation, specification=other.specification)
+        request = structs.replace(request, invocation=invocation)
+        try:
+            async with aclosing(self._stream(request, other)) as deltas:
+                async for delta in deltas:
+                    self._api_by_model[model] = other
+                    yield delta
+        except ProviderRefused as refusal:
+            raise (first if refusal.wrong_api else refusal) from None

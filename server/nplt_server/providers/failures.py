@@ -249,6 +249,10 @@ _NO_KEY = re.compile(
 )
 # More in one request than the account may send in a minute: waiting does not help either.
 _TOO_LARGE_FOR_A_MINUTE = re.compile(r"request too large", re.IGNORECASE)
+# OpenAI, of tools with GPT-5.4 and later, and of models that only the one API has
+_OTHER_API = re.compile(
+    r"(?:use|in|with) (?:the )?(?:/?v1/)?(?:responses|chat/completions)\b", re.I
+)
 _THOUGHTS = re.compile(
     r"invalid_encrypted_content|encrypted content|invalid .?signature.? in"
     r"|thinking.? (?:or .{0,3}redacted_thinking.? )?blocks?\b",
@@ -290,6 +294,10 @@ def failure_of(
     told = VendorError(kind=kind, code=code, param=param, message=message)
     failure = _failure(status, told, retry_after)
     failure.vendor = told.words()
+    if isinstance(failure, ProviderRefused):
+        failure.wrong_api = _OTHER_API.search(message) is not None or (
+            status in (404, 405, 501) and not _NO_SUCH_MODEL.search(f"{code} {message}")
+        )
     return failure
 
 

@@ -175,7 +175,6 @@ _ONE_CALL = {"Connection": "close"}
 
 
 class LocalProvider:
-    specification = _VENDOR_API.specification
     models = (MODEL,)
 
     def __init__(
@@ -196,6 +195,9 @@ class LocalProvider:
         """Calls the engine that runs now."""
         self._starting: asyncio.Task[tuple[Engine, VendorProvider]] | None = None
         self._is_closed = False
+
+    def specification_of(self, model: str) -> str:
+        return _VENDOR_API.specification
 
     def call_model(
         self, request: ModelRequest

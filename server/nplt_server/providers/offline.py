@@ -28,7 +28,7 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, aclosing
 from inspect import isawaitable
 from itertools import chain
-from typing import TypeAlias, cast
+from typing import ClassVar, TypeAlias, cast
 
 import anyio
 import anyio.lowlevel
@@ -71,6 +71,8 @@ class Script(Struct, frozen=True, kw_only=True):
 
 
 class _StreamingProvider:
+    specification: ClassVar[str]
+
     def call_model(
         self, request: ModelRequest
     ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
@@ -79,6 +81,9 @@ class _StreamingProvider:
     async def aclose(self) -> None:
         pass  # it holds nothing
 
+    def specification_of(self, model: str) -> str:
+        return self.specification
+
     def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         raise NotImplementedError
 
@@ -86,8 +91,8 @@ class _StreamingProvider:
 class OfflineProvider(_StreamingProvider):
     """Also a reference for the port: the smallest provider there can be."""
 
-    specification = "offline"
     models = ("echo",)
+    specification = "offline"
 
     def __init__(self, provider_id: str = "offline", *, words_per_second: float = 30.0) -> None:
         self.id = provider_id

@@ -297,12 +297,20 @@ class ModelRoute:
         self.id = provider.id
         self._provider = provider
         self._clock = clock
-        self.invocation = ModelInvocationDescriptor(
-            provider=provider.id, specification=provider.specification, model=model
-        )
+        self._model = model
         self.breaker = breaker
         """Shared by all models of the provider."""
         self.metrics = ModelMetrics()
+
+    @property
+    def invocation(self) -> ModelInvocationDescriptor:
+        """Its specification may change, once, when the provider learns which API the model
+        needs."""
+        return ModelInvocationDescriptor(
+            provider=self.id,
+            specification=self._provider.specification_of(self._model),
+            model=self._model,
+        )
 
     def call_model(
         self, request: ModelRequest
@@ -328,7 +336,7 @@ class ModelRoute:
         except ProviderError as error:
             observer.failed(error)
             if isinstance(error, ProviderRefused | ProviderUnauthorized):
-                log.warning("%s/%s: %s", self.id, self.invocation.model, error)
+                log.warning("%s/%s: %s", self.id, self._model, error)
             raise
         except BaseException as error:
             permit.given_up()  # a bug here says nothing about the provider

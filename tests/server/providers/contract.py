@@ -225,7 +225,7 @@ def request(
     return ModelRequest(
         invocation=ModelInvocationDescriptor(
             provider=provider.id,
-            specification=provider.specification,
+            specification=provider.specification_of(provider.models[0]),
             model=provider.models[0],
         ),
         context=(ModelInputMessage(content=scene.prompt, live_screen=screen, seq=1),),

@@ -33,7 +33,7 @@ from nplt_server.providers.openai.responses import ResponsesApi
 from nplt_server.tools import ToolDescription
 from nplt_storage.entries import ModelInvocationDescriptor, ToolCallResult
 
-REASONER = "gpt-5.6"
+REASONER = "gpt-5.2"
 PLAIN = "gpt-4o-mini"
 CHAT = ChatApi()
 RESPONSES = ResponsesApi()

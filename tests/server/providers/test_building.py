@@ -77,7 +77,7 @@ async def test_a_server_of_ones_own_gets_its_own_key_and_headers(vendors: Emulat
     async with routing({"AZURE_KEY": KEY, "OPENAI_API_KEY": "other"}, providers=[azure]) as router:
         with pytest.raises(ProviderRefused):  # the emulator has nothing there
             await answer(router, "azure/my-deployment")
-    (asked,) = vendors.received
+    asked = vendors.received[0]
     assert asked.path == "/openai/v1/chat/completions"
     assert asked.headers["authorization"] == f"Bearer {KEY}"
     assert asked.headers["x-team"] == "us"

@@ -35,7 +35,7 @@ class Talk:
     async def goes_on(self, api: Api, *tools: ToolDescription) -> ModelOutputMessage:
         provider = llama(api)
         asked = ModelInvocationDescriptor(
-            provider=provider.id, specification=provider.specification, model=MODEL
+            provider=provider.id, specification=provider.specification_of(MODEL), model=MODEL
         )
         request = ModelRequest(invocation=asked, context=tuple(self.context), tools=tools)
         try:

@@ -30,8 +30,8 @@ from nplt_server.providers.compiler import (
 )
 from nplt_server.providers.openai.shared import (
     TOOLS_MAX,
+    chat_effort_of,
     count_of,
-    effort_of,
     failure_of_event,
     functions_of,
     seqs_of_user_step,
@@ -219,7 +219,7 @@ class ChatApi(Struct, frozen=True, kw_only=True):
         options: dict[str, JsonValue] = {
             self.tokens_field: request.output_tokens,
             "temperature": temperature_of(request),
-            "reasoning_effort": effort_of(request),
+            "reasoning_effort": chat_effort_of(request),
         }
         body |= without_nulls(options)
         return RenderedRequest(

@@ -25,6 +25,42 @@ _REASONS = re.compile(r"(?:.*/)?(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*-chat)|codex)")
 _DOES_NOT_REASON = re.compile(r"(?:.*/)?(?:gpt-[34]|chatgpt|gpt-5.*-chat)")
 
 
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+# By family; of an unknown one nothing is known, so it is sent what was asked for. GPT-6 Astra
+# and GPT-6.1 Sol always reason.
+_FAMILY = re.compile(r"(?:.*/)?(?:(o)\d|gpt-(\d+)(?:\.(\d+))?)")
+_ALWAYS_REASONS = re.compile(r"(?:.*/)?gpt-(?:6-astra|6\.1-sol)")
+_EFFORTS_SINCE = (
+    ((5, 6), ("none", "low", "medium", "high", "xhigh", "max")),
+    ((5, 2), ("none", "low", "medium", "high", "xhigh")),
+    ((5, 1), ("none", "low", "medium", "high")),
+    ((5, 0), ("minimal", "low", "medium", "high")),
+)
+_NO_EFFORT_WITH_TOOLS_SINCE = (5, 4)
+_RESPONSES_SINCE = (5, 6)
+
+
+def _version_of(model: str) -> tuple[int, int] | None:
+    found = _FAMILY.match(model)
+    return (int(found[2]), int(found[3] or 0)) if found and found[2] else None
+
+
+def needs_responses(model: str) -> bool:
+    """Its tools and its reasoning are not to be had together through chat completions. A
+    router, which writes a vendor before the name, has ways of its own."""
+    version = None if "/" in model else _version_of(model)
+    return version is not None and version >= _RESPONSES_SINCE and may_reason(model)
+
+
+def efforts_of(model: str) -> tuple[str, ...]:
+    """Those the model takes."""
+    found, version = _FAMILY.match(model), _version_of(model)
+    if found and found[1]:
+        return ("low", "medium", "high")
+    known = next((told for since, told in _EFFORTS_SINCE if version and version >= since), EFFORTS)
+    return known[1:] if _ALWAYS_REASONS.match(model) else known
+
+
 def may_reason(model: str) -> bool:
     return _DOES_NOT_REASON.match(model) is None
 
@@ -34,10 +70,27 @@ def temperature_of(request: ModelRequest) -> float | None:
 
 
 def effort_of(request: ModelRequest) -> str | None:
-    wanted = request.options.get("effort")
-    if not isinstance(wanted, str) or not wanted or not may_reason(request.invocation.model):
+    """The nearest the model takes: the highest that is not above what was asked for, but no
+    less than some, unless none was asked for."""
+    model, wanted = request.invocation.model, request.options.get("effort")
+    if not isinstance(wanted, str) or wanted not in EFFORTS or not may_reason(model):
         return None
-    return wanted
+    known = efforts_of(model)
+    if wanted in known:
+        return wanted
+    below = EFFORTS[1 : EFFORTS.index(wanted)]
+    some = [each for each in known if each != "none"]
+    return next((each for each in reversed(some) if each in below), some[0])
+
+
+def chat_effort_of(request: ModelRequest) -> str | None:
+    """Through chat completions newer models call tools only if they don't reason."""
+    model = request.invocation.model
+    version = None if "/" in model else _version_of(model)
+    is_bound = version is not None and version >= _NO_EFFORT_WITH_TOOLS_SINCE
+    if not is_bound or not request.tools or not may_reason(model):
+        return effort_of(request)
+    return "none" if "none" in efforts_of(model) else None
 
 
 def functions_of(

@@ -1,0 +1,155 @@
+"""Which of OpenAI's two APIs a model is called through, and with which effort."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.server.conversations import Stage
+from tests.server.providers.openai_stage import request
+from tests.server.providers.poison_stage import conversation_with
+from tests.support.vendor_models import rendered_in
+from tests.vendors.answers import Answer, Call, Text, ToolCall, say
+from tests.vendors.emulator import Emulator, emulator
+from tests.vendors.models import GPT_MODELS
+from tests.vendors.rejections import Rejection
+
+from nplt_server.providers import Patience, Provider
+from nplt_server.providers.build import ProviderBuilder
+from nplt_server.providers.openai.chat import ChatApi
+from nplt_server.providers.openai.responses import ResponsesApi
+from nplt_server.settings import OpenAISettings
+from nplt_storage.entries import ModelOutputEntry
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+@asynccontextmanager
+async def provider_of(vendors: Emulator, *models: str, **more: Any) -> AsyncIterator[Provider]:
+    settings = OpenAISettings(
+        id="box", base_url=vendors.openai_url, api_key_env="KEY", models=models, **more
+    )
+    builder = ProviderBuilder(environ={"KEY": vendors.key}, models={}, patience=Patience())
+    provider = builder.build(settings)
+    try:
+        yield provider
+    finally:
+        await provider.aclose()
+
+
+def calls_a_tool(call: Call) -> Answer:
+    asked = call.body["input"] if call.api == "responses" else call.body["messages"]
+    is_first = not any("call_id" in each or each.get("role") == "tool" for each in asked)
+    return Answer(parts=(ToolCall("now"),)) if is_first else say("done")
+
+
+def called(vendors: Emulator) -> list[str | None]:
+    return [each.api for each in vendors.received]
+
+
+def specifications(stage: Stage) -> list[str]:
+    entries = stage.conversation.history.entries
+    outputs = [each for each in entries if isinstance(each, ModelOutputEntry)]
+    return [each.invocation.specification for each in outputs if each.invocation]
+
+
+@pytest.mark.parametrize("model", ["gpt-5.6", "gpt-6-luna", "gpt-6.1-sol"])
+async def test_models_that_need_responses_for_tools_get_it_at_any_address(model: str) -> None:
+    async with (
+        emulator(calls_a_tool) as vendors,
+        provider_of(vendors, model) as provider,
+        conversation_with([], provider) as stage,
+    ):
+        assert (await stage.play("what time is it?")).state == "completed"
+    assert called(vendors) == ["responses", "responses"]
+
+
+async def test_it_is_learned_from_the_refusal_once_and_the_record_says_so() -> None:
+    async with (
+        emulator(calls_a_tool) as vendors,
+        provider_of(vendors, "deployment-of-mine") as provider,
+        conversation_with([], provider) as stage,
+    ):
+        assert (await stage.play("what time is it?")).state == "completed"
+        vendors.script = lambda call: say("again")
+        assert (await stage.play("and now?")).state == "completed"
+        assert specifications(stage) == ["openai-responses"] * 3
+    assert called(vendors) == ["chat", "responses", "responses", "responses"]
+
+
+async def test_a_server_that_has_no_responses_is_asked_through_chat() -> None:
+    def only_chat(call: Call) -> Answer:
+        if call.api == "responses":
+            raise Rejection("Not Found", status=404)
+        return say("hello")
+
+    async with (
+        emulator(only_chat) as vendors,
+        provider_of(vendors, "gpt-6-luna") as provider,
+        conversation_with([], provider) as stage,
+    ):
+        for text in ("one", "two"):
+            assert (await stage.play(text)).state == "completed"
+        assert specifications(stage) == ["openai-chat"] * 2
+    assert called(vendors) == ["responses", "chat", "chat"]
+
+
+async def test_an_api_that_is_set_is_kept_and_tools_are_called_without_reasoning() -> None:
+    async with (
+        emulator(calls_a_tool) as vendors,
+        provider_of(vendors, "gpt-5.6", api="chat") as provider,
+        conversation_with([], provider) as stage,
+    ):
+        assert (await stage.play("what time is it?")).state == "completed"
+    assert called(vendors) == ["chat", "chat"]
+    assert vendors.rejections == []
+
+
+async def test_a_wrong_address_is_told_as_it_is_and_nothing_is_learned_from_it() -> None:
+    def nobody(call: Call) -> Answer:
+        raise Rejection("Not Found", status=404)
+
+    async with (
+        emulator(nobody) as vendors,
+        provider_of(vendors, "gpt-4o-mini") as provider,
+        conversation_with([], provider) as stage,
+    ):
+        assert (await stage.play("one")).state == "failed"
+        vendors.script = lambda call: Answer(parts=(Text("here"),))
+        assert (await stage.play("two")).state == "completed"
+    assert called(vendors) == ["chat", "responses", "chat"]
+
+
+@pytest.mark.parametrize("effort", EFFORTS)
+@pytest.mark.parametrize("model", [each.name for each in GPT_MODELS])
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_every_effort_is_one_the_model_takes(api: str, model: str, effort: str) -> None:
+    if model == "deployment-of-mine":
+        pytest.skip("nobody knows by its name what it takes")
+    vendor_api = ChatApi() if api == "chat" else ResponsesApi()
+    tools = () if api == "chat" else request().tools
+    asked = request(vendor_api=vendor_api, model=model, tools=tools, options={"effort": effort})
+    body = rendered_in(vendor_api, asked).body
+    Emulator().api("chat" if api == "chat" else "responses").admit(body)
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "sent"),
+    [
+        ("gpt-6-luna", "minimal", "low"),
+        ("gpt-6.1-sol", "none", "low"),
+        ("gpt-5.2", "max", "xhigh"),
+        ("gpt-5.1", "xhigh", "high"),
+        ("gpt-5-mini", "none", "minimal"),
+        ("o3", "max", "high"),
+        ("openai/gpt-6-luna", "minimal", "low"),
+        ("qwen3:8b", "minimal", "minimal"),
+    ],
+)
+def test_an_effort_a_model_lacks_becomes_the_nearest(model: str, asked: str, sent: str) -> None:
+    body = rendered_in(
+        ResponsesApi(), request(vendor_api=ResponsesApi(), model=model, options={"effort": asked})
+    ).body
+    assert body["reasoning"]["effort"] == sent
