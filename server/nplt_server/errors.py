@@ -65,6 +65,8 @@ class ProviderError(ServerError):
 
     code = ErrorCode.PROVIDER_UNAVAILABLE
     vendor: VendorWords | None = None
+    of_provider = False
+    """It is so for all models of the provider: nobody is there, or the key is wrong."""
 
     def __str__(self) -> str:
         said = str(self.vendor or "")
@@ -101,12 +103,15 @@ class ProviderUnavailable(ProviderError):
 class ProviderPaused(ProviderUnavailable):
     """The circuit breaker is open; no request was sent."""
 
-    def __init__(self, *, retry_after: float) -> None:
+    def __init__(self, *, retry_after: float, of_provider: bool = False, why: str = "") -> None:
+        """`why`: how it failed the last time."""
+        who = "the provider" if of_provider else "this model"
         super().__init__(
-            f"the provider failed several times in a row and is not asked for {retry_after:.0f} s; "
-            "try again then, or choose another model",
+            f"{who} failed several times in a row and is not asked for {retry_after:.0f} s; "
+            f"try again then, or choose another model{f' (the last time: {why})' if why else ''}",
             retry_after=retry_after,
         )
+        self.of_provider = of_provider
 
 
 class ProviderUnauthorized(ProviderError):

@@ -27,7 +27,6 @@ from nplt_server.errors import (
     AnswerCut,
     NoSuchModel,
     ProviderError,
-    ProviderPaused,
     ProviderRefused,
     ProviderUnauthorized,
     ProviderUnavailable,
@@ -166,7 +165,7 @@ class ModelCall:
         is_down = isinstance(error, ProviderUnavailable | ProviderUnauthorized | NoSuchModel)
         if turn.call != 0 or not (is_down or is_too_small):
             return False
-        affects_all_models = isinstance(error, ProviderUnauthorized | ProviderPaused)
+        affects_all_models = error.of_provider or isinstance(error, ProviderUnauthorized)
         avoided = turn.invocation.provider if affects_all_models else None
         other = self._router.instead_of(self._tried, avoid=avoided)
         if other is None:

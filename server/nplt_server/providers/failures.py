@@ -316,10 +316,12 @@ def _failure(status: int, told: VendorError, retry_after: str | None) -> Provide
             "add credit there, or choose another model"
         )
     if status == 401 or (is_refused and _NO_KEY.search(all_words)):
-        return ProviderUnauthorized(
+        wrong_key = ProviderUnauthorized(
             f"the provider does not accept the API key ({status}); "
             "check the server's settings: api_key_env or api_key_file of the provider"
         )
+        wrong_key.of_provider = True
+        return wrong_key
     if status == 403:
         return ProviderUnauthorized(
             "the provider does not allow this to the account of the API key (403); "
@@ -401,7 +403,11 @@ def failure_of_transport(error: Exception, *, before_first_token: bool) -> Provi
     is_its_own = isinstance(error, httpx2.HTTPError | httpx2.InvalidURL)
     cause = error if is_its_own else error.__cause__
     if isinstance(cause, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.PoolTimeout):
-        return ProviderUnavailable("the provider can't be reached; check the network and base_url")
+        unreachable = ProviderUnavailable(
+            "the provider can't be reached; check the network and base_url"
+        )
+        unreachable.of_provider = True
+        return unreachable
     if isinstance(cause, httpx2.TimeoutException):
         return too_slow(before_first_token=before_first_token)
     if isinstance(cause, httpx2.UnsupportedProtocol | httpx2.InvalidURL):

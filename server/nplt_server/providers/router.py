@@ -53,9 +53,10 @@ from nplt_storage.entries import ModelInvocationDescriptor
 log = logging.getLogger(__name__)
 
 # ------------------------------------------------------------------------------
-# The circuit breaker of a provider
+# Circuit breakers: one for each model, and one for each provider
 #
-# Five failures in a row open the breaker for 30 s; then one call, the probe, is let through.
+# A provider's counts only failures that all its models share: nobody can be reached, or the
+# key is wrong. Five failures in a row open a breaker for 30 s; then one call, the probe, is let through.
 # If the probe fails, the breaker opens for twice as long, up to 300 s. While the breaker is
 # open, calls fail at once, so that a fallback can be tried.
 #
@@ -74,10 +75,16 @@ BreakerState: TypeAlias = Literal["closed", "open", "half_open"]
 
 class Breaker:
     def __init__(
-        self, *, patience_seconds: float = 30.0, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        patience_seconds: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+        of_provider: bool = False,
     ) -> None:
         """`patience_seconds`: the longest wait before a retry."""
         self._clock = clock
+        self._of_provider = of_provider
+        self._why = ""
         self._patience_seconds = patience_seconds
         self._failures = 0
         self._open_seconds = OPEN_SECONDS
@@ -101,14 +108,17 @@ class Breaker:
         permit."""
         match self.state:
             case "open":
-                raise ProviderPaused(retry_after=self.seconds_left)
+                raise self._paused(self.seconds_left)
             case "half_open" if self._probe is not None:
-                raise ProviderPaused(retry_after=_PROBE_SECONDS)
+                raise self._paused(_PROBE_SECONDS)
             case "half_open":
                 self._probe = BreakerPermit(self, self._openings)
                 return self._probe
             case "closed":
                 return BreakerPermit(self, self._openings)
+
+    def _paused(self, seconds: float) -> ProviderPaused:
+        return ProviderPaused(retry_after=seconds, of_provider=self._of_provider, why=self._why)
 
     def _open(self, seconds: float) -> None:
         self._open_until = max(self._clock() + seconds, self._open_until or 0.0)
@@ -137,9 +147,10 @@ class BreakerPermit:
         self._breaker._open_seconds = OPEN_SECONDS
         self.began()
 
-    def failed(self, *, retry_after: float | None = None) -> None:
+    def failed(self, *, retry_after: float | None = None, why: str = "") -> None:
         """`retry_after`: seconds to wait, if the provider named a time."""
         breaker = self._breaker
+        breaker._why = why
         was_probe = breaker._probe is self
         if retry_after is not None:
             if was_probe or retry_after > breaker._patience_seconds:
@@ -292,15 +303,26 @@ class ModelMetrics(Struct):
 
 class ModelRoute:
     def __init__(
-        self, provider: Provider, model: str, breaker: Breaker, *, clock: Callable[[], float]
+        self,
+        provider: Provider,
+        model: str,
+        provider_breaker: Breaker,
+        breaker: Breaker,
+        *,
+        clock: Callable[[], float],
     ) -> None:
         self.id = provider.id
         self._provider = provider
         self._clock = clock
         self._model = model
-        self.breaker = breaker
+        self._provider_breaker = provider_breaker
         """Shared by all models of the provider."""
+        self.breaker = breaker
         self.metrics = ModelMetrics()
+
+    @property
+    def is_paused(self) -> bool:
+        return "open" in (self._provider_breaker.state, self.breaker.state)
 
     @property
     def invocation(self) -> ModelInvocationDescriptor:
@@ -318,12 +340,16 @@ class ModelRoute:
         return aclosing(self._call(request))
 
     async def _call(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        of_provider: BreakerPermit | None = None
         try:
+            of_provider = self._provider_breaker.admit()
             permit = self.breaker.admit()
         except ProviderPaused as error:  # no request is sent
+            if of_provider is not None:
+                of_provider.given_up()
             self.metrics.failures[kind_of(error)] += 1
             raise
-        observer = _CallObserver(self.metrics, permit, clock=self._clock)
+        observer = _CallObserver(self.metrics, permit, of_provider, clock=self._clock)
         try:
             async with self._provider.call_model(request) as deltas:
                 async for delta in deltas:
@@ -339,7 +365,7 @@ class ModelRoute:
                 log.warning("%s/%s: %s", self.id, self._model, error)
             raise
         except BaseException as error:
-            permit.given_up()  # a bug here says nothing about the provider
+            observer.given_up()  # a bug here says nothing about the provider
             refused = _refusal_for_bug(error, self.id)
             if refused is None:
                 raise
@@ -356,10 +382,16 @@ class _CallObserver:
     """Counts one call in the metrics, and reports to the breaker."""
 
     def __init__(
-        self, metrics: ModelMetrics, permit: BreakerPermit, *, clock: Callable[[], float]
+        self,
+        metrics: ModelMetrics,
+        permit: BreakerPermit,
+        of_provider: BreakerPermit,
+        *,
+        clock: Callable[[], float],
     ) -> None:
         self._metrics = metrics
         self._permit = permit
+        self._of_provider = of_provider
         self._clock = clock
         self._began_at = clock()
         self.usage: UsageReport | None = None
@@ -374,11 +406,13 @@ class _CallObserver:
         elif not self.has_begun:
             self.has_begun = True
             self._permit.began()
+            self._of_provider.succeeded()
             self._metrics.first_token.add(self._clock() - self._began_at)
 
     def ended(self) -> None:
         if self.is_whole:
             self._permit.succeeded()
+            self._of_provider.succeeded()
             self._metrics.whole.add(self._clock() - self._began_at)
         else:
             # The caller sees that `Stopped` is missing; the breaker and the metrics are told.
@@ -386,15 +420,24 @@ class _CallObserver:
 
     def failed(self, error: ProviderError) -> None:
         self._metrics.failures[kind_of(error)] += 1
+        if error.of_provider:
+            self._permit.given_up()
+            self._of_provider.failed(why=error.sentence)
+            return
+        self._of_provider.succeeded()  # it is there
         match error:
             case ProviderUnavailable(is_busy=True, retry_after=None):
                 self._permit.given_up()  # rate limited: neither a success nor a failure
             case ProviderUnavailable():
-                self._permit.failed(retry_after=error.retry_after)
+                self._permit.failed(retry_after=error.retry_after, why=error.sentence)
             case AnswerCut():
-                self._permit.failed()
+                self._permit.failed(why=error.sentence)
             case _:
                 self._permit.succeeded()
+
+    def given_up(self) -> None:
+        self._permit.given_up()
+        self._of_provider.given_up()
 
 
 # ------------------------------------------------------------------------------
@@ -455,13 +498,18 @@ class ProviderRouter:
         `default_model`, `roles.planner`, `fallback`."""
         self.retries = retries or RetryPolicy()
         self._providers = tuple(providers)
+        patience = self.retries.patience_seconds
         self.breakers = {
-            provider.id: Breaker(patience_seconds=self.retries.patience_seconds, clock=clock)
+            provider.id: Breaker(patience_seconds=patience, clock=clock, of_provider=True)
             for provider in self._providers
         }
         self.routes = {
             f"{provider.id}/{model}": ModelRoute(
-                provider, model, self.breakers[provider.id], clock=clock
+                provider,
+                model,
+                self.breakers[provider.id],
+                Breaker(patience_seconds=patience, clock=clock),
+                clock=clock,
             )
             for provider in self._providers
             for model in provider.models
@@ -519,7 +567,7 @@ class ProviderRouter:
         whose breaker is not open; `None` if there is none."""
         for model in self.fallback:
             route = self.routes[model]
-            is_available = route.id != avoid and route.breaker.state != "open"
+            is_available = route.id != avoid and not route.is_paused
             if is_available and model not in tried:
                 return model
         return None

@@ -25,7 +25,7 @@ from nplt_server.connections.session import Session
 from nplt_server.conversations.services import ContextServices
 from nplt_server.dialects import Answer
 from nplt_server.histories import Histories
-from nplt_server.providers.router import ProviderRouter
+from nplt_server.providers.router import Breaker, ProviderRouter
 from nplt_server.settings import Limits
 
 _KEEPALIVE_SECONDS_MIN = 0.5
@@ -159,15 +159,21 @@ def _providers(
     described: JsonObject = {}
     for provider, breaker in router.breakers.items():
         models: JsonObject = {
-            name: route.metrics.as_json(context.facts(name).prices)
+            name: route.metrics.as_json(context.facts(name).prices) | _breaker(route.breaker)
             for name, route in router.routes.items()
             if route.id == provider and (route.metrics.calls or route.metrics.failures)
         }
-        one: JsonObject = {"breaker": breaker.state, "models": models if with_models else {}}
-        if breaker.state == "open":
-            one["retry_after"] = round(breaker.seconds_left, 3)
-        described[provider] = one
+        described[provider] = {**_breaker(breaker), "models": models if with_models else {}}
     return described
+
+
+def _breaker(breaker: Breaker) -> JsonObject:
+    state: JsonObject = {"breaker": breaker.state}
+    return (
+        state | {"retry_after": round(breaker.seconds_left, 3)}
+        if breaker.state == "open"
+        else state
+    )
 
 
 async def status(session: Session, request: StatusRequest, answer: Answer) -> None:

@@ -25,7 +25,6 @@ from nplt_server.providers.router import (
     FAILURES_MAX,
     OPEN_SECONDS,
     Durations,
-    ModelRoute,
     ProviderRouter,
 )
 from nplt_server.usage import ModelPrices
@@ -142,14 +141,63 @@ async def test_a_call_that_is_given_up_says_nothing_of_the_provider() -> None:
     meter.route.breaker.admit()  # the next one finds out
 
 
-async def test_all_models_of_a_provider_hang_on_one_fuse() -> None:
-    def down(request: ModelRequest) -> str:
-        raise ProviderUnavailable("down")
+class Gateway:
+    """Two models behind one address; `x` fails."""
 
-    router = ProviderRouter([ScriptedProvider(down, provider_id="a", models=("x", "y"))])
-    routes: list[ModelRoute] = [*router.routes.values()]
-    assert len({id(route.breaker) for route in routes}) == 1
-    assert len({id(route.metrics) for route in routes}) == 2
+    def __init__(self, error: ProviderError) -> None:
+        def model(request: ModelRequest) -> str:
+            if request.invocation.model == "x":
+                raise error
+            return "fine"
+
+        self.router = ProviderRouter([ScriptedProvider(model, provider_id="a", models=("x", "y"))])
+
+    async def calls(self, name: str) -> None:
+        route, invocation = self.router.route(name)
+        asked = ModelRequest(
+            invocation=invocation, context=(ModelInputMessage(content="hello", seq=1),)
+        )
+        async with route.call_model(asked) as deltas:
+            assert [delta async for delta in deltas]
+
+    async def fails(self) -> None:
+        for _ in range(FAILURES_MAX):
+            with pytest.raises(ProviderError):
+                await self.calls("a/x")
+
+
+async def test_a_model_that_fails_is_paused_and_its_neighbour_is_not() -> None:
+    gateway = Gateway(ProviderUnavailable("the model does not load (500)"))
+    await gateway.fails()
+    with pytest.raises(ProviderPaused, match=r"this model .*does not load") as caught:
+        await gateway.calls("a/x")
+    assert not caught.value.of_provider
+    await gateway.calls("a/y")
+    assert gateway.router.breakers["a"].state == "closed"
+
+
+@pytest.mark.parametrize(
+    "error", [ProviderUnavailable("can't be reached"), ProviderUnauthorized("no such key (401)")]
+)
+async def test_what_all_models_share_pauses_the_provider_and_says_why(
+    error: ProviderError,
+) -> None:
+    error.of_provider = True
+    gateway = Gateway(error)
+    await gateway.fails()
+    with pytest.raises(ProviderPaused, match=r"the provider .*(reached|key)") as caught:
+        await gateway.calls("a/y")
+    assert caught.value.of_provider
+
+
+async def test_an_answer_of_another_model_shows_that_the_provider_is_there() -> None:
+    error = ProviderUnavailable("can't be reached")
+    error.of_provider = True
+    gateway = Gateway(error)
+    for _ in range(FAILURES_MAX + 1):
+        with pytest.raises(ProviderUnavailable, match="can't be reached"):
+            await gateway.calls("a/x")
+        await gateway.calls("a/y")
 
 
 @pytest.mark.parametrize("edge", BUCKET_SECONDS)
