@@ -164,11 +164,14 @@ class RequestTooLarge(ProviderRefused):
         """The window (context and output together), if the provider named it."""
 
 
-class AnswerCut(ProviderError):
-    """The stream ended without a stop reason. The partial answer is kept."""
+class AnswerCut(ProviderUnavailable):
+    """The stream ended without a stop reason. A partial answer is kept."""
 
     def __init__(self) -> None:
-        super().__init__("the provider broke off in the middle of the answer; ask again")
+        super().__init__(
+            "the provider broke off in the middle of the answer; ask again",
+            before_first_token=False,
+        )
 
 
 class AnswerTooLong(ProviderError):

@@ -1,15 +1,17 @@
 """Calls the model of a turn and reads its output to the end.
 
-A call that fails before its first token is recovered in one of these ways:
+A call that fails before a word of its answer was shown is recovered in one of these ways,
+also if it had begun to think or to call a tool: nothing was said, and nothing ran.
 
-    retry             the provider was unreachable or busy; a few times, after a wait
+    retry             the provider was unreachable or busy, or broke off; a few times, after
+                      a wait
     fail over         another model is called; only at the first call of a turn, because
                       the model is fixed inside a turn
     shorten           the request and the room for output exceed the window; a few times
     quarantine        the provider refuses content: the entries are quarantined and the call
                       is repeated without them; a few times (`quarantine`)
 
-Each is announced by a `retrying` event. A call that has produced any output is not
+Each is announced by a `retrying` event. A call that has produced any text is not
 repeated. `call_quietly` is a call outside of any turn.
 """
 
@@ -76,7 +78,7 @@ class ModelCall:
                     self._recovery.confirm_quarantined()
                     return output
                 except ProviderError as error:
-                    if turn.output is not None and turn.output.has_begun:
+                    if turn.output is not None and turn.output.text_length:
                         raise
                     retries = await self._recover_from(error, retries)
         except anyio.get_cancelled_exc_class():
@@ -208,6 +210,7 @@ class ModelCall:
     def _announce_retry(self, why: str) -> None:
         """Drops the output of the call that failed, and announces the retry."""
         self.turn.output = None
+        self.turn.events.begin_call(self.turn.call)
         self.turn.events.thought("retrying", why)
 
 

@@ -56,9 +56,9 @@ log = logging.getLogger(__name__)
 # Circuit breakers: one for each model, and one for each provider
 #
 # A provider's counts only failures that all its models share: nobody can be reached, or the
-# key is wrong. Five failures in a row open a breaker for 30 s; then one call, the probe, is let through.
-# If the probe fails, the breaker opens for twice as long, up to 300 s. While the breaker is
-# open, calls fail at once, so that a fallback can be tried.
+# key is wrong. Five failures in a row open a breaker for 30 s; then one call, the probe, is let
+# through. If the probe fails, the breaker opens for twice as long, up to 300 s. While the
+# breaker is open, calls fail at once, so that a fallback can be tried.
 #
 # A failure with a retry time does not count, since callers obey that time; only if the time
 # exceeds `patience_seconds` does the breaker open until then. Refusals (of a key, of a
@@ -212,6 +212,8 @@ def kind_of(error: ProviderError) -> FailureKind:
     match error:
         case ProviderPaused():
             return "paused"
+        case AnswerCut():
+            return "cut"
         case ProviderUnavailable(timed_out=True):
             return "timed_out"
         case ProviderUnavailable():
@@ -220,8 +222,6 @@ def kind_of(error: ProviderError) -> FailureKind:
             return "unauthorized"
         case RequestTooLarge():
             return "too_large"
-        case AnswerCut():
-            return "cut"
         case _:
             return "refused"
 
@@ -430,8 +430,6 @@ class _CallObserver:
                 self._permit.given_up()  # rate limited: neither a success nor a failure
             case ProviderUnavailable():
                 self._permit.failed(retry_after=error.retry_after, why=error.sentence)
-            case AnswerCut():
-                self._permit.failed(why=error.sentence)
             case _:
                 self._permit.succeeded()
 
@@ -443,9 +441,10 @@ class _CallObserver:
 # ------------------------------------------------------------------------------
 # Retries
 #
-# A call is retried only if the provider was unreachable or busy, there was no output, and the
-# call did not time out. A retry time that the provider gives is obeyed; if it is longer than
-# `patience_seconds`, there is no retry. The policy decides; the caller waits and announces it.
+# A call is retried only if the provider was unreachable or busy, or broke off, and the call did
+# not time out. A retry time that the provider gives is obeyed; if it is longer than
+# `patience_seconds`, there is no retry. The policy decides; the caller knows whether a word was
+# shown, waits, and announces it.
 
 
 class RetryPolicy(Struct, frozen=True, kw_only=True):
@@ -464,7 +463,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
         provider's retry time."""
         if retries >= self.retries_max or not isinstance(error, ProviderUnavailable):
             return None
-        if isinstance(error, ProviderPaused) or error.timed_out or not error.before_first_token:
+        if isinstance(error, ProviderPaused) or error.timed_out:
             return None
         if error.retry_after is not None:
             if error.retry_after > self.patience_seconds:

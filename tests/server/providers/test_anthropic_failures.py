@@ -161,6 +161,7 @@ async def test_the_key_is_in_no_log_and_no_error(
 async def test_a_turn_that_fails_ends_once_and_the_next_one_is_fine(
     vendors: Emulator, claude: AnthropicProvider, name: str
 ) -> None:
+    vendors.script = lambda call: Answer(parts=(Text("It is blue, mostly."),))
     async with staged(claude) as stage:
         vendors.fail_next(FAULTS[name])
         failed = await stage.play("why is the sky blue?")
