@@ -149,6 +149,7 @@ class _VendorSettings(Part):
     api_key_env: VariableName | None = None
     api_key_file: Annotated[HomePath, AfterValidator(_no_key_for_a_path)] | None = None
     base_url: BaseUrl | None = None
+    headers: Headers = Field(default_factory=dict)
     models: tuple[ModelName, ...] = ()
     """None: those we know the vendor to have."""
 
@@ -176,7 +177,6 @@ class OpenAISettings(_VendorSettings):
     api: Literal["chat", "responses"] | None = None
     """None: responses at OpenAI itself and for models that need it, chat everywhere else;
     learned from refusals."""
-    headers: Headers = Field(default_factory=dict)
     tokens_field: TokensField = "max_completion_tokens"
     """Chat: older servers overlook the one, OpenAI's reasoning models refuse the other."""
     returns_reasoning: bool = False

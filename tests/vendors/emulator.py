@@ -173,7 +173,7 @@ class Emulator:
             await _fail(fault, reply, vendor, headers)
             return
         delivery = Delivery(api, reply, wire=self.wire, fault=fault, released=self._released)
-        if body.get("stream"):
+        if body.get("stream") and not self.wire.never_streams:
             events = api.events(body, answer, usage, self.wire)
             await delivery.streamed(events, headers)
         else:

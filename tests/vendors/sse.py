@@ -25,6 +25,7 @@ class Wire:
     extra_fields: bool = False
     empty_choices: bool = False  # chat: a first chunk without choices, as Azure sends it
     late_usage: bool = False  # Anthropic: input tokens only in message_delta
+    never_streams: bool = False  # a whole answer, whatever was asked for
     reasoning_field: str | None = None  # chat: `reasoning_content` of vLLM and DeepSeek
 
 

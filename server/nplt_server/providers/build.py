@@ -233,6 +233,7 @@ class ProviderBuilder:
             models=models_of(settings, self._models),
             key=self._key(settings),
             base_url=base_url_of(settings, self._environ),
+            headers=settings.headers,
             patience=self._patience,
         )
 

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -23,6 +24,7 @@ from nplt_server.providers import ModelOutputDelta, ModelRequest, Patience
 from nplt_server.providers.compiler import CompiledContext, ContextCompiler, VendorRules
 from nplt_server.providers.failures import (
     VendorError,
+    failure_in_stream,
     failure_of,
     failure_of_transport,
     too_slow,
@@ -70,8 +72,26 @@ class AnswerParser(ABC):
         except (ValueError, TypeError, KeyError, AttributeError):
             raise unreadable(before_first_token=not self.has_spoken) from None
 
+    def feed_whole(self, body: bytes) -> list[ModelOutputDelta]:
+        """Of a server that does not stream, whatever it is asked: the whole answer."""
+        try:
+            answer = json_object_of(body)
+            if answer is None:
+                raise ValueError("an answer is an object")
+            if answer.get("error"):
+                told = VendorError.of(answer)
+                raise failure_in_stream(
+                    kind=told.kind, code=told.code, message=told.message, before_first_token=True
+                )
+            return self._read_whole(answer)
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+            raise unreadable(before_first_token=True) from None
+
     @abstractmethod
     def _read(self, event: JsonObject) -> list[ModelOutputDelta]: ...
+
+    @abstractmethod
+    def _read_whole(self, answer: Any) -> list[ModelOutputDelta]: ...
 
 
 class VendorApi(Protocol):
@@ -153,6 +173,8 @@ def _ids_of(message: JsonObject) -> list[JsonValue]:
 # Their exceptions do not leave this file: they contain the request, and so the key.
 
 _DRAIN_SECONDS = 1.0
+_BODY_BYTES_MAX = 32 * 1024 * 1024
+"""Of an answer that is not streamed."""
 _Sdk = TypeVar("_Sdk", bound="ClosableSdk")
 
 
@@ -183,7 +205,9 @@ class VendorClient(ABC, Generic[_Sdk]):
         # Servers of one's own often need none, and the SDKs won't do without.
         self._api_key = api_key or "none"
         self._base_url = base_url or self.vendor_url
-        self._headers = dict(headers or {})
+        # Gateways look for it in either place.
+        is_elsewhere = api_key and self._base_url != self.vendor_url
+        self._headers = {**({"x-api-key": api_key} if is_elsewhere else {}), **(headers or {})}
         self._patience = patience or Patience()
         self._opening = anyio.Lock()
         self._sdk: _Sdk | None = None
@@ -201,6 +225,10 @@ class VendorClient(ABC, Generic[_Sdk]):
         """With the body as `extra_body` it goes out as it is; as arguments the SDK would walk
         through it."""
 
+    @abstractmethod
+    def _address_hint(self, path: str) -> str:
+        """What may be wrong with the path of `base_url`, where nothing was found."""
+
     async def stream(
         self, rendered: RenderedRequest, parser: AnswerParser
     ) -> AsyncGenerator[ModelOutputDelta, None]:
@@ -215,6 +243,13 @@ class VendorClient(ABC, Generic[_Sdk]):
                 async with asyncio.timeout_at(clock.deadline(now())):
                     response = await stack.enter_async_context(self._request(sdk, rendered))
                 chunks = response.http_response.aiter_bytes()
+                kind = response.http_response.headers.get("content-type", "")
+                if kind.startswith("application/json"):
+                    async with asyncio.timeout_at(clock.deadline(now())):
+                        body = await _whole(chunks)
+                    for delta in parser.feed_whole(body):
+                        yield delta
+                    return
                 events = SseParser()
                 while not parser.is_done:
                     async with asyncio.timeout_at(clock.deadline(now())):
@@ -251,6 +286,9 @@ class VendorClient(ABC, Generic[_Sdk]):
         told = VendorError.of_body(response.content)
         retry_after = response.headers.get("retry-after")
         failure = failure_of(response.status_code, **structs.asdict(told), retry_after=retry_after)
+        hint = self._address_hint(urlsplit(self._base_url).path)
+        if hint and isinstance(failure, ProviderRefused) and failure.wrong_api:
+            failure.args = (f"{failure.sentence}: {hint}",)
         return self._explained(failure, told.message, rendered)
 
     def _explained(
@@ -282,6 +320,15 @@ class VendorClient(ABC, Generic[_Sdk]):
 
         connect_seconds = self._patience.connect_seconds
         return self._open(ProviderHttpClient(self._base_url, connect_seconds=connect_seconds))
+
+
+async def _whole(chunks: AsyncIterator[bytes]) -> bytes:
+    body = bytearray()
+    async for chunk in chunks:
+        body += chunk
+        if len(body) > _BODY_BYTES_MAX:
+            raise ProviderRefused("the provider sent an answer that is too large to be read")
+    return bytes(body)
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, ClassVar
 
@@ -39,6 +40,9 @@ class MessagesClient(VendorClient["anthropic.AsyncAnthropic"]):
         sdk._custom_headers = self._headers
         return sdk
 
+    def _address_hint(self, path: str) -> str:
+        return "without /v1, which is added" if path.rstrip("/").endswith("/v1") else ""
+
     def _request(
         self, sdk: anthropic.AsyncAnthropic, rendered: RenderedRequest
     ) -> AbstractAsyncContextManager[RawResponse]:
@@ -72,7 +76,8 @@ class AnthropicProvider(VendorProvider):
         models: tuple[str, ...],
         key: str,
         base_url: str | None = None,
+        headers: Mapping[str, str] | None = None,
         patience: Patience | None = None,
     ) -> None:
-        client = MessagesClient(api_key=key, base_url=base_url, patience=patience)
+        client = MessagesClient(api_key=key, base_url=base_url, headers=headers, patience=patience)
         super().__init__(provider_id, client, vendor_api=MessagesApi(), models=models)

@@ -94,6 +94,13 @@ class MessageParser(AnswerParser):
             case _:
                 return []
 
+    def _read_whole(self, answer: Any) -> list[ModelOutputDelta]:
+        deltas = self._count(answer.get("usage") or {})
+        for index, block in enumerate(answer["content"]):
+            for kind in ("content_block_start", "content_block_stop"):
+                deltas += self._read({"type": kind, "index": index, "content_block": block})
+        return [*deltas, *self._wind_up(answer, {}), *self._end()]
+
     def _open(self, index: int, opened: dict[str, Any]) -> list[ModelOutputDelta]:
         block = _Block(kind=_kind(opened["type"]))
         self._blocks[index] = block

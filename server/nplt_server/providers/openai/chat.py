@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
@@ -95,6 +95,11 @@ class ChatParser(AnswerParser):
         if isinstance(usage, dict):
             deltas.append(_usage(usage))
         return deltas
+
+    def _read_whole(self, answer: Any) -> list[ModelOutputDelta]:
+        choice = answer["choices"][0]
+        deltas = self._read({**answer, "choices": [{**choice, "delta": choice["message"]}]})
+        return [*deltas, *self.feed(_DONE)]
 
     def _on_delta(self, delta: JsonObject, deltas: list[ModelOutputDelta]) -> None:
         for field in ("reasoning_content", "reasoning"):

@@ -32,6 +32,9 @@ class OpenAIClient(VendorClient["openai.AsyncOpenAI"]):
         sdk._custom_headers = self._headers
         return sdk
 
+    def _address_hint(self, path: str) -> str:
+        return "" if "/v1" in path else "it mostly ends in /v1"
+
     def _request(
         self, sdk: openai.AsyncOpenAI, rendered: RenderedRequest
     ) -> AbstractAsyncContextManager[RawResponse]:

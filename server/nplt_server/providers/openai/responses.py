@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import ClassVar, assert_never
+from typing import Any, ClassVar, assert_never
 
 from msgspec import Struct
 
@@ -132,6 +132,13 @@ def _call(call: CompiledCall) -> JsonObject:
 # complete only with `response.completed` or `response.incomplete`.
 
 _INCOMPLETE = {"max_output_tokens": "length"}
+_WHOLE_PARTS = {
+    "output_text": "response.output_text.delta",
+    "refusal": "response.refusal.delta",
+    "summary_text": "response.reasoning_summary_text.delta",
+    "reasoning_text": "response.reasoning_text.delta",
+}
+"""Parts of an item, and the events they would have come in."""
 _KEPT_OF_REASONING = ("type", "id", "summary", "encrypted_content")
 
 
@@ -155,6 +162,18 @@ class ResponsesParser(AnswerParser):
         if deltas and not self.is_done:
             self.has_spoken = True
         return deltas
+
+    def _read_whole(self, answer: Any) -> list[ModelOutputDelta]:
+        deltas: list[ModelOutputDelta] = []
+        for index, item in enumerate(answer["output"]):
+            for part in (*(item.get("summary") or ()), *(item.get("content") or ())):
+                kind = _WHOLE_PARTS.get(part["type"], "")
+                said = part.get("text") or part.get("refusal")
+                deltas += self._read({"type": kind, "delta": said})
+            event: JsonObject = {"item": item, "output_index": index}
+            deltas += self._read({"type": "response.output_item.done", **event})
+        status = "incomplete" if answer.get("status") == "incomplete" else "completed"
+        return [*deltas, *self._read({"type": f"response.{status}", "response": answer})]
 
     def _take(self, event: JsonObject, deltas: list[ModelOutputDelta]) -> None:
         """Other types are passed over: they repeat what was said, or nobody here knows them."""
