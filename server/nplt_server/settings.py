@@ -179,8 +179,9 @@ class OpenAISettings(_VendorSettings):
     learned from refusals."""
     tokens_field: TokensField = "max_completion_tokens"
     """Chat: older servers overlook the one, OpenAI's reasoning models refuse the other."""
-    returns_reasoning: bool = False
-    """Chat: DeepSeek wants to see its reasoning again, OpenAI refuses the field."""
+    returns_reasoning: bool | None = None
+    """Chat: DeepSeek wants to see its reasoning again, OpenAI refuses the field. None: only
+    models that are called deepseek…"""
     summarizes_reasoning: bool = False
     """Responses: OpenAI refuses it to organisations that have not shown who they are."""
 

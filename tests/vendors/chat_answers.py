@@ -7,7 +7,7 @@ index (id and name in the first), the last choice says why it stopped, and only 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tests.vendors.answers import Answer, ApiName, Refusal, Text, Thinking, ToolCall
 from tests.vendors.apis import Ids, Vendor
@@ -74,7 +74,8 @@ class ChatApi:
         events = []
         if wire.empty_choices:
             events.append(Event(data={**head, "choices": [], "prompt_filter_results": []}))
-        events += [Event(data=_chunk(head, delta)) for delta in self._deltas(answer, wire)]
+        deltas = map(self._signed(body, answer), self._deltas(answer, wire))
+        events += [Event(data=_chunk(head, delta)) for delta in deltas]
         reason = _FINISH_REASONS[answer.stopped_by]
         events.append(Event(data=_chunk(head, {}, reason), end="stop"))
         if asked:
@@ -84,6 +85,21 @@ class ChatApi:
 
     def error_event(self, fault: ErrorEvent) -> Event:
         return Event(data=self._openai.error_body(self._openai.failure(500), ""))
+
+    def _signed(self, body: JsonObject, answer: Answer) -> Callable[[JsonObject], JsonObject]:
+        """Gemini signs the first call of an answer, where it begins."""
+        first = next((part for part in answer.parts if isinstance(part, ToolCall)), None)
+        if first is None or self._openai.model(body["model"]).vendor != "gemini":
+            return lambda delta: delta
+        extra = {"google": {"thought_signature": f"signature of {first.name}"}}
+
+        def signed(delta: JsonObject) -> JsonObject:
+            call = (delta.get("tool_calls") or [{}])[0]
+            if call.get("index") != 0 or "id" not in call:
+                return delta
+            return {"tool_calls": [{**call, "extra_content": extra}]}
+
+        return signed
 
     def _head(self, body: JsonObject, kind: str) -> JsonObject:
         return {

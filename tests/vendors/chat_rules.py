@@ -59,8 +59,9 @@ def check_chat(body: object, model: GptModel) -> None:
     if not body["messages"]:
         raise SAY.empty_array(("messages",))
     for place, message in enumerate(body["messages"]):
-        _check_message(message, ("messages", place))
+        _check_message(_as_openai_has_it(message, model), ("messages", place))
     check_answers_of_tools(body["messages"])
+    _check_what_must_come_back(body["messages"], model)
 
 
 def check_window(tokens: int, model: GptModel) -> None:
@@ -143,6 +144,54 @@ def _check_message(message: object, path: Path) -> None:
             _check_call(call, (*path, "tool_calls", place))
     if role == "tool":
         _check_id(message["tool_call_id"], (*path, "tool_call_id"))
+
+
+def _as_openai_has_it(message: object, model: GptModel) -> object:
+    """Without the field the vendor has of its own."""
+    if not isinstance(message, dict):
+        return message
+    kept = dict(message)
+    if model.vendor == "deepseek":
+        kept.pop("reasoning_content", None)
+    if model.vendor == "gemini" and isinstance(kept.get("tool_calls"), list):
+        kept["tool_calls"] = [
+            {name: value for name, value in call.items() if name != "extra_content"}
+            for call in kept["tool_calls"]
+        ]
+    return kept
+
+
+def _check_what_must_come_back(messages: list[JsonObject], model: GptModel) -> None:
+    """DeepSeek, "Thinking Mode", Tool calls: the `reasoning_content` of every answer that
+    called a tool goes back in all later requests. Gemini, "Thought signatures", Function
+    calling: since the last message of the user, the first call of each answer has the
+    signature it came with; a call that was made elsewhere has the word that says so. The
+    sentences are as users have reported them (DeepSeek-V3 issue 1053, codex issue 7519)."""
+    prompts = [place for place, each in enumerate(messages) if each["role"] == "user"]
+    for place, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        if not calls:
+            continue
+        if model.vendor == "deepseek" and not isinstance(message.get("reasoning_content"), str):
+            raise Rejection(
+                "The `reasoning_content` in the thinking mode must be passed back to the API.",
+                code="invalid_request_error",
+            )
+        google = (calls[0].get("extra_content") or {}).get("google") or {}
+        allowed = (
+            f"signature of {calls[0]['function']['name']}",
+            "skip_thought_signature_validator",
+        )
+        if (
+            model.vendor == "gemini"
+            and place > max(prompts, default=-1)
+            and google.get("thought_signature") not in allowed
+        ):
+            raise Rejection(
+                "Function call is missing a thought_signature in functionCall parts. This is"
+                " required for tools to work correctly.",
+                code="400",
+            )
 
 
 def _check_parts(parts: list[JsonObject], path: Path, allowed: tuple[str, ...]) -> None:

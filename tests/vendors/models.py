@@ -30,6 +30,8 @@ class GptModel:
     output_tokens_max: int = 16_384
     reasons: bool = False
     efforts: tuple[str, ...] = ()
+    vendor: Literal["openai", "deepseek", "gemini"] = "openai"
+    """Of others that speak as OpenAI does, through chat completions."""
     tools_on_chat: Literal["with any effort", "without an effort", "with none only"] = (
         "with any effort"
     )
@@ -84,5 +86,7 @@ GPT_MODELS = (
     replace(_GPT_6, name="gpt-6-luna"),
     replace(_GPT_6, name="gpt-6.1-sol", efforts=_GPT_6.efforts[1:]),
     replace(_GPT_6, name="gpt-6.1-terra"),
+    GptModel(name="deepseek-v4-pro", vendor="deepseek"),
+    GptModel(name="gemini-3.8-flash", vendor="gemini"),
     replace(_GPT_6, name="deployment-of-mine"),  # as Azure lets one call it
 )

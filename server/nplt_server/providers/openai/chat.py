@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -47,6 +48,8 @@ from nplt_server.providers.openai.shared import (
 # `[DONE]` came.
 
 REASONING_FIELD = "reasoning_field"
+EXTRA_CONTENT = "extra_content"
+"""Gemini's, of a call: the signature of the thought that led to it. It goes back as it came."""
 _DONE = b"[DONE]"
 _STOP_REASONS = {
     "stop": "end",
@@ -119,7 +122,9 @@ class ChatParser(AnswerParser):
         if isinstance(calls, list):
             for call in calls:
                 if isinstance(call, dict):
-                    deltas.append(self._call_piece(call))
+                    deltas.append(piece := self._call_piece(call))
+                    if isinstance(extra := call.get(EXTRA_CONTENT), dict):
+                        deltas.append(OpaquePiece(data={EXTRA_CONTENT: extra, "call": piece.index}))
 
     def _call_piece(self, call: JsonObject) -> ToolCallPiece:
         function = call.get("function")
@@ -193,11 +198,18 @@ class ChatApi(Struct, frozen=True, kw_only=True):
     rules: ClassVar[VendorRules] = RULES
     tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
     """OpenAI's reasoning models refuse the second, older servers overlook the first."""
-    returns_reasoning: bool = False
-    """DeepSeek wants to see its reasoning again, OpenAI refuses a field it doesn't know."""
+    returns_reasoning: bool | None = None
+    """DeepSeek wants to see its reasoning again, OpenAI refuses a field it doesn't know. None:
+    by the model's name."""
 
     def parser(self, rendered: RenderedRequest) -> ChatParser:
-        return ChatParser(rendered.own_names, marks_reasoning=self.returns_reasoning)
+        returns = self._returns_reasoning(rendered.body["model"])
+        return ChatParser(rendered.own_names, marks_reasoning=returns)
+
+    def _returns_reasoning(self, model: str) -> bool:
+        if self.returns_reasoning is not None:
+            return self.returns_reasoning
+        return model.startswith("deepseek")
 
     def render(self, request: ModelRequest, compiled: CompiledContext) -> RenderedRequest:
         messages: list[JsonValue] = []
@@ -210,7 +222,7 @@ class ChatApi(Struct, frozen=True, kw_only=True):
                 messages += _user_messages(step)
                 seqs += seqs_of_user_step(step)
             else:
-                messages.append(self._answer(step))
+                messages.append(self._answer(step, request.invocation.model))
                 seqs.append(step.seqs)
         body: JsonObject = {
             "model": request.invocation.model,
@@ -231,20 +243,40 @@ class ChatApi(Struct, frozen=True, kw_only=True):
             body=body, seqs=tuple(seqs), own_names=own_names(request.tools[:TOOLS_MAX], RULES)
         )
 
-    def _answer(self, step: AssistantStep) -> JsonObject:
+    def _answer(self, step: AssistantStep, model: str) -> JsonObject:
         message: JsonObject = {"role": "assistant", "content": step.text or None}
         if step.calls:
+            extras = _extra_contents(step)
+            if 0 not in extras and _SIGNS_CALLS.match(model):
+                extras[0] = _NOT_SIGNED
             message["tool_calls"] = [
                 {
                     "id": call.call_id,
                     "type": "function",
                     "function": {"name": call.tool_name, "arguments": call.arguments_json},
+                    **({EXTRA_CONTENT: extras[place]} if place in extras else {}),
                 }
-                for call in step.calls
+                for place, call in enumerate(step.calls)
             ]
-        if self.returns_reasoning and step.reasoning:
+        # With a call it must be there, though another model made the call without one.
+        if self._returns_reasoning(model) and (step.reasoning or step.calls):
             message[_field_of_reasoning(step)] = step.reasoning
         return message
+
+
+_SIGNS_CALLS = re.compile(r"(?:models/)?gemini")
+_NOT_SIGNED: JsonObject = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+"""Of a call that another model made; documented for that."""
+
+
+def _extra_contents(step: AssistantStep) -> dict[int, JsonValue]:
+    """Of the calls that have one, by their place among the calls."""
+    blocks = [block.data for block in blocks_of(step) if isinstance(block, OpaqueBlock)]
+    return {
+        place: data[EXTRA_CONTENT]
+        for data in blocks
+        if EXTRA_CONTENT in data and isinstance(place := data.get("call"), int)
+    }
 
 
 def _user_messages(step: UserStep) -> list[JsonObject]:
