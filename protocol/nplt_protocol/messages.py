@@ -428,6 +428,8 @@ class SessionRow(Reply, frozen=True, kw_only=True):
     damaged: bool = sent(False)
     repair: str | None = None
     """The command that repairs a damaged one."""
+    warning: str | None = None
+    """What is wrong with one that can be used all the same."""
     deleted_at: str | None = None
     """Of one in the trash."""
 

@@ -219,6 +219,9 @@ class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     billed: Billed = ()
     first_seq: int = 1
     """The oldest entry there is, where a backend trims."""
+    lost: tuple[int, int] | None = None
+    """Entries (first, last) that were here once, and that the file no longer has: an older
+    copy of it was put back. Known to the index alone, until a repair."""
 
 
 _NUMBERED = {
@@ -364,7 +367,10 @@ _ROW_DECODER: Final = Decoder(ConversationRow)
 
 
 def row_as_bytes(row: ConversationRow) -> bytes:
-    return orjson.dumps(to_builtins(row, builtin_types=(datetime,)))
+    source = to_builtins(row, builtin_types=(datetime,))
+    if row.lost is None:
+        del source["lost"]
+    return orjson.dumps(source)
 
 
 def row_from_bytes(data: bytes, *, last_accessed: datetime | None = None) -> ConversationRow:
@@ -397,6 +403,8 @@ class RowQuery(Struct, frozen=True, kw_only=True):
     name_is: str | None = None
     id_prefix: str | None = None
     unfinished: bool = False
+    troubled: bool = False
+    """Damaged, or with entries that were lost."""
 
 
 class RowPage(Struct, frozen=True, kw_only=True):
@@ -408,6 +416,10 @@ def place_of(row: ConversationRow) -> RowPlace:
     return (row.pinned, row.updated_at, row.session_id)
 
 
+def is_troubled(row: ConversationRow) -> bool:
+    return row.damaged or row.lost is not None
+
+
 def matches(row: ConversationRow, query: RowQuery) -> bool:
     return (
         (query.archived is None or row.archived == query.archived)
@@ -415,6 +427,7 @@ def matches(row: ConversationRow, query: RowQuery) -> bool:
         and (query.name_is is None or row.name == query.name_is)
         and (query.id_prefix is None or row.session_id.startswith(query.id_prefix))
         and (bool(row.unfinished) or not query.unfinished)
+        and (is_troubled(row) or not query.troubled)
     )
 
 

@@ -10,8 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+from faults.sabotage import cut_before
 from tests.client.nplt_process import run_nplt
 from tests.support.raw_client import (
+    ATTACH,
     CHAT_TEXT,
     ERROR,
     HISTORY_REQUEST,
@@ -19,6 +21,7 @@ from tests.support.raw_client import (
     SESSION_LIST,
     SESSION_NEW,
     SESSION_UPDATE,
+    STATUS,
     RawClient,
 )
 from tests.support.server_process import ServerProcess, clean_environment
@@ -139,6 +142,28 @@ def test_a_plain_client_sees_it_too(server: ServerProcess) -> None:
         assert shown.type == CHAT_TEXT
         assert "damaged" in shown.text
         assert f"nplt-server repair --data-dir {server.data_dir} {session_id}" in shown.text
+
+
+def test_an_older_copy_of_a_file_is_served_with_a_warning_and_old_cursors_get_resync(
+    server: ServerProcess,
+) -> None:
+    session_id = conversation(server)
+    server.terminate()
+    path = file_of(server, session_id)
+    path.write_bytes(cut_before(path.read_bytes(), 5))
+    server.start()
+    listed = row(server, session_id)
+    assert (listed["damaged"], listed["message_count"]) == (False, 4)
+    assert listed["warning"] == "entries 5 to 6 are gone: an older copy of its file was put back"
+    assert "entries 5 to 6 are gone" in server.log
+    with RawClient(server.port) as client:
+        client.hello()
+        assert client.request(STATUS).json["conversations"]["older_copies"] == 1
+        asked = {"session_id": session_id, "after_seq": 6}
+        assert client.request(ATTACH, asked).json["resync"] is True
+        client.ask("the third, again")  # which gives other entries the numbers 5 and 6
+        assert client.request(ATTACH, asked).json["resync"] is True
+        assert "resync" not in client.request(ATTACH, {**asked, "after_seq": 4}).json
 
 
 def test_deleted_conversations_are_listed_page_by_page(server: ServerProcess) -> None:

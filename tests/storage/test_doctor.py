@@ -328,6 +328,16 @@ async def test_a_row_that_says_something_else_than_its_file_is_found(tmp_path: P
     assert finding.message.endswith("message_count, preview")
 
 
+async def test_a_row_that_is_marked_is_wrong_though_its_file_is_sound(tmp_path: Path) -> None:
+    await furnish(tmp_path)
+    _change_row(tmp_path, damaged=True)
+    assert wrong(tmp_path) == ["held_damaged"]
+    _change_row(tmp_path, damaged=False, lost=(8, 9))
+    (finding,) = examine(tmp_path).findings
+    assert (finding.code, finding.seqs, finding.is_wrong) == ("entries_gone", (8, 9), True)
+    assert finding.message.endswith("nplt repair s1")
+
+
 async def test_an_index_that_is_behind_or_missing_is_a_note(tmp_path: Path) -> None:
     await furnish(tmp_path)
     _change_row(tmp_path, head_seq=3)

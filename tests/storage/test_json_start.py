@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -13,16 +14,17 @@ from tests.storage.disk_fakes import WatchedDisk
 from tests.storage.json_stores import all_entries, open_store, row_of, rows, write
 
 from nplt_storage import (
-    ConversationDamaged,
     ConversationHistory,
     Durability,
     FileSettings,
     JsonFileStore,
     PageQuery,
+    RowQuery,
     SearchQuery,
 )
 from nplt_storage.entries import PinnedEntry, RenamedEntry
 from nplt_storage.file_system import SystemDisk
+from nplt_storage.search import SearchHit
 
 
 class Watch:
@@ -144,33 +146,59 @@ async def test_a_lost_or_broken_index_is_made_again(tmp_path: Path, harm: str) -
     await again.close()
 
 
-async def test_a_head_below_the_known_one_is_damage_and_stays_so(tmp_path: Path) -> None:
-    await _fill(tmp_path)
-    shorter = file_bytes(Pen().write_all([prompt("t1"), answer("t1")]), "s1")
-    _file(tmp_path, "s1").write_bytes(shorter)
-    for _ in range(2):
-        store = await open_store(tmp_path)
-        assert (await row_of(store, "s1")).damaged
-        with pytest.raises(ConversationDamaged, match="it ends at line 2, but there were 4"):
-            await store.open("s1")
-        await store.close()
-    assert _file(tmp_path, "s1").read_bytes() == shorter
-
-
-async def test_one_that_was_cut_short_while_served_is_damage_at_the_next_start_too(
+async def test_a_sound_file_below_the_known_head_opens_and_its_row_says_what_is_gone(
     tmp_path: Path,
 ) -> None:
     await _fill(tmp_path)
+    _file(tmp_path, "s1").write_bytes(_older_copy())
+    for _ in range(2):
+        store = await open_store(tmp_path)
+        row = await row_of(store, "s1")
+        assert (row.damaged, row.head_seq, row.lost) == (False, 2, (3, 4))
+        assert [hit.session_id for hit in await _hits(store, "older")] == ["s1"]
+        opened = await store.open("s1")
+        assert opened.history.head_seq == 2
+        await opened.record.close()
+        await store.close()
+
+
+async def test_an_older_copy_put_in_place_while_served_is_taken_as_it_is(tmp_path: Path) -> None:
+    await _fill(tmp_path)
     store = await open_store(tmp_path)
-    shorter = file_bytes(Pen().write_all([prompt("t1"), answer("t1")]), "s1")
-    _file(tmp_path, "s1").write_bytes(shorter)
-    with pytest.raises(ConversationDamaged, match="but there were 4"):
-        await store.page("s1", PageQuery())
-    assert (await row_of(store, "s1")).damaged
+    _file(tmp_path, "s1").write_bytes(_older_copy())
+    page = await store.page("s1", PageQuery())
+    assert [message["content"] for message in page.messages] == ["an older question", "sure"]
+    assert [hit.session_id for hit in await _hits(store, "older")] == ["s1"]
+    assert "s1" not in [hit.session_id for hit in await _hits(store, "question 1")]
+    opened = await store.open("s1")
+    assert (opened.row.head_seq, opened.row.lost) == (2, (3, 4))
+    await write(opened.record, opened.history, prompt("t9", "afresh"), answer("t9"))
+    await opened.record.close()
     await store.close()
     again = await open_store(tmp_path)
-    assert (await row_of(again, "s1")).damaged
+    row = await row_of(again, "s1")
+    assert (row.head_seq, row.lost) == (4, (3, 4))
+    troubled = await again.list("local", RowQuery(troubled=True))
+    assert [one.session_id for one in troubled.rows] == ["s1"]
     await again.close()
+
+
+async def test_an_older_copy_is_listed_as_one_without_being_opened(tmp_path: Path) -> None:
+    await _fill(tmp_path)
+    store = await open_store(tmp_path)
+    _file(tmp_path, "s1").write_bytes(_older_copy())
+    (listed,) = [row for row in await rows(store) if row.session_id == "s1"]
+    assert listed.lost == (3, 4)
+    await store.close()
+
+
+def _older_copy() -> bytes:
+    entries = Pen().write_all([prompt("t1", "an older question"), answer("t1", "sure")])
+    return file_bytes(entries, "s1")
+
+
+async def _hits(store: JsonFileStore, words: str) -> Sequence[SearchHit]:
+    return (await store.search("local", SearchQuery(text=words))).hits
 
 
 async def test_without_syncs_a_power_cut_may_shorten_a_file(tmp_path: Path) -> None:

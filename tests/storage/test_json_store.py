@@ -219,19 +219,6 @@ async def test_damage_found_while_reading_sets_the_conversation_apart(
     await store.close()
 
 
-async def test_a_file_that_got_shorter_since_it_was_listed_is_damage(
-    history_dir: Path, data_dir: Path
-) -> None:
-    path = history_dir / "session_20260102_s1.json"
-    path.write_bytes(file_bytes(chat(3), "s1"))
-    store = await open_store(data_dir)
-    path.write_bytes(shorter := file_bytes(chat(2), "s1"))
-    with pytest.raises(ConversationDamaged, match="but there were"):
-        await store.page("s1", PageQuery())
-    assert path.read_bytes() == shorter
-    await store.close()
-
-
 async def test_a_file_nobody_listed_is_not_overwritten(
     store: JsonFileStore, data_dir: Path
 ) -> None:

@@ -258,10 +258,10 @@ def test_a_line_missing_in_the_middle_is_damage() -> None:
         _load(b"\n".join(lines))
 
 
-def test_a_head_below_what_was_known_is_damage() -> None:
+def test_a_last_line_that_was_known_and_can_not_be_read_is_damage() -> None:
     entries = chat(3)
     files = MemoryFiles()
-    files.put(PATH, file_bytes(entries[:-1]))
+    files.put(PATH, file_bytes(entries).replace(b'"content":"so 2"', b'"content":"so 3"'))
     file = _file(files)
     file.head_seq_min = len(entries)
     with pytest.raises(ConversationDamaged, match="but there were"):

@@ -43,7 +43,7 @@ def format_time(timestamp: str) -> str:
 
 
 def sessions_table(rows: Sequence[messages.SessionRow]) -> str:
-    """And below it the commands that repair the damaged ones."""
+    """And below it what is wrong with some, and the commands that repair them."""
     short = short_ids([row.session_id for row in rows])
     listed = table(
         ("ID", "NAME", "MESSAGES", "UPDATED", "MODEL", "STATE"),
@@ -59,12 +59,9 @@ def sessions_table(rows: Sequence[messages.SessionRow]) -> str:
             for row in rows
         ],
     )
-    repairs = (
-        sanitize_line(f"To repair {row.name!r}, stop the server, then: {row.repair}")
-        for row in rows
-        if row.repair
-    )
-    return "\n".join([listed, *repairs])
+    repairs = [sanitize_line(f"To repair {row.name!r}: {row.repair}") for row in rows if row.repair]
+    warnings = [sanitize_line(f"{row.name!r}: {row.warning}") for row in rows if row.warning]
+    return "\n".join([listed, *repairs, *warnings])
 
 
 def trash_table(rows: Sequence[messages.SessionRow]) -> str:
@@ -84,7 +81,8 @@ def trash_table(rows: Sequence[messages.SessionRow]) -> str:
 
 
 def row_flags(row: messages.SessionRow) -> list[str]:
-    return [flag for flag in ("pinned", "archived", "damaged") if getattr(row, flag)]
+    flags = [flag for flag in ("pinned", "archived", "damaged") if getattr(row, flag)]
+    return [*flags, "older copy"] if row.warning else flags
 
 
 def history_text(page: messages.HistoryPage) -> str:

@@ -349,6 +349,10 @@ def replay_of(conversation: Conversation, cursor: Attach | None) -> Replay:
     if cursor is None or cursor.after_seq is None:
         return Replay(frames=b"".join(deltas), resync=False)
     bytes_max = conversation.services.limits.message_bytes_max
+    lost = conversation.row.lost if conversation.row else None
+    if lost is not None and lost[0] <= cursor.after_seq <= lost[1]:
+        # Of that number it may know an entry that is gone, and not the one that is there.
+        return Replay(frames=b"".join(deltas), resync=True)
     entries = _missed_entries(conversation.history, cursor.after_seq, bytes_max)
     return Replay(frames=b"".join((entries or []) + deltas), resync=entries is None)
 

@@ -142,7 +142,8 @@ def _row(row: messages.SessionRow) -> str:
     count = f"{row.message_count} message{'s' if row.message_count != 1 else ''}"
     repair = f"\n    to repair it: {row.repair}" if row.repair else ""
     line = f"{mark} {row.session_id}  {row.name}  ({count}, {when}{state}{deleted}{damaged})"
-    return line + repair
+    warning = f"\n    {row.warning}" if row.warning else ""
+    return line + repair + warning
 
 
 def _models(choice: messages.ModelChoice) -> str:

@@ -51,7 +51,16 @@ def as_row(session: Session, row: ConversationRow) -> messages.SessionRow:
         pinned=row.pinned,
         archived=row.archived,
         damaged=row.damaged,
+        warning=_warning(row),
     )
+
+
+def _warning(row: ConversationRow) -> str | None:
+    if row.lost is None:
+        return None
+    first, last = row.lost
+    which = f"entry {first} is" if first == last else f"entries {first} to {last} are"
+    return f"{which} gone: an older copy of its file was put back"
 
 
 async def listed_row(session: Session, row: ConversationRow) -> messages.SessionRow:

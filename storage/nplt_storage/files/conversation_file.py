@@ -104,13 +104,19 @@ def is_ours(files: FileOperations, path: Path) -> bool:
 def survey_file(
     files: FileOperations, descriptor: int, session_id: str, *, head_seq_min: int = 0
 ) -> Survey:
-    """`head_seq_min` is what is known to have been there: less is damage, not a crash."""
+    """`head_seq_min` is what is known to have been there. If there is less, and a closing line
+    that counts more, what can't be read before it was acknowledged: damage, not a crash."""
     found = survey(reader_of(files, descriptor), files.size(descriptor))
     if found.header.session_id != session_id:
         raise Damage(f"the file says it is conversation {found.header.session_id!r}")
-    if found.head_seq < head_seq_min:
+    if found.head_seq < min(found.counted, head_seq_min):
         raise Damage(f"it ends at line {found.head_seq}, but there were {head_seq_min}")
     return found
+
+
+class ConversationShortened(ConversationDamaged):
+    """Sound, but it ends before an entry that was known: an older copy was put in its place.
+    The store takes it as it is and tries again; callers of the store never see this."""
 
 
 def found_tail(read: Read, found: Survey) -> Tail:
@@ -269,6 +275,8 @@ class JsonFile:
                 found = survey_file(
                     self.files, descriptor, self.session_id, head_seq_min=self.head_seq_min
                 )
+                if found.head_seq < self.head_seq_min:
+                    raise ConversationShortened(self.session_id, "an older copy was put back")
                 tail = found_tail(read, found)
             else:
                 # What follows the last acknowledged line goes aside, whole or

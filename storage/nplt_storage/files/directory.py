@@ -172,6 +172,12 @@ class FileReading:
         self._row = new_row(self._session_id, user=header.user, created_at=header.created_at)
         expected = self._known.head_seq if self._known and self._known.synced else 0
         found = survey_file(self._disk, descriptor, self._session_id, head_seq_min=expected)
+        if found.head_seq < expected:
+            lost = (found.head_seq + 1, expected)
+            self._row = replace(self._row, lost=lost)
+            log.warning(
+                "%s: entries %d to %d are gone: an older copy is here", self._path.name, *lost
+            )
         yield from self._lines(descriptor, found, start=found.first)
 
     def _lines(self, descriptor: int, found: Survey, *, start: int) -> Iterator[EntriesAdded]:

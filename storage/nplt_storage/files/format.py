@@ -469,6 +469,9 @@ class Survey(Struct, frozen=True, kw_only=True):
     head_seq: int
     closing: Closing | None
     """`None`: what follows the last line is not exactly one closing line."""
+    counted: int
+    """How many lines a closing line counts that stands behind what can't be read; 0: there
+    is none."""
 
 
 def read_header(read: Read, size: int) -> tuple[Header, int]:
@@ -480,7 +483,7 @@ def read_header(read: Read, size: int) -> tuple[Header, int]:
 def survey(read: Read, size: int) -> Survey:
     """Raises `BadHeader` or `Damage`."""
     header, first = read_header(read, size)
-    last = _last_sound_line(read, first, size)
+    last, counted = _last_sound_line(read, first, size)
     end, head_seq = (last.end, last.seq) if last else (first, 0)
     rest = read(end, size - end) if size - end <= _CLOSING_BYTES_MAX else b""
     closing = decode_closing(rest)
@@ -495,14 +498,16 @@ def survey(read: Read, size: int) -> Survey:
         end=end,
         head_seq=head_seq,
         closing=closing,
+        counted=counted,
     )
 
 
-def _last_sound_line(read: Read, first: int, size: int) -> Line | None:
+def _last_sound_line(read: Read, first: int, size: int) -> tuple[Line | None, int]:
+    """And how many lines a closing line behind it counts."""
     unreadable, closed_at = 0, 0
     for segment in segments_backward(read, first, size):
         try:
-            return verified(segment, first=first)
+            return verified(segment, first=first), closed_at
         except BadLine as reason:
             closing = decode_closing(segment.data[:_CLOSING_BYTES_MAX])
             closed_at = max(closed_at, closing.head_seq if closing else 0)
@@ -511,7 +516,7 @@ def _last_sound_line(read: Read, first: int, size: int) -> Line | None:
                 raise Damage(f"more than one line at the end can't be read: {reason}") from reason
     if closed_at:
         raise Damage(f"no line can be read, yet there were {closed_at}")
-    return None
+    return None, closed_at
 
 
 def _lines_in(data: bytes) -> int:

@@ -108,7 +108,8 @@ class FileRecord:
         self._check_open()
         await self._committer.close()
         redaction = await self._rewrite(seq, at=at)
-        self.row = replace(redaction.row, last_accessed=self.row.last_accessed)
+        kept = {"last_accessed": self.row.last_accessed, "lost": self.row.lost}
+        self.row = replace(redaction.row, **kept)
         with anyio.CancelScope(shield=True):  # stopped halfway, traces of the text would stay
             stamp = await self._directory.threads.write(lambda: self._clean_up(redaction))
             await self._directory.index.redact(self.row, stamp, seq)

@@ -11,7 +11,7 @@ side. Deleting moves a conversation to the trash.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -35,6 +35,7 @@ from nplt_storage.errors import (
 from nplt_storage.file_system import DataDirectory, Disk, FoundFile
 from nplt_storage.files.commit_threads import DiskThreads
 from nplt_storage.files.conversation_file import (
+    ConversationShortened,
     JsonFile,
     OpenedFile,
     batch_of,
@@ -236,10 +237,10 @@ class OpenFiles:
 
     # Damage by somebody else
 
-    async def look_for_damage(self, rows: Sequence[ConversationRow]) -> set[str]:
-        """Which of these turn out to be damaged. A look at size and time, at most once a
-        second, is enough for a file that nobody changed behind our back; another one is
-        read, once. What is open is left to those who read it."""
+    async def look_for_damage(self, rows: Sequence[ConversationRow]) -> dict[str, ConversationRow]:
+        """Those of these that turn out to be damaged or shorter, as they are. A look at size
+        and time, at most once a second, is enough for a file that nobody changed behind our
+        back; another one is read, once. What is open is left to those who read it."""
         now = self._directory.settings.seconds()
         closed = {
             row.session_id: row
@@ -249,22 +250,25 @@ class OpenFiles:
             and self._is_idle(row)
         }
         if not closed:
-            return set()
+            return {}
         self._look_again_at |= dict.fromkeys(closed, now + _LOOK_SECONDS)
         stamps = await self._directory.index.stamps(list(closed))
         paths = {id_: self._directory.paths.history / self._names[id_] for id_ in stamps}
         changed = await self._directory.threads.read(lambda: self._changed(paths, stamps))
-        damaged: set[str] = set()
+        changed_rows: list[ConversationRow] = []
         for session_id, found in changed.items():
             row, path = closed[session_id], paths[session_id]
-            _, reason = await self._directory.threads.read(
+            there, reason = await self._directory.threads.read(
                 lambda: self._directory.scan.row_in(path, session_id)  # noqa: B023
             )
             self._looked_at[session_id] = found
             if reason is not None and self._is_idle(row):
                 self._set_apart(session_id, path.name, row, reason)
-                damaged.add(session_id)
-        return damaged
+                changed_rows.append(replace(row, damaged=True))
+            elif reason is None and there.head_seq < row.head_seq and self._is_idle(row):
+                await self.learn_again(session_id)
+                changed_rows.append(await self._directory.index.row(session_id) or row)
+        return {row.session_id: row for row in changed_rows}
 
     def _is_idle(self, row: ConversationRow) -> bool:
         id_ = row.session_id
@@ -288,22 +292,51 @@ class OpenFiles:
 
     # Work that may meet damage
 
-    async def opening(self, file: JsonFile, row: ConversationRow, work: Callable[[], _T]) -> _T:
-        with self._set_apart_if_damaged(file, row):
-            return await self._directory.threads.write(work)
+    async def opening(self, session_id: str, work: Callable[[JsonFile, ConversationRow], _T]) -> _T:
+        async def once() -> _T:
+            row, file = await self.find(session_id)
+            with self._set_apart_if_damaged(file, row):
+                return await self._directory.threads.write(lambda: work(file, row))
 
-    async def reading(self, file: JsonFile, row: ConversationRow, work: Callable[[], _T]) -> _T:
-        was_settled = file.tail is not None
-        with self._set_apart_if_damaged(file, row):
-            result = await self._directory.threads.read(work)
-        if not was_settled:
-            await self._note_settled(file, row)
-        return result
+        return await self._whatever_is_there(session_id, once)
+
+    async def reading(self, session_id: str, work: Callable[[JsonFile, ConversationRow], _T]) -> _T:
+        async def once() -> _T:
+            row, file = await self.find(session_id)
+            was_settled = file.tail is not None
+            with self._set_apart_if_damaged(file, row):
+                result = await self._directory.threads.read(lambda: work(file, row))
+            if not was_settled:
+                await self._note_settled(file, row)
+            return result
+
+        return await self._whatever_is_there(session_id, once)
+
+    async def _whatever_is_there(self, session_id: str, once: Callable[[], Awaitable[_T]]) -> _T:
+        """The file wins over what the index knows: an older copy of it is read anew."""
+        try:
+            return await once()
+        except ConversationShortened:
+            await self.learn_again(session_id)
+            return await once()
+
+    async def learn_again(self, session_id: str) -> None:
+        """Takes the file into the index as it is now."""
+        known = await self._directory.index.known(session_id)
+        name = self._names.get(session_id)
+        if name is None or known is None:
+            raise ConversationNotFound(session_id)
+        self._files.pop(session_id, None)
+        # Of a row that was listed, the head was there, whenever it was synced.
+        stamp = replace(known[1], head_seq=known[0].head_seq, synced=True)
+        await self._directory.learn(self._directory.scan.pieces(session_id, [name], stamp))
 
     @contextmanager
     def _set_apart_if_damaged(self, file: JsonFile, row: ConversationRow) -> Iterator[None]:
         try:
             yield
+        except ConversationShortened:
+            raise
         except ConversationDamaged as damage:
             damage.data_dir = self._directory.paths.path
             self._set_apart(file.session_id, file.path.name, row, damage.reason)
@@ -425,7 +458,7 @@ class FileBuilder:
 # once, and the index is told what was found.
 
 
-def all_prompts(file: JsonFile) -> PromptsFound:
+def all_prompts(file: JsonFile, _: ConversationRow) -> PromptsFound:
     """Blocks, as long as the file is long. Of two with one name the first counts."""
     prompts: dict[str, int] = {}
     with file.reading_lines() as (read, tail):
@@ -493,10 +526,7 @@ class JsonFileStore:
 
     async def open(self, session_id: str) -> Opened:
         with self._open_files.alone(session_id):
-            row, file = await self._open_files.find(session_id)
-            opened, history = await self._open_files.opening(
-                file, row, lambda: self._opened_with_history(file, row)
-            )
+            opened, history = await self._open_files.opening(session_id, self._opened_with_history)
             record = self._open_files.record(opened)
         return Opened(
             record=record, history=history, row=opened.row, partial_answer=opened.partial_answer
@@ -608,26 +638,22 @@ class JsonFileStore:
     # Reading
 
     async def page(self, session_id: str, query: PageQuery) -> MessagePage:
-        row, file = await self._open_files.find(session_id)
-
-        def read() -> MessagePage:
+        def read(file: JsonFile, row: ConversationRow) -> MessagePage:
             with file.reading(row.head_seq) as entries:
                 return read_page(query, entries, row.hidden, row.unfinished)
 
-        return await self._open_files.reading(file, row, read)
+        return await self._open_files.reading(session_id, read)
 
     async def text_of(self, session_id: str, seq: int) -> str | None:
-        row, file = await self._open_files.find(session_id)
-
-        def read() -> str | None:
+        def read(file: JsonFile, _: ConversationRow) -> str | None:
             with file.reading() as entries:
                 entry = entries.at(seq)
                 return None if entry is None else content_of(entry)
 
-        return await self._open_files.reading(file, row, read)
+        return await self._open_files.reading(session_id, read)
 
     async def prompt_by_message_id(self, session_id: str, message_id: str) -> SentBefore | None:
-        row, file = await self._open_files.find(session_id)
+        row, _ = await self._open_files.find(session_id)
         index = self._directory.index
         try:
             seq, through = await index.prompt(session_id, message_id)
@@ -636,17 +662,17 @@ class JsonFileStore:
         if seq is None and through >= row.head_seq:
             return None
 
-        def read(seq: int | None) -> SentBefore | None:
+        def read(file: JsonFile, row: ConversationRow) -> SentBefore | None:
             with file.reading() as entries:
                 following = () if seq is None else entries.after(seq - 1)
                 return sent_before(following, message_id=message_id, hidden=row.hidden)
 
-        found = await self._open_files.reading(file, row, lambda: read(seq))
+        found = await self._open_files.reading(session_id, read)
         if found is None:
-            searched = await self._open_files.reading(file, row, lambda: all_prompts(file))
+            searched = await self._open_files.reading(session_id, all_prompts)
             index.note_prompts(searched)
             seq = searched.prompts.get(message_id)
-            found = await self._open_files.reading(file, row, lambda: read(seq))
+            found = await self._open_files.reading(session_id, read)
         return found
 
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
@@ -662,21 +688,21 @@ class JsonFileStore:
     async def entries(
         self, session_id: str, *, after: int = 0, through: int | None = None
     ) -> AsyncIterator[Sequence[Entry]]:
-        row, file = await self._open_files.find(session_id)
+        row, _ = await self._open_files.find(session_id)
         last = row.head_seq if through is None else min(through, row.head_seq)
         seq = max(after, 0)
         while seq < last:
             batch = await self._open_files.reading(
-                file,
-                row,
-                lambda: batch_of(file, after=seq, through=last),  # noqa: B023
+                session_id,
+                lambda file, _: batch_of(file, after=seq, through=last),  # noqa: B023
             )
+            if not batch:
+                return  # an older copy of the file was put back
             seq = batch[-1].seq
             yield batch
 
     async def origin(self, session_id: str) -> Origin:
-        row, file = await self._open_files.find(session_id)
-        header = await self._open_files.reading(file, row, file.header)
+        header = await self._open_files.reading(session_id, lambda file, _: file.header())
         return Origin(user=header.user, created_at=header.created_at, extra=header.extra)
 
     # All of them
@@ -686,11 +712,8 @@ class JsonFileStore:
 
     async def list(self, user: str, query: RowQuery) -> RowPage:
         page = await self._directory.index.list(user, query)
-        damaged = await self._open_files.look_for_damage(page.rows)
-        if damaged:
-            rows = (replace(r, damaged=r.damaged or r.session_id in damaged) for r in page.rows)
-            page = replace(page, rows=tuple(rows))
-        return page
+        changed = await self._open_files.look_for_damage(page.rows)
+        return replace(page, rows=tuple(changed.get(row.session_id, row) for row in page.rows))
 
     async def count(self, user: str) -> int:
         return await self._directory.index.count(user)

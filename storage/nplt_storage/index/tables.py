@@ -39,6 +39,7 @@ from nplt_storage.rows import (
     RowPlace,
     RowQuery,
     cut_page,
+    is_troubled,
     row_as_bytes,
     row_from_bytes,
 )
@@ -161,7 +162,7 @@ reads files, so it runs in the index's thread, where a conversation that is
 being written to can be read as well: what it misses is noted right after."""
 
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 ROWS_VERSION: Final = 2
 """Raised when `rows.fold` makes another row of the same entries."""
 
@@ -175,6 +176,7 @@ CREATE TABLE conversations (
     pinned INTEGER NOT NULL,
     archived INTEGER NOT NULL,
     unfinished INTEGER NOT NULL,
+    troubled INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     last_accessed INTEGER NOT NULL,
     file TEXT NOT NULL,
@@ -191,6 +193,8 @@ CREATE TABLE conversations (
 CREATE INDEX lists ON conversations (user, pinned, updated_at, session_id, archived);
 CREATE INDEX unfinished ON conversations (user, pinned, updated_at, session_id)
     WHERE unfinished = 1;
+CREATE INDEX troubled ON conversations (user, pinned, updated_at, session_id)
+    WHERE troubled = 1;
 CREATE TABLE messages (
     id INTEGER PRIMARY KEY,
     conversation INTEGER NOT NULL,
@@ -354,8 +358,8 @@ def _made_by(*, full_text: bool) -> str:
 
 _STAMP = "file, size, mtime_ns, inode, end_offset, head_seq, synced"
 _COLUMNS = (
-    f"session_id, user, pinned, archived, unfinished, updated_at, last_accessed, {_STAMP}, "
-    "name, name_folded, row"
+    "session_id, user, pinned, archived, unfinished, troubled, updated_at, last_accessed, "
+    f"{_STAMP}, name, name_folded, row"
 )
 _ITSELF = ("session_id", "last_accessed")
 _CHANGES = [f"{name} = excluded.{name}" for name in _COLUMNS.split(", ") if name not in _ITSELF]
@@ -383,6 +387,7 @@ class RowTable:
             row.pinned,
             row.archived,
             bool(row.unfinished),
+            is_troubled(row),
             microseconds(row.updated_at),
             microseconds(row.last_accessed),
             file.name,
@@ -484,6 +489,8 @@ def _conditions(query: RowQuery, after: RowPlace | None) -> tuple[list[str], lis
         values += (query.id_prefix, query.id_prefix + _END_OF_TEXT)
     if query.unfinished:
         conditions.append("unfinished = 1")
+    if query.troubled:
+        conditions.append("troubled = 1")
     return conditions, values
 
 
@@ -784,9 +791,11 @@ class IndexTables:
         before = self.rows.row(session_id)
         self._remove(session_id)
         if before is not None:
-            if piece.row.damaged and not piece.row.named:
-                # Not even the first prompt can be read: it is listed as it was known.
+            if piece.row.damaged and before.message_count >= piece.row.message_count:
+                # It is listed as it was known: what can't be read may have named it.
                 piece = replace(piece, row=replace(before, damaged=True))
+            elif piece.row.lost is None and before.lost is not None:
+                piece = replace(piece, row=replace(piece.row, lost=before.lost))
             self.rows.keep(piece.row, piece.stamp)
             self.rows.touch(session_id, before.last_accessed)
         if before is not None and not before.damaged:

@@ -52,7 +52,8 @@ from nplt_storage.rows import ConversationRow
 #
 # The index is a cache, so being behind is fine: the next start catches up. Wrong is what
 # catching up would not notice, or what shows a loss: a row that differs from the one the
-# entries give, a head that the file does not reach, a conversation without its file.
+# entries give or is marked as damaged, a head that the file does not reach, a conversation
+# without its file.
 #
 # SQLite is opened read-only, also for the files beside it.
 
@@ -120,7 +121,13 @@ def _difference(known: ConversationRow | None, row: ConversationRow) -> Finding 
         message = f"it knows {row.session_id} up to entry {known.head_seq} of {row.head_seq}"
         return note("behind", f"{message}; the next start catches up")
     if known.damaged:
-        return note("behind", f"it holds {row.session_id} for damaged; the next start looks again")
+        message = f"it holds {row.session_id} for damaged; look again with: nplt repair"
+        return Finding(code="held_damaged", message=f"{message} {row.session_id}")
+    if known.lost is not None:
+        first, last = known.lost
+        message = f"{row.session_id} had entries {first} to {last}, which are gone: an older copy"
+        message += f" was put back; to go on without them: nplt repair {row.session_id}"
+        return Finding(code="entries_gone", message=message, seqs=known.lost)
     same = replace(known, last_accessed=row.last_accessed)
     wrong = [f.name for f in fields(row) if getattr(same, f.name) != getattr(row, f.name)]
     if not wrong:
