@@ -275,6 +275,10 @@ class Client:
             if cursor is None:
                 return
 
+    async def repair(self, session_id: str) -> messages.Repaired:
+        """Makes a damaged conversation usable: keeps every entry that can be read."""
+        return await self._call(messages.Repair(session_id=session_id), messages.Repaired)
+
     async def redact(self, seq: int, session_id: str | None = None) -> int:
         """Erases the content of that entry for good. Waits for the running turn."""
         request = messages.Redact(seq=seq, session_id=session_id)

@@ -233,6 +233,7 @@ class Client:
     undelete = _blocking(AsyncClient.undelete)
     fork = _blocking(AsyncClient.fork)
     redact = _blocking(AsyncClient.redact)
+    repair = _blocking(AsyncClient.repair)
     import_document = _blocking(AsyncClient.import_document)
     file_get = _blocking(AsyncClient.file_get)
     delete = _blocking(AsyncClient.delete)

@@ -89,6 +89,7 @@ REPLY_TYPES: dict[MessageType, type[Reply]] = {
     MessageType.IMPORT: messages.Imported,
     MessageType.ROLLBACK: messages.RolledBack,
     MessageType.REDACT: messages.Redacted,
+    MessageType.REPAIR: messages.Repaired,
 }
 
 REPLY_CODES = {

@@ -57,6 +57,7 @@ class MessageType(IntEnum):
     IMPORT = 0x34
     ROLLBACK = 0x35
     REDACT = 0x36
+    REPAIR = 0x37
 
 
 MORE = 0x80

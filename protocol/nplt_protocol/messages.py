@@ -261,6 +261,10 @@ class Redact(Request, frozen=True, kw_only=True):
     session_id: SessionReference | None = None
 
 
+class Repair(Request, frozen=True, kw_only=True):
+    session_id: SessionReference | None = None
+
+
 REQUEST_TYPES: dict[MessageType, type[Request]] = {
     MessageType.HELLO: Hello,
     MessageType.PING: Ping,
@@ -291,6 +295,7 @@ REQUEST_TYPES: dict[MessageType, type[Request]] = {
     MessageType.IMPORT: Import,
     MessageType.ROLLBACK: Rollback,
     MessageType.REDACT: Redact,
+    MessageType.REPAIR: Repair,
 }
 
 
@@ -537,6 +542,18 @@ class RolledBack(Reply, frozen=True, kw_only=True):
 
 class Redacted(Reply, frozen=True, kw_only=True):
     seq: int
+
+
+class Repaired(Reply, frozen=True, kw_only=True):
+    session_id: str
+    kept: int
+    """Entries that are as they were."""
+    lost: tuple[tuple[int, int], ...] = sent(())
+    """Entries (first, last) in whose place a tombstone stands now."""
+    says: tuple[str, ...] = sent(())
+    """What was done, one sentence each; none: there was nothing to repair."""
+    original: str | None = None
+    """The file that holds the conversation as it was, beside its own."""
 
 
 class Imported(Reply, frozen=True, kw_only=True):

@@ -34,12 +34,11 @@ from nplt_server import __version__
 from nplt_server.errors import CannotServe, ConfigurationError
 
 if TYPE_CHECKING:
+    from nplt_storage.files.examine import Finding
     from nplt_storage.maintenance.doctor import Report
-    from nplt_storage.maintenance.examine import Finding
     from nplt_storage.maintenance.migrate import Imported, Place
-    from nplt_storage.maintenance.repair import Repair
     from nplt_storage.maintenance.sources import Missing
-    from nplt_storage.store import ConversationStore
+    from nplt_storage.store import ConversationStore, Repaired
 
 
 EXIT_CONFIGURATION = 78
@@ -102,13 +101,13 @@ def fail(sentence: object) -> NoReturn:
 
 
 @contextmanager
-def reporting_storage_errors() -> Iterator[None]:
+def reporting_storage_errors(or_else: str = "") -> Iterator[None]:
     from nplt_storage.errors import DataDirectoryInUse, StorageError
 
     try:
         yield
     except DataDirectoryInUse as error:
-        fail(f"{error.directory} is in use: stop that server first")
+        fail(f"{error.directory} is in use: stop that server first{or_else}")
     except StorageError as error:
         fail(error)
 
@@ -197,7 +196,7 @@ def _printable(text: str) -> str:
 
 
 def _summary(report: Report) -> str:
-    from nplt_storage.maintenance.examine import plural
+    from nplt_storage.files.examine import plural
 
     notes = plural(len(report.findings) - report.wrong, "note")
     verdict = f"{report.wrong} wrong" if report.wrong else "nothing wrong"
@@ -217,16 +216,17 @@ def _summary(report: Report) -> str:
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.pass_context
 def repair(context: click.Context, /, wanted: str, data_dir: Path | None, dry_run: bool) -> None:
-    """Cut a damaged file back to what is sound.
+    """Make a damaged conversation usable again.
 
-    Makes a conversation usable again, by cutting and appending only: what stands
-    before the first bad byte is kept as it is. The original stays beside it as
+    Every line whose checksum holds is kept as it is; in the place of each other one
+    stands a note that it is lost. The original stays beside it as
     FILE.before-repair-N, with all that was in it. ID may be the beginning of an id,
-    if only one begins so. Not while a server uses the directory.
+    if only one begins so. Not while a server uses the directory: then nplt repair
+    does the same.
     """
     from nplt_storage.files.format import session_id_of
+    from nplt_storage.files.repair import nobody_else_uses
     from nplt_storage.maintenance.doctor import forget_row
-    from nplt_storage.maintenance.repair import apply_repair, nobody_else_uses
 
     file = _file_of(context, wanted, data_dir)
     path = file.absolute()
@@ -234,22 +234,17 @@ def repair(context: click.Context, /, wanted: str, data_dir: Path | None, dry_ru
     if session_id is None:
         fail(f"{file} is not named like a conversation's file (session_YYYYMMDD_<id>.json)")
     data_dir = path.parent.parent
-    with reporting_storage_errors(), nobody_else_uses(data_dir):
+    beside = f", or: nplt repair {session_id}"
+    with reporting_storage_errors(or_else=beside), nobody_else_uses(data_dir):
         _refuse_two_files(path, session_id)
-        plan = _plan(path, session_id)
-        if not plan.says:
-            click.echo("nothing to repair")
-        elif dry_run:
-            click.echo("\n".join(plan.says))
-            click.echo("nothing was done: this was a dry run")
-        else:
-            try:
-                aside = apply_repair(path, plan)
-                forget_row(data_dir, session_id)
-            except OSError as error:
-                fail(f"{file}: {error.strerror}")
-            click.echo("\n".join(plan.says))
-            click.echo(f"the original is kept as {aside.name}")
+        done = _repair(path, session_id, dry_run=dry_run)
+        if not dry_run:
+            forget_row(data_dir, session_id)
+    click.echo("\n".join(done.says) if done.says else "nothing to repair")
+    if done.original is not None:
+        click.echo(f"the original is kept as {done.original}")
+    elif done.says:
+        click.echo("nothing was done: this was a dry run")
 
 
 def _file_of(context: click.Context, wanted: str, data_dir: Path | None) -> Path:
@@ -291,24 +286,12 @@ def _refuse_two_files(path: Path, session_id: str) -> None:
         )
 
 
-def _plan(path: Path, session_id: str) -> Repair:
-    from nplt_storage.file_system import SystemFiles, read_all
+def _repair(path: Path, session_id: str, *, dry_run: bool) -> Repaired:
+    from nplt_storage.files.repair import CannotRepair, repair_file
     from nplt_storage.ids import new_entry_id
-    from nplt_storage.maintenance.repair import CannotRepair, plan_repair
 
-    files = SystemFiles()
     try:
-        descriptor = files.open(path, os.O_RDONLY)
-        try:
-            return plan_repair(
-                lambda offset, length: read_all(files, descriptor, length, offset),
-                files.size(descriptor),
-                session_id=session_id,
-                clock=lambda: datetime.now(UTC),
-                new_id=new_entry_id,
-            )
-        finally:
-            files.close(descriptor)
+        return repair_file(path, session_id, clock=_now, new_id=new_entry_id, dry_run=dry_run)
     except CannotRepair as reason:
         fail(f"{path.name}: {reason}")
     except OSError as error:
@@ -477,7 +460,7 @@ def migrate(source: str, target: str) -> None:
     """
     import anyio
 
-    from nplt_storage.maintenance.repair import nobody_else_uses
+    from nplt_storage.files.repair import nobody_else_uses
     from nplt_storage.redis.address import is_redis_url
 
     _refuse_confusion(source, target)

@@ -8,7 +8,6 @@ of another library's exception.
 from __future__ import annotations
 
 import logging
-import shlex
 
 from msgspec import Struct
 
@@ -245,9 +244,9 @@ def as_request_error(error: Exception) -> RequestError | None:
 
 def _damaged(error: ConversationDamaged) -> RequestError:
     sentence = f"conversation {error.session_id!r} is damaged ({error.reason})"
-    if error.data_dir is not None:
-        command = repair_command(str(error.data_dir), error.session_id)
-        sentence += f" and can't be used before it is repaired. Stop the server, then: {command}"
+    if error.can_be_repaired:
+        command = repair_command(error.session_id)
+        sentence += f" and can't be used before it is repaired. To repair it: {command}"
     return RequestError(ErrorCode.READ_ONLY, sentence)
 
 
@@ -267,8 +266,8 @@ def internal_error() -> RequestError:
     )
 
 
-def repair_command(data_dir: str, session_id: str) -> str:
-    return f"nplt-server repair --data-dir {shlex.quote(data_dir)} {session_id}"
+def repair_command(session_id: str) -> str:
+    return f"nplt repair {session_id}"
 
 
 def no_such_conversation(session_id: str) -> RequestError:

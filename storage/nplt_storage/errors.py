@@ -38,8 +38,8 @@ class ConversationExists(StorageError):
 
 
 class ConversationDamaged(StorageError):
-    data_dir: Path | None = None
-    """Where its file is, if it is kept in one: `nplt-server repair` works there."""
+    can_be_repaired = False
+    """Whether its store can do that (`Repairable`)."""
 
     def __init__(self, session_id: str, reason: str) -> None:
         super().__init__(f"the record of conversation {session_id!r} is damaged: {reason}")

@@ -14,7 +14,7 @@ from asyncio import Future, ensure_future
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Literal, Protocol, TypeAlias, TypeVar
+from typing import Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from msgspec import Struct, field
 
@@ -210,6 +210,26 @@ class ConversationStore(Protocol):
     def touch(self, session_id: str, at: datetime) -> None: ...
 
     async def close(self) -> None: ...
+
+
+class Repaired(Struct, frozen=True, kw_only=True):
+    says: tuple[str, ...]
+    """What was done, one sentence each; none: there was nothing to do."""
+    kept: int = 0
+    """Entries that are as they were."""
+    lost: tuple[tuple[int, int], ...] = ()
+    """Entries (first, last) in whose place a tombstone stands now."""
+    original: str | None = None
+    """The name under which the record is kept as it was."""
+
+
+@runtime_checkable
+class Repairable(Protocol):
+    """A store that can repair what is damaged."""
+
+    async def repair(self, session_id: str) -> Repaired:
+        """`ConversationDamaged` where nothing helps. The conversation must not be open."""
+        ...
 
 
 # ------------------------------------------------------------------------------

@@ -17,7 +17,9 @@ from tests.support.raw_client import (
     CHAT_TEXT,
     ERROR,
     HISTORY_REQUEST,
+    REPAIR,
     SESSION_DELETE,
+    SESSION_EVENT,
     SESSION_LIST,
     SESSION_NEW,
     SESSION_UPDATE,
@@ -57,7 +59,7 @@ def row(server: ServerProcess, session_id: str) -> dict[str, object]:
 @pytest.mark.slow
 @pytest.mark.parametrize("near", [b"first words", b"the third"])
 def test_it_is_listed_after_a_start_under_its_name_and_the_command_repairs_it(
-    server: ServerProcess, near: bytes
+    server: ServerProcess, near: bytes, tmp_path: Path
 ) -> None:
     session_id = conversation(server)
     server.terminate()
@@ -66,22 +68,13 @@ def test_it_is_listed_after_a_start_under_its_name_and_the_command_repairs_it(
     listed = row(server, session_id)
     assert listed["damaged"] is True
     assert listed["name"] == "the first words"
+    assert (listed["message_count"], listed["repair"]) == (6, f"nplt repair {session_id}")
     command = shlex.split(str(listed["repair"]))
-    assert command == [
-        *("nplt-server", "repair", "--data-dir"),
-        *(str(server.data_dir), session_id),
-    ]
-    server.terminate()
-    done = subprocess.run(
-        [sys.executable, "-m", "nplt_server", *command[1:]],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=clean_environment(),
-    )
+    address = f"nplt://127.0.0.1:{server.port}"
+    done = run_nplt(*command[1:], home=tmp_path, server=address)
     assert done.returncode == 0, done.stderr
-    server.start()
+    assert "can't be read: a tombstone stands in its place" in done.stdout
+    assert "before-repair-1" in done.stdout
     repaired = row(server, session_id)
     assert repaired["damaged"] is False
     assert "repair" not in repaired
@@ -114,20 +107,62 @@ def test_a_file_that_was_only_touched_is_not_damaged(server: ServerProcess) -> N
         assert page["message_count"] == 6
 
 
-def test_whoever_opens_it_is_told_the_command(server: ServerProcess) -> None:
+def test_whoever_enters_it_is_told_the_command_and_what_is_sound_can_be_read(
+    server: ServerProcess,
+) -> None:
     session_id = conversation(server)
+    server.restart()  # so that nobody has it open
     flip_a_bit(file_of(server, session_id), b"the second")
     for _ in range(2):
         with RawClient(server.port) as client:
             client.hello()
-            refused = client.request(HISTORY_REQUEST, {"session_id": session_id})
+            page = client.request(HISTORY_REQUEST, {"session_id": session_id}).json
+            said = [message["content"] for message in page["messages"]]
+            first, second, third = "the first words", "the second", "the third"
+            assert said == [first, first, second, third, third]
+            refused = client.request(ATTACH, {"session_id": session_id})
             assert refused.type == ERROR
             assert refused.json["code"] == "read_only"
-            assert (
-                f"nplt-server repair --data-dir {server.data_dir} {session_id}"
-                in (refused.json["message"])
-            )
+            assert f"nplt repair {session_id}" in refused.json["message"]
         server.restart()  # closing it does not make it sound
+
+
+def test_its_owner_repairs_it_while_the_server_runs_and_goes_on(server: ServerProcess) -> None:
+    session_id = conversation(server)
+    server.restart()
+    flip_a_bit(file_of(server, session_id), b"the second")
+    with RawClient(server.port) as client, RawClient(server.port) as other:
+        client.hello()
+        other.hello()
+        done = client.request(REPAIR, {"session_id": session_id[:10]}).json
+        assert (done["session_id"], done["kept"], done["lost"]) == (session_id, 5, [[3, 3]])
+        assert (server.data_dir / "history" / done["original"]).exists()
+        assert client.request(ATTACH, {"session_id": session_id}).json["head_seq"] == 6
+        other.request(ATTACH, {"session_id": session_id})
+        client.ask("and on")
+        again = client.request(REPAIR).json
+        assert (again["says"], again["kept"]) == ([], 8)
+        while other.event(SESSION_EVENT).json["event"] != "lagged":
+            pass
+        attached = other.request(ATTACH, {"session_id": session_id, "after_seq": 8}).json
+        assert (attached["head_seq"], "resync" in attached) == (8, False)
+    assert row(server, session_id)["damaged"] is False
+    looked = subprocess.run(
+        [sys.executable, "-m", "nplt_server", "doctor", str(server.data_dir)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=clean_environment(),
+    )
+    assert looked.returncode == 0, looked.stdout
+
+
+def test_nobody_else_repairs_it(server: ServerProcess) -> None:
+    with RawClient(server.port) as client:
+        client.hello()
+        refused = client.request(REPAIR, {"session_id": "nothing"})
+        assert (refused.type, refused.json["code"]) == (ERROR, "not_found")
 
 
 def test_a_plain_client_sees_it_too(server: ServerProcess) -> None:
@@ -141,7 +176,7 @@ def test_a_plain_client_sees_it_too(server: ServerProcess) -> None:
         shown = client.receive()
         assert shown.type == CHAT_TEXT
         assert "damaged" in shown.text
-        assert f"nplt-server repair --data-dir {server.data_dir} {session_id}" in shown.text
+        assert f"to repair it: nplt repair {session_id}" in shown.text
 
 
 def test_an_older_copy_of_a_file_is_served_with_a_warning_and_old_cursors_get_resync(
@@ -201,10 +236,9 @@ def test_nplt_lists_the_command_and_can_delete_it(server: ServerProcess, tmp_pat
     address = f"nplt://127.0.0.1:{server.port}"
     shown = run_nplt("sessions", home=tmp_path, server=address).stdout
     assert "idle, damaged" in shown
-    assert (
-        "To repair 'the first words', stop the server, then: "
-        f"nplt-server repair --data-dir {server.data_dir} {session_id}\n"
-    ) in shown
+    assert f"To repair 'the first words': nplt repair {session_id}\n" in shown
+    read = run_nplt("history", session_id[:10], home=tmp_path, server=address)
+    assert "the third" in read.stdout
     (listed,) = json.loads(run_nplt("sessions", "--json", home=tmp_path, server=address).stdout)
     assert listed["damaged"] is True
     assert listed["repair"].endswith(session_id)

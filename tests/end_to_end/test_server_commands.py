@@ -141,7 +141,8 @@ def test_a_repaired_conversation_is_served_again(data_dir: Path) -> None:
             return await all_entries(store)
 
     run(repair, damage(data_dir))
-    assert anyio.run(is_there) == chat(3)[:2]
+    entries = anyio.run(is_there)
+    assert [entry for entry in entries if entry in chat(3)] == [*chat(3)[:2], *chat(3)[3:]]
     assert run(doctor, data_dir).exit_code == 0
 
 
@@ -327,6 +328,5 @@ def test_beside_a_running_server_one_may_look_but_not_touch(
         run(migrate, tmp_path / "new", server.data_dir),
     ):
         assert refused.exit_code == 1
-        assert (
-            refused.stderr == f"nplt-server: {server.data_dir} is in use: stop that server first\n"
-        )
+        in_use = f"nplt-server: {server.data_dir} is in use: stop that server first"
+        assert refused.stderr in (f"{in_use}\n", f"{in_use}, or: nplt repair {session_id}\n")

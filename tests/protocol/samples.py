@@ -124,6 +124,7 @@ REQUESTS: dict[type[messages.Request], st.SearchStrategy[messages.Request]] = {
     ),
     messages.Import: st.builds(messages.Import, document=st.none() | small_objects),
     messages.Rollback: st.builds(messages.Rollback, to_seq=counts, session_id=st.none() | words),
+    messages.Repair: st.builds(messages.Repair, session_id=st.none() | words),
     messages.Redact: st.builds(
         messages.Redact, seq=st.integers(1, 99), session_id=st.none() | words
     ),
@@ -298,6 +299,14 @@ REPLIES: dict[type[messages.Request], st.SearchStrategy[messages.Reply | JsonObj
     ),
     messages.Import: st.builds(messages.Imported, session_id=words, messages=counts),
     messages.Redact: st.builds(messages.Redacted, seq=counts),
+    messages.Repair: st.builds(
+        messages.Repaired,
+        session_id=words,
+        kept=counts,
+        lost=st.lists(st.tuples(counts, counts), max_size=2).map(tuple),
+        says=st.lists(words, max_size=2).map(tuple),
+        original=st.none() | words,
+    ),
 }
 """By the request they answer; the requests not named here get any object."""
 

@@ -63,7 +63,7 @@ def test_pieces_of_files_and_pings_are_raw_bytes() -> None:
     assert decode_request(0x04, b"\xff\x00", LIMITS) == messages.Ping(data=b"\xff\x00")
 
 
-@pytest.mark.parametrize("code", [0x00, 0x0B, 0x12, 0x22, 0x37, 0x7F])
+@pytest.mark.parametrize("code", [0x00, 0x0B, 0x12, 0x22, 0x38, 0x7F])
 def test_an_unknown_type_is_unsupported_and_named(code: int) -> None:
     error = refusal(code, b"")
     assert error.code is ErrorCode.UNSUPPORTED

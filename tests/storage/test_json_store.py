@@ -25,6 +25,7 @@ from nplt_storage import (
     ConversationExists,
     ConversationHistory,
     ConversationNotFound,
+    ConversationReadOnly,
     DataDirectoryInUse,
     JsonFileStore,
     PageQuery,
@@ -170,8 +171,10 @@ async def test_a_damaged_file_is_listed_and_left_alone(history_dir: Path, data_d
     for session_id in ("bad", "noise", "empty", "dir"):
         with pytest.raises(ConversationDamaged):
             await store.open(session_id)
+    for session_id in ("noise", "empty", "dir"):
         with pytest.raises(ConversationDamaged):
             await store.page(session_id, PageQuery())
+    assert len((await store.page("bad", PageQuery())).messages) == 8, "all but the damaged one"
     assert (history_dir / "session_20260102_bad.json").read_bytes() == damaged
     assert len((await store.page("good", PageQuery())).messages) == 4
     await store.close()
@@ -209,14 +212,58 @@ async def test_damage_found_while_reading_sets_the_conversation_apart(
     data[len(data) // 2] ^= 4
     path.write_bytes(data)
     assert len((await store.page("s1", PageQuery())).messages) == 20, "far from the damage"
-    with pytest.raises(ConversationDamaged):
-        await store.page("s1", PageQuery(limit=200, bytes_max=10**9))
+    everything = PageQuery(limit=200, bytes_max=10**9)
+    assert len((await store.page("s1", everything)).messages) >= 197, "all around the damage"
     row = await row_of(store, "s1")
     assert row.damaged
     with pytest.raises(ConversationDamaged):
         await store.open("s1")
     assert path.read_bytes() == data
     await store.close()
+    assert [each.name for each in history_dir.iterdir()] == [path.name]
+
+
+async def test_a_damaged_conversation_is_repaired_while_others_are_served(
+    history_dir: Path, data_dir: Path
+) -> None:
+    path = history_dir / "session_20260102_s1.json"
+    path.write_bytes(file_bytes(chat(4), "s1").replace(b"word 1", b"word 7"))
+    store = await open_store(data_dir)
+    listed = await row_of(store, "s1")
+    assert (listed.damaged, listed.name, listed.message_count) == (True, "word 0", 8)
+    await store.page("s1", PageQuery())
+    done = await store.repair("s1")
+    assert (done.kept, done.lost, done.original) == (9, ((3, 3),), f"{path.name}.before-repair-1")
+    assert not (await row_of(store, "s1")).damaged
+    opened = await store.open("s1")
+    with pytest.raises(ConversationReadOnly):
+        await store.repair("s1")
+    await opened.record.close()
+    assert (await store.repair("s1")).says == ()
+    assert len(list(history_dir.iterdir())) == 2
+    await store.close()
+
+
+@pytest.mark.parametrize("layout", ["indented", "in one line", "sorted"])
+async def test_a_file_that_another_program_laid_out_anew_is_taken_in_again(
+    history_dir: Path, data_dir: Path, layout: str
+) -> None:
+    path = history_dir / "session_20260102_s1.json"
+    good = file_bytes(chat(4), "s1", user="ada")
+    document = json.loads(good)
+    indent, is_sorted = (2 if layout == "indented" else None), layout == "sorted"
+    laid_out = json.dumps(document, indent=indent, sort_keys=is_sorted).replace(
+        '"duration": 0.0', '"duration": 0'
+    )
+    path.write_text(laid_out)
+    store = await open_store(data_dir)
+    row = await row_of(store, "s1")
+    assert (row.damaged, row.user, row.message_count) == (False, "ada", 9)
+    opened = await store.open("s1")
+    await opened.record.close()
+    await store.close()
+    assert path.read_bytes() == good
+    assert path.with_name(f"{path.name}.orig").read_text() == laid_out
 
 
 async def test_a_file_nobody_listed_is_not_overwritten(

@@ -10,8 +10,9 @@ from tests.storage.care_samples import LONG_RESULT, put, with_long_result
 from tests.storage.conversations import START, answer, chat, file_bytes, ticking_clock
 
 from nplt_storage import MemoryStore, Origin, StorageError
+from nplt_storage.files.foreign import as_it_was_written
 from nplt_storage.maintenance.migrate import import_file
-from nplt_storage.maintenance.sources import as_it_was_written, export_document
+from nplt_storage.maintenance.sources import export_document
 
 
 async def exported(store: MemoryStore) -> bytes:
@@ -39,6 +40,17 @@ async def test_an_indented_export_is_taken_in_with_all_that_was_beside_it(tmp_pa
     path.write_bytes(indented(document))
     imported = await import_file(two, path, files=None)
     assert (imported.session_id, imported.missing) == ("s1", ())
+    assert await exported(two) == document
+
+
+async def test_what_is_beside_the_entries_may_stand_in_one_line(tmp_path: Path) -> None:
+    one, two = MemoryStore(ticking_clock()), MemoryStore(ticking_clock())
+    await put(one, with_long_result(answer("t1", call=1)), blobs=[LONG_RESULT])
+    document = await exported(one)
+    lines, begin, items = document.partition(b'"beside":[\n')
+    path = tmp_path / "document.json"
+    path.write_bytes(lines + begin.rstrip() + items.replace(b"\n", b"") + b"\n")
+    assert (await import_file(two, path, files=None)).missing == ()
     assert await exported(two) == document
 
 

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.storage.care_samples import examined, file_store, planned, put, the_file
 from tests.storage.conversations import (
+    START,
     Pen,
     answer,
+    answering,
     asking,
     call,
     chat,
@@ -23,21 +25,36 @@ from tests.storage.conversations import (
     prompt,
 )
 
-from nplt_storage import ConversationDamaged, DataDirectoryInUse, StorageUnavailable, decode_line
-from nplt_storage.entries import EpochEntry, FaultEntry, ForkedEntry, ToolResultsEntry
+from nplt_storage import (
+    ConversationDamaged,
+    ConversationHistory,
+    DataDirectoryInUse,
+    StorageUnavailable,
+    decode_line,
+)
+from nplt_storage.codec import encode_line
+from nplt_storage.entries import (
+    DebugEntry,
+    EpochEntry,
+    FaultEntry,
+    ForkedEntry,
+    NotebookEntry,
+    RenamedEntry,
+    RollbackEntry,
+    SystemInstructionEntry,
+    ToolResultsEntry,
+)
 from nplt_storage.file_system import DataDirectory
+from nplt_storage.files.format import FileEntries, survey
+from nplt_storage.files.repair import CannotRepair, Repair, apply_repair, nobody_else_uses
 from nplt_storage.maintenance.doctor import forget_row
-from nplt_storage.maintenance.repair import CannotRepair, Repair, apply_repair, nobody_else_uses
+from nplt_storage.pages import PageQuery, read_end, read_page
+from nplt_storage.rows import fold_all, new_row
 
 GOOD = file_bytes(chat(4, content="wörd "))
 LINES = GOOD.splitlines(keepends=True)
 FIRST = len(LINES[0])
 STARTS = [sum(map(len, LINES[:place])) for place in range(1, len(LINES))]
-
-
-def sound_before(offset: int) -> bytes:
-    """The lines that end before a byte that is not as it was."""
-    return GOOD[FIRST : max([FIRST, *(start for start in STARTS if start <= offset)])]
 
 
 def flipped(bit: int) -> bytes:
@@ -46,14 +63,31 @@ def flipped(bit: int) -> bytes:
     return bytes(data)
 
 
+def objects(data: bytes) -> list[bytes]:
+    """Its lines, without what joins them to each other."""
+    return [line.strip(b",\n") for line in data.splitlines()[1:-1]]
+
+
+def kept_of(data: bytes) -> set[bytes]:
+    return set(objects(GOOD)) & set(objects(data))
+
+
+def objects_before(end: int, start: int = 0) -> set[bytes]:
+    """The objects that lie whole between these bytes."""
+    places = zip(STARTS, [*STARTS[1:], len(GOOD)], strict=True)
+    whole = (GOOD[first:last] for first, last in places if first >= start and last <= end)
+    return {line.strip(b",\n") for line in whole if line.lstrip(b",").startswith(b"{")}
+
+
 @settings(max_examples=50)
 @given(st.integers(0, len(GOOD) * 8 - 1))
-def test_after_any_flipped_bit_all_before_it_is_there_and_the_doctor_content(bit: int) -> None:
+def test_after_any_flipped_bit_every_other_line_is_there_and_the_doctor_content(bit: int) -> None:
     found = examined(flipped(bit))
     assert found.findings, "nothing that is not as it was written goes unnoticed"
     _, repaired = planned(flipped(bit))
     assert examined(repaired).is_sound
-    assert repaired[FIRST:].startswith(sound_before(bit // 8))
+    assert objects_before(bit // 8) | objects_before(len(GOOD), bit // 8 + 1) <= kept_of(repaired)
+    assert len(objects(repaired)) >= len(objects(GOOD))
     json.loads(repaired)
 
 
@@ -63,7 +97,7 @@ def test_after_any_cut_all_before_it_is_there_and_the_doctor_content(cut: int) -
     assert examined(GOOD[:cut]).findings
     _, repaired = planned(GOOD[:cut])
     assert examined(repaired).is_sound
-    assert repaired[FIRST:].startswith(sound_before(cut))
+    assert objects_before(cut) <= kept_of(repaired)
     json.loads(repaired)
 
 
@@ -73,17 +107,54 @@ def test_whatever_was_written_over_it_the_rest_is_saved(start: int, noise: bytes
     data = GOOD[:start] + noise + GOOD[start + len(noise) :]
     _, repaired = planned(data)
     assert examined(repaired).is_sound
-    assert repaired[FIRST:].startswith(sound_before(start))
+    rest = objects_before(start) | objects_before(len(GOOD), start + len(noise) + 1)
+    assert rest <= kept_of(repaired)
+
+
+LIVELY = Pen().write_all(
+    [
+        SystemInstructionEntry(content="be brief"),
+        *(prompt("t1"), asking("t1", call()), answering("t1", call()), answer("t1", call=1)),
+        NotebookEntry(content="- a note"),
+        *(prompt("t2"), answer("t2"), EpochEntry(reason="x"), prompt("t3"), answer("t3")),
+        RollbackEntry(to_seq=8, message_count=5, system_seq=1, notebook_seq=6),
+        *(RenamedEntry(name="a name"), prompt("t4"), answer("t4"), prompt("t5")),
+    ]
+)
+
+
+@settings(max_examples=50)
+@given(st.sets(st.integers(0, len(LIVELY) - 1)))
+def test_with_whichever_lines_gone_it_can_be_opened_read_and_gone_on_with(gone: set[int]) -> None:
+    header, *lines = file_bytes(LIVELY).splitlines(keepends=True)
+    left = [line for place, line in enumerate(lines) if place not in gone]
+    repair, repaired = planned(header + b"".join(left))
+    assert examined(repaired).is_sound
+    assert repair.kept == len(LIVELY) - len(gone)
+    assert sum(last - first + 1 for first, last in repair.lost) == len(gone)
+    entries = [decode_line(each) for each in objects(repaired)]
+    assert [entry.seq for entry in entries] == list(range(1, len(entries) + 1))
+    row = fold_all(new_row("s1", user="local", created_at=START), entries)
+    found = survey(lambda start, length: repaired[start : start + length], len(repaired))
+    source = FileEntries(
+        lambda start, length: repaired[start : start + length],
+        first=found.first,
+        end=found.end,
+        head_seq=found.head_seq,
+    )
+    history = ConversationHistory("s1", read_end(source, row), row=row)
+    assert history.head_seq == len(entries)
+    assert not history.unfinished_turns()
+    assert history.shown_turns is not None
+    assert read_page(PageQuery(), source, row.hidden, row.unfinished)
 
 
 @settings(max_examples=50)
 @given(st.integers(0, FIRST * 8 - 1))
 def test_a_bit_that_flipped_in_the_first_line_is_put_back(bit: int) -> None:
     repair, repaired = planned(flipped(bit))
-    if examined(flipped(bit)).is_sound:  # without a checksum the line is taken as it is
-        assert repair.says == ()
-    else:
-        assert repaired == GOOD
+    # Without a checksum the line is taken as it is.
+    assert repaired == GOOD or (repair.says == () and examined(flipped(bit)).is_sound)
 
 
 def test_a_first_line_that_can_not_be_told_is_left_alone() -> None:
@@ -99,20 +170,56 @@ def test_what_is_sound_needs_no_repair() -> None:
     assert (repair.says, repaired) == ((), GOOD)
 
 
-def test_damage_in_the_middle_is_cut_and_what_is_behind_it_counted() -> None:
+def test_a_tombstone_stands_for_a_line_in_the_middle_and_all_others_are_as_they_were() -> None:
     repair, repaired = planned(GOOD.replace("wörd 1".encode(), "wörd 7".encode()))
     assert repair.says == (
-        f"it is cut at byte {STARTS[2]}, after entry 2",
-        f"{len(GOOD) - STARTS[2]} bytes behind that stay in the original, 7 sound lines among them",
+        "entry 3 can't be read: a tombstone stands in its place",
+        f"{len(LINES[3])} bytes, from byte {STARTS[2]} on, stay in the original only",
+        *repair.says[2:],
     )
-    assert repaired.startswith(b"".join(LINES[:3]))
+    assert (repair.kept, repair.lost) == (len(LINES) - 3, ((3, 3),))
+    lines = repaired.splitlines(keepends=True)
+    assert lines[: len(LINES) - 1] == [*LINES[:3], lines[3], *LINES[4:-1]]
+    tombstone = decode_line(lines[3].strip(b",\n"))
+    assert isinstance(tombstone, DebugEntry)
+    assert (tombstone.seq, tombstone.category) == (3, "lost")
 
 
-def test_a_line_out_of_order_is_where_it_is_cut() -> None:
-    data = b"".join(LINES[:3] + LINES[4:])
-    repair, repaired = planned(data)
-    assert repair.through == STARTS[2]
-    assert examined(repaired).findings == []
+@pytest.mark.parametrize("order", [[2, 3, 1], [3, 2, 1], [1, 1, 2, 3]])
+def test_lines_out_of_order_are_put_in_order_and_a_second_copy_is_left_out(
+    order: list[int],
+) -> None:
+    data = b"".join([LINES[0], *(LINES[place] for place in order), *LINES[4:]])
+    _, repaired = planned(data)
+    assert repaired == GOOD
+
+
+def test_lines_of_which_only_the_line_end_or_the_comma_broke_are_kept() -> None:
+    data = bytearray(GOOD)
+    data[STARTS[2] - 1] = ord(" ")
+    data[STARTS[4]] = ord("x")
+    repair, repaired = planned(bytes(data))
+    assert repaired == GOOD
+    assert repair.lost == ()
+
+
+def test_a_number_far_away_does_not_make_a_million_tombstones() -> None:
+    stray = encode_line(replace(chat(1)[0], seq=10**9))
+    repair, repaired = planned(b"".join([*LINES[:-1], b",", stray, b"\n", LINES[-1]]))
+    assert repaired == GOOD
+    assert "entry 1000000000 stays in the original" in repair.says[0]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_file_another_program_has_laid_out_anew_is_put_back(lost: bool) -> None:
+    document = json.loads(GOOD)
+    if lost:
+        document["messages"][2]["content"] = "another"
+    repair, repaired = planned(json.dumps(document, indent=2).encode())
+    assert "another program has changed its layout" in repair.says[0]
+    assert repair.lost == (((3, 3),) if lost else ())
+    assert len(kept_of(repaired)) == len(objects(GOOD)) - lost
+    assert examined(repaired).is_sound
 
 
 def test_turns_the_cut_leaves_open_are_ended_so_that_nobody_runs_them_again() -> None:
@@ -121,14 +228,15 @@ def test_turns_the_cut_leaves_open_are_ended_so_that_nobody_runs_them_again() ->
     )
     data = file_bytes(entries)
     repair, repaired = planned(data.replace(b'"reason":"x"', b'"reason":"y"'))
-    *_, results, ending, _ = repaired.splitlines()
+    *_, tombstone, results, ending, _ = repaired.splitlines()
+    assert b'"category":"lost"' in tombstone
     skipped = decode_line(results.removeprefix(b","))
     ended = decode_line(ending.removeprefix(b","))
     assert isinstance(skipped, ToolResultsEntry)
     assert [result.status for result in skipped.results] == ["skipped"]
     assert isinstance(ended, FaultEntry)
     assert (ended.seq, ended.turn_id, ended.code, ended.state) == (
-        6,
+        7,
         "t2",
         "repaired",
         "interrupted",
@@ -144,8 +252,8 @@ def test_calls_that_never_got_results_get_them() -> None:
     pen = Pen()
     data = file_bytes(pen.write_all([prompt("t1"), asking("t1", call()), fault("t1")]))
     assert [finding.code for finding in examined(data).findings] == ["unpaired_calls"]
-    repair, repaired = planned(data)
-    assert repaired.startswith(data[: repair.through])
+    _, repaired = planned(data)
+    assert repaired.startswith(data.rpartition(b"],")[0])
     assert examined(repaired).findings == []
 
 
@@ -177,14 +285,9 @@ def test_what_cutting_can_not_help_is_refused_with_a_sentence(data: bytes, sente
 def test_a_last_entry_that_is_lost_is_said() -> None:
     without_last = b"".join([*LINES[:-2], LINES[-1]])
     last = len(LINES) - 2
-    assert planned(without_last)[0].says[0].startswith(f"entry {last} is lost")
-    torn = GOOD.replace("wörd 3".encode(), "wörd 7".encode())
-    assert planned(torn)[0].says[0].startswith("it is cut at byte")
+    assert planned(without_last)[0].lost == ((last, last),)
     garbled = b"".join([*LINES[:-3], b"x\n", b"y\n", LINES[-1]])
-    assert any(
-        said.startswith(f"entries {last - 1} to {last} are lost")
-        for said in planned(garbled)[0].says
-    )
+    assert planned(garbled)[0].says[0].startswith(f"entries {last - 1} to {last} can't be read")
 
 
 # On disk
@@ -256,7 +359,8 @@ async def test_a_repaired_conversation_can_be_used_again(tmp_path: Path) -> None
     forget_row(tmp_path, "s1")
     async with file_store(tmp_path) as store:
         opened = await store.open("s1")
-        assert list(opened.history.entries) == chat(4)[:2]
+        kept = [entry for entry in opened.history.entries if not isinstance(entry, DebugEntry)]
+        assert kept[: len(chat(4)) - 1] == [entry for entry in chat(4) if entry.seq != 3]
         pen = Pen(opened.history)
         await opened.record.append(pen.stamped(replace(prompt("t9"), content="go on")))
         await opened.record.close()

@@ -170,7 +170,8 @@ def history(
     wanted: str, as_json: bool, server: str | None, **asked: Unpack[HistoryOptions]
 ) -> None:
     """Show a conversation's messages, oldest first."""
-    with _conversation(server, wanted) as (connection, found):
+    with open_for_command(server) as connection:
+        found = _find_also_damaged(connection, wanted)
         request = messages.HistoryRequest(
             session_id=found.session_id,
             limit=asked["limit"],
@@ -272,7 +273,7 @@ def delete(wanted: str, server: str | None) -> None:
     It is kept there for 30 days; `nplt undelete` brings it back.
     """
     with open_for_command(server) as connection:
-        found = _find_to_delete(connection, wanted)
+        found = _find_also_damaged(connection, wanted)
         check_delete_target(wanted, found)
         connection.request(
             messages.SessionDelete(session_id=found.session_id), messages.SessionDeleted
@@ -283,12 +284,13 @@ def delete(wanted: str, server: str | None) -> None:
     )
 
 
-def _find_to_delete(
+def _find_also_damaged(
     connection: BlockingConnection, wanted: str
 ) -> messages.Attached | messages.SessionRow:
-    """A damaged one can't be entered, but it can be deleted."""
+    """A damaged one can't be entered, but it can be read and deleted."""
     try:
-        return connection.request(messages.SessionSwitch(session_id=wanted), messages.Attached)
+        asked = messages.SessionSwitch(session_id=wanted, create=False)
+        return connection.request(asked, messages.Attached)
     except RequestRefused as error:
         if error.code != "read_only":
             raise
@@ -387,6 +389,21 @@ def _confirm(words: str, name: str, seq: int) -> None:
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise click.Abort
+
+
+@nplt.command(epilog=notes('nplt repair "my notes"', "nplt repair 1f0c2a3b --json"))
+@session_argument
+@json_option
+@server_option
+def repair(wanted: str, as_json: bool, server: str | None) -> None:
+    """Make a damaged conversation usable again.
+
+    Every entry that can be read is kept; a note stands in the place of each other one. The
+    file is kept beside it as it was.
+    """
+    with open_for_command(server) as connection:
+        done = connection.request(messages.Repair(session_id=wanted), messages.Repaired)
+    _print(done, reports.repair_text, as_json=as_json)
 
 
 @nplt.command("import", epilog=notes("nplt import talk.json", "nplt import *.json"))

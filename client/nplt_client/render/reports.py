@@ -64,6 +64,14 @@ def sessions_table(rows: Sequence[messages.SessionRow]) -> str:
     return "\n".join([listed, *repairs, *warnings])
 
 
+def repair_text(done: messages.Repaired) -> str:
+    if not done.says:
+        return "nothing to repair"
+    kept = f"{done.kept} entries are as they were"
+    aside = [f"the original is kept as {done.original}"] if done.original else []
+    return "\n".join(map(sanitize_line, [*done.says, kept, *aside]))
+
+
 def trash_table(rows: Sequence[messages.SessionRow]) -> str:
     short = short_ids([row.session_id for row in rows])
     return table(

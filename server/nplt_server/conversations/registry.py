@@ -26,16 +26,17 @@ from msgspec.structs import replace
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
-from nplt_protocol.messages import SessionEvent
+from nplt_protocol.messages import Repaired, SessionEvent
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.recovery import resume_unfinished
 from nplt_server.conversations.services import Services
 from nplt_server.errors import no_such_conversation
 from nplt_server.histories import FoundConversation, HistoryProfile
-from nplt_storage.errors import ConversationExists, ConversationNotFound
+from nplt_storage.errors import ConversationDamaged, ConversationExists, ConversationNotFound
 from nplt_storage.files.format import LOCAL_USER
 from nplt_storage.ids import is_session_id
 from nplt_storage.rows import ConversationRow, RowQuery
+from nplt_storage.store import Repairable
 
 _UNUSED_SECONDS_MAX = 60.0
 _UNUSED_MAX = 128
@@ -209,6 +210,36 @@ class Registry:
             self._reserved.pop(session_id, None)
         if conversation is not None:
             conversation.broadcast.emit(SessionEvent(session_id=session_id, event="deleted"))
+
+    async def repair(self, session_id: str, user: str) -> Repaired:
+        """Whoever is attached is told to attach again: the record is read anew."""
+        async with self.alone_with(session_id):
+            found = await self.find(session_id, user)
+            if found is None:
+                raise no_such_conversation(session_id)
+            if not isinstance(found.profile.store, Repairable):
+                raise RequestError(
+                    ErrorCode.UNSUPPORTED, "only conversations kept in files can be repaired"
+                )
+            conversation = self._open.get(session_id)
+            if conversation is not None:
+                conversation.check_at_rest()
+                conversation.announce("lagged", {"head_seq": conversation.history.head_seq})
+                await conversation.activity.quiet()
+                self._open.pop(session_id, None)
+                await conversation.close()
+            try:
+                done = await found.profile.store.repair(session_id)
+            except ConversationDamaged as error:
+                reason = f"{session_id!r} can't be repaired: {error.reason}"
+                raise RequestError(ErrorCode.READ_ONLY, reason) from None
+        return Repaired(
+            session_id=session_id,
+            kept=done.kept,
+            lost=done.lost,
+            says=done.says,
+            original=done.original,
+        )
 
     async def find_in_trash(self, wanted: str, user: str) -> str:
         """Exact id, else exact name, else unique prefix of an id, of what was deleted."""

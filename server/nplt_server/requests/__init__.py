@@ -32,6 +32,7 @@ HANDLERS: dict[type[messages.Request], RequestHandler] = {
     messages.Search: conversation_list.search,
     messages.Import: conversation_list.import_,
     messages.Redact: conversation_list.redact,
+    messages.Repair: conversation_list.repair,
     messages.FileGet: files.file_get,
     messages.FileMetadata: files.file_metadata,
     messages.FileData: files.file_data,

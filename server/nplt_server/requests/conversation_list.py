@@ -1,7 +1,7 @@
 """Handles requests about conversations as a whole: enter, list, create, change, search.
 
 ATTACH, DETACH, SESSION_LIST, SESSION_SWITCH, SESSION_NEW, SESSION_DELETE, SESSION_UPDATE,
-SESSION_FORK, SEARCH, IMPORT, REDACT.
+SESSION_FORK, SEARCH, IMPORT, REDACT, REPAIR.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from nplt_server.histories import Histories
 from nplt_server.requests.files import path_of_upload
 from nplt_storage import search as searching
 from nplt_storage.rows import BadCursor, ConversationRow, RowQuery, matches
+from nplt_storage.store import Repairable
 
 
 def as_row(session: Session, row: ConversationRow) -> messages.SessionRow:
@@ -69,10 +70,9 @@ async def listed_row(session: Session, row: ConversationRow) -> messages.Session
     if not row.damaged:
         return shown
     found = await session.server.services.histories.find(row.session_id)
-    store = found.profile.store.description if found is not None else None
-    if store is None or store.path is None:
+    if found is None or not isinstance(found.profile.store, Repairable):
         return shown
-    return replace(shown, repair=repair_command(store.path, row.session_id))
+    return replace(shown, repair=repair_command(row.session_id))
 
 
 async def update(session: Session, request: messages.SessionUpdate, answer: Answer) -> None:
@@ -153,6 +153,16 @@ async def redact(session: Session, request: messages.Redact, answer: Answer) -> 
     check_redactable(conversation.history, request.seq)
     work = partial(operations.redact, conversation, request.seq)
     session.answer_later(conversation, work, answer)
+
+
+async def repair(session: Session, request: messages.Repair, answer: Answer) -> None:
+    """Also of a conversation that nobody can enter, because it is damaged."""
+    wanted, registry = request.session_id, session.server.registry
+    if wanted is None:
+        session_id = session.here().session_id
+    else:
+        session_id = await registry.resolve(wanted, session.user, by_prefix=True)
+    answer.give(await registry.repair(session_id, session.user))
 
 
 _LIST_ROWS_MAX = 200

@@ -144,7 +144,8 @@ def read_older_shape(
 def adopt_older_shape(
     files: FileOperations, path: Path, session_id: str, *, new_id: Callable[[], str]
 ) -> None:
-    """Puts a file of ours in the place of another program's; `NotForeign` if it isn't one."""
+    """Puts a file of ours in the place of another program's, or of ours as another program
+    has laid it out; `NotForeign` if it is neither."""
     with opened(files, path, os.O_RDONLY) as descriptor:
         header, entries, original = read_older_shape(files, descriptor, session_id, new_id=new_id)
     parts = [encode_header(header)]

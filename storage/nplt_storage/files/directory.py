@@ -56,6 +56,7 @@ from nplt_storage.files.format import (
     read_header,
     session_id_of,
 )
+from nplt_storage.files.repair import sound_entries
 from nplt_storage.files.trash import Trash
 from nplt_storage.ids import new_entry_id
 from nplt_storage.index.tables import ConversationGone, EntriesAdded, FileStamp, compare_files
@@ -142,9 +143,17 @@ class FileReading:
             log.warning("%s: %s", self._path.name, error)
             reason = error.reason if isinstance(error, ConversationDamaged) else str(error)
             self._scan.damaged(self._session_id, reason)
-            row = replace(self._row, damaged=True)
+            row = replace(self._all_that_can_be_read(), damaged=True)
             stamp = void_stamp(self._path.name, self._known)
             yield EntriesAdded(row=row, stamp=stamp, anew=self._is_first)
+
+    def _all_that_can_be_read(self) -> ConversationRow:
+        """The row of every line that verifies, also behind the damage."""
+        empty = new_row(self._session_id, user=self._row.user, created_at=self._row.created_at)
+        with suppress(OSError), opened(self._disk, self._path, os.O_RDONLY) as descriptor:
+            read, size = reader_of(self._disk, descriptor), self._disk.size(descriptor)
+            return fold_all(empty, sound_entries(read, size, self._session_id))
+        return self._row
 
     def onward(self, row: ConversationRow) -> Iterator[EntriesAdded]:
         """What was written since `known`, when the row was like that; `DoesNotFollow`

@@ -1,4 +1,5 @@
-"""Converts a conversation that another program saved as one JSON document.
+"""Converts a conversation that another program saved as one JSON document: in a shape of
+its own, or one of ours that it laid out anew.
 
     {"session_id": …, "messages": [{"role", "content", "timestamp",
       "tool_calls": [{"tool_name", "arguments", "result", "status", …}],
@@ -20,7 +21,19 @@ import math
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
+from zlib import crc32
 
+import orjson
+from msgspec import Struct
+
+from nplt_storage.codec import (
+    BadLine,
+    crc_suffix,
+    decode_verified,
+    encode_line,
+    peek_kind,
+    peek_seq,
+)
 from nplt_storage.entries import (
     UNSTAMPED,
     DebugEntry,
@@ -34,9 +47,17 @@ from nplt_storage.entries import (
     ToolResultsEntry,
     ToolStatus,
 )
-from nplt_storage.files.format import Header
+from nplt_storage.errors import BadEntry
+from nplt_storage.files.format import (
+    BadHeader,
+    Header,
+    LaterFormat,
+    decode_header,
+    empty_tail,
+    encode_header,
+)
 from nplt_storage.ids import is_session_id
-from nplt_storage.json_values import INTEGER_MAX, INTEGER_MIN
+from nplt_storage.json_values import INTEGER_MAX, INTEGER_MIN, JsonObject, JsonValue
 
 # ------------------------------------------------------------------------------
 # Normalizing one message
@@ -130,7 +151,7 @@ def read_foreign(
         if wrong := why_unusable(message):
             raise NotForeign(f"message {place} of {len(messages)} {wrong}")
     if _OUR_KEYS & document.keys() or any(_OUR_KEYS & message.keys() for message in messages):
-        raise NotForeign("its first line is damaged")
+        return _read_ours(data, session_id)
     if (named_id(document) or session_id) != session_id:
         raise NotForeign("it names another conversation")
     first = messages[0].get("timestamp") if messages else None
@@ -168,6 +189,111 @@ def named_id(document: dict[str, Any]) -> str | None:
 
 def _integer(text: str) -> int | str:
     return int(text) if len(text) <= _INTEGER_LETTERS_MAX else text
+
+
+# ------------------------------------------------------------------------------
+# Our own document, laid out anew
+#
+# Another program has indented it, or written it without our line ends, its keys in another
+# order, or 0 for 0.0 (jq). It is written again as we write it, and a line is accepted if its
+# checksum then fits.
+
+_CLOSING_KEYS: Final = ("updated_at", "head_seq", "message_count", "epoch_offset")
+_NOT_OF_HEADER: Final = frozenset((*_CLOSING_KEYS, "crc", "messages", "beside"))
+
+
+class RelaidDocument(Struct, frozen=True, kw_only=True):
+    header: bytes
+    lines: tuple[bytes, ...]
+    """Without those that are not as they were."""
+    count: int
+    """Of all there are."""
+    closing: JsonObject
+    beside: tuple[JsonValue, ...]
+
+
+def read_relaid(data: bytes) -> RelaidDocument | None:
+    """`None`: it is none of ours."""
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
+    messages = document.get("messages") if isinstance(document, dict) else None
+    if not isinstance(messages, list) or not {"crc", *_CLOSING_KEYS} <= document.keys():
+        return None
+    header = _header_as_written(document)
+    beside = document.get("beside", [])
+    if header is None or not isinstance(beside, list):
+        return None
+    lines = [line for message in messages if (line := _line_as_written(message)) is not None]
+    return RelaidDocument(
+        header=header,
+        lines=tuple(lines),
+        count=len(messages),
+        closing={name: document[name] for name in _CLOSING_KEYS},
+        beside=tuple(beside),
+    )
+
+
+def as_it_was_written(data: bytes) -> bytes | None:
+    """`None`: it is none of ours, or something in it is not as it was."""
+    relaid = read_relaid(data)
+    if relaid is None or len(relaid.lines) < relaid.count:
+        return None
+    tail = empty_tail(decode_header(relaid.header).created_at, len(relaid.header))
+    parts = [relaid.header]
+    for due, line in enumerate(relaid.lines, 1):
+        if peek_seq(line) != due:
+            return None
+        added, tail = tail.extended(line, kind=peek_kind(line), at=decode_verified(line).timestamp)
+        parts.append(added)
+    closing = orjson.loads(b"{" + tail.closing_line[2:])
+    if closing != relaid.closing:
+        return None
+    end = tail.closing_line
+    if relaid.beside:
+        items = b"\n,".join(map(orjson.dumps, relaid.beside))
+        end = end[:-2] + b',"beside":[\n' + items + b"\n]}\n"
+    return b"".join(parts) + end
+
+
+def _read_ours(data: bytes, session_id: str) -> tuple[Header, list[Entry]]:
+    relaid = read_relaid(data)
+    if relaid is None:
+        raise NotForeign("its first line is damaged")
+    if as_it_was_written(data) is None:
+        raise NotForeign("its layout was changed, and not every line is as it was")
+    header = decode_header(relaid.header)
+    if header.session_id != session_id:
+        raise NotForeign(f"the file says it is conversation {header.session_id!r}")
+    return header, list(map(decode_verified, relaid.lines))
+
+
+def _header_as_written(document: dict[str, Any]) -> bytes | None:
+    source = {name: value for name, value in document.items() if name not in _NOT_OF_HEADER}
+    try:
+        body = orjson.dumps(source)[:-1]
+        plain = body + b',"crc":"%08x","messages":[\n' % crc32(body)
+        candidates = [plain, encode_header(decode_header(plain))]
+    except (BadHeader, LaterFormat, orjson.JSONEncodeError):
+        return None
+    crc = f',"crc":"{document["crc"]}","messages":[\n'.encode()
+    return next((line for line in candidates if line.endswith(crc)), None)
+
+
+def _line_as_written(message: Any) -> bytes | None:
+    if not isinstance(message, dict) or not isinstance(message.get("crc"), str):
+        return None
+    crc = f',"crc":"{message["crc"]}"}}'.encode()
+    try:
+        body = orjson.dumps({name: value for name, value in message.items() if name != "crc"})[:-1]
+        line = body + crc_suffix(body)
+        if not line.endswith(crc):
+            line = encode_line(decode_verified(line))
+        peek_seq(line)
+    except (BadEntry, BadLine, orjson.JSONEncodeError):
+        return None
+    return line if line.endswith(crc) else None
 
 
 class _Importer:

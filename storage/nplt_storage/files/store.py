@@ -49,11 +49,14 @@ from nplt_storage.files.directory import FileSettings, OpenDirectory, open_direc
 from nplt_storage.files.format import (
     Header,
     blobs_of,
+    by_session_id,
     encode_header,
     file_name,
     on_its_way,
+    session_id_of,
 )
 from nplt_storage.files.record import FileRecord
+from nplt_storage.files.repair import CannotRepair, repair_file, write_readable_copy
 from nplt_storage.files.rewrite import NewFile
 from nplt_storage.files.trash import KEPT_FOR
 from nplt_storage.history import ConversationHistory, SentBefore, sent_before
@@ -70,6 +73,7 @@ from nplt_storage.store import (
     Opened,
     Origin,
     Record,
+    Repaired,
     StoreDescription,
 )
 
@@ -96,6 +100,8 @@ class OpenFiles:
         self._building: set[str] = set()
         self._reading_again = anyio.Lock()
         self._look_again_at: dict[str, float] = {}
+        self._copies: dict[str, tuple[ConversationRow, JsonFile]] = {}
+        """What can be read of damaged files."""
         self._looked_at: dict[str, FoundFile] = {}
         """Files that were changed by somebody else, as they were when they were read."""
 
@@ -176,7 +182,7 @@ class OpenFiles:
         if row.damaged:
             reason = self._directory.damage.get(session_id, "it was found so before")
             damage = ConversationDamaged(session_id, reason)
-            damage.data_dir = self._directory.paths.path
+            damage.can_be_repaired = True
             raise damage
         if session_id not in self._files:
             file = self._files[session_id] = self.file_at(name, session_id)
@@ -208,6 +214,12 @@ class OpenFiles:
                 raise StorageUnavailable(f"the file of {session_id!r} can't be read now")
             unread.discard(session_id)
 
+    def path(self, session_id: str) -> Path:
+        name = self._names.get(session_id)
+        if name is None:
+            raise ConversationNotFound(session_id)
+        return self._directory.paths.history / name
+
     def file_at(self, name: str, session_id: str) -> JsonFile:
         return JsonFile(
             self._directory.paths.history / name,
@@ -234,6 +246,16 @@ class OpenFiles:
         self._directory.damage.pop(session_id, None)
         self._directory.scan.unread.discard(session_id)
         self._directory.index.forget(session_id)
+
+    async def drop_copies(self) -> None:
+        for session_id in list(self._copies):
+            await self.drop_copy(session_id)
+
+    async def drop_copy(self, session_id: str) -> None:
+        """What it holds must not outlive the conversation, nor a redaction."""
+        if session_id in self._copies:
+            _, file = self._copies.pop(session_id)
+            await self._directory.threads.write(lambda: self._directory.disk.remove(file.path))
 
     # Damage by somebody else
 
@@ -302,15 +324,44 @@ class OpenFiles:
 
     async def reading(self, session_id: str, work: Callable[[JsonFile, ConversationRow], _T]) -> _T:
         async def once() -> _T:
-            row, file = await self.find(session_id)
-            was_settled = file.tail is not None
-            with self._set_apart_if_damaged(file, row):
-                result = await self._directory.threads.read(lambda: work(file, row))
+            try:
+                row, file = await self.find(session_id)
+                was_settled = file.tail is not None
+                with self._set_apart_if_damaged(file, row):
+                    result = await self._directory.threads.read(lambda: work(file, row))
+            except ConversationShortened:
+                raise
+            except ConversationDamaged as damage:
+                row, file = await self._readable_copy(session_id, damage)
+                return await self._directory.threads.read(lambda: work(file, row))
             if not was_settled:
                 await self._note_settled(file, row)
             return result
 
         return await self._whatever_is_there(session_id, once)
+
+    async def _readable_copy(
+        self, session_id: str, damage: ConversationDamaged
+    ) -> tuple[ConversationRow, JsonFile]:
+        """Of a damaged file: what a repair would make of it, in a file that is only read and
+        goes with this process. `damage` is raised if nothing can be read."""
+        if session_id not in self._copies:
+            path = self.path(session_id)
+            file = self.file_at(
+                on_its_way(path.with_name(f"{path.name}.readable")).name, session_id
+            )
+
+            def make() -> ConversationRow:
+                write_readable_copy(path, file.path, session_id)
+                return self._directory.scan.row_in(file.path, session_id)[0]
+
+            try:
+                await self._directory.space.check(session_id)
+                row = await self._directory.threads.write(make)
+            except (CannotRepair, OSError, ConversationReadOnly):
+                raise damage from None
+            self._copies[session_id] = replace(row, damaged=True), file
+        return self._copies[session_id]
 
     async def _whatever_is_there(self, session_id: str, once: Callable[[], Awaitable[_T]]) -> _T:
         """The file wins over what the index knows: an older copy of it is read anew."""
@@ -338,7 +389,7 @@ class OpenFiles:
         except ConversationShortened:
             raise
         except ConversationDamaged as damage:
-            damage.data_dir = self._directory.paths.path
+            damage.can_be_repaired = True
             self._set_apart(file.session_id, file.path.name, row, damage.reason)
             raise
 
@@ -574,9 +625,41 @@ class JsonFileStore:
                     await threads.write(new.abandon)
                 raise
 
+    async def repair(self, session_id: str) -> Repaired:
+        """Keeps every line that can be read, puts a tombstone in the place of each other one,
+        and forgets that the conversation was damaged, or an older copy."""
+        with self._open_files.alone(session_id):
+            row, path = await self._open_files.row(session_id), self._open_files.path(session_id)
+            if row is None:
+                raise ConversationNotFound(session_id)
+            await self._directory.space.check(session_id)
+            await self._open_files.drop_copy(session_id)
+            with anyio.CancelScope(shield=True):
+                repaired = await self._directory.threads.write(lambda: self._repair(path))
+                self._open_files.forget(session_id)
+                await self._open_files.take_in(session_id, [path.name])
+                self._directory.index.touch(session_id, row.last_accessed)
+        for sentence in repaired.says:
+            log.warning("%s was repaired: %s", path.name, sentence)
+        return repaired
+
+    def _repair(self, path: Path) -> Repaired:
+        session_id = session_id_of(path.name) or ""
+        new_id = self._directory.settings.new_id
+        with plain_errors(session_id):
+            names = by_session_id(self._directory.disk.names_in(path.parent))[session_id]
+            if len(names) > 1:
+                reason = f"there is more than one file for it: {', '.join(names)}"
+                raise ConversationDamaged(session_id, reason)
+            try:
+                return repair_file(path, session_id, clock=self._clock, new_id=new_id)
+            except CannotRepair as reason:
+                raise ConversationDamaged(session_id, str(reason)) from reason
+
     async def delete(self, session_id: str) -> None:
         with self._open_files.alone(session_id, to_delete=True):
             await self._open_files.close_record(session_id)
+            await self._open_files.drop_copy(session_id)
             at, trash = self._clock(), self._directory.trash
             is_gone = Event()
             try:
@@ -633,6 +716,7 @@ class JsonFileStore:
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):
             await self._open_files.close_records()
+            await self._open_files.drop_copies()
             await self._directory.close()
 
     # Reading
@@ -676,11 +760,11 @@ class JsonFileStore:
         return found
 
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
-        _, file = await self._open_files.find(session_id)
+        path = self._open_files.path(session_id)
 
         def read() -> bytes:
             with plain_errors(session_id):
-                directory = blobs_of(file.path)
+                directory = blobs_of(path)
                 return read_blob(self._directory.disk, directory, blob_id, offset, length)
 
         return await self._directory.threads.read(read)
@@ -688,7 +772,7 @@ class JsonFileStore:
     async def entries(
         self, session_id: str, *, after: int = 0, through: int | None = None
     ) -> AsyncIterator[Sequence[Entry]]:
-        row, _ = await self._open_files.find(session_id)
+        row = await self._open_files.reading(session_id, lambda _, row: row)
         last = row.head_seq if through is None else min(through, row.head_seq)
         seq = max(after, 0)
         while seq < last:

@@ -24,6 +24,7 @@ from nplt_storage.attachments import NOBODYS
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.file_system import PRIVATE_FILE, SystemFiles, opened, read_all
 from nplt_storage.files.directory import INDEX_NAME
+from nplt_storage.files.examine import Examination, Finding, examine_file, note, read_blocks
 from nplt_storage.files.format import (
     blobs_of,
     by_session_id,
@@ -44,7 +45,6 @@ from nplt_storage.index.tables import (
     open_database,
     transaction,
 )
-from nplt_storage.maintenance.examine import Examination, Finding, examine_file, note, read_blocks
 from nplt_storage.rows import ConversationRow
 
 # ------------------------------------------------------------------------------

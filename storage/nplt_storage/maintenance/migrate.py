@@ -38,9 +38,9 @@ from nplt_storage.errors import (
     StorageError,
     StorageUnavailable,
 )
+from nplt_storage.files.examine import TurnPairing
 from nplt_storage.files.format import by_session_id
 from nplt_storage.ids import is_session_id, new_entry_id, new_session_id
-from nplt_storage.maintenance.examine import TurnPairing
 from nplt_storage.maintenance.sources import (
     ANY_SIZE,
     FileSource,

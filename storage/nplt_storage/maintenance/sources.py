@@ -21,22 +21,34 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from itertools import count, islice, takewhile
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
-from zlib import crc32
 
 import anyio
 import anyio.to_thread
 import orjson
 from msgspec import Struct, field
 
-from nplt_storage.codec import BadLine, crc_suffix, decode_verified, encode_line
+from nplt_storage.codec import BadLine, decode_verified, encode_line
 from nplt_storage.copying import BringAttachments, Source, read_blob_whole, stand_ins
 from nplt_storage.entries import AttachmentEntry, BlobReference, Entry, ToolResultsEntry
 from nplt_storage.errors import BadEntry, StorageError, StorageUnavailable
 from nplt_storage.file_system import SystemFiles, make_private_directory, read_all, write_new_file
-from nplt_storage.files.foreign import NotForeign, load_document, named_id, read_foreign
+from nplt_storage.files.examine import (
+    FOREIGN_BYTES_MAX,
+    LineTooLong,
+    bounded,
+    our_header,
+    read_beginning,
+)
+from nplt_storage.files.foreign import (
+    NotForeign,
+    as_it_was_written,
+    load_document,
+    named_id,
+    read_foreign,
+)
 from nplt_storage.files.format import (
     BadHeader,
     Damage,
@@ -56,13 +68,6 @@ from nplt_storage.files.format import (
     verified,
 )
 from nplt_storage.ids import is_file_id, is_session_id
-from nplt_storage.maintenance.examine import (
-    FOREIGN_BYTES_MAX,
-    LineTooLong,
-    bounded,
-    our_header,
-    read_beginning,
-)
 from nplt_storage.store import Origin
 
 ItemKey: TypeAlias = tuple[str, str]
@@ -73,6 +78,7 @@ ReadAttachment: TypeAlias = Callable[[AttachmentEntry], Awaitable[bytes | None]]
 
 _BESIDE: Final = b',"beside":[\n'
 _END: Final = b"]}\n"
+_CLOSING_BYTES_MAX: Final = 256
 _ITEM: Final = re.compile(rb',?\{"(blob|file)":"([A-Za-z0-9_-]{1,200})","(?:text|base64)":"')
 
 
@@ -253,58 +259,6 @@ async def bringing_into(
 # error. A file of a later version with fields this one does not know is refused, because
 # a copy would lose them.
 
-# ------------------------------------------------------------------------------
-# Reformatted documents
-#
-# A document that another program has indented is written again as we write it, and
-# accepted if every checksum then fits.
-
-_BEHIND: Final = ("updated_at", "head_seq", "message_count", "epoch_offset")
-
-
-def as_it_was_written(data: bytes) -> bytes | None:
-    """`None`: it is none of ours, or something in it is not as it was."""
-    try:
-        document = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return None
-    try:
-        return _written(document)
-    except (_NotNative, orjson.JSONEncodeError):
-        return None
-
-
-class _NotNative(Exception):
-    pass
-
-
-def _written(document: Any) -> bytes:
-    if not isinstance(document, dict) or not isinstance(document.get("messages"), list):
-        raise _NotNative
-    names = [*takewhile(lambda name: name != "messages", document)]
-    behind = [name for name in document if name not in (*names, "messages", "beside")]
-    beside = document.get("beside", [])
-    if tuple(behind) != _BEHIND or not isinstance(beside, list):
-        raise _NotNative
-    first = _checked({name: document[name] for name in names})[:-1] + b',"messages":[\n'
-    lines = b"\n,".join(map(_checked, document["messages"]))
-    closing = b"]," + orjson.dumps({name: document[name] for name in behind})[1:-1]
-    if beside:
-        items = b"\n,".join(map(orjson.dumps, beside))
-        closing += b',"beside":[\n' + items + b"\n]"
-    return first + lines + (b"\n" if lines else b"") + closing + b"}\n"
-
-
-def _checked(part: Any) -> bytes:
-    """With its checksum, which fits."""
-    if not isinstance(part, dict) or next(reversed(part), None) != "crc":
-        raise _NotNative
-    body = orjson.dumps({name: value for name, value in part.items() if name != "crc"})[:-1]
-    if part["crc"] != f"{crc32(body):08x}":
-        raise _NotNative
-    return body + crc_suffix(body)
-
-
 _BATCH_ENTRIES: Final = 500
 _LOOKED_AT_BYTES: Final = 4096
 _NOT_AS_WRITTEN: Final = (
@@ -325,6 +279,10 @@ class InOneGo(Struct, frozen=True, kw_only=True):
 
 
 ANY_SIZE: Final = InOneGo()
+
+
+class _LaidOutAnew(Exception):
+    """What is kept beside the entries is not in lines of its own."""
 
 
 class NotAConversation(StorageError):
@@ -392,9 +350,20 @@ def _source_of(read: Read, size: int, path: Path, limits: InOneGo) -> FileSource
         written = as_it_was_written(data)
         if written is None:
             return ForeignFile(data, path, messages_max=limits.messages_max)
-        read, size = _from_memory(written), len(written)
-        header, first = our_header(read, size)
-    return NativeFile(read, size, header, first, path)
+        return _written_anew(written, path)
+    try:
+        return NativeFile(read, size, header, first, path)
+    except _LaidOutAnew:
+        written = as_it_was_written(read(0, size)) if size <= limits.bytes_max else None
+        if written is None:
+            raise BadDocument("what is kept beside the entries can't be read") from None
+        return _written_anew(written, path)
+
+
+def _written_anew(document: bytes, path: Path) -> NativeFile:
+    read = _from_memory(document)
+    header, first = our_header(read, len(document))
+    return NativeFile(read, len(document), header, first, path)
 
 
 def _from_memory(data: bytes) -> Read:
@@ -471,6 +440,8 @@ def _index(read: Read, size: int, first: int) -> tuple[int, dict[ItemKey, Span]]
         return end, items
     if survey(read, size).end != end:
         raise BadLine(f"it is damaged at byte {end}")
+    if _BESIDE.rstrip() in read(end, _CLOSING_BYTES_MAX):
+        raise _LaidOutAnew
     return end, {}
 
 

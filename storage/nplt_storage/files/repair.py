@@ -1,0 +1,554 @@
+"""Repairs a damaged file.
+
+Every line whose checksum holds is kept byte for byte, also after a damaged one; in the place
+of each other one stands a tombstone, so that numbers stay as they were. The original file is
+kept aside. Calls without a result get one that says so, and turns without an end are ended,
+so that no old prompt runs again. `plan_repair` only reads; `apply_repair` writes.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import count, islice
+from pathlib import Path
+from typing import BinaryIO, Final, TypeAlias
+from zlib import crc32
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from nplt_storage.codec import BadLine, decode_verified, encode_line, peek_seq, verify_line
+from nplt_storage.entries import (
+    DebugEntry,
+    Entry,
+    FaultEntry,
+    ModelOutputEntry,
+    ToolCallResult,
+    ToolResultsEntry,
+)
+from nplt_storage.errors import StorageUnavailable
+from nplt_storage.file_system import (
+    PRIVATE_FILE,
+    SystemFiles,
+    give_second_name,
+    lock_directory,
+    opened,
+    read_all,
+    sync_directory,
+)
+from nplt_storage.files.examine import (
+    FOREIGN_BYTES_MAX,
+    LINE_BYTES_MAX,
+    LineTooLong,
+    SoundLine,
+    TurnPairing,
+    UnreadableBytes,
+    our_header,
+    pieces,
+    plural,
+)
+from nplt_storage.files.foreign import NotForeign, RelaidDocument, read_foreign, read_relaid
+from nplt_storage.files.format import (
+    BadHeader,
+    Header,
+    LaterFormat,
+    Read,
+    decode_header,
+    empty_tail,
+    file_name,
+)
+from nplt_storage.ids import new_entry_id
+from nplt_storage.store import Repaired
+
+# ------------------------------------------------------------------------------
+# Correcting a header
+#
+# CRC-32 can correct one flipped bit in a line of known length: each bit is tried, and the
+# one that makes the checksum fit is flipped back. Nothing is guessed beyond that.
+
+_LOOKED_AT_BYTES_MAX: Final = 16 * 1024
+_OPENING: Final = b'"messages":['
+_CHECKED: Final = re.compile(rb'(.*),"crc":"([0-9a-f]{8})","messages":\[\n', re.DOTALL)
+
+
+def rescue_header(beginning: bytes) -> bytes | None:
+    """The first line as it was written, newline included; `beginning` is where
+    the file begins, and `None` means that no single flipped bit explains it."""
+    data = bytearray(beginning[:_LOOKED_AT_BYTES_MAX])
+    found: set[bytes] = set()
+    for place in range(_end_of_search(data)):
+        for bit in range(8):
+            data[place] ^= 1 << bit
+            line = bytes(data[: data.find(b"\n") + 1])
+            if _is_checked_header(line):
+                found.add(line)
+            data[place] ^= 1 << bit
+    return found.pop() if len(found) == 1 else None
+
+
+def _end_of_search(data: bytearray) -> int:
+    """The newline may be what flipped, or a flip may have made one too many."""
+    newline = data.find(b"\n")
+    opening = data.find(_OPENING)
+    ends = [newline, opening + len(_OPENING) if opening >= 0 else -1]
+    return min(len(data), max(ends) + 1)
+
+
+def _is_checked_header(line: bytes) -> bool:
+    """A header without a checksum is taken as it is elsewhere; here it proves nothing."""
+    parts = _CHECKED.fullmatch(line)
+    if parts is None or parts[2] != b"%08x" % crc32(parts[1]):
+        return False
+    try:
+        decode_header(line)
+    except (BadHeader, LaterFormat):
+        return False
+    return True
+
+
+FAULT_CODE: Final = "repaired"
+LOST: Final = "lost"
+"""The category of the entry that stands in the place of one that could not be read."""
+_REASON: Final = "the record of this turn was damaged and has been repaired"
+_TOMBSTONE: Final = DebugEntry(
+    category=LOST, content="this entry could not be read when the record was repaired"
+)
+_BEGINNING_BYTES: Final = 16 * 1024
+_GAP_MAX: Final = 100_000
+"""A line that is further away from the one before does not belong here."""
+_BEGIN: Final = re.compile(rb'\{"seq":')
+_END: Final = re.compile(rb',"crc":"[0-9a-f]{8}"\}')
+_ENDS_TRIED: Final = 8
+
+
+class CannotRepair(Exception):
+    """Nothing here tells which conversation this is; the file is as it was."""
+
+
+Span: TypeAlias = tuple[int, int]
+"""Bytes of the original: where they begin and end."""
+
+
+class Repair(Struct, frozen=True, kw_only=True):
+    parts: tuple[bytes | Span, ...]
+    """What the repaired file consists of, its header first."""
+    says: tuple[str, ...]
+    """What is done, one sentence each; none: there is nothing to do."""
+    kept: int = 0
+    """Entries that are as they were."""
+    lost: tuple[Span, ...] = ()
+    """Entries (first, last) that have a tombstone instead."""
+
+
+def plan_repair(
+    read: Read,
+    size: int,
+    *,
+    session_id: str,
+    clock: Callable[[], datetime],
+    new_id: Callable[[], str],
+) -> Repair:
+    """Raises `CannotRepair`."""
+    found = _FoundLines()
+    header, line, says = _header_of(read, size, session_id, found)
+    if not found.is_relaid:
+        found.look(read, first=len(line), size=size)
+    return _RepairedLines(header, line, found, clock=clock, new_id=new_id).repair(says, read, size)
+
+
+def _header_of(
+    read: Read, size: int, session_id: str, found: _FoundLines
+) -> tuple[Header, bytes, list[str]]:
+    says: list[str] = []
+    try:
+        header, first = our_header(read, size)
+        line = read(0, first)
+    except LaterFormat as reason:
+        raise CannotRepair(f"{reason}; it is left to the version that wrote it") from reason
+    except (BadHeader, LineTooLong) as reason:
+        data = read(0, size) if size <= FOREIGN_BYTES_MAX else b""
+        relaid = read_relaid(data)
+        rescued = rescue_header(read(0, _BEGINNING_BYTES))
+        if rescued is not None:
+            line = rescued
+            says.append("the first line is put right: one bit of it had flipped")
+        elif relaid is not None:
+            line = relaid.header
+            found.take_relaid(relaid)
+            says.append("another program has changed its layout: it is written as it was")
+        else:
+            _refuse_older_shape(data, session_id)
+            raise CannotRepair(f"{reason}, and it can't be told what it was") from reason
+        header = decode_header(line)
+    if header.session_id != session_id:
+        raise CannotRepair(
+            f"the file says it is conversation {header.session_id!r}: give it the name "
+            f"{file_name(header.session_id, header.created_at)}"
+        )
+    return header, line, says
+
+
+def _refuse_older_shape(data: bytes, session_id: str) -> None:
+    try:
+        read_foreign(data, session_id, new_id=lambda: "")
+    except NotForeign:
+        return
+    raise CannotRepair(
+        "this is another program's file, and nothing is wrong with it; "
+        "it is taken in when it is first opened"
+    )
+
+
+def sound_entries(read: Read, size: int, session_id: str) -> Iterator[Entry]:
+    """All that can be read of a file, in order; nothing if not even its header can."""
+    found = _FoundLines()
+    try:
+        _, line, _ = _header_of(read, size, session_id, found)
+    except CannotRepair:
+        return
+    if not found.is_relaid:
+        found.look(read, first=len(line), size=size)
+    for seq in sorted(found.places):
+        place = found.places[seq]
+        data = place if isinstance(place, bytes) else read(place[0], place[1] - place[0])
+        yield decode_verified(data)
+
+
+class _FoundLines:
+    """Every line of a file whose checksum holds, wherever it stands."""
+
+    def __init__(self) -> None:
+        self.places: dict[int, Span | bytes] = {}
+        """By number: where its object is in the file, or the object. The first one counts."""
+        self.counted = 0
+        """How many entries the closing line says there are."""
+        self.twice = 0
+        self.unreadable: list[Span] = []
+        """Bytes in which no line was found."""
+        self.is_relaid = False
+
+    def take_relaid(self, document: RelaidDocument) -> None:
+        self.is_relaid = True
+        for line in document.lines:
+            self._add(peek_seq(line), line)
+        counted = document.closing["head_seq"]
+        self.counted = counted if isinstance(counted, int) else 0
+
+    def look(self, read: Read, *, first: int, size: int) -> None:
+        for piece in pieces(read, first=first, size=size):
+            if isinstance(piece, SoundLine):
+                begin = piece.line.start + (piece.line.start != first)
+                self._add(piece.entry.seq, (begin, piece.line.end - 1))
+                continue
+            if piece.closing is not None:
+                self.counted = max(self.counted, piece.closing.head_seq)
+            if isinstance(piece, UnreadableBytes) and not self._look_within(read, piece):
+                self.unreadable.append((piece.start, piece.end))
+
+    def _look_within(self, read: Read, piece: UnreadableBytes) -> bool:
+        """A line may be whole and only its line end, or the comma before it, be broken."""
+        if piece.end - piece.start > LINE_BYTES_MAX:
+            return False
+        data = read(piece.start, piece.end - piece.start)
+        place, found = 0, False
+        while begin := _BEGIN.search(data, place):
+            place = begin.end()
+            for end in islice(_END.finditer(data, begin.end()), _ENDS_TRIED):
+                line = data[begin.start() : end.end()]
+                try:
+                    seq = verify_line(line)
+                    decode_verified(line)
+                except BadLine:
+                    continue
+                self._add(seq, (piece.start + begin.start(), piece.start + end.end()))
+                place, found = end.end(), True
+                break
+        return found
+
+    def _add(self, seq: int, place: Span | bytes) -> None:
+        if seq in self.places:
+            self.twice += 1
+        else:
+            self.places[seq] = place
+
+
+class _RepairedLines:
+    """The lines that were found, in order, and what has to be added to them."""
+
+    def __init__(
+        self,
+        header: Header,
+        line: bytes,
+        found: _FoundLines,
+        *,
+        clock: Callable[[], datetime],
+        new_id: Callable[[], str],
+    ) -> None:
+        self._tail = empty_tail(header.created_at, len(line))
+        self._found = found
+        self._clock = clock
+        self._new_id = new_id
+        self._parts: list[bytes | Span] = [line]
+        self._pairing = TurnPairing()
+        self._lost: list[Span] = []
+        self._now = header.created_at
+        """Of the entry before: when one was lost is not known better."""
+
+    def repair(self, says: list[str], read: Read, size: int) -> Repair:
+        found, kept = self._found, 0
+        for seq in sorted(found.places):
+            if seq - self._head_seq > _GAP_MAX:
+                says.append(f"entry {seq} stays in the original: it does not belong here")
+                continue
+            self._bury_before(seq)
+            self._keep(found.places[seq], read)
+            kept += 1
+        if 0 < found.counted - self._head_seq <= _GAP_MAX:
+            self._bury_before(found.counted + 1)
+        says += self._said()
+        says += self._endings()
+        self._parts.append(self._tail.closing_line)
+        repair = Repair(parts=_joined(self._parts), says=(), kept=kept, lost=tuple(self._lost))
+        if not says and not _is_as_it_was(repair, read, size):
+            says = [
+                "the lines stay as they are, and what stands between and after them is put right"
+            ]
+        return replace(repair, says=tuple(says))
+
+    def _keep(self, place: Span | bytes, read: Read) -> None:
+        line = place if isinstance(place, bytes) else read(place[0], place[1] - place[0])
+        entry = decode_verified(line)
+        added = self._added(entry, line)
+        if isinstance(place, bytes):
+            self._parts.append(added)
+        else:
+            is_first = not added.startswith(b",")
+            begin = place[0] - (0 if is_first else 1)
+            # Its comma and its line end, where they are as they should be, are kept with it.
+            whole = (begin, place[1] + 1)
+            is_whole = read(begin, whole[1] - begin) == added
+            self._parts.append(whole if is_whole else added)
+
+    def _bury_before(self, seq: int) -> None:
+        first = self._head_seq + 1
+        if seq > first:
+            self._lost.append((first, seq - 1))
+        while self._head_seq + 1 < seq:
+            self._append(_TOMBSTONE, at=self._now)
+
+    def _append(self, draft: Entry, *, at: datetime) -> None:
+        entry = replace(draft, seq=self._head_seq + 1, id=self._new_id(), timestamp=at)
+        self._parts.append(self._added(entry, encode_line(entry)))
+
+    def _added(self, entry: Entry, line: bytes) -> bytes:
+        added, self._tail = self._tail.extended(line, kind=entry.kind, at=entry.timestamp)
+        self._pairing.add(entry)
+        self._now = entry.timestamp
+        return added
+
+    @property
+    def _head_seq(self) -> int:
+        return self._tail.closing.head_seq
+
+    def _said(self) -> list[str]:
+        says = [
+            f"{_named(span)} can't be read: a tombstone stands in "
+            f"{'its' if span[0] == span[1] else 'their'} place"
+            for span in self._lost
+        ]
+        if dropped := sum(end - start for start, end in self._found.unreadable):
+            start = self._found.unreadable[0][0]
+            says.append(f"{dropped} bytes, from byte {start} on, stay in the original only")
+        if self._found.twice:
+            says.append(f"{plural(self._found.twice, 'line')} stood there twice: the first counts")
+        return says
+
+    def _endings(self) -> list[str]:
+        """Adds what makes it a record in which every call has its result and every turn its
+        end."""
+        unanswered = list(self._pairing.waiting.values())
+        unended = list(self._pairing.unfinished)
+        drafts: list[Entry] = [_skipped(asked, self._clock()) for asked in unanswered]
+        drafts += [
+            FaultEntry(turn_id=turn_id, content=_REASON, code=FAULT_CODE, state="interrupted")
+            for turn_id in unended
+        ]
+        for draft in drafts:
+            self._append(draft, at=self._clock())
+        says: list[str] = []
+        if unanswered:
+            says.append(f"calls of {plural(len(unanswered), 'answer')} get a result: skipped")
+        if unended:
+            says.append(f"{plural(len(unended), 'turn')} without an end: ended, interrupted")
+        return says
+
+
+def _named(span: Span) -> str:
+    return f"entry {span[0]}" if span[0] == span[1] else f"entries {span[0]} to {span[1]}"
+
+
+def _joined(parts: Iterable[bytes | Span]) -> tuple[bytes | Span, ...]:
+    """Neighbours are one part."""
+    joined: list[bytes | Span] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if isinstance(part, tuple) and isinstance(last, tuple) and last[1] == part[0]:
+            joined[-1] = (last[0], part[1])
+        elif isinstance(part, bytes) and isinstance(last, bytes):
+            joined[-1] = last + part
+        else:
+            joined.append(part)
+    return tuple(joined)
+
+
+def _is_as_it_was(repair: Repair, read: Read, size: int) -> bool:
+    place = 0
+    for part in repair.parts:
+        if isinstance(part, tuple):
+            if part[0] != place:
+                return False
+            place = part[1]
+        else:
+            if read(place, len(part)) != part:
+                return False
+            place += len(part)
+    return place == size
+
+
+def _skipped(asked: ModelOutputEntry, at: datetime) -> ToolResultsEntry:
+    results = tuple(
+        ToolCallResult(
+            tool_call_id=call.tool_call_id,
+            tool_name=call.tool_name,
+            status="skipped",
+            result=_REASON,
+            duration=0.0,
+            timestamp=at,
+        )
+        for call in asked.tool_calls
+    )
+    return ToolResultsEntry(turn_id=asked.turn_id, results=results, call=asked.call)
+
+
+# ------------------------------------------------------------------------------
+# Replacing the file
+#
+# The original gets a second name, synced, before anything else. Then the repaired file is
+# written beside it, synced, and renamed. A crash at any moment loses no byte.
+
+_COPY_BYTES: Final = 1024 * 1024
+
+
+def repair_file(
+    path: Path,
+    session_id: str,
+    *,
+    clock: Callable[[], datetime],
+    new_id: Callable[[], str],
+    dry_run: bool = False,
+) -> Repaired:
+    """Blocks. Raises `CannotRepair`, or `OSError`."""
+    plan = _plan(path, session_id, clock=clock, new_id=new_id)
+    aside = apply_repair(path, plan).name if plan.says and not dry_run else None
+    return Repaired(says=plan.says, kept=plan.kept, lost=plan.lost, original=aside)
+
+
+def write_readable_copy(path: Path, copy: Path, session_id: str) -> None:
+    """What a repair would make of the file; the file stays as it is."""
+    long_ago = datetime.fromtimestamp(0, UTC)
+    plan = _plan(path, session_id, clock=lambda: long_ago, new_id=new_entry_id)
+    with path.open("rb") as original, os.fdopen(_new_file(copy), "wb") as made:
+        _write_parts(original, made, plan)
+
+
+def _plan(
+    path: Path, session_id: str, *, clock: Callable[[], datetime], new_id: Callable[[], str]
+) -> Repair:
+    files = SystemFiles()
+    with opened(files, path, os.O_RDONLY) as descriptor:
+        return plan_repair(
+            lambda offset, length: read_all(files, descriptor, length, offset),
+            files.size(descriptor),
+            session_id=session_id,
+            clock=clock,
+            new_id=new_id,
+        )
+
+
+@contextmanager
+def nobody_else_uses(data_dir: Path) -> Iterator[None]:
+    """Holds the directory's lock, if it has one, and touches nothing in it. Raises
+    `StorageError`."""
+    try:
+        lock = os.open(data_dir / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    except NotADirectoryError as error:
+        raise StorageUnavailable(f"{data_dir} is no data directory: it is a file") from error
+    except OSError as error:
+        raise StorageUnavailable(
+            f"it can't be told whether {data_dir} is in use: {error.strerror} (lock)"
+        ) from error
+    lock_directory(lock, data_dir)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def apply_repair(path: Path, repair: Repair) -> Path:
+    """Gives the name under which the original is kept."""
+    with path.open("rb") as original:
+        os.fsync(original.fileno())
+        aside = _keep_aside(path)
+        beside = path.with_name(f".{path.name}.new")
+        try:
+            with os.fdopen(_new_file(beside), "wb") as made:
+                _write_parts(original, made, repair)
+                made.flush()
+                os.fsync(made.fileno())
+            beside.rename(path)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
+    sync_directory(path.parent)
+    return aside
+
+
+def _new_file(path: Path) -> int:
+    path.unlink(missing_ok=True)  # left by a crash
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+
+
+def _write_parts(original: BinaryIO, made: BinaryIO, repair: Repair) -> None:
+    for part in repair.parts:
+        if isinstance(part, tuple):
+            _copy(original, made, *part)
+        else:
+            made.write(part)
+
+
+def _keep_aside(path: Path) -> Path:
+    for number in count(1):
+        aside = path.with_name(f"{path.name}.before-repair-{number}")
+        if not aside.exists():
+            give_second_name(path, aside, path.with_name(f".{aside.name}.new"))
+            sync_directory(path.parent)
+            return aside
+    raise AssertionError
+
+
+def _copy(source: BinaryIO, target: BinaryIO, start: int, end: int) -> None:
+    source.seek(start)
+    while start < end:
+        block = source.read(min(_COPY_BYTES, end - start))
+        if not block:
+            raise OSError(errno.EIO, "the file became shorter while it was read")
+        target.write(block)
+        start += len(block)
