@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from time import monotonic
 
 import anyio
@@ -61,8 +61,8 @@ from nplt_server.tools.mcp.connection import McpServerConfig
 from nplt_server.tools.runner import AllTools, ToolRunner
 from nplt_server.widgets import widget_tools
 from nplt_server.widgets.builtin import default_widgets
-from nplt_storage.attachments import AttachmentFiles
-from nplt_storage.errors import ConversationReadOnly
+from nplt_storage.attachments import AttachmentFiles, end_copy, unfinished_copies
+from nplt_storage.errors import ConversationReadOnly, StorageError
 from nplt_storage.files.directory import FREE_BYTES_MIN
 from nplt_storage.ids import new_entry_id, new_session_id
 from nplt_storage.rows import RowQuery
@@ -208,6 +208,15 @@ class Server:
             await self._drain()
             tasks.cancel_scope.cancel()
 
+    async def end_copies(self) -> None:
+        """Removes the attachments of forks and imports that were killed on their way."""
+        files, histories = self._state.services.files.directory, self._state.services.histories
+        for session_id in await anyio.to_thread.run_sync(unfinished_copies, files):
+            with suppress(StorageError):  # a history that does not answer may have it
+                is_there = await histories.find(session_id) is not None
+                end = partial(end_copy, files, session_id, is_there=is_there)
+                await anyio.to_thread.run_sync(end)
+
     async def resume(self) -> None:
         """Runs the prompts that were accepted before a restart, without waiting for a client.
         Tries a few times, because another server may still hold a conversation."""
@@ -317,6 +326,7 @@ async def serve(
                 Listener(sockets, handler.on_accept),
                 turns_are_over=tools.cancel,
             )
+            await server.end_copies()
             ready(server)
             spawn(server.resume)
             spawn(parts.make_tools)

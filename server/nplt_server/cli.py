@@ -1,7 +1,7 @@
 """`nplt-server`: flags, exit codes, and the operator's commands on the files.
 
 Exit codes of the server: 0 drained and gone, 1 port or data directory taken, 78 the settings
-have mistakes, one sentence each. Of the commands (doctor, repair, export, import, migrate):
+have mistakes, one sentence each. Of the commands (backup, doctor, repair, export, import, migrate):
 0 all is well, 1 something is wrong or was left undone, 2 misused, 78, 141 the reader of
 stdout has gone. Results go to stdout, one line each, errors to stderr. What a command needs
 is imported when it runs, so that `nplt-server --help` stays quick.
@@ -202,6 +202,43 @@ def _summary(report: Report) -> str:
     verdict = f"{report.wrong} wrong" if report.wrong else "nothing wrong"
     size = report.size / (1 << 20)
     return f"{plural(report.conversations, 'conversation')}, {size:.1f} MiB: {verdict}, {notes}"
+
+
+@click.command(
+    cls=FileCommand,
+    epilog=_notes(
+        "nplt-server backup /mnt/disk/nplt-monday",
+        "nplt-server backup --data-dir /srv/nplt /mnt/disk/nplt-monday",
+    ),
+)
+@click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Where conversations are kept.")
+@click.pass_context
+def backup(context: click.Context, /, target: Path, data_dir: Path | None) -> None:
+    """Copy all conversations to DIR, also while a server runs.
+
+    DIR must not be there yet. It becomes a data directory: every conversation in it
+    is whole, with its attachments, and so is the trash. To restore it, stop the
+    server and put DIR in the place of the data directory, or start a server with
+    --data-dir DIR. Conversations in Redis are not copied.
+    """
+    from nplt_storage.files.examine import plural
+    from nplt_storage.maintenance.backup import CannotBackUp, back_up
+
+    source, line = data_dir_of(context, data_dir), ProgressLine()
+    target = target.absolute()
+    try:
+        done = back_up(
+            source, target, progress=lambda copied, of: line.show(f"copied {copied} of {of}")
+        )
+    except CannotBackUp as reason:
+        line.clear()
+        fail(reason)
+    finally:
+        line.clear()
+    trash = f" and {done.deleted} in the trash" if done.deleted else ""
+    copied = plural(done.conversations, "conversation")
+    click.echo(f"{copied}{trash}, {done.size / (1 << 20):.1f} MiB: {target}")
 
 
 @click.command(
@@ -609,7 +646,7 @@ def token(name: str) -> None:
     click.echo("The token is shown this once; give it to its user (NPLT_TOKEN).", err=True)
 
 
-for command in (doctor, repair, import_files, export, migrate):
+for command in (backup, doctor, repair, import_files, export, migrate):
     main.add_command(command)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -35,7 +36,7 @@ from nplt_storage.file_system import (
 from nplt_storage.ids import is_file_id, is_session_id, new_file_id
 
 NOBODYS: Final = ".imports"
-"""No conversation can have that name."""
+"""No conversation's name begins with a dot."""
 
 
 @contextmanager
@@ -208,6 +209,39 @@ async def _put_away(file: AsyncBufferedIOBase, part: Path) -> None:
 # links, the bytes are copied.
 
 
+# A copy that is on its way is marked until its conversation exists, so that the next start
+# can remove what a killed one left behind.
+
+_COPIES: Final = ".copies"
+
+
+def mark_copy(files: Path, session_id: str) -> None:
+    """If that conversation has attachments already, they are not the copy's to remove."""
+    if not (files / session_id).exists():
+        make_private_directory(files / _COPIES)
+        (files / _COPIES / session_id).touch(mode=0o600)
+
+
+def is_unfinished_copy(folder: Path) -> bool:
+    return (folder.parent / _COPIES / folder.name).exists()
+
+
+def unfinished_copies(files: Path) -> list[str]:
+    folder = files / _COPIES
+    return [mark.name for mark in folder.iterdir()] if folder.is_dir() else []
+
+
+def end_copy(files: Path, session_id: str, *, is_there: bool) -> None:
+    """`is_there`: whether the conversation exists. If not, its attachments go."""
+    mark = files / _COPIES / session_id
+    if mark.exists():
+        if not is_there:
+            shutil.rmtree(files / session_id, ignore_errors=True)
+        with suppress(OSError):
+            mark.unlink()
+            mark.parent.rmdir()  # if no other is on its way
+
+
 async def link_attachments(
     files: Path, session_id: str, new_id: str, entries: Sequence[AttachmentEntry]
 ) -> list[str]:
@@ -227,6 +261,7 @@ async def link_attachments(
 
     def work() -> list[str]:
         with _plain_errors("attachments can't be kept"):
+            mark_copy(files, new_id)
             make_private_directory(files / new_id)
             missing = [entry.file_id for entry in entries if not link(entry.file_id)]
             sync_directory(files / new_id)

@@ -11,13 +11,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
+import anyio
+import anyio.to_thread
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nplt_storage.attachments import link_attachments
+from nplt_storage.attachments import end_copy, link_attachments
 from nplt_storage.entries import (
     ArchivedEntry,
     AttachmentEntry,
@@ -158,9 +161,17 @@ async def fork(
         added.append(replace(new.name, seq=at_seq + 2, timestamp=new.created_at))
     before = await store.origin(session_id)
     origin = replace(before, user=new.user, created_at=new.created_at)
-    async with store.build(new.session_id, origin) as builder:
-        copied = await _Copy(store, session_id, builder).run(bring, through=at_seq)
-        await builder.add(added)
+    is_there = False
+    try:
+        async with store.build(new.session_id, origin) as builder:
+            copied = await _Copy(store, session_id, builder).run(bring, through=at_seq)
+            await builder.add(added)
+        is_there = True
+    finally:
+        if files is not None:
+            end = partial(end_copy, files, new.session_id, is_there=is_there)
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(end)
     return replace(copied, head_seq=added[-1].seq)
 
 

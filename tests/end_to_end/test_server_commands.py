@@ -27,7 +27,8 @@ from tests.support.raw_client import RawClient
 from tests.support.redis_server import RedisServer
 from tests.support.server_process import ServerProcess
 
-from nplt_server.cli import doctor, export, import_files, migrate, repair
+from nplt_server.cli import backup, doctor, export, import_files, migrate, repair
+from nplt_storage.attachments import mark_copy
 from nplt_storage.entries import Entry
 from nplt_storage.redis.store import RedisStore
 from nplt_storage.store import Origin
@@ -162,6 +163,43 @@ def test_what_can_not_be_repaired_is_left_alone(data_dir: Path, tmp_path: Path) 
     stranger.write_text("hello")
     assert run(repair, stranger).exit_code == 1
     assert run(repair, tmp_path / "nothing").exit_code == 2
+
+
+# backup
+
+
+def test_a_back_up_beside_a_running_server_is_served_again(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    with RawClient(server.port) as client:
+        session_id = client.hello()["session_id"]
+        client.ask("hello")
+    target = tmp_path / "copies" / "monday"
+    result = run(backup, target, "--data-dir", server.data_dir)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.startswith("1 conversation, 0.0 MiB: ")
+    assert run(backup, target, "--data-dir", server.data_dir).exit_code == 1
+    looked = run(doctor, target)
+    assert (looked.exit_code, "nothing wrong" in looked.output) == (0, True)
+    shown = run(export, session_id, "--data-dir", target)
+    assert len(json.loads(shown.stdout)["messages"]) == 2
+
+
+def test_what_a_killed_fork_left_behind_is_removed_at_the_next_start(
+    server: ServerProcess,
+) -> None:
+    with RawClient(server.port) as client:
+        session_id = client.hello()["session_id"]
+        client.ask("hello")
+    server.kill()
+    files = server.data_dir / "files"
+    for each in ("killed", session_id):
+        mark_copy(files, each)
+        put_attachment(server.data_dir, each, b"bytes")
+    server.start()
+    with RawClient(server.port) as client:
+        client.hello()
+    assert [folder.name for folder in files.iterdir()] == [session_id]
 
 
 # import and export

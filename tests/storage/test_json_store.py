@@ -368,8 +368,13 @@ async def test_the_trash_is_emptied_after_thirty_days(data_dir: Path) -> None:
     await store.delete("s1")
     assert await store.empty_trash() == 0
     await store.close()
-    later = await open_store(data_dir, clock=lambda: START + timedelta(days=30, seconds=1))
-    assert list((data_dir / "trash").iterdir()) == []
+    for day in range(32):
+        assert len(list((data_dir / "trash").glob("*_s1"))) == 1
+        now = START + timedelta(days=day, seconds=1)
+        later = await open_store(data_dir, clock=lambda: now)  # noqa: B023
+        if day < 31:
+            await later.close()
+    assert list((data_dir / "trash").glob("*_s1")) == []
     with pytest.raises(ConversationNotFound):
         await later.undelete("s1")
     await later.close()

@@ -114,15 +114,35 @@ def test_it_does_not_come_back_over_another_one(disk: MemoryDisk) -> None:
     assert disk.contents == before
 
 
-def test_emptied_after_thirty_days_from_the_deletion(disk: MemoryDisk) -> None:
+def test_emptied_after_thirty_days_of_service_from_the_deletion(disk: MemoryDisk) -> None:
     trash = _trash(disk)
     trash.put("s1", at=START)
-    trash.put("s10", at=START + timedelta(seconds=2))
-    assert trash.empty(START + KEPT_FOR) == 0
-    assert trash.empty(START + KEPT_FOR + timedelta(seconds=1)) == 1
-    assert disk.names_in(ROOT / "trash") == ["20260102T030407_s10", "session_20250101_old.json"]
+    assert [trash.empty(START + timedelta(days=day)) for day in range(31)] == [0] * 31
+    trash.put("s10", at=START + KEPT_FOR)
+    assert trash.empty(START + KEPT_FOR + timedelta(days=1)) == 1
+    assert disk.names_in(ROOT / "trash") == [
+        "20260201T030405_s10",
+        "days.json",
+        "session_20250101_old.json",
+    ]
     with pytest.raises(ConversationNotFound):
         trash.restore("s1")
+
+
+def test_a_clock_that_is_a_month_ahead_empties_nothing(disk: MemoryDisk) -> None:
+    trash = _trash(disk)
+    trash.put("s1", at=START)
+    ahead = START + KEPT_FOR + timedelta(days=1)
+    for now in (START, ahead, ahead + timedelta(days=400), START, ahead):
+        assert trash.empty(now) == 0
+    trash.restore("s1")
+
+
+def test_a_server_that_ran_for_a_month_without_a_look_empties_it_then(disk: MemoryDisk) -> None:
+    trash = _trash(disk)
+    trash.put("s1", at=START)
+    assert trash.empty(START) == 0
+    assert trash.empty(START + timedelta(days=31), days_served=31) == 1
 
 
 def test_a_crash_at_any_call_of_a_deletion_leaves_it_there_or_gone_and_whole_either_way() -> None:

@@ -532,6 +532,7 @@ class JsonFileStore:
         self._open_files = OpenFiles(directory)
         self._clock = clock
         self._trash_emptied_at = clock()  # by the start
+        self._trash_counted_at = directory.settings.seconds()
         self._trash_rows: dict[Path, ConversationRow] = {}
         """Of the deleted conversations that were listed: their files do not change."""
 
@@ -699,9 +700,10 @@ class JsonFileStore:
 
     async def empty_trash(self, older_than: timedelta = KEPT_FOR) -> int:
         """Removes for good what was deleted that long ago; says how many there were."""
-        now = self._clock()
+        now, seconds = self._clock(), self._directory.settings.seconds()
+        days, self._trash_counted_at = int((seconds - self._trash_counted_at) / 86_400), seconds
         return await self._directory.threads.write(
-            lambda: self._directory.trash.empty(now, older_than)
+            lambda: self._directory.trash.empty(now, older_than, days_served=days)
         )
 
     async def _empty_trash_once_a_day(self, now: datetime) -> None:

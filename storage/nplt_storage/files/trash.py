@@ -1,5 +1,6 @@
 """Moves deleted conversations to the trash, and back.
 
+    trash/days.json                 how long each has been there, in days of service
     trash/YYYYMMDDTHHMMSS_<id>/     when it was deleted (UTC), and all of it:
         session_YYYYMMDD_<id>.json  and the files beside it
         files/                      its attachments
@@ -23,8 +24,11 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Final
 
+from msgspec import DecodeError, Struct, field
+from msgspec.json import decode, encode
+
 from nplt_storage.errors import ConversationExists, ConversationNotFound
-from nplt_storage.file_system import DataDirectory, Disk, opened
+from nplt_storage.file_system import DataDirectory, Disk, opened, read_all, write_new_file
 from nplt_storage.files.conversation_file import plain_errors, reader_of
 from nplt_storage.files.format import (
     LOCAL_USER,
@@ -41,9 +45,20 @@ log = logging.getLogger(__name__)
 
 KEPT_FOR: Final = timedelta(days=30)
 
+DAYS_NAME: Final = "days.json"
 _ATTACHMENTS: Final = "files"
 _TIME: Final = "%Y%m%dT%H%M%S"
 _FOLDER: Final = re.compile(r"([0-9]{8}T[0-9]{6})_([^~]+)(?:~[0-9]+)?")
+
+
+class _ServerDays(Struct, frozen=True):
+    """How many days a server has used this directory, by the dates it saw."""
+
+    day: int = 0
+    date: str = ""
+    """Of the last of them."""
+    deleted: dict[str, int] = field(default_factory=dict)
+    """On which day each folder was first seen."""
 
 
 class Trash:
@@ -128,13 +143,44 @@ class Trash:
                     if disk.names_in(files / owner):
                         self._merge(files / owner, left[owner] / _ATTACHMENTS)
 
-    def empty(self, now: datetime, older_than: timedelta = KEPT_FOR) -> int:
-        """Removes for good what was deleted that long ago; says how many there were."""
+    def empty(
+        self, now: datetime, older_than: timedelta = KEPT_FOR, *, days_served: int = 1
+    ) -> int:
+        """Removes for good what was deleted that long ago; says how many there were. A clock
+        may be wrong, so a server must also have served for so many days since. `days_served`:
+        since the last call, unless that was on the same day."""
+        count = self._count_days(now, days_served)
         oldest = f"{(now - older_than).astimezone(UTC):{_TIME}}"
-        old = [name for name in self._folders() if name[: len(oldest)] < oldest]
+        old = [
+            name
+            for name, day in count.deleted.items()
+            if name[: len(oldest)] < oldest and count.day - day > older_than.days
+        ]
         for name in old:
             self._disk.remove_tree(self._directory.trash / name)
         return len(old)
+
+    def _count_days(self, now: datetime, days_served: int) -> _ServerDays:
+        """Takes down what was deleted since the last time as deleted today."""
+        path = self._directory.trash / DAYS_NAME
+        before, today = self._read_days(path), f"{now.astimezone(UTC):%Y-%m-%d}"
+        day = before.day + (max(1, days_served) if before.date not in ("", today) else 0)
+        deleted = {name: before.deleted.get(name, day) for name in self._folders()}
+        count = _ServerDays(day=day, date=today, deleted=deleted)
+        if count != before and (deleted or before.deleted):
+            try:
+                write_new_file(self._disk, path, encode(count))
+            except OSError as error:
+                log.warning("the days of the trash can't be counted: %s", error.strerror)
+        return count
+
+    def _read_days(self, path: Path) -> _ServerDays:
+        try:
+            with opened(self._disk, path, os.O_RDONLY) as descriptor:
+                data = read_all(self._disk, descriptor, self._disk.size(descriptor), 0)
+            return decode(data, type=_ServerDays)
+        except (OSError, DecodeError):
+            return _ServerDays()
 
     def owners(self, session_id: str) -> set[str]:
         """The users whose deleted conversations of that id are in the trash."""

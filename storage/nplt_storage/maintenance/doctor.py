@@ -20,7 +20,6 @@ from urllib.parse import quote
 from msgspec import Struct
 from msgspec.structs import fields, replace
 
-from nplt_storage.attachments import NOBODYS
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.file_system import PRIVATE_FILE, SystemFiles, opened, read_all
 from nplt_storage.files.directory import INDEX_NAME
@@ -352,6 +351,6 @@ def _names_in(directory: Path) -> list[str]:
 
 def _stray_attachments(files: Path, by_id: dict[str, list[str]]) -> Iterator[Finding]:
     for name in _names_in(files):
-        if name not in by_id and name != NOBODYS:
+        if name not in by_id and not name.startswith("."):
             message = f"attachments of conversation {name}, which is not here"
             yield replace(note("no_owner", message), file=f"{files.name}/{name}")

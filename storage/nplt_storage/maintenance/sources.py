@@ -30,6 +30,7 @@ import anyio.to_thread
 import orjson
 from msgspec import Struct, field
 
+from nplt_storage.attachments import end_copy, mark_copy
 from nplt_storage.codec import BadLine, decode_verified, encode_line
 from nplt_storage.copying import BringAttachments, Source, read_blob_whole, stand_ins
 from nplt_storage.entries import AttachmentEntry, BlobReference, Entry, ToolResultsEntry
@@ -217,6 +218,7 @@ async def bringing_into(
     def keep(file_id: str, data: bytes) -> None:
         path = folder / file_id
         try:
+            mark_copy(files, new_id)
             make_private_directory(folder)
             if not path.exists():  # else it is not ours to remove again
                 brought.append(path)
@@ -246,6 +248,8 @@ async def bringing_into(
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(remove)
         raise
+    finally:
+        end_copy(files, new_id, is_there=True)  # what was brought, and only that, is removed
 
 
 # ------------------------------------------------------------------------------

@@ -1,0 +1,259 @@
+"""Copies a data directory, also while a server writes to it.
+
+Each conversation in the copy is whole, as it was at some moment of the copying: its file ends
+with a line that verifies and the closing line that belongs to it, and all that its lines name
+is there. A conversation is copied file first, because what a line names is on disk before the
+line; if the file was replaced meanwhile (a redaction, a repair) it is copied again. What moves
+to the trash or back while it is copied is followed. The index is left out: it is made anew.
+
+The copy is made beside its place and gets its name when it is complete. Nothing in the source
+is locked or changed. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from nplt_storage.attachments import is_unfinished_copy
+from nplt_storage.file_system import (
+    PRIVATE_FILE,
+    SystemFiles,
+    make_private_directory,
+    opened,
+    read_all,
+)
+from nplt_storage.files.conversation_file import found_tail, reader_of
+from nplt_storage.files.format import (
+    BadHeader,
+    Damage,
+    LaterFormat,
+    blobs_of,
+    companions,
+    session_id_of,
+    survey,
+)
+from nplt_storage.files.trash import DAYS_NAME, deleted_id
+
+_BLOCK_BYTES: Final = 1024 * 1024
+_LOOKS_MAX: Final = 3
+_ROUNDS_MAX: Final = 100
+_PARTS: Final = ("history", "files", "trash")
+
+
+class CannotBackUp(Exception):
+    """Says why, as a sentence; nothing is left at the target."""
+
+
+class BackedUp(Struct):
+    conversations: int = 0
+    deleted: int = 0
+    """In the trash."""
+    size: int = 0
+
+
+Progress = Callable[[int, int], None]
+"""How many of how many conversations were copied."""
+
+
+def back_up(data_dir: Path, target: Path, *, progress: Progress) -> BackedUp:
+    """Raises `CannotBackUp`, or `OSError`."""
+    if not (data_dir / "history").is_dir():
+        raise CannotBackUp(f"{data_dir} is no data directory: there is no history in it")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CannotBackUp(f"{target} is there already; give a directory that is not")
+    if data_dir.resolve() in (target.resolve(), *target.resolve().parents):
+        raise CannotBackUp(f"{target} is inside of {data_dir}")
+    beside = target.with_name(f".{target.name}.new")
+    shutil.rmtree(beside, ignore_errors=True)  # left by one that was stopped
+    done = BackedUp()
+    try:
+        for root in (data_dir, *sorted((data_dir / "histories").glob("*/"))):
+            _Copy(root, beside / root.relative_to(data_dir), done, progress).run()
+        os.sync()
+        if target.exists():
+            target.rmdir()
+        beside.rename(target)
+        os.sync()
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    return done
+
+
+class _Copy:
+    """One directory with a history, its attachments and its trash."""
+
+    def __init__(self, source: Path, target: Path, done: BackedUp, progress: Progress) -> None:
+        self._source = source
+        self._target = target
+        self._done = done
+        self._progress = progress
+        for part in ("", *_PARTS):
+            make_private_directory(target / part)
+
+    def run(self) -> None:
+        """Until nothing that was copied has gone elsewhere since."""
+        copied: set[str] = set()
+        strays = self._names_in("files")
+        for _ in range(_ROUNDS_MAX):
+            listed = self._listed()
+            gone = copied - set(listed)
+            for unit in gone:
+                self._remove(unit)
+            copied -= gone
+            missing = [unit for unit in listed if unit not in copied]
+            for number, unit in enumerate(missing, 1):
+                if self._copy(unit):
+                    copied.add(unit)
+                else:
+                    gone.add(unit)
+                self._progress(number, len(missing))
+            if not gone:
+                break
+        else:
+            raise CannotBackUp("conversations were deleted faster than they could be copied")
+        self._copy_strays(strays, copied)
+        with suppress(FileNotFoundError):
+            self._copy_file(self._source / "trash" / DAYS_NAME, self._target / "trash" / DAYS_NAME)
+        trash = sum(unit.startswith("trash/") for unit in copied)
+        self._done.deleted += trash
+        self._done.conversations += len(copied) - trash
+
+    def _listed(self) -> list[str]:
+        """The trash is looked at before and after the others: what moves is in one of them."""
+        before = self._names_in("trash")
+        history = [name for name in self._names_in("history") if session_id_of(name) is not None]
+        trash = [name for name in {*before, *self._names_in("trash")} if deleted_id(name)]
+        units = [*(f"history/{name}" for name in history), *(f"trash/{name}" for name in trash)]
+        return sorted(units)
+
+    def _names_in(self, part: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self._source / part))  # noqa: PTH208
+        except FileNotFoundError:
+            return []
+
+    def _copy(self, unit: str) -> bool:
+        """False: it is gone, or on its way elsewhere."""
+        copy = self._copy_conversation if unit.startswith("history/") else self._copy_folder
+        for _ in range(_LOOKS_MAX):
+            try:
+                before = self._state(unit)
+                copy(unit)
+                if self._state(unit) == before:
+                    return True
+            except FileNotFoundError:
+                pass
+            self._remove(unit)
+        return False
+
+    def _state(self, unit: str) -> object:
+        """A conversation's file that is replaced is another file, and one that is appended to
+        is not; in the trash only whole files come and go."""
+        path = self._source / unit
+        if unit.startswith("history/"):
+            return path.stat().st_ino
+        return sorted(str(each) for each in path.rglob("*"))
+
+    def _copy_conversation(self, unit: str) -> None:
+        source, target = self._source / unit, self._target / unit
+        self._copy_lines(source, target)
+        names = [name for name in self._names_in("history") if not name.startswith(".")]
+        for name in companions(names, source):
+            self._copy_tree(source.with_name(name), target.with_name(name))
+        session_id = session_id_of(source.name) or ""
+        self._copy_tree(self._attachments(session_id), self._target / "files" / session_id)
+
+    def _copy_folder(self, unit: str) -> None:
+        if not (self._source / unit).is_dir():
+            raise FileNotFoundError
+        self._copy_tree(self._source / unit, self._target / unit)
+
+    def _copy_lines(self, source: Path, target: Path) -> None:
+        """A file that is damaged, or none of ours, is copied as it is."""
+        files = SystemFiles()
+        with opened(files, source, os.O_RDONLY) as descriptor:
+            for look in range(_LOOKS_MAX):
+                read = reader_of(files, descriptor)
+                try:
+                    found = survey(read, files.size(descriptor))
+                    tail = found_tail(read, found)
+                except (BadHeader, Damage, LaterFormat):
+                    time.sleep(0.01 * look)  # an append may have been met half done
+                    continue
+                with _new_file(target) as copy:
+                    self._copy_bytes(descriptor, copy, tail.end)
+                    _write(copy, tail.closing_line)
+                return
+        self._copy_file(source, target)
+
+    def _copy_tree(self, source: Path, target: Path) -> None:
+        """A file or a folder; fine if it is not there."""
+        if source.is_dir():
+            make_private_directory(target)
+            for each in sorted(source.iterdir()):
+                if not each.name.endswith(".part"):
+                    self._copy_tree(each, target / each.name)
+        elif source.is_file():
+            with suppress(FileNotFoundError):
+                self._copy_file(source, target)
+
+    def _copy_file(self, source: Path, target: Path) -> None:
+        files = SystemFiles()
+        with opened(files, source, os.O_RDONLY) as descriptor, _new_file(target) as copy:
+            self._copy_bytes(descriptor, copy, files.size(descriptor))
+
+    def _copy_bytes(self, source: int, target: io.FileIO, end: int) -> None:
+        files, place = SystemFiles(), 0
+        while place < end:
+            block = read_all(files, source, min(_BLOCK_BYTES, end - place), place)
+            if not block:
+                break
+            _write(target, block)
+            place += len(block)
+        self._done.size += place
+
+    def _copy_strays(self, names: Iterable[str], copied: set[str]) -> None:
+        """Attachments of conversations that are not kept in files."""
+        here = {session_id_of(unit.removeprefix("history/")) for unit in copied}
+        for name in names:
+            folder = self._attachments(name)
+            if name not in here and not name.startswith(".") and not is_unfinished_copy(folder):
+                self._copy_tree(folder, self._target / "files" / name)
+
+    def _attachments(self, session_id: str) -> Path:
+        return self._source / "files" / session_id
+
+    def _remove(self, unit: str) -> None:
+        path = self._target / unit
+        if unit.startswith("trash/"):
+            shutil.rmtree(path, ignore_errors=True)
+            return
+        beside = [each.name for each in path.parent.iterdir()]
+        for name in (path.name, *companions(beside, path)):
+            if name != blobs_of(path).name:
+                path.with_name(name).unlink(missing_ok=True)
+        shutil.rmtree(blobs_of(path), ignore_errors=True)
+        session_id = session_id_of(path.name) or ""
+        shutil.rmtree(self._target / "files" / session_id, ignore_errors=True)
+
+
+def _new_file(path: Path) -> io.FileIO:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
+    return io.FileIO(descriptor, "w")
+
+
+def _write(file: io.FileIO, data: bytes) -> None:
+    """A disk that is almost full may take less than all of it, and then nothing."""
+    written = 0
+    while written < len(data):
+        written += file.write(memoryview(data)[written:])
