@@ -17,12 +17,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
+from time import monotonic
 from typing import Final, TypeAlias
 
 import orjson
 from msgspec import Struct
 
 from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry
+from nplt_storage.errors import StorageUnavailable
 from nplt_storage.rows import BadCursor, ConversationRow
 
 # ------------------------------------------------------------------------------
@@ -198,6 +200,8 @@ class SearchQuery(Struct, frozen=True, kw_only=True):
     text: str
     limit: int = 20
     cursor: str | None = None
+    seconds_max: float = 5.0
+    """A search that takes longer is given up: `StorageUnavailable`."""
 
 
 class SearchHit(Struct, frozen=True, kw_only=True):
@@ -290,6 +294,12 @@ def _hit(message: FoundMessage, wanted: Wanted) -> SearchHit:
     )
 
 
+def took_too_long(query: SearchQuery) -> StorageUnavailable:
+    return StorageUnavailable(
+        f"the search took longer than {query.seconds_max:g} s; ask for rarer words"
+    )
+
+
 def search_entries(said: Iterable[tuple[ConversationRow, Entry]], query: SearchQuery) -> SearchPage:
     """For stores without an index: all entries of a user's conversations, in any order;
     no more than a page of them is kept."""
@@ -297,7 +307,10 @@ def search_entries(said: Iterable[tuple[ConversationRow, Entry]], query: SearchQ
     before = None if query.cursor is None else read_search_cursor(query.cursor)
     # The newest so far, the oldest of them first; one more than fits if there is more.
     newest: list[tuple[SearchPlace, FoundMessage]] = []
+    until = monotonic() + query.seconds_max
     for row, entry in said:
+        if monotonic() > until:
+            raise took_too_long(query)
         text = searched_text(entry)
         place = (moment(entry.timestamp), row.session_id, entry.seq)
         if not text or (before is not None and place >= before):

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import resource
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.storage.conversations import START, Pen, answer, prompt
 from tests.storage.surveyed_files import SurveyedFiles
 
 from nplt_storage import RowQuery, SearchQuery, StorageUnavailable
-from nplt_storage.index.tables import ConversationGone, EntriesAdded, FileStamp
+from nplt_storage.index.tables import ConversationGone, EntriesAdded, FileStamp, TextIndex
 from nplt_storage.index.worker import ConversationIndex
 from nplt_storage.rows import page_of
 from nplt_storage.search import search_entries
@@ -260,3 +266,82 @@ async def test_nobody_else_may_read_it(path: Path) -> None:
     index = await caught_up(path, some_files())
     assert {file.stat().st_mode & 0o777 for file in path.parent.iterdir()} == {0o600}
     await index.close()
+
+
+async def test_nobody_waits_for_a_search(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = some_files()
+    index = await caught_up(path, files)
+    begun, may_end, search = threading.Event(), threading.Event(), TextIndex.search
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        begun.set()
+        may_end.wait()
+        return search(*arguments, **options)
+
+    monkeypatch.setattr(TextIndex, "search", slow)
+    searching = asyncio.create_task(index.search("ada", FOX))
+    await asyncio.to_thread(begun.wait)
+    assert len((await index.list("ada", ALL)).rows) == 5
+    file = files.add("late")
+    index.note(file.row, file.stamp)
+    assert await index.row("late") is not None, "what is written meanwhile is written"
+    may_end.set()
+    assert len((await searching).hits) == 10
+    await index.close()
+
+
+async def test_a_search_that_takes_too_long_is_given_up(path: Path) -> None:
+    index = await caught_up(path, some_files(300))
+    with pytest.raises(StorageUnavailable, match="took longer than 0 s"):
+        await index.search("ada", replace(FOX, seconds_max=0.0))
+    assert len((await index.search("ada", FOX)).hits) == 600
+    await index.close()
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+async def test_a_database_that_is_cut_short_under_its_users_is_made_anew(
+    path: Path, suffix: str
+) -> None:
+    files = some_files(120)
+    index = await caught_up(path, files)
+    cut = path.with_name(path.name + suffix)
+    os.truncate(cut, cut.stat().st_size // 2)
+    await index.search("ada", FOX)
+    await index.close()
+    again = await caught_up(path, files)
+    await assert_knows(again, files)
+    await again.close()
+    assert not list(path.parent.glob("*-shm")), "nothing is mapped into memory"
+
+
+async def test_no_other_program_can_hold_the_database_and_one_that_does_is_left_behind(
+    path: Path,
+) -> None:
+    files = some_files()
+    await (await caught_up(path, files)).close()
+    with _held_by_another_program(path) as held:
+        assert held
+        index = await caught_up(path, files)
+        await assert_knows(index, files)
+    with _held_by_another_program(path) as held:
+        assert not held
+        await assert_knows(index, files)
+    await index.close()
+
+
+@contextmanager
+def _held_by_another_program(path: Path) -> Iterator[bool]:
+    program = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None)
+try:
+    connection.execute("BEGIN EXCLUSIVE")
+    print("held", flush=True)
+except sqlite3.OperationalError:
+    print("refused", flush=True)
+sys.stdin.read()
+"""
+    command = [sys.executable, "-c", program, str(path)]
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline() == "held\n"

@@ -107,6 +107,7 @@ def _search(tables: IndexTables, query: SearchQuery) -> SearchPage:
         before=read_search_cursor(query.cursor) if query.cursor else None,
         limit=query.limit,
         row_of=tables.rows.row_of_key,
+        seconds_max=query.seconds_max,
     )
     return cut_search_page(messages, wanted, query.limit)
 

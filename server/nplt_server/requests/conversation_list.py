@@ -303,7 +303,8 @@ _NAMES, _SAID = "n", "s"
 
 async def search(session: Session, request: messages.Search, answer: Answer) -> None:
     """Names first, then what was said, page by page; a cursor says in which of the two."""
-    hits_max = min(_HITS_MAX, session.server.services.limits.message_bytes_max // _HIT_BYTES_MAX)
+    limits = session.server.services.limits
+    hits_max = min(_HITS_MAX, limits.message_bytes_max // _HIT_BYTES_MAX)
     limit = min(request.limit, hits_max)
     cursor = request.cursor or _NAMES
     try:
@@ -313,6 +314,7 @@ async def search(session: Session, request: messages.Search, answer: Answer) -> 
             request.query,
             limit=limit,
             cursor=cursor,
+            seconds_max=limits.search_seconds_max,
         )
     except BadCursor:
         raise RequestError(
@@ -322,7 +324,7 @@ async def search(session: Session, request: messages.Search, answer: Answer) -> 
 
 
 async def _page(
-    histories: Histories, user: str, query: str, *, limit: int, cursor: str
+    histories: Histories, user: str, query: str, *, limit: int, cursor: str, seconds_max: float
 ) -> tuple[list[messages.SearchHit], str | None]:
     part, place = cursor[:1], cursor[1:] or None
     hits: list[messages.SearchHit] = []
@@ -338,9 +340,10 @@ async def _page(
         place = None
     elif part != _SAID:
         raise BadCursor("a cursor begins with what it is a cursor of")
-    said = await histories.search(
-        user, searching.SearchQuery(text=query, limit=limit - len(hits), cursor=place)
+    asked = searching.SearchQuery(
+        text=query, limit=limit - len(hits), cursor=place, seconds_max=seconds_max
     )
+    said = await histories.search(user, asked)
     hits += [_by_words(hit) for hit in said.hits]
     return hits, None if said.next_cursor is None else _SAID + said.next_cursor
 

@@ -21,12 +21,14 @@ import os
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from functools import cache
 from itertools import groupby
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final, TypeAlias, assert_never
+from urllib.parse import quote
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -217,11 +219,13 @@ CREATE TABLE leftovers (conversation INTEGER PRIMARY KEY, user INTEGER NOT NULL)
 _INDEX = """
 CREATE VIRTUAL TABLE said USING fts5(words, content='', columnsize=0, tokenize='ascii')
 """
+_LOCK_SECONDS = 0.25
+"""How long another program's lock is waited for, when the database is opened."""
+_SETTINGS_OF_ALL = ("PRAGMA mmap_size=0", "PRAGMA cache_size=-8192")
 _SETTINGS = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=NORMAL",
     "PRAGMA secure_delete=ON",
-    "PRAGMA cache_size=-8192",
     # What can't be written (a full disk) can be asked about before it is rolled back.
     "PRAGMA cache_spill=OFF",
     "PRAGMA wal_autocheckpoint=4096",
@@ -300,13 +304,32 @@ def _as_it_is(path: Path) -> sqlite3.Connection | None:
     return None
 
 
+def open_reader(path: Path) -> sqlite3.Connection:
+    """One more connection beside that of the writer, in the same process."""
+    return _connection(path, ("PRAGMA query_only=ON", *_SETTINGS_OF_ALL))
+
+
 def _connected(path: Path) -> sqlite3.Connection:
     if str(path) != ":memory:":
         # SQLite gives the files beside it the same rights.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    return _connection(path, (*_SETTINGS, *_SETTINGS_OF_ALL))
+
+
+def _connection(path: Path, settings: Iterable[str]) -> sqlite3.Connection:
+    """With `unix-excl` the database belongs to this process: no other can lock it, and what
+    its connections share is in memory. Otherwise they would share a file that is mapped into
+    memory, and whoever shortened that file would end the server (SIGBUS)."""
+    is_file = str(path) != ":memory:"
+    connection = sqlite3.connect(
+        f"file:{quote(str(path.absolute()))}?vfs=unix-excl" if is_file else ":memory:",
+        uri=is_file,
+        isolation_level=None,
+        check_same_thread=False,
+        timeout=_LOCK_SECONDS,
+    )
     try:
-        for setting in _SETTINGS:
+        for setting in settings:
             connection.execute(setting)
     except BaseException:
         connection.close()
@@ -527,6 +550,7 @@ _SLOT_BITS = 8
 _SLOTS = 2**_SLOT_BITS - 1
 _LAST_ID = 2**63 - 1
 _FULL_MAX = 10_000
+_STEPS_BETWEEN = 1_000
 _PACKED_FROM = 2048
 """Characters: packing a shorter text costs more time than it saves room."""
 
@@ -605,17 +629,19 @@ class TextIndex:
         before: SearchPlace | None,
         limit: int,
         row_of: Callable[[int], ConversationRow | None],
+        seconds_max: float,
     ) -> list[FoundMessage]:
-        """Newest first, one more than `limit` if there is more."""
+        """Newest first, one more than `limit` if there is more. `TookTooLong`."""
         last = _LAST_ID if before is None else before[0] << _SLOT_BITS | _SLOTS
-        candidates = self._connection.execute(_SEARCH, (_expression(user, wanted), last))
         found: list[tuple[int, FoundMessage]] = []
-        for number, message in _in_order(candidates, row_of):
-            if before is None or message.place < before:
-                found.append((number, message))
-                if len(found) > limit:
-                    break
-        candidates.close()
+        with _at_most(self._connection, seconds_max):
+            candidates = self._connection.execute(_SEARCH, (_expression(user, wanted), last))
+            with closing(candidates):
+                for number, message in _in_order(candidates, row_of):
+                    if before is None or message.place < before:
+                        found.append((number, message))
+                        if len(found) > limit:
+                            break
         question = "SELECT text FROM messages WHERE id = ?"
         return [
             replace(message, text=_unpacked(first_value(self._connection, question, number)))
@@ -630,6 +656,24 @@ class TextIndex:
         self._connection.execute("INSERT INTO said (said, rank) VALUES ('merge', ?)", (amount,))
         # As SQLite's manual has it: one change is the command itself.
         return self._connection.total_changes - before >= 2
+
+
+class TookTooLong(Exception):
+    """A question was given up."""
+
+
+@contextmanager
+def _at_most(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
+    until = monotonic() + seconds
+    connection.set_progress_handler(lambda: monotonic() > until, _STEPS_BETWEEN)
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+            raise TookTooLong from error
+        raise
+    finally:
+        connection.set_progress_handler(None, 0)
 
 
 def _in_order(
@@ -850,11 +894,9 @@ class IndexTables:
                 self._merging = self.texts.merge(_MERGED_PAGES, begin=not self._merging)
         if self._merging:
             return
+        # While someone searches it can't be done, and is tried again.
         if checkpoint(self._connection):
             self._connection.execute("DELETE FROM marks WHERE name = 'erasing'")
-        else:
-            self.untidy = False
-            log.warning("someone reads the catalogue: redacted words leave its file later")
 
     def _mark(self) -> None:
         self._connection.execute("INSERT OR REPLACE INTO marks VALUES ('erasing', '')")

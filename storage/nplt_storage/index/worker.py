@@ -19,6 +19,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TypeAlias, TypeVar
 
+import anyio
+import anyio.to_thread
+
 from nplt_storage.entries import Entry
 from nplt_storage.errors import StorageError, StorageUnavailable
 from nplt_storage.index.tables import (
@@ -31,10 +34,12 @@ from nplt_storage.index.tables import (
     IndexUpdate,
     PromptsFound,
     Survey,
+    TookTooLong,
     checkpoint,
     in_memory,
     make_anew,
     open_database,
+    open_reader,
     roll_back,
     transaction,
 )
@@ -45,6 +50,7 @@ from nplt_storage.search import (
     cut_search_page,
     query_words,
     read_search_cursor,
+    took_too_long,
 )
 
 # ------------------------------------------------------------------------------
@@ -65,7 +71,35 @@ _MAY_PASS = {
     sqlite3.SQLITE_LOCKED,
     sqlite3.SQLITE_READONLY,
 }
+_CUT_SHORT = sqlite3.SQLITE_IOERR_SHORT_READ
 _T = TypeVar("_T")
+
+
+class IndexReaders:
+    """Connections beside the writer's; each is used by one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._idle: list[tuple[sqlite3.Connection, IndexTables]] = []
+        self._is_closed = False
+
+    def ask(self, question: Callable[[IndexTables], _T]) -> _T:
+        try:
+            connection, tables = self._idle.pop()
+        except IndexError:
+            connection = open_reader(self._path)
+            tables = IndexTables(connection)
+        try:
+            return question(tables)
+        finally:
+            self._idle.append((connection, tables))
+            if self._is_closed:
+                self.close()
+
+    def close(self) -> None:
+        self._is_closed = True
+        while self._idle:
+            self._idle.pop()[0].close()
 
 
 class IndexDatabase:
@@ -74,6 +108,7 @@ class IndexDatabase:
         self._survey = survey
         self._connection = open_database(path)
         self._tables = IndexTables(self._connection)
+        self._readers = IndexReaders(path)
         self._uncommitted: list[IndexUpdate] = []
         self._began_anew = False
         self._has_given_up = False
@@ -110,6 +145,14 @@ class IndexDatabase:
             self._begin_anew(error)
             return question(self._tables)
 
+    def readers(self) -> IndexReaders | None:
+        """For long questions; `None` while the database does not hold all that is known."""
+        if self._uncommitted:
+            self.take_in(())
+        if self._uncommitted or self._tables.texts is None:
+            return None
+        return self._readers
+
     def changes(self) -> Iterator[IndexUpdate]:
         """What the files say that is not known yet."""
         yield from self._survey(self.answer(lambda tables: tables.rows.stamps()))
@@ -128,6 +171,7 @@ class IndexDatabase:
             checkpoint(self._connection)
         except sqlite3.Error as error:
             log.warning("%s is not as small as it could be: %s", self._path, error)
+        self._readers.close()
         self._connection.close()
 
     def _settle(self) -> None:
@@ -147,7 +191,8 @@ class IndexDatabase:
 
     def _cope(self, error: sqlite3.Error) -> None:
         # The primary code; SQLite tells some of them apart further.
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _MAY_PASS:
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code & 0xFF not in _MAY_PASS or code == _CUT_SHORT:
             self._begin_anew(error)
             return
         if not self._has_complained:
@@ -157,6 +202,8 @@ class IndexDatabase:
 
     def _begin_anew(self, error: sqlite3.Error) -> None:
         log.error("%s is broken (%s) and is made anew from the files", self._path, error)
+        self._readers.close()
+        self._readers = IndexReaders(self._path)
         self._connection.close()
         self._connection = in_memory() if self._began_anew else make_anew(self._path)
         self._began_anew = True
@@ -187,6 +234,7 @@ class IndexDatabase:
 # nothing else to do.
 
 _LINGER_SECONDS = 0.2
+_SEARCH_THREADS = 2
 _SLICE_ENTRIES = 200
 _Job: TypeAlias = Callable[[], None]
 
@@ -212,6 +260,8 @@ class ConversationIndex:
         self._pending: deque[IndexUpdate] = deque()
         self._is_woken = False
         self._until_tidy: list[asyncio.Future[None]] = []
+        self._searching: dict[str, anyio.Lock] = {}
+        self._search_threads = anyio.CapacityLimiter(_SEARCH_THREADS)
         self._closing = False
         self._at_work = True
         # The database is whole whenever the process ends: nobody need wait for it.
@@ -309,10 +359,32 @@ class ConversationIndex:
                 before=before,
                 limit=query.limit,
                 row_of=tables.rows.row_of_key,
+                seconds_max=query.seconds_max,
             )
             return cut_search_page(found, wanted, query.limit)
 
-        return await self._ask(find)
+        try:
+            return await self._search(user, find)
+        except TookTooLong:
+            raise took_too_long(query) from None
+
+    async def _search(self, user: str, find: Callable[[IndexTables], SearchPage]) -> SearchPage:
+        """Beside the writer, so that nobody else waits for it; one for each user at a time."""
+        turn = self._searching.setdefault(user, anyio.Lock())
+        try:
+            async with turn:
+                readers = await self._do(self._database.readers)
+                if readers is None:  # not all that is known is in the database
+                    return await self._ask(find)
+                try:
+                    return await anyio.to_thread.run_sync(
+                        readers.ask, find, limiter=self._search_threads, abandon_on_cancel=True
+                    )
+                except sqlite3.Error:
+                    return await self._ask(find)  # which copes with a broken database
+        finally:
+            if not turn.statistics().locked and not turn.statistics().tasks_waiting:
+                self._searching.pop(user, None)
 
     async def prompt(self, session_id: str, message_id: str) -> tuple[int | None, int]:
         """Which entry it is, and up to which one all prompts are known."""

@@ -12,7 +12,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -23,7 +23,14 @@ from msgspec.structs import fields, replace
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.file_system import PRIVATE_FILE, SystemFiles, opened, read_all
 from nplt_storage.files.directory import INDEX_NAME
-from nplt_storage.files.examine import Examination, Finding, examine_file, note, read_blocks
+from nplt_storage.files.examine import (
+    Examination,
+    Finding,
+    examine_file,
+    note,
+    read_beginning,
+    read_blocks,
+)
 from nplt_storage.files.format import (
     blobs_of,
     by_session_id,
@@ -71,11 +78,17 @@ class IndexCheck:
         if not path.exists():
             self._unusable = "there is none; it is made at the next start"
             return
-        try:
-            with closing(_connect(path)) as connection:
-                self._take(connection)
-        except sqlite3.Error as error:
-            self._unusable = f"it can't be read ({error}); the next start makes it anew"
+        for _ in range(_LOOKS_MAX):
+            before = _stamp(path)
+            try:
+                self._rows, self._unusable = {}, None
+                with closing(_connect(path)) as connection:
+                    self._take(connection)
+            except sqlite3.Error as error:
+                self._unusable = f"it can't be read ({error}); the next start makes it anew"
+            if _stamp(path) == before:
+                return
+        self._unusable = "it was written to whenever it was looked at"
 
     def _take(self, connection: sqlite3.Connection) -> None:
         made_by = first_value(connection, "SELECT value FROM marks WHERE name = 'made_by'") or ""
@@ -136,11 +149,25 @@ def _difference(known: ConversationRow | None, row: ConversationRow) -> Finding 
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    """Without any lock: a server that uses it holds it."""
     journal = path.with_name(f"{path.name}-wal")
-    shared = path.with_name(f"{path.name}-shm")
-    in_use = journal.exists() and journal.stat().st_size > 0 and shared.exists()
-    how = "mode=ro&readonly_shm=1" if in_use else "mode=ro&immutable=1"
-    return sqlite3.connect(f"file:{quote(str(path.absolute()))}?{how}", uri=True)
+    in_use = journal.exists() and journal.stat().st_size > 0
+    how = "mode=ro&vfs=unix-none" if in_use else "mode=ro&immutable=1"
+    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?{how}", uri=True)
+    if in_use:
+        connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # so that it shares no memory
+    return connection
+
+
+def _stamp(path: Path) -> tuple[int, int, bytes]:
+    """The same as long as nothing that was read without a lock was overwritten: the database
+    is changed by checkpoints, and then the journal begins anew."""
+    journal = path.with_name(f"{path.name}-wal")
+    with suppress(OSError):
+        found = path.stat()
+        beginning = read_beginning(journal, 32) if journal.exists() else b""
+        return found.st_size, found.st_mtime_ns, beginning
+    return 0, 0, b""
 
 
 def forget_row(data_dir: Path, session_id: str) -> None:
