@@ -13,7 +13,7 @@ about before it runs):
 and start the server where Python finds this file; offline/echo calls a tool by `!tool`:
 
     PYTHONPATH=examples nplt-server --config mine.yaml
-    nplt ask '!tool roll_dice {"sides": 20, "count": 3}'
+    nplt ask -m offline/echo '!tool roll_dice {"sides": 20, "count": 3}'
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import SessionRow
 
 FOLDER = Path(__file__).parents[2] / "docs" / "screenshots"
-SIZE = (106, 32)
+SIZE = (106, 36)
+MODEL = "openai/gpt-5.2"
 SHOWN_ID = "4f1c9ad2b07e4c5d8a61f3e29b7d0c84"
 FONTS = '"Fira Code", "DejaVu Sans Mono", Menlo, Consolas, monospace'
 
@@ -64,9 +65,16 @@ def conversation() -> list[JsonObject]:
     return [
         said(1, "user", "What time is it in Tokyo?"),
         said(2, "assistant", "", tool_calls=[tool]),
-        said(3, "assistant", "Four minutes past noon.", turn_id="turn-of-1"),
+        said(
+            3,
+            "assistant",
+            "Four minutes past noon.",
+            turn_id="turn-of-1",
+            state="completed",
+            model=MODEL,
+        ),
         said(4, "user", QUESTION, turn_id="turn-2"),
-        said(5, "assistant", ANSWER, turn_id="turn-2"),
+        said(5, "assistant", ANSWER, turn_id="turn-2", state="completed", model=MODEL),
     ]
 
 
@@ -89,7 +97,7 @@ def sessions() -> list[SessionRow]:
             updated_at="",
             last_accessed="",
             is_current=not place,
-            model="openai/gpt-5.2",
+            model=MODEL,
             state=state,
             preview=preview,
             pinned=place == 2,
@@ -101,7 +109,7 @@ def sessions() -> list[SessionRow]:
 async def make(folder: Path, themes: Sequence[str]) -> None:
     stage = Stage(
         name="counting words",
-        model="openai/gpt-5.2",
+        model=MODEL,
         messages=conversation(),
         sessions=sessions(),
         usage={"input_tokens": 4210, "output_tokens": 389},
