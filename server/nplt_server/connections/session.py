@@ -57,7 +57,7 @@ from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import find_or_create
 from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import Services
-from nplt_server.dialects import NO_TOKEN, Answer, Presenter, presenter_for
+from nplt_server.dialects import NO_TOKEN, Answer, Presenter, check_silence, presenter_for
 from nplt_server.errors import error_to_tell
 
 
@@ -396,7 +396,6 @@ class Session:
             # The client waits for an answer, and sends nothing meanwhile.
             self._awaited_at = now
         silence = now - max(self.stream.last_received, self._awaited_at)
-        limits = self.server.admission.limits
         if self.uploads.are_late(now):
             self.server.services.spawn(self.uploads.drop_late)
         if self._is_late_with_hello(now):
@@ -404,15 +403,12 @@ class Session:
         elif self.keepalive is not None:
             if silence > self.keepalive * KEEPALIVE_FACTOR:
                 self.send_away(f"you were silent for {silence:.0f} s")
-        elif self._presenter is not None and self._presenter.may_be_silent:
-            return
-        elif silence > limits.plain_silence_seconds_max:
-            self.send_away(f"Nothing came from you for {silence:.0f} s. Connect again.")
-        elif (
-            self.connection.dialect is not None
-            and now - self.stream.last_sent > limits.plain_heartbeat_seconds
-        ):
-            (self._presenter or self._begin()).heartbeat()
+        else:
+            if self._presenter is None and self.connection.dialect is not None:
+                self._begin()
+            limits, unsent = self.server.admission.limits, now - self.stream.last_sent
+            if reason := check_silence(self._presenter, silence, unsent, limits):
+                self.send_away(reason)
 
     def _is_late_with_hello(self, now: float) -> bool:
         if self.is_authenticated or not self.server.admission.users.need_tokens:

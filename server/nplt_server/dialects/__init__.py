@@ -15,10 +15,11 @@ from nplt_protocol import Dialect, JsonObject, MessageType, Received, RequestErr
 from nplt_protocol.messages import Reply
 from nplt_protocol.stream import FrameStream
 from nplt_server.conversations.broadcast import BroadcastEvent
-from nplt_server.dialects.plain import NO_TOKEN, PlainPresenter
+from nplt_server.dialects.plain import NO_TOKEN, PlainPresenter, too_silent
 from nplt_server.dialects.structured import StructuredPresenter
+from nplt_server.settings import Limits
 
-__all__ = ["NO_TOKEN", "Answer", "Presenter", "presenter_for", "written_size"]
+__all__ = ["NO_TOKEN", "Answer", "Presenter", "check_silence", "presenter_for", "written_size"]
 
 
 class Presenter(Protocol):
@@ -28,8 +29,6 @@ class Presenter(Protocol):
     """Whether this client says HELLO, and with it a token."""
     can_decide: bool
     """Whether people there can be asked whether a tool may be run."""
-    may_be_silent: bool
-    """Whether this client may say nothing for as long as it likes."""
 
     def number(self, seq: int) -> int:
         """The seq to answer under; 0 in a dialect whose answers have none."""
@@ -65,8 +64,9 @@ class Presenter(Protocol):
         """A request of this type was taken up; its answer will come."""
         ...
 
-    def heartbeat(self) -> None:
-        """Nothing was said for a while."""
+    def check_silence(self, silence: float, unsent: float, limits: Limits) -> str | None:
+        """For so many seconds nothing came from this client, and nothing was sent to it: sends
+        a sign of life if one is due, or gives the reason to close the connection."""
         ...
 
     def last_words(self, error: RequestError) -> None:
@@ -79,6 +79,16 @@ def presenter_for(connection: ServerConnection, stream: FrameStream[Received]) -
     if connection.dialect is Dialect.STRUCTURED:
         return StructuredPresenter(connection, stream)
     return PlainPresenter(connection, stream)
+
+
+def check_silence(
+    presenter: Presenter | None, silence: float, unsent: float, limits: Limits
+) -> str | None:
+    """As `Presenter.check_silence`; without a presenter, of a client whose first frame is
+    still to come."""
+    if presenter is None:
+        return too_silent(silence, limits)
+    return presenter.check_silence(silence, unsent, limits)
 
 
 def written_size(message: JsonObject) -> int:

@@ -25,6 +25,7 @@ from nplt_protocol import (
 )
 from nplt_protocol.stream import FrameStream
 from nplt_server.conversations.broadcast import BroadcastEvent
+from nplt_server.settings import Limits
 
 # They print one-frame replies as Rich markup: `[abc]` vanishes and an unmatched `[/x]` kills
 # them. No `[` followed by a letter, `#`, `/` or `@` may reach them there: in prose it gets a
@@ -159,6 +160,12 @@ NO_TOKEN = (
 )
 
 
+def too_silent(silence: float, limits: Limits) -> str | None:
+    if silence <= limits.plain_silence_seconds_max:
+        return None
+    return f"Nothing came from you for {silence:.0f} s. Connect again."
+
+
 _SILENT = frozenset({MessageType.CLIENT_NOTE, MessageType.FILE_METADATA, MessageType.FILE_DATA})
 """Not waited for: they have no answer, or it comes after later frames."""
 
@@ -174,7 +181,6 @@ class PlainPresenter:
 
     has_handshake = False
     can_decide = False
-    may_be_silent = False
     answer_bytes_max = FRAME_PAYLOAD_BYTES_MAX
 
     def __init__(
@@ -243,8 +249,11 @@ class PlainPresenter:
         else:
             self._send_text(sanitized(error.message))
 
-    def heartbeat(self) -> None:
-        self._send_text("HEARTBEAT")
+    def check_silence(self, silence: float, unsent: float, limits: Limits) -> str | None:
+        reason = too_silent(silence, limits)
+        if reason is None and unsent > limits.plain_heartbeat_seconds:
+            self._send_text(_HEARTBEAT)
+        return reason
 
     def _end_chat(self) -> None:
         self._chat = None

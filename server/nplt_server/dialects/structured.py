@@ -9,6 +9,7 @@ from nplt_protocol import MessageType, Received, RequestError, ServerConnection,
 from nplt_protocol.messages import Reply, SessionEvent
 from nplt_protocol.stream import FrameStream
 from nplt_server.conversations.broadcast import BroadcastEvent
+from nplt_server.settings import Limits
 
 
 class StructuredPresenter:
@@ -16,7 +17,6 @@ class StructuredPresenter:
 
     has_handshake = True
     can_decide = True
-    may_be_silent = True
     answer_bytes_max = None
     is_ready = True
 
@@ -49,8 +49,8 @@ class StructuredPresenter:
     def expect(self, message_type: int) -> None:
         """Requests are taken up as they come; only replies may overtake each other."""
 
-    def heartbeat(self) -> None:
-        """A client that wants one says so with `keepalive`, and sends its own."""
+    def check_silence(self, silence: float, unsent: float, limits: Limits) -> None:
+        """A client may be silent for as long as it likes, unless it names a `keepalive`."""
 
     def last_words(self, error: RequestError) -> None:
         self._stream.send(self._connection.send_error(0, error))
