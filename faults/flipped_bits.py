@@ -6,13 +6,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from tests.support.fork_server import ForkServer
+
 from faults.clients import NotGranted, Talker
-from faults.fork_server import ForkedServer, ForkServer
 from faults.plan import Plan
 from faults.progress import Progress
 from faults.promises import Promises
 from faults.results import Promised, Result
 from faults.sample_conversation import Sample, empty_data_dir, place
+from faults.serving import ForkedServer
 
 _BATCH = 200
 

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from faults.fork_server import ForkedServer, ForkServer
+from tests.support.fork_server import ForkServer
+
 from faults.plan import Plan
 from faults.progress import Progress
 from faults.promises import Promises
 from faults.restarts import LIVES_PER_GENERATION, Deaths, Tally, live_and_die
 from faults.results import Promised, Result
-from faults.serving import Server
+from faults.serving import ForkedServer, Server, clean_environment
 
 _LANES = 2
 """Side by side: while one server starts, the other is talked to."""
@@ -38,7 +39,7 @@ def killed(plan: Plan, count: int, progress: Progress) -> Tally:
 
 def _lane(plan: Plan, count: int, progress: Progress, lane: int) -> Tally:
     tally, chance = Tally(), plan.chance("kills", lane)
-    with ForkServer() as fork_server:
+    with ForkServer(clean_environment()) as fork_server:
         while tally.deaths < count:
             server = ForkedServer(fork_server, plan.new_path("kills") / "data")
             deaths = Deaths(

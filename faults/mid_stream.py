@@ -12,13 +12,14 @@ import random
 from dataclasses import dataclass, field
 
 from tests.support.faulty_network import FaultyNetwork
+from tests.support.fork_server import ForkServer
 
-from faults.fork_server import ForkedServer, ForkServer
 from faults.plan import Plan
 from faults.progress import Progress
 from faults.resending import IMPATIENT, Restartable, kill_and_start
 from faults.results import Promised, Result
 from faults.sabotage import cut_before
+from faults.serving import ForkedServer, clean_environment
 from faults.stored import conversation_files, records_in_the_files, records_on_the_wire
 from nplt_client import Client, TextDelta, connect
 from nplt_client.received_turn import ReceivedTurn
@@ -46,7 +47,7 @@ class Streams:
 
 def mid_stream(plan: Plan) -> list[Result]:
     with (
-        ForkServer() as fork_server,
+        ForkServer(clean_environment()) as fork_server,
         ForkedServer(fork_server, plan.new_path("streams") / "data") as server,
     ):
         streams = kill_in_mid_stream(plan, server, kills=25 if plan.quick else 500)

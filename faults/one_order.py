@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.support.faulty_network import FaultyNetwork
+from tests.support.fork_server import ForkServer
 
-from faults.fork_server import ForkedServer, ForkServer
 from faults.plan import Plan
 from faults.progress import Progress
 from faults.resending import IMPATIENT, Restartable
 from faults.results import Promised, Result
+from faults.serving import ForkedServer, clean_environment
 from faults.stored import records_in_the_files
 from nplt_client import Client, EntryAdded, EventFeed, LimitExceeded, connect
 
@@ -45,7 +46,7 @@ class Crowd:
 
 def one_order(plan: Plan) -> list[Result]:
     with (
-        ForkServer() as fork_server,
+        ForkServer(clean_environment()) as fork_server,
         ForkedServer(fork_server, plan.new_path("crowd") / "data") as server,
     ):
         crowd = talk_all_at_once(plan, server, clients=50, prompts_each=4 if plan.quick else 20)

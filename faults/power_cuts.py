@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from faults.fork_server import ForkedServer, ForkServer
+from tests.support.fork_server import ForkServer
+
 from faults.loop_disk import LoopDisk, check_loop_disks
 from faults.plan import Plan
 from faults.progress import Progress
 from faults.promises import Promises
 from faults.restarts import LIVES_PER_GENERATION, Deaths, Tally, live_and_die
 from faults.results import Promised, Result
-from faults.serving import ServerProgram
+from faults.serving import ForkedServer, ServerProgram, clean_environment
 from faults.tracing import Injection, check_strace, through_strace
 
 _CONTROL_CUTS = 5
@@ -36,7 +37,7 @@ def power_cuts(plan: Plan) -> list[Result]:
 def _with_true_syncs(plan: Plan) -> Result:
     count = 15 if plan.quick else 200
     tally, progress = Tally(), Progress("P2 cuts", count)
-    with ForkServer() as fork_server:
+    with ForkServer(clean_environment()) as fork_server:
         while tally.deaths < count:
             cuts = min(LIVES_PER_GENERATION, count - tally.deaths)
             tally.add(_cut(plan, lambda path: ForkedServer(fork_server, path), cuts, progress))

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.support.faulty_network import FaultyNetwork
+from tests.support.fork_server import ForkServer
 
-from faults.fork_server import ForkedServer, ForkServer
 from faults.plan import Plan
 from faults.progress import Progress
 from faults.results import Promised, Result
+from faults.serving import ForkedServer, clean_environment
 from faults.stored import Records, records_in_the_files, records_on_the_wire
 from nplt_client import Client, Patience, TurnInterrupted, connect
 
@@ -66,7 +67,7 @@ class Resent:
 def resending(plan: Plan) -> list[Result]:
     prompts = 600 if plan.quick else 10_000
     with (
-        ForkServer() as fork_server,
+        ForkServer(clean_environment()) as fork_server,
         ForkedServer(fork_server, plan.new_path("resending") / "data") as server,
     ):
         resent = ask_over_faulty_network(

@@ -13,9 +13,11 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.fork_server import ForkServer
+
 from faults.clients import Talker
-from faults.fork_server import ForkedServer, ForkServer
 from faults.promises import Promises
+from faults.serving import ForkedServer
 from faults.stored import conversation_files
 
 _TURNS = 500

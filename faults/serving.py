@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from tests.support.fork_server import ForkServer
+
 PATIENCE_SECONDS = 60.0
 _SETTINGS: Mapping[str, object] = {
     "providers": [{"id": "offline", "type": "offline", "words_per_second": 0}],
@@ -112,6 +114,53 @@ class ServerProgram:
             return self._process.wait(timeout=PATIENCE_SECONDS) == -signal.SIGKILL
         except subprocess.TimeoutExpired:
             return False
+
+
+class ForkedServer:
+    """The same, forked from a process that has imported it. What it says comes through a
+    pipe beside the data directory."""
+
+    def __init__(self, fork_server: ForkServer, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.port = 0
+        self._fork_server = fork_server
+        self._pid: int | None = None
+        self._said: int | None = None
+
+    def __enter__(self) -> ForkedServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def spawn(self) -> None:
+        pipe = self.data_dir.with_name(f"{self.data_dir.name}.said")
+        if not pipe.exists():
+            os.mkfifo(pipe)
+        self._said = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # does not wait for a writer
+        arguments = flags(self.data_dir)
+        self._pid = self._fork_server.start(arguments, said=pipe, log=log_path(self.data_dir))
+
+    def start(self) -> None:
+        self.spawn()
+        assert self._said is not None
+        ready, _, _ = select.select([self._said], [], [], PATIENCE_SECONDS)
+        line = os.read(self._said, 1_000).decode() if ready else "nothing"
+        if not line.startswith("listening on "):
+            self.kill()
+            raise DidNotStart(f"{line!r}; {newest_log(self.data_dir)}")
+        self.port = int(line.rsplit(":", 1)[1])
+
+    def kill(self) -> None:
+        pid, self._pid = self._pid, None
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)  # gone already: nobody has waited for it yet
+            self._fork_server.wait_for(pid)
+        if self._said is not None:
+            os.close(self._said)
+            self._said = None
 
 
 def flags(data_dir: Path, settings: Mapping[str, object] = _SETTINGS) -> list[str]:

@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+from tests.support.fork_server import ForkServer
 from tests.support.raw_client import Closed
 
 from faults.clients import NotGranted, Refused, Talker
 from faults.comparison import Acked
-from faults.fork_server import ForkedServer, ForkServer
 from faults.plan import Plan
 from faults.progress import Progress
 from faults.promises import Promises
 from faults.restarts import Tally
 from faults.results import Promised, Result
 from faults.sabotage import take_out_a_line
-from faults.serving import DidNotStart, ServerProgram
+from faults.serving import DidNotStart, ForkedServer, ServerProgram, clean_environment
 from faults.stored import conversation_files, judge
 from faults.tracing import Attached, Injection, check_strace, most_calls, through_strace
 
@@ -68,7 +68,7 @@ def system_calls(plan: Plan) -> list[Result]:
     check_strace()
     deaths = _Deaths()
     progress = Progress("P3 deaths")
-    with ForkServer() as fork_server:
+    with ForkServer(clean_environment()) as fork_server:
         beginning = begin(plan, fork_server)
         for calls in CALLS:
             for k in count(1, _QUICK_STRIDE if plan.quick else 1):

@@ -18,15 +18,17 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from tests.support.fork_server import ForkServer
+
 from faults.clients import Finished, NotGranted, Talker
 from faults.every_byte import every_byte
 from faults.flipped_bits import flipped_bits
-from faults.fork_server import ForkedServer, ForkServer
 from faults.plan import Plan, memory_directory
 from faults.progress import Progress
 from faults.promises import Promises
 from faults.results import Promised, Result
 from faults.sample_conversation import Sample, empty_data_dir, make_sample, place
+from faults.serving import ForkedServer, clean_environment
 from faults.stored import settled_bytes
 
 _BATCH = 100
@@ -36,7 +38,7 @@ _PROMPT_STRIDE = 61
 
 
 def torn_files(plan: Plan) -> list[Result]:
-    with memory_directory(plan) as directory, ForkServer() as fork_server:
+    with memory_directory(plan) as directory, ForkServer(clean_environment()) as fork_server:
         sample = make_sample(fork_server, directory)
         results = [
             _cut_files(plan, sample, directory),
@@ -83,7 +85,7 @@ def _lane(
     batches: Sequence[Sequence[int]],
 ) -> list[str]:
     complaints: list[str] = []
-    with ForkServer() as fork_server:
+    with ForkServer(clean_environment()) as fork_server:
         for batch in batches:
             data_dir = empty_data_dir(directory / f"cuts-{batch[0]}")
             for cut in batch:

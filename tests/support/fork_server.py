@@ -1,10 +1,11 @@
-"""Servers for tests that start at once: forked from a process that has imported all it needs.
+"""Servers that start at once: forked from a process that has imported all it needs.
 
-What is forked is a whole process that runs the server's own command line from
-its first line on; it has a process id, an exit code, and dies of SIGKILL, like
-any. `python -m tests.support.fork_server` is the process they come from. It takes
-lines of JSON: a command line for each server to be born, answered with its
-process id, and a process id to wait for, answered with the exit code.
+Starting Python and importing the server takes most of a second, thousands of times in the
+tests and in `faults`. What is forked is a whole process that runs the server's own command
+line from its first line on; it has a process id, an exit code, and dies of SIGKILL, like
+any. `python -m tests.support.fork_server` is the process they come from. It takes lines of
+JSON: a command line for each server to be born, answered with its process id, and a process
+id to wait for, answered with the exit code.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import subprocess
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 _IMPORTED_LATER = (
@@ -46,8 +48,15 @@ class ForkServer:
         """Its exit code, once it is gone."""
         return self._ask(pid)
 
+    def __enter__(self) -> ForkServer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
-        self._process.communicate()
+        with suppress(BrokenPipeError):
+            self._process.communicate()
 
     def _ask(self, order: list[str] | int) -> int:
         assert self._process.stdin is not None
