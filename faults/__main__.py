@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from faults.approvals import approvals
+from faults.backups import backups
 from faults.cancels import cancels
 from faults.failed_syncs import failed_syncs
 from faults.full_disk import full_disk
@@ -28,6 +29,7 @@ from faults.pressure import flood_tls, fragments, heavy, quota
 from faults.random_frames import random_frames
 from faults.resending import resending
 from faults.results import CannotBeDone, Promised, Result, table
+from faults.searches import searches
 from faults.slow_reader import slow_reader
 from faults.stalled_peers import stalled_peers
 from faults.switching import switching
@@ -57,6 +59,8 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "QUOTA": (quota, "a user uploads and forks without end"),
     "FRAGMENTS": (fragments, "unfinished messages on many connections, then closed"),
     "FLOOD-TLS": (flood_tls, "strangers fill a TLS port, silent or with a wrong token (openssl)"),
+    "BACKUP": (backups, "copies of the data directory while clients talk"),
+    "SEARCH": (searches, "heavy searches, and a catalogue that is harmed while in use"),
     "SWITCH": (switching, "clients to and fro between conversations that stream"),
 }
 

@@ -146,10 +146,10 @@ async def test_a_copy_never_writes_over_anything_and_leaves_nothing_half_done(
     with pytest.raises(CannotBackUp, match="no data directory"):
         copied(tmp_path / "nothing", tmp_path / "other")
 
-    def interrupt() -> None:
+    def interrupt(_: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("os.sync", interrupt)
+    monkeypatch.setattr("os.fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
         copied(data_dir, tmp_path / "other")
     assert {path.name for path in tmp_path.iterdir()} == {"data", "copy"}

@@ -30,6 +30,7 @@ from nplt_storage.file_system import (
     make_private_directory,
     opened,
     read_all,
+    sync_directory,
 )
 from nplt_storage.files.conversation_file import found_tail, reader_of
 from nplt_storage.files.format import (
@@ -78,11 +79,12 @@ def back_up(data_dir: Path, target: Path, *, progress: Progress) -> BackedUp:
     try:
         for root in (data_dir, *sorted((data_dir / "histories").glob("*/"))):
             _Copy(root, beside / root.relative_to(data_dir), done, progress).run()
-        os.sync()
+        for folder, _, _ in os.walk(beside):
+            sync_directory(Path(folder))
         if target.exists():
             target.rmdir()
         beside.rename(target)
-        os.sync()
+        sync_directory(target.parent)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
@@ -193,6 +195,7 @@ class _Copy:
                 with _new_file(target) as copy:
                     self._copy_bytes(descriptor, copy, tail.end)
                     _write(copy, tail.closing_line)
+                    os.fsync(copy.fileno())
                 return
         self._copy_file(source, target)
 
@@ -211,6 +214,7 @@ class _Copy:
         files = SystemFiles()
         with opened(files, source, os.O_RDONLY) as descriptor, _new_file(target) as copy:
             self._copy_bytes(descriptor, copy, files.size(descriptor))
+            os.fsync(copy.fileno())
 
     def _copy_bytes(self, source: int, target: io.FileIO, end: int) -> None:
         files, place = SystemFiles(), 0

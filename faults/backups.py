@@ -1,0 +1,136 @@
+"""BACKUP: copies of a data directory under load are whole, and served again.
+
+`nplt-server backup` runs while a crowd talks. Each copy must please the doctor, hold all
+that was promised before the copying began, and open entry by entry in a server of its own.
+Then the same with `cp`, as people do it: the files first, the catalogue last, so that it
+knows more than they do. No conversation of such a copy may be a dead end: each opens, after
+a repair if need be, as long as its file has it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.raw_client import ATTACH, ERROR, REPAIR, RawClient
+
+from faults.clients import Talker, crowd
+from faults.comparison import Acked, verdict
+from faults.plan import Plan
+from faults.progress import Progress
+from faults.promises import Promises
+from faults.results import Promised, Result
+from faults.sabotage import take_out_a_line
+from faults.serving import PATIENCE_SECONDS, ServerProgram, clean_environment
+from faults.stored import through_the_wire
+
+_CONVERSATIONS = 4
+
+
+@dataclass(slots=True)
+class Copies:
+    count: int = 0
+    conversations: int = 0
+    promises: int = 0
+    behind: int = 0
+    """Conversations whose file was older than the catalogue."""
+    complaints: list[str] = field(default_factory=list)
+
+
+def backups(plan: Plan) -> list[Result]:
+    count = 2 if plan.quick else 25
+    made, plain = Copies(), Copies()
+    progress = Progress("BACKUP copies", 2 * count)
+    with ServerProgram(plan.new_path("backup") / "data") as server:
+        promises, chance = Promises(), plan.chance("backup")
+        server.start()
+        with Talker(server.port, promises) as talker:
+            for _ in range(_CONVERSATIONS):
+                talker.create()
+                talker.ask()
+        with crowd(server.port, promises, chance):
+            try:
+                for number in range(2 * count):
+                    promises.wait_for(len(promises) + 20, seconds_max=PATIENCE_SECONDS)
+                    acked, target = promises.acked(), plan.new_path("backup") / "copy"
+                    if number % 2:
+                        _copy(server.data_dir, target, promises)
+                    else:
+                        _back_up(server.data_dir, target, made)
+                    if plan.sabotage:
+                        take_out_a_line(target, acked)
+                        (target / "catalog.sqlite").unlink(missing_ok=True)
+                    _judge(target, acked, plain if number % 2 else made)
+                    shutil.rmtree(target)
+                    progress.step()
+            finally:
+                server.kill()
+    progress.end()
+    if not plain.behind:
+        plain.complaints.append("no file was older than the catalogue: nothing was tried")
+    promised = Promised(number="BACKUP", what="nplt-server backup under load: whole and served")
+    by_hand = Promised(number="BACKUP", what="cp under load: the files win over the catalogue")
+    shown = f"{made.count} copies, {made.conversations} conversations, {made.promises:,} promises"
+    others = f"{plain.count} copies, {plain.conversations} conversations, {plain.behind} behind"
+    return [promised.judged(made.complaints, shown), by_hand.judged(plain.complaints, others)]
+
+
+def _back_up(data_dir: Path, target: Path, copies: Copies) -> None:
+    for command in (
+        ["backup", "--data-dir", str(data_dir), str(target)],
+        ["doctor", str(target)],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "nplt_server", *command],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=clean_environment(),
+        )
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip()[-300:]
+            copies.complaints.append(f"{command[0]} ended with {done.returncode}: {said}")
+
+
+def _copy(data_dir: Path, target: Path, promises: Promises) -> None:
+    """File by file, in the order that does most harm: the catalogue knows more."""
+    target.mkdir()
+    for part in ("history", "files", "trash"):
+        shutil.copytree(data_dir / part, target / part, ignore=shutil.ignore_patterns(".*"))
+    promises.wait_for(len(promises) + 20, seconds_max=PATIENCE_SECONDS)
+    for name in ("catalog.sqlite", "catalog.sqlite-wal"):
+        if (data_dir / name).exists():
+            shutil.copy(data_dir / name, target / name)
+
+
+def _judge(target: Path, acked: Acked, copies: Copies) -> None:
+    """What was promised before the copying began is in it, and each conversation opens."""
+    with ServerProgram(target) as server:
+        server.start()
+        copies.count += 1
+        with (
+            Talker(server.port, Promises()) as talker,
+            RawClient(server.port, timeout=PATIENCE_SECONDS) as client,
+        ):
+            client.hello()
+            for row in talker.rows():
+                copies.conversations += 1
+                copies.behind += bool(row.get("warning"))
+                copies.complaints += _dead_end(client, row["session_id"])
+        found, complaints = through_the_wire(server.port)
+        copies.promises += len(acked.promises)
+        lost = [said for said in verdict(acked, found) if said.startswith(("lost", "twice"))]
+        copies.complaints += [*complaints, *lost]
+
+
+def _dead_end(client: RawClient, session_id: str) -> list[str]:
+    asked = {"session_id": session_id}
+    if client.request(ATTACH, asked).type == ERROR:
+        client.request(REPAIR, asked)
+        refused = client.request(ATTACH, asked)
+        if refused.type == ERROR:
+            return [f"a dead end: {session_id}: {refused.text}"]
+    return []
