@@ -18,7 +18,13 @@ import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode
 from redis.connection import SSLConnection, parse_url
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError
+from redis.exceptions import (
+    ClusterDownError,
+    MasterDownError,
+    NoScriptError,
+    RedisClusterException,
+    RedisError,
+)
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -62,6 +68,14 @@ _REFUSALS: Final = {
 }
 
 
+_CODES: Final = {
+    redis.OutOfMemoryError: "OOM",
+    redis.ReadOnlyError: "READONLY",
+    MasterDownError: "MASTERDOWN",
+    ClusterDownError: "CLUSTERDOWN",
+}
+
+
 class RedisConnection:
     """Blocking calls, for use inside `in_thread`; the client behind it keeps a pool."""
 
@@ -92,7 +106,7 @@ class RedisConnection:
         except RedisClusterException as error:
             raise redis.ConnectionError(str(error)) from error
         except redis.ResponseError as error:
-            if "READONLY" in str(error):
+            if "READONLY" in _told(error):
                 self._look_for_the_primary()
             raise
 
@@ -241,9 +255,16 @@ def unavailable(error: RedisError) -> StorageUnavailable:
         case redis.ConnectionError():
             return StorageUnavailable("Redis can't be reached")
         case _:
-            told = str(error)  # a script wraps the code in words of its own
+            told = _told(error)
             known = (reason for code, reason in _REFUSALS.items() if code in told)
-            return StorageUnavailable(next(known, f"Redis refused: {told}"))
+            return StorageUnavailable(next(known, f"Redis refused: {error}"))
+
+
+def _told(error: RedisError) -> str:
+    """With its code: before version 7, a script wraps it in words of its own; since then the
+    client makes a class of it."""
+    codes = (code for kind, code in _CODES.items() if isinstance(error, kind))
+    return f"{next(codes, '')} {error}"
 
 
 def check_version(connection: RedisConnection) -> None:
