@@ -27,6 +27,7 @@ from nplt_server.dialects import Answer
 from nplt_server.histories import Histories
 from nplt_server.providers.router import Breaker, ProviderRouter
 from nplt_server.settings import Limits
+from nplt_storage.errors import StorageUnavailable
 from nplt_storage.rows import RowQuery
 
 _KEEPALIVE_SECONDS_MIN = 0.5
@@ -177,14 +178,19 @@ def _breaker(breaker: Breaker) -> JsonObject:
     )
 
 
-async def _troubled(histories: Histories, user: str) -> JsonObject:
-    """How many are damaged, and how many were replaced by an older copy; none is not said."""
-    rows = await histories.all_rows(user, RowQuery(troubled=True))
+async def _stored(histories: Histories, user: str) -> JsonObject:
+    """How many there are, how many are damaged, and how many were replaced by an older copy;
+    none is not said. Nothing while a store can't be asked: `storage` says why."""
+    try:
+        stored = await histories.count(user)
+        rows = await histories.all_rows(user, RowQuery(troubled=True))
+    except StorageUnavailable:
+        return {}
     counted: JsonObject = {
         "damaged": sum(row.damaged for row in rows),
         "older_copies": sum(row.lost is not None for row in rows),
     }
-    return {name: count for name, count in counted.items() if count}
+    return {"stored": stored} | {name: count for name, count in counted.items() if count}
 
 
 async def status(session: Session, request: StatusRequest, answer: Answer) -> None:
@@ -213,9 +219,8 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
             uptime=round(session.server.uptime(), 3),
             connections=connections,
             conversations={
-                "stored": await services.histories.count(session.user),
                 "open": states,
-                **await _troubled(services.histories, session.user),
+                **await _stored(services.histories, session.user),
             },
             turns={
                 "started": sum(one.turns_started for one in counted),
