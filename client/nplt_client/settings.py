@@ -255,7 +255,7 @@ def _token_in(path: str, named_by: str) -> str:
 KNOWN = ("server", "token_file", "notify")
 NotifyBy: TypeAlias = Literal["bell", "osc9", "off"]
 NOTIFY_BY: tuple[NotifyBy, ...] = ("bell", "osc9", "off")
-"""How the full-screen chat says that an answer is done while another window has the focus."""
+"""How a chat says that an answer is done while another window has the focus."""
 
 
 def find_notify_by(environ: Mapping[str, str] = os.environ) -> NotifyBy:

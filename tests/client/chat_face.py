@@ -84,6 +84,9 @@ class RecordingFace:
     def connection_changed(self, state: ConnectionState) -> None:
         pass
 
+    def call_back(self, words: str) -> None:
+        pass
+
     # ChatFace
 
     async def show_raw(self, is_raw: bool) -> None:

@@ -43,6 +43,10 @@ class ScreenPerson:
     def sees_no(self, words: str) -> None:
         self._wait(lambda: words not in self.screen, f"not to see {words}")
 
+    def hears(self, sequence: bytes) -> None:
+        """Waits for what is not seen: a bell, a notification."""
+        self._wait(lambda: sequence in self.raw, f"for {sequence!r}")
+
     def sees_the_cursor_in(self, words: str) -> None:
         self._wait(
             lambda: words in self._screen.display[self.cursor[0]], f"for the cursor in {words}"

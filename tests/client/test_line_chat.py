@@ -43,7 +43,7 @@ OURS = re.compile(
     r"\x1b\[(?:"
     r"[0-9;]*m"  # colours
     r"|[0-9]*[ABCDJK]"  # around the prompt, and cleaning up behind it
-    r"|\?(?:1|7|12|25|2004)[hl]"  # modes
+    r"|\?(?:1|7|12|25|1004|2004)[hl]"  # modes
     r")|[\x08\r]"
 )
 """What is sent to the terminal by the program itself."""

@@ -20,8 +20,11 @@ from textual.events import Key, Paste
 from textual.widgets import Input
 
 from nplt_client.chat import approvals
+from nplt_client.chat.approvals import approval_wanted
+from nplt_client.chat.changes import ApprovalSettled
 from nplt_client.tui.app import ChatApp
-from nplt_client.tui.composer import Composer
+from nplt_client.tui.composer import ApprovalPanel, Composer
+from nplt_client.tui.screens import PickerScreen
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import ApprovalRequest, Event, Prompt
 
@@ -98,8 +101,8 @@ async def test_what_is_laid_into_the_input_is_safe(tmp_path: Path) -> None:
             assert not FORBIDDEN.search(composer.text)
 
 
-def asking(prompt: Prompt) -> Sequence[Event]:
-    request = ApprovalRequest(
+def asks() -> ApprovalRequest:
+    return ApprovalRequest(
         session_id=SESSION,
         turn_id="turn-1",
         approval_id="one",
@@ -107,7 +110,10 @@ def asking(prompt: Prompt) -> Sequence[Event]:
         arguments={"path": "/etc/passwd"},
         expires_at="",
     )
-    return [asked_in(prompt), started(), request]
+
+
+def asking(prompt: Prompt) -> Sequence[Event]:
+    return [asked_in(prompt), started(), asks()]
 
 
 def keys_shown(app: ChatApp) -> str:
@@ -176,6 +182,31 @@ async def test_arrows_choose_an_answer_in_an_empty_input(
             await until(pilot, lambda: "Enter allows this tool from now on" in keys_shown(app))
             await pilot.press("enter")
             await until(pilot, lambda: decisions(stage) == [("one", "allow", True)])
+
+
+@pytest.mark.parametrize("size", [(90, 30), (80, 24), (40, 12)])
+async def test_no_window_covers_a_tool_that_asks(tmp_path: Path, size: tuple[int, int]) -> None:
+    stage = Stage()
+    with scripted_peer(stage.script()) as peer:
+        async with chat_on_stage(peer.url, tmp_path, size=size) as (app, pilot):
+            await pilot.press(*"/sessions", "enter")
+            await until(pilot, lambda: isinstance(app.screen, PickerScreen))
+            app.session.change_queue.add([approval_wanted(asks())])
+            await until(pilot, lambda: "write_file waits for you · Esc" in screen_text(app))
+            window, question = app.screen.query_one("#window"), app.query_one(ApprovalPanel)
+            has_room = size[1] >= 20
+            await until(pilot, lambda: (window.region.bottom <= question.region.y) is has_room)
+            await pilot.press("escape")
+            await until(pilot, lambda: "May write_file run with this?" in screen_text(app))
+            assert '"path": "/etc/passwd"' in screen_text(app)
+            assert " y yes   n no   a always" in screen_text(app)
+            app.remark("something else")
+            await until(
+                pilot, lambda: "something else" in str(app.transcript.children[-1].render())
+            )
+            assert not app._notifications
+            app.session.change_queue.add([ApprovalSettled(approval_id="one")])
+            await until(pilot, lambda: "May write_file" not in screen_text(app))
 
 
 async def test_long_arguments_of_a_tool_that_asks_can_be_scrolled(

@@ -21,16 +21,14 @@ from tests.client.scripted_peer import (
     finished,
     scripted_peer,
     started,
-    whole_turn,
 )
 from tests.client.staged_server import Stage, said, talked
-from textual.events import AppBlur, Paste
+from textual.events import Paste
 from textual.widget import Widget
 from textual.widgets import Markdown, Static
 
 from nplt_client.chat import approvals, chat_session
 from nplt_client.chat.changes import Change, EventTranslator, PromptShown
-from nplt_client.settings import NotifyBy
 from nplt_client.tui import transcript
 from nplt_client.tui.composer import ROWS_MAX, Composer
 from nplt_client.tui.transcript import CollapsibleLine
@@ -289,7 +287,7 @@ async def test_up_takes_back_the_last_prompt_that_waits(tmp_path: Path) -> None:
             await pilot.press("up")
             assert app.draft != "two", "with a text in the input Up goes through earlier prompts"
             end = TurnFinished(session_id=SESSION, turn_id="c", state="interrupted", seq=9)
-            app.session.change_queue.add(translated(end))
+            app.session.change_queue.add([*translated(end), *translated(end)])
             await until(pilot, lambda: "taken back before it began" in screen_text(app))
             assert "1 waiting" in screen_text(app)
 
@@ -474,29 +472,6 @@ async def test_lines_that_come_below_are_counted_while_one_reads_further_up(
             await until(pilot, lambda: "↓ 4 new lines · Ctrl+End" in screen_text(app))
             await pilot.press("ctrl+end")
             await until(pilot, lambda: "↓" not in screen_text(app))
-
-
-@pytest.mark.parametrize(("notify_by", "calls"), [("bell", 1), ("off", 0)])
-async def test_a_person_who_looks_elsewhere_is_called_when_the_answer_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notify_by: NotifyBy, calls: int
-) -> None:
-    rung: list[str] = []
-    stage = Stage(answers=lambda prompt: [asked_in(prompt), *whole_turn("done")])
-    with scripted_peer(stage.script()) as peer:
-        async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
-            monkeypatch.setattr(app, "bell", lambda: rung.append("bell"))
-            monkeypatch.setattr(app, "_notify_by", notify_by)
-            await pilot.press(*"here", "enter")
-            await until(pilot, lambda: app.session.turn_status.running is None)
-            await until(pilot, lambda: "  done" in screen_text(app))
-            assert rung == [], "they are here"
-            app.post_message(AppBlur())
-            await until(pilot, lambda: not app.app_focus)
-            app.session.change_queue.add(translated(started()))
-            app.session.change_queue.add(translated(finished()))
-            await until(pilot, lambda: not app.session.change_queue._changes)
-            await pilot.pause(0.1)
-            assert len(rung) == calls
 
 
 async def test_switch_completes_the_names_of_conversations(tmp_path: Path) -> None:

@@ -158,6 +158,10 @@ class ChatDisplay(Protocol):
 
     def connection_changed(self, state: ConnectionState) -> None: ...
 
+    def call_back(self, words: str) -> None:
+        """Somebody is waited for, who may look at another window."""
+        ...
+
 
 class _SentPrompt:
     """One of ours on its way to the server, or not drawn as a turn yet."""
@@ -208,6 +212,7 @@ class ChatSession:
         self._sent: dict[str, _SentPrompt] = {}
         """By message id, until they are drawn as turns."""
         self._taken_back: set[str] = set()
+        """Turns that were cancelled while they waited; their end may be told twice."""
         self._arrived: messages.Attached | None = None
         self._shows_history = shows_history
         self._me = changes.Participant(user=safe_line(client.welcome.user), program=COMMAND_NAME)
@@ -281,13 +286,8 @@ class ChatSession:
         self._note_ends(new_changes)
 
     async def _draw(self, change: changes.Change) -> None:
-        if isinstance(change, changes.TurnEnded):
-            has_waited = change.turn_id in self.turn_status.waiting
-            change = replace(change, has_begun=not has_waited)
-        if isinstance(change, changes.PromptShown):
-            sent = self._sent.pop(change.message_id or "", None)
-            if sent is not None and sent.is_taken_back:
-                self._taken_back.add(change.turn_id)
+        change = self._follow_queue(change)
+        words = self._worth_a_call(change)
         self.turn_status.follow(change)
         match change:
             case changes.Renamed():
@@ -308,6 +308,33 @@ class ChatSession:
             case _:
                 pass
         await self.display.draw(change)
+        if words:
+            self.display.call_back(words)
+
+    def _follow_queue(self, change: changes.Change) -> changes.Change:
+        match change:
+            case changes.PromptShown():
+                sent = self._sent.pop(change.message_id or "", None)
+                if sent is not None and sent.is_taken_back:
+                    self._taken_back.add(change.turn_id)
+            case changes.TurnBegan():
+                self._taken_back.discard(change.turn_id)
+            case changes.TurnEnded():
+                if change.turn_id in self.turn_status.waiting:
+                    self._taken_back.add(change.turn_id)
+                return replace(change, has_begun=change.turn_id not in self._taken_back)
+            case _:
+                pass
+        return change
+
+    def _worth_a_call(self, change: changes.Change) -> str:
+        """Before the status follows: a turn ends once, however often that is said."""
+        if isinstance(change, ApprovalWanted):
+            return f"{change.tool_name} waits for your answer"
+        is_end = isinstance(change, changes.TurnEnded) and (
+            change.turn_id == self.turn_status.running and self.client.started_here(change.turn_id)
+        )
+        return "the answer is done" if is_end else ""
 
     async def _renew(self, change: changes.TranscriptOutdated) -> None:
         try:

@@ -34,7 +34,7 @@ from nplt_client.render.reports import (
 )
 from nplt_client.render.terminal import clipboard_sequence, is_terminal, print_remark
 from nplt_client.render.text import safe, safe_line
-from nplt_client.settings import RECONNECT_SECONDS_MAX, state_dir
+from nplt_client.settings import RECONNECT_SECONDS_MAX, find_notify_by, state_dir
 from nplt_client.wire.reconnect_policy import ConnectionState, Online, Reconnecting
 from nplt_protocol.messages import SearchHit
 
@@ -90,6 +90,9 @@ class LineChat:
         raise NotImplementedError
 
     def put_activity(self, change: changes.ActivityChanged) -> None:
+        pass
+
+    def call_back(self, words: str) -> None:
         pass
 
     def put_question(self, wanted: ApprovalWanted) -> None:
@@ -352,7 +355,8 @@ def run_line_chat(options: ChatOptions) -> int:
     async def talk(session: ChatSession, draft: str) -> ChatEnded:
         _print_banner(session)
         with typed_ahead() as typed:
-            chat = PromptChat(session, Path(state_dir()), typed_lines=typed.lines)
+            folder, notify_by = Path(state_dir()), find_notify_by()
+            chat = PromptChat(session, folder, typed_lines=typed.lines, notify_by=notify_by)
             return await chat.talk(draft or typed.rest)
 
     return ChatRunner(talk=talk).run(options)

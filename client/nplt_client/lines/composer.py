@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -26,6 +28,7 @@ from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, has_focus, is_searching
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import History
+from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys as Named
 from prompt_toolkit.output import ColorDepth
@@ -50,8 +53,9 @@ from nplt_client.chat.input import (
 from nplt_client.errors import NpltError
 from nplt_client.lines.app import LineChat
 from nplt_client.lines.printer import ChangePrinter, ScrollbackWriter
-from nplt_client.render.terminal import exact_stream
+from nplt_client.render.terminal import exact_stream, notification_sequence
 from nplt_client.render.text import safe, sanitize, sanitize_line, shorten, width_of
+from nplt_client.settings import NotifyBy
 
 PROMPT = "you ▸ "
 TAIL_ROWS_MAX = 8
@@ -70,6 +74,10 @@ _STYLE = Style.from_dict(
     }
 )
 _TYPING = has_focus(DEFAULT_BUFFER) & ~is_searching
+
+FOCUS_KEYS = {Named.ControlF23: True, Named.ControlF24: False}
+"""No keyboard has these: the terminal has got the focus, or lost it."""
+ANSI_SEQUENCES.update({"\x1b[I": Named.ControlF23, "\x1b[O": Named.ControlF24})
 
 Fragment = tuple[str, str]
 """A style, and a text in it."""
@@ -127,10 +135,17 @@ class PromptChat(LineChat):
     shows_status = True
 
     def __init__(
-        self, session: ChatSession, folder: Path, *, typed_lines: Sequence[str] = ()
+        self,
+        session: ChatSession,
+        folder: Path,
+        *,
+        typed_lines: Sequence[str] = (),
+        notify_by: NotifyBy = "bell",
     ) -> None:
         """`typed_lines`: what was typed before there was a prompt."""
         super().__init__(session, folder)
+        self._notify_by = notify_by
+        self._has_focus = True
         self._typed_lines = typed_lines
         self._question = OpenQuestion()
         self._watch = ConnectionWatch(session.client)
@@ -154,7 +169,6 @@ class PromptChat(LineChat):
             history=_SharedHistory(PromptHistory(folder / "prompts.jsonl")),
             key_bindings=self._key_bindings(),
             style=_STYLE,
-            enable_suspend=True,
             erase_when_done=True,
             refresh_interval=_LOOK_SECONDS,
             output=self._output,
@@ -172,6 +186,7 @@ class PromptChat(LineChat):
 
     async def run(self, draft: str) -> str:
         self.begin(self._take_typed_lines())
+        self._output.report_focus(True)
         try:
             with suppress(EOFError):  # the terminal is gone
                 await self._prompt.prompt_async(default=draft)
@@ -195,12 +210,22 @@ class PromptChat(LineChat):
         """In the person's own editor; what is printed meanwhile is printed after it."""
         draft, self._held = self._draft, []
         try:
-            async with in_terminal():
+            async with self._without_us():
                 text = await asyncio.to_thread(edit_in_editor, draft)
             self.fill(text)
         finally:
             held, self._held = self._held, None
             self._put_above("".join(held))
+
+    @asynccontextmanager
+    async def _without_us(self) -> AsyncIterator[None]:
+        """The terminal is an editor's, or the shell's."""
+        async with in_terminal():
+            self._output.report_focus(False)
+            try:
+                yield
+            finally:
+                self._output.report_focus(True)
 
     def _text_changed(self, buffer: Buffer) -> None:
         if self._was_empty and buffer.text:
@@ -222,6 +247,7 @@ class PromptChat(LineChat):
             (self._stop_all, "escape", "escape"),
             (self._interrupt, "c-c"),
             (self._leave_or_delete, "c-d"),
+            (self._suspend, "c-z"),
         ):
             bindings.add(*keys, filter=_TYPING)(handler)
         can_take_back = Condition(lambda: not self._draft and self.session.has_queued)
@@ -230,7 +256,23 @@ class PromptChat(LineChat):
         for key in ("left", "up", "right", "down"):
             bindings.add(key, filter=_TYPING & can_choose)(self._move_mark)
         bindings.add("<sigint>")(self._interrupt)
+        for named, is_gained in FOCUS_KEYS.items():
+            bindings.add(named)(partial(self._focus_changed, is_gained))
         return bindings
+
+    def _focus_changed(self, is_gained: bool, event: KeyPressEvent) -> None:
+        self._has_focus = is_gained
+
+    def call_back(self, words: str) -> None:
+        if not self._has_focus:
+            self.put_raw(notification_sequence(words, self._notify_by))
+
+    def _suspend(self, event: KeyPressEvent) -> None:
+        async def suspend() -> None:
+            async with self._without_us():
+                os.kill(0, signal.SIGTSTP)
+
+        self.begin(suspend())
 
     def _send_or_break(self, event: KeyPressEvent) -> None:
         buffer = event.current_buffer
@@ -374,7 +416,9 @@ class PromptChat(LineChat):
 
     def _name_of_others(self) -> str:
         others = self.session.others
-        return others[0] if len(others) == 1 else "someone"
+        if len(others) != 1:
+            return "someone"
+        return "you, elsewhere" if others[0].endswith(" more window") else others[0]
 
     def _message(self) -> StyleAndTextTuples:
         size = _size()
@@ -455,7 +499,13 @@ class _BracketedPasteOutput(Vt100_Output):
     def disable_bracketed_paste(self) -> None:
         pass
 
+    def report_focus(self, is_wanted: bool) -> None:
+        """The terminal says when it gets and loses the focus, as two keys."""
+        self.write_raw("\x1b[?1004h" if is_wanted else "\x1b[?1004l")
+        self.flush()
+
     def release(self) -> None:
+        self.report_focus(False)
         super().disable_bracketed_paste()
         self.flush()
 

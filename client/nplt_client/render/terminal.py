@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TextIO, cast
 if TYPE_CHECKING:
     from nplt_client.errors import NpltError
     from nplt_client.render.text import Sanitizer
+    from nplt_client.settings import NotifyBy
 
 _SILENCE_SECONDS = 2.0
 
@@ -124,6 +125,15 @@ def clipboard_sequence(text: str) -> str:
     from base64 import b64encode
 
     return f"\x1b]52;c;{b64encode(text.encode(errors='replace')).decode()}\x07"
+
+
+def notification_sequence(words: str, by: NotifyBy) -> str:
+    """For someone who looks at another window: the bell, or a desktop notification."""
+    if by == "osc9":
+        from nplt_client.render.text import safe_line
+
+        return f"\x1b]9;nplt: {safe_line(words, 80)}\x07"
+    return "\x07" if by == "bell" else ""
 
 
 def print_remark(message: str, *, dimmed: bool = False) -> None:

@@ -55,11 +55,12 @@ from nplt_client.chat.input import (
 )
 from nplt_client.errors import NpltError
 from nplt_client.render.reports import first_contact_text
+from nplt_client.render.terminal import notification_sequence
 from nplt_client.render.text import safe, safe_line
 from nplt_client.settings import NotifyBy, find_notify_by, state_dir
 from nplt_client.tui.composer import ApprovalPanel, Composer, SuggestionList
 from nplt_client.tui.keyboard import install_alt_enter, install_paste_parser
-from nplt_client.tui.screens import ChoicePicker, Picked, SessionPicker
+from nplt_client.tui.screens import ChoicePicker, Picked, PickerScreen, SessionPicker
 from nplt_client.tui.transcript import NewerHint, Transcript
 from nplt_client.wire.reconnect_policy import ConnectionState, Online
 
@@ -300,28 +301,20 @@ class ChatApp(App[bool]):
                 self.transcript.wait(change.turn_id, f"… waiting for its turn{hint}")
             if isinstance(change, changes.TurnEnded):
                 self._refresh_usage()
-                if change.has_begun and self.session.client.started_here(change.turn_id):
-                    self._call_back("the answer is done")
             return
         match change:
             case changes.NoticeShown():
                 await self.transcript.add_notice(change)
             case ApprovalWanted():
                 self._ask_next_question()
-                self._call_back(f"{change.tool_name} waits for your answer")
             case changes.ApprovalSettled():
                 self._close_question(change.approval_id)
             case _:
                 pass  # the status line has it
 
-    def _call_back(self, words: str) -> None:
-        """Someone who looks at another window; the terminal tells whether they do."""
-        if self.app_focus:
-            return
-        if self._notify_by == "bell":
-            self.bell()
-        elif self._notify_by == "osc9" and self._driver is not None:
-            self._driver.write(f"\x1b]9;nplt: {safe_line(words, 80)}\x07")
+    def call_back(self, words: str) -> None:
+        if not self.app_focus and self._driver is not None:
+            self._driver.write(notification_sequence(words, self._notify_by))
 
     async def drawn(self) -> None:
         if await self.transcript.drop_oldest():
@@ -344,11 +337,19 @@ class ChatApp(App[bool]):
             return
         wanted = self.session.approvals.take_next_question()
         self._question.ask(wanted, more=self.session.approvals.not_asked)
-        if wanted is None:
-            return
-        self._composer.focus()
-        if len(self.screen_stack) > 1:
-            self.remark(f"{wanted.tool_name} waits for your answer: Esc goes back to it")
+        if wanted is not None:
+            self.clear_notifications()
+            self._composer.focus()
+        else:
+            self.on_approval_panel_placed()
+
+    def on_approval_panel_placed(self) -> None:
+        """A window over the chat gives way to it."""
+        wanted = self._question.wanted
+        words = f"{wanted.tool_name} waits for you · Esc" if wanted else ""
+        for screen in self.screen_stack:
+            if isinstance(screen, PickerScreen):
+                screen.give_way(words, self.size.height - self._question.region.y)
 
     def on_approval_panel_decided(self, event: ApprovalPanel.Decided) -> None:
         self._close_question(event.wanted.approval_id)
@@ -367,7 +368,9 @@ class ChatApp(App[bool]):
         self._question.fit(event.size.height)
 
     def _refresh_usage(self) -> None:
-        self.run_worker(self.session.refresh_usage(), group="weighing", exclusive=True)
+        # Not begun, a coroutine could be cancelled before its first step.
+        refreshing: WorkType[None] = self.session.refresh_usage
+        self.run_worker(refreshing, group="weighing", exclusive=True)
 
     # What is typed
 
@@ -432,7 +435,12 @@ class ChatApp(App[bool]):
         self.transcript.go_to_end()
 
     def remark(self, text: str) -> None:
-        self.notify(safe_line(text), markup=False)
+        """Where it covers no question."""
+        if self._question.wanted is None:
+            self.notify(safe_line(text), markup=False)
+        else:
+            notice = changes.NoticeShown(text=safe_line(text))
+            self.run_worker(self.transcript.add_notice(notice), group="drawing")
 
     def fill(self, text: str) -> None:
         self._composer.replace_text(text)

@@ -327,6 +327,9 @@ class ApprovalPanel(Vertical):
             self.wanted = wanted
             self.decision = decision
 
+    class Placed(Message):
+        """It has another place on the screen."""
+
     def __init__(self) -> None:
         super().__init__()
         self.letter = ""
@@ -365,6 +368,7 @@ class ApprovalPanel(Vertical):
 
     def on_resize(self, event: Resize) -> None:
         self.call_after_refresh(self._show_keys)
+        self.post_message(self.Placed())
 
     def take_key(self, event: Key, *, has_draft: bool) -> bool:
         """False: the key is for the input."""

@@ -61,6 +61,7 @@ class SearchInput(Input):
         self.cursor_position = len(self.value)
 
 
+_ROWS_MIN = 8
 _SMALL_ROWS = 20
 """In fewer the list needs all the room there is."""
 
@@ -121,6 +122,16 @@ class PickerScreen(ModalScreen[str | None]):
 
     def begin(self) -> None:
         self.show_matches()
+
+    def give_way(self, words: str, rows: int) -> None:
+        """To a tool that asks, which takes so many rows at the bottom of the screen. Where
+        there is no room for both, the words say that it is there. No words: none asks."""
+        window = self.query_one("#window")
+        window.border_subtitle = Content(shorten(words, max(10, self.size.width - 8)))
+        left = self.size.height - rows
+        has_room = bool(words) and left >= _ROWS_MIN
+        self.styles.align_vertical = "top" if has_room else "middle"
+        window.styles.max_height = left if has_room else None
 
     def rows(self, wanted: str) -> Sequence[Option]:
         raise NotImplementedError
@@ -292,7 +303,9 @@ class ChoicePicker(PickerScreen):
 
 _NAME_WIDTH_MAX = 40
 _NAME_WIDTH_MIN = 16
-_FACTS_WIDTH = 22
+_FACTS_WIDTH = 28
+_FACTS_WIDTH_SMALL = 16
+_SCROLLBAR = 2
 _SEARCH_PAUSE_SECONDS = 0.3
 _PREVIEW_PAUSE_SECONDS = 0.1
 _PREVIEW_MESSAGES = 12
@@ -353,10 +366,13 @@ class SessionPicker(PickerScreen):
 
     def _row(self, key: str, now: datetime) -> Option:
         row = self._sessions[key]
-        width = self.query_one(OptionList).size.width or self.app.size.width * 9 // 10 - 4
-        name_width = max(_NAME_WIDTH_MIN, min(_NAME_WIDTH_MAX, width - _FACTS_WIDTH))
+        width = (self.query_one(OptionList).size.width or self.app.size.width - 4) - _SCROLLBAR
+        facts, facts_width = f"{age(row.updated_at, now):>7} ", _FACTS_WIDTH_SMALL
+        if width >= _NAME_WIDTH_MIN + _FACTS_WIDTH:
+            facts, facts_width = f"{facts}{row.message_count:>5} msgs  ", _FACTS_WIDTH
+        name_width = max(_NAME_WIDTH_MIN, min(_NAME_WIDTH_MAX, width - facts_width))
         name = pad(safe_line(row.name or "(no name)", name_width), name_width)
-        facts = f"{age(row.updated_at, now):>7} {row.message_count:>5} msgs  {_marks(row)}"
+        facts += _marks(row)
         return Option(Content(shorten(f"{name} {facts}", max(width, _NAME_WIDTH_MIN))), id=key)
 
     def details_of(self, key: str) -> str:

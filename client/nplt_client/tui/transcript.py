@@ -379,12 +379,14 @@ class Transcript(VerticalScroll, can_focus=False):
         self._remove_card()
         self._card = Static(Content(text), classes="card", markup=False)
         await self.mount(self._card, before=0)
+        self.look_at_top()  # where there is no room for all of it
 
     def _remove_card(self) -> None:
         """Not waited for: a second prompt must not overtake the first."""
         if self._card is not None:
             card, self._card = self._card, None
             card.remove()
+            self.go_to_end()
 
     async def apply(self, change: changes.TurnChange) -> None:
         view = self._known_view(change)
