@@ -92,6 +92,8 @@ def made(kind: inspect.Type, name: str = "") -> Any:
             if isinstance(kind.item_type, inspect.DictType):
                 return tuple(anything(role) for role in ("user", "assistant", said("role")))
             return tuple(made(kind.item_type, name) for _ in range(2))
+        case inspect.TupleType():
+            return tuple(made(one, name) for one in kind.item_types)
         case inspect.DictType():
             return {"message_bytes_max": 1_000_000} if name == "limits" else anything()
         case inspect.UnionType():

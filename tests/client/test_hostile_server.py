@@ -44,6 +44,7 @@ COMMANDS = [
     ["search", "x"],
     ["fork", "x"],
     ["undelete", "x"],
+    ["repair", "x"],
     ["redact", "x", "1"],
     ["import", "talk.json"],
     ["export", "x"],
