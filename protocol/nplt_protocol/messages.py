@@ -80,6 +80,10 @@ class Cancel(Request, frozen=True, kw_only=True):
     turn_id: Name | None = None
 
 
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""How much a model shall think: `options.effort` of a prompt."""
+
+
 class Prompt(Request, frozen=True, kw_only=True):
     text: Text
     message_id: Word | None = None

@@ -244,6 +244,11 @@ class ModelSettings(Part):
     price_cached: Annotated[float, Field(ge=0)] | None = None
     images: bool | None = None
     """Whether it can be shown pictures."""
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    """For prompts that say none; so is `temperature`."""
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Fields that are put into every request, as they are."""
 
 
 class RoleSettings(Part):

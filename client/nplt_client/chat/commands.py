@@ -28,6 +28,7 @@ from nplt_client.render.export import FORMS, exported, form_of, left_waiting
 from nplt_client.render.text import number_in, objects_in, pairs, safe_line, word_in
 from nplt_client.wire.reconnect_policy import Offline, Online
 from nplt_protocol.json_text import JsonObject
+from nplt_protocol.messages import EFFORTS
 
 
 class ChatFace(Protocol):
@@ -237,6 +238,22 @@ async def _role(chat: ChatFace, argument: str) -> None:
     if argument:
         choice = await client.switch_model(role=argument)
         chat.remark(f"the model is now {choice.model}, the {argument}")
+
+
+async def _effort(chat: ChatFace, argument: str) -> None:
+    options = chat.session.prompt_options
+    if not argument:
+        current = str(options.get("effort", "default"))
+        argument = await chat.choose("efforts", (*EFFORTS, "default"), current) or ""
+    if not argument:
+        return
+    if argument not in (*EFFORTS, "default"):
+        known = ", ".join((*EFFORTS, "default"))
+        raise RequestRefused(f"/effort takes one of {known}.", code="malformed")
+    options.pop("effort", None)
+    if argument != "default":
+        options["effort"] = argument
+    chat.remark(f"the effort is now {argument}, for prompts from here")
 
 
 async def _clear(chat: ChatFace, argument: str) -> None:
@@ -504,6 +521,7 @@ COMMANDS: dict[str, Command] = {
     "delete": Command(argument="[ID|NAME]", help="move one to the trash (this one)", run=_delete),
     "model": Command(argument="[NAME]", help="show or switch the model", run=_model),
     "role": Command(argument="[NAME]", help="switch to the model of a role", run=_role),
+    "effort": Command(argument="[LEVEL]", help="how much the model thinks", run=_effort),
     "system": Command(argument="[TEXT]", help="show or set the system message", run=_system),
     "history": Command(
         argument="[N] [--entries]",

@@ -24,6 +24,7 @@ from msgspec import Struct
 from nplt_client.chat.commands import COMMANDS, THEMES, parse_prompt
 from nplt_client.errors import ConfigurationError
 from nplt_client.render.text import sanitize
+from nplt_protocol.messages import EFFORTS
 
 PROMPTS_KEPT = 1_000
 _PROMPT_CHARACTERS_MAX = 100_000
@@ -153,6 +154,7 @@ def suggestions(
         return _files(argument)[:SUGGESTIONS_MAX]
     arguments: dict[str, Collection[str]] = {
         "model": models,
+        "effort": (*EFFORTS, "default"),
         "switch": names,
         "delete": names,
         "theme": THEMES,

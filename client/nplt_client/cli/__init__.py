@@ -254,6 +254,9 @@ class AskArguments(TypedDict):
     history: str | None
     model: str | None
     role: str | None
+    effort: str | None
+    temperature: float | None
+    output_tokens: int | None
     system: str | None
     attach: tuple[str, ...]
     detach: bool
@@ -261,6 +264,9 @@ class AskArguments(TypedDict):
     timeout: float | None
     server: str | None
 
+
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""`nplt_protocol.messages.EFFORTS`, without the time its import takes."""
 
 create_option = click.option(
     "--create", is_flag=True, help="make the conversation that is named if it is not there"
@@ -372,6 +378,24 @@ def chat_command(
 @history_option
 @model_option
 @click.option("--role", metavar="ROLE", help="the model of this role answers, this time")
+@click.option(
+    "--effort",
+    type=click.Choice(_EFFORTS),
+    metavar="LEVEL",
+    help=f"how much the model thinks: {', '.join(_EFFORTS)}",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0, 2),
+    metavar="NUMBER",
+    help="0 to 2, for models that take one",
+)
+@click.option(
+    "--output-tokens",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="how long the answer may be, thinking included",
+)
 @click.option(
     "-a",
     "--attach",

@@ -156,6 +156,9 @@ class AskOptions(Struct, frozen=True, kw_only=True):
     history: str | None = None
     model: str | None = None
     role: str | None = None
+    effort: str | None = None
+    temperature: float | None = None
+    output_tokens: int | None = None
     system: str | None = None
     form: Literal["text", "json", "jsonl", "code"] = "text"
     streams: bool = True
@@ -181,6 +184,7 @@ def ask(options: AskOptions) -> int:
                     text=text,
                     message_id=uuid4().hex,
                     role=options.role,
+                    options=_prompt_options(options),
                     attachments=tuple(_upload(connection, *file) for file in files),
                 )
                 with Interrupts() as connection.interrupts:
@@ -199,6 +203,15 @@ def ask(options: AskOptions) -> int:
     if not options.quiet:
         _print_way_back(received)
     return _exit_code(received)
+
+
+def _prompt_options(options: AskOptions) -> JsonObject:
+    asked: JsonObject = {
+        "effort": options.effort,
+        "temperature": options.temperature,
+        "output_tokens": options.output_tokens,
+    }
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def _output_for(options: AskOptions) -> AskOutput:

@@ -240,8 +240,9 @@ class ContextManager:
         except ContextTooSmall as error:
             raise WindowTooSmall(str(error)) from None
 
-    def answer_tokens_max(self, model: str) -> int:
-        most, ceiling = self._services.facts(model).answer_tokens, self._ceilings.get(model)
+    def answer_tokens_max(self, model: str, context_tokens: int) -> int:
+        most = self._services.facts(model).room_for_answer(context_tokens)
+        ceiling = self._ceilings.get(model)
         return most if ceiling is None else min(most, ceiling.answer_tokens)
 
     # Learning from the results of calls

@@ -93,18 +93,20 @@ class ModelCall:
 
     async def _ask(self) -> ModelOutputAccumulator:
         turn, limits = self.turn, self.turn.conversation.services.limits
-        room, answer_tokens_max = self._room, self._context.answer_tokens_max(turn.model)
-        if room is not None:
-            answer_tokens_max = min(answer_tokens_max, room.answer_tokens)
+        room = self._room
         view = turn.view = await self._context.prepare(
             turn.turn_id, turn.model, tokens_max=None if room is None else room.context_tokens
         )
+        facts = turn.conversation.services.context.facts(turn.model)
+        answer_tokens_max = self._context.answer_tokens_max(turn.model, view.tokens)
+        if room is not None:
+            answer_tokens_max = min(answer_tokens_max, room.answer_tokens)
         output = turn.output = ModelOutputAccumulator(answer_bytes_max=limits.answer_bytes_max)
         request = ModelRequest(
             invocation=turn.invocation,
             context=view.messages,
             tools=view.call_budget.offer.descriptions,
-            options=turn.prompt.options,
+            options={**facts.options, **turn.prompt.options},
             answer_tokens_max=answer_tokens_max,
         )
         try:
@@ -193,7 +195,7 @@ class ModelCall:
         if window is None or not services.learn_window(turn.model, window):
             sent = CallRoom(
                 context_tokens=turn.view.tokens,
-                answer_tokens=self._context.answer_tokens_max(turn.model),
+                answer_tokens=self._context.answer_tokens_max(turn.model, turn.view.tokens),
             ).within(self._room)
             self._room = sent.shortened(_SHORTENED[tries])
         self._announce_retry(

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from msgspec import Struct, field, structs
 
-from nplt_protocol import JsonValue
+from nplt_protocol import ErrorCode, JsonValue, RequestError
+from nplt_protocol.messages import EFFORTS
 
 if TYPE_CHECKING:
     from nplt_server.context.messages import ContextMessage
@@ -107,6 +108,28 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
         return min(max(float(wanted), 0.0), most)
 
 
+_TEMPERATURE_MAX = 2.0
+
+
+def check_options(options: Mapping[str, JsonValue]) -> None:
+    """Raises an error for a known option that makes no sense; others are for other servers."""
+
+    def refuse(name: str, expected: str) -> None:
+        message = f"{name} is {expected}"
+        raise RequestError(ErrorCode.MALFORMED, message, field=f"options.{name}")
+
+    if (effort := options.get("effort")) is not None and effort not in EFFORTS:
+        refuse("effort", f"one of {', '.join(EFFORTS)}")
+    if (warmth := options.get("temperature")) is not None and not (
+        type(warmth) in (int, float) and 0 <= float(str(warmth)) <= _TEMPERATURE_MAX
+    ):
+        refuse("temperature", f"a number from 0 to {_TEMPERATURE_MAX:g}")
+    if (tokens := options.get("output_tokens")) is not None and not (
+        type(tokens) is int and tokens >= 1
+    ):
+        refuse("output_tokens", "a number of tokens, 1 or more")
+
+
 class Provider(Protocol):
     @property
     def id(self) -> str: ...
@@ -143,7 +166,12 @@ _ANSWER_TOKENS_MIN = 256
 class ModelFacts(Struct, frozen=True, kw_only=True):
     context_tokens: int = CONTEXT_TOKENS
     output_tokens: int | None = None
+    output_tokens_max: int | None = None
+    """The longest answer the model can give, where that is known: an answer may be as long if
+    the context leaves room for it. `output_tokens` is kept free for it in any case."""
     prices: ModelPrices | None = None
+    options: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Of the settings, for prompts that say nothing else."""
     counts_tokens: bool = True
     """Whether what it reports is in tokens: one that counts words teaches us nothing."""
     takes_images: bool = False
@@ -158,6 +186,12 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
         is_large = self.context_tokens >= _LARGE_CONTEXT_TOKENS
         most = _OUTPUT_TOKENS_OF_LARGE if is_large else _OUTPUT_TOKENS
         return min(most, self.context_tokens // 4)
+
+    def room_for_answer(self, context_tokens: int) -> int:
+        """How long an answer to a context of that size may be. An eighth is kept for what the
+        provider counts otherwise than we do."""
+        room = self.context_tokens - context_tokens - context_tokens // 8
+        return max(self.answer_tokens, min(self.output_tokens_max or 0, room))
 
     @property
     def budget_tokens(self) -> int:

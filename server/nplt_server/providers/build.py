@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -34,6 +34,7 @@ from nplt_server.settings import (
 )
 
 if TYPE_CHECKING:
+    from nplt_server.providers.client import VendorProvider
     from nplt_server.providers.router import ProviderRouter
 
 log = logging.getLogger(__name__)
@@ -181,10 +182,14 @@ class ProviderBuilder:
                     )
                 case LocalSettings():
                     return self._local(settings)
-                case OpenAISettings():
-                    return self._openai(settings)
-                case AnthropicSettings():
-                    return self._anthropic(settings)
+                case OpenAISettings() | AnthropicSettings():
+                    provider = (
+                        self._openai(settings)
+                        if isinstance(settings, OpenAISettings)
+                        else self._anthropic(settings)
+                    )
+                    provider.extra_bodies = self._extra_bodies(settings.id)
+                    return provider
                 case _:
                     assert_never(settings)
         except KeyMistake as mistake:
@@ -198,7 +203,7 @@ class ProviderBuilder:
             log.warning("the key of %s travels unencrypted: its base_url is http", settings.id)
         return key
 
-    def _openai(self, settings: OpenAISettings) -> Provider:
+    def _openai(self, settings: OpenAISettings) -> VendorProvider:
         from nplt_server.providers.client import VendorProvider
         from nplt_server.providers.openai.chat import ChatApi
         from nplt_server.providers.openai.client import OpenAIClient
@@ -225,7 +230,7 @@ class ProviderBuilder:
             models=models_of(settings, self._models),
         )
 
-    def _anthropic(self, settings: AnthropicSettings) -> Provider:
+    def _anthropic(self, settings: AnthropicSettings) -> VendorProvider:
         from nplt_server.providers.anthropic.client import AnthropicProvider
 
         return AnthropicProvider(
@@ -236,6 +241,10 @@ class ProviderBuilder:
             headers=settings.headers,
             patience=self._patience,
         )
+
+    def _extra_bodies(self, provider_id: str) -> dict[str, dict[str, Any]]:
+        named = ((*name.partition("/"), told) for name, told in self._models.items())
+        return {model: told.extra_body for id_, _, model, told in named if id_ == provider_id}
 
     def _local(self, settings: LocalSettings) -> Provider:
         from nplt_server.providers.local_model import LocalProvider

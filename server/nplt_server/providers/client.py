@@ -356,6 +356,8 @@ class VendorProvider:
         self.id = provider_id
         self.models = models
         self._client = client
+        self.extra_bodies: Mapping[str, Mapping[str, Any]] = {}
+        """By model: fields that its requests get as they are."""
         self._apis = [vendor_api] if other_api is None else [vendor_api, other_api]
         self._is_for_other_api = is_for_other_api
         self._api_by_model: dict[str, VendorApi] = {}
@@ -387,6 +389,7 @@ class VendorProvider:
     ) -> AsyncGenerator[ModelOutputDelta, None]:
         compiler = self._compilers[api.specification]
         rendered = api.render(request, compiler.compile(request.context, origin=request.invocation))
+        rendered.body.update(self.extra_bodies.get(request.invocation.model, {}))
         return self._client.stream(rendered, api.parser(rendered))
 
     async def _stream_learning(

@@ -79,13 +79,16 @@ ANTHROPIC_MODELS: Final[tuple[str, ...]] = (
 )
 
 # Not all of the largest windows, a million tokens: every call pays for what is in it.
-# OpenAI takes 272,000 of input, or twice the price for more.
+# OpenAI takes 272,000 of input, or twice the price for more; the rest is for the answer.
+# Each with the longest answer, as the vendors' pages of their models have it (November 2026).
 _WINDOWS: Final = (
-    (re.compile(r"gpt-\d.*-chat"), 128_000),
-    (re.compile(r"gpt-([5-9]|\d\d)|gpt-4\.1|codex"), 272_000),
-    (re.compile(r"o[134]\b"), 200_000),
-    (re.compile(r"claude-([a-z]+-)?([5-9]|\d\d)\b"), 400_000),
-    (re.compile(r"claude"), 200_000),
+    (re.compile(r"gpt-\d.*-chat"), 128_000, 16_384),
+    (re.compile(r"gpt-([5-9]|\d\d)|codex"), 400_000, 128_000),
+    (re.compile(r"gpt-4\.1"), 272_000, 32_768),
+    (re.compile(r"o[134]\b"), 200_000, 100_000),
+    (re.compile(r"claude-([a-z]+-)?([5-9]|\d\d)\b"), 400_000, 128_000),
+    (re.compile(r"claude-([a-z]+-)?4-[5-9]\b"), 200_000, 64_000),
+    (re.compile(r"claude"), 200_000, None),
 )
 
 
@@ -98,8 +101,14 @@ def takes_images(model: str) -> bool:
 
 def context_tokens_of(model: str) -> int | None:
     """By its name, also behind a vendor's, as routers write it."""
+    return _sizes_of(model)[0]
+
+
+def _sizes_of(model: str) -> tuple[int | None, int | None]:
+    """Window and longest answer."""
     name = model.lower().rpartition("/")[2]
-    return next((tokens for pattern, tokens in _WINDOWS if pattern.match(name)), None)
+    known = ((window, most) for pattern, window, most in _WINDOWS if pattern.match(name))
+    return next(known, (None, None))
 
 
 def models_of(provider: AnyProviderSettings, described: Iterable[str] = ()) -> tuple[str, ...]:
@@ -142,8 +151,10 @@ def _by_name(provider: AnyProviderSettings, model: str) -> ModelFacts:
         case LocalSettings():
             return FACTS
         case _:
+            window, most = _sizes_of(model)
             return ModelFacts(
-                context_tokens=context_tokens_of(model) or CONTEXT_TOKENS,
+                context_tokens=window or CONTEXT_TOKENS,
+                output_tokens_max=most,
                 takes_images=takes_images(model),
             )
 
@@ -156,6 +167,12 @@ def _with_settings(known: ModelFacts, told: ModelSettings) -> ModelFacts:
         known,
         context_tokens=told.context_tokens or known.context_tokens,
         output_tokens=told.output_tokens or known.output_tokens,
+        output_tokens_max=None if told.output_tokens else known.output_tokens_max,
+        options={
+            name: value
+            for name, value in (("effort", told.effort), ("temperature", told.temperature))
+            if value is not None
+        },
         prices=prices,
         takes_images=known.takes_images if told.images is None else told.images,
     )

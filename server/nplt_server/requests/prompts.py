@@ -18,6 +18,7 @@ from nplt_server.conversations.context_report import context_report, usage_repor
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.dialects import Answer, written_size
 from nplt_server.histories import FoundConversation
+from nplt_server.providers import check_options
 from nplt_storage.pages import MessagePage, PageQuery
 from nplt_storage.rows import NEW_NAME
 
@@ -31,6 +32,7 @@ _RANGE_CHARACTERS_MAX = 10_000
 
 
 async def prompt(session: Session, request: messages.Prompt, answer: Answer) -> None:
+    check_options(request.options)
     conversation = await session.meant(
         request.session_id, to_change=True, create=request.create, history=request.history
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from nplt_protocol import JsonObject, JsonValue
+from nplt_protocol.messages import EFFORTS
 from nplt_server.digest.text import clean_text
 from nplt_server.errors import ProviderError
 from nplt_server.providers import ModelRequest
@@ -25,7 +26,6 @@ _REASONS = re.compile(r"(?:.*/)?(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*-chat)|codex)")
 _DOES_NOT_REASON = re.compile(r"(?:.*/)?(?:gpt-[34]|chatgpt|gpt-5.*-chat)")
 
 
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 # By family; of an unknown one nothing is known, so it is sent what was asked for. GPT-6 Astra
 # and GPT-6.1 Sol always reason.
 _FAMILY = re.compile(r"(?:.*/)?(?:(o)\d|gpt-(\d+)(?:\.(\d+))?)")
