@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import Any
 
 SOURCES: dict[str, object] = {"resources": {}, "prompts": {}} if os.environ.get("SOURCES") else {}
+UNKNOWN = ["server/discover"]
+if os.environ.get("SOURCES") == "without templates":
+    UNKNOWN.append("resources/templates/list")
 
 lists: list[Any] = [json.loads(argument) for argument in sys.argv[1:]]
 hanging = 0
@@ -114,7 +117,7 @@ def listen_to_stdin() -> None:
         request = json.loads(line)
         if request["method"] == "notifications/cancelled":
             cancelled += 1
-        elif request["method"] == "server/discover":
+        elif request["method"] in UNKNOWN:
             say(id=request["id"], error={"code": -32601, "message": "unknown"})
         elif (request.get("params") or {}).get("name") == "hang":
             hanging += 1

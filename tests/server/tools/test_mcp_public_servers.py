@@ -21,20 +21,22 @@ from pathlib import Path
 import pytest
 from tests.server.tools.mcp_house import mcp_house
 
+from nplt_protocol import JsonObject
 from nplt_server.tools.mcp.connection import McpServerConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 INSTALL_SECONDS_MAX = 400
-Installed = Callable[[str], tuple[str, ...]]
+Installed = Callable[..., tuple[str, ...]]
 
 
 @pytest.fixture(scope="module")
 def from_pypi(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    def install(name: str) -> tuple[str, ...]:
+    def install(name: str, *more: str) -> tuple[str, ...]:
         folder = tmp_path_factory.mktemp(name)
         _run(sys.executable, "-m", "venv", str(folder))
-        _run(str(folder / "bin/python"), "-m", "pip", "install", "-q", f"mcp-server-{name}")
+        pip = (str(folder / "bin/python"), "-m", "pip", "install", "-q")
+        _run(*pip, f"mcp-server-{name}", *more)
         return (str(folder / "bin" / f"mcp-server-{name}"),)
 
     return install
@@ -81,7 +83,7 @@ async def test_fetch_gets_a_page(from_pypi: Installed, tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page)
     command = from_pypi("fetch")
     with web_folder(tmp_path) as address:
-        async with mcp_house(config("fetch", *command)) as house:
+        async with mcp_house(config("fetch", *command, "--allow-private-ips")) as house:
             said = await house.call("fetch__fetch", url=f"{address}/page.html")
             assert "They lift." in said
             assert [source.kind for source in house.server("fetch").sources] == ["prompt"]
@@ -107,7 +109,8 @@ async def test_git_shows_what_has_changed(from_pypi: Installed, tmp_path: Path) 
 
 async def test_sqlite_writes_and_reads(from_pypi: Installed, tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
-    command = (*from_pypi("sqlite"), "--db-path", str(path))
+    # Its last version was written for the SDK's first.
+    command = (*from_pypi("sqlite", "mcp<2"), "--db-path", str(path))
     async with mcp_house(config("sqlite", *command)) as house:
         await house.call("sqlite__create_table", query="CREATE TABLE bread (name TEXT)")
         await house.call("sqlite__write_query", query="INSERT INTO bread VALUES ('rye')")
@@ -130,7 +133,7 @@ async def test_filesystem_gives_a_file_once(from_npm: Installed, tmp_path: Path)
 
 async def test_memory_keeps_what_it_is_told(from_npm: Installed, tmp_path: Path) -> None:
     path = str(tmp_path / "memory.jsonl")
-    ada = {"name": "Ada", "entityType": "person", "observations": ["likes rye"]}
+    ada: JsonObject = {"name": "Ada", "entityType": "person", "observations": ["likes rye"]}
     async with mcp_house(config("memory", *from_npm("memory"), MEMORY_FILE_PATH=path)) as house:
         await house.call("memory__create_entities", entities=[ada])
         graph = await house.call("memory__read_graph")

@@ -154,6 +154,9 @@ class Stage:
     async def search(self, query: str, limit: int) -> Sequence[SearchHit]:
         raise AssertionError("no widget asks for that")
 
+    async def keep_file(self, filename: str, content_type: str, data: bytes) -> str:
+        raise NotImplementedError
+
 
 def tool_result(tool_call_id: str, text: str = "ok") -> ToolCallResult:
     return ToolCallResult(

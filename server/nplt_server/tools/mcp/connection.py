@@ -359,22 +359,33 @@ class McpConnection:
         is_cut = len(tools) > TOOLS_MAX or cursor is not None
         if is_cut:
             log.warning("mcp %s: only the first %d tools are used", self._config.name, TOOLS_MAX)
+        # Of these the first page is enough to show what there is.
         offered = client.server_capabilities
-        listing = McpListing(
-            tools=tools[:TOOLS_MAX], is_cut=is_cut, resources=[], templates=[], prompts=[]
+        resources = templates = prompts = None
+        if offered.resources is not None:
+            resources = await self._if_listed(client.list_resources())
+            templates = await self._if_listed(client.list_resource_templates())
+        if offered.prompts is not None:
+            prompts = await self._if_listed(client.list_prompts())
+        self._listed(
+            McpListing(
+                tools=tools[:TOOLS_MAX],
+                is_cut=is_cut,
+                resources=resources.resources if resources else [],
+                templates=templates.resource_templates if templates else [],
+                prompts=prompts.prompts if prompts else [],
+            )
         )
-        try:  # Of these the first page is enough to show what there is.
-            if offered.resources is not None:
-                listing.resources.extend((await client.list_resources()).resources)
-                found = await client.list_resource_templates()
-                listing.templates.extend(found.resource_templates)
-            if offered.prompts is not None:
-                listing.prompts.extend((await client.list_prompts()).prompts)
+
+    async def _if_listed(self, listing: Awaitable[T]) -> T | None:
+        """A server may have resources and know no templates, say."""
+        try:
+            return await listing
         except Exception as error:
             if self.ended:
                 raise
             log.debug("mcp %s: no list: %s", self._config.name, type(error).__name__)
-        self._listed(listing)
+            return None
 
     async def _follow_changes(self, client: Client) -> None:
         """Newer servers tell of changes to those who ask for it; older ones just tell."""
