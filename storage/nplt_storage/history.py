@@ -5,7 +5,10 @@
 state that `add` keeps up to date, never by going through the entries again; only a
 rollback rebuilds that state.
 
-An entry is *active* unless a rollback has hidden it.
+An entry is *active* unless a rollback has taken it back; the ranges of numbers that are
+taken back are called `hidden`, as in the files. A *state entry* says what holds until
+another of its key does: the instruction, the notebook, a widget's state. *Held* entries are
+those that are loaded.
 
 A history may be given only the newest entries, and the conversation's row for the
 rest. It then answers for what it has loaded and raises `NotInReach` where that is not
@@ -125,7 +128,7 @@ class ActiveEntries:
         self.spoken: list[ModelInputEntry | ModelOutputEntry] = []
         self.said_by_system: list[FaultEntry | SystemInstructionEntry] = []
         self.results: ResultsByCall = {}
-        self.told: dict[StateKey, list[StateEntry]] = {}
+        self.state_entries: dict[StateKey, list[StateEntry]] = {}
         self.quarantined: dict[int, QuarantineEntry] = {}
         self.epoch: EpochEntry | None = None
         gaps = iter(hidden)
@@ -150,9 +153,9 @@ class ActiveEntries:
                 self.said_by_system.append(entry)
             case SystemInstructionEntry():
                 self.said_by_system.append(entry)
-                self._tell(entry)
+                self._add_state(entry)
             case NotebookEntry() | CompactionEntry() | ClearEntry() | WidgetEntry():
-                self._tell(entry)
+                self._add_state(entry)
             case EpochEntry():
                 self.epoch = entry
             case QuarantineEntry(lifted=True):
@@ -162,8 +165,8 @@ class ActiveEntries:
             case _:
                 pass
 
-    def _tell(self, entry: StateEntry) -> None:
-        self.told.setdefault(state_key_of(entry), []).append(entry)
+    def _add_state(self, entry: StateEntry) -> None:
+        self.state_entries.setdefault(state_key_of(entry), []).append(entry)
 
 
 def place_after(entries: Sequence[Entry], seq: int) -> int:
@@ -232,16 +235,16 @@ class UnloadedPart(Struct, frozen=True, kw_only=True):
     """What came before the entries that are held."""
 
     first_seq: int = 1
-    """Everything that stands from here on is held."""
+    """Every active entry from here on is held."""
     trimmed_through: int = 0
     """Entries up to here are no longer kept anywhere."""
     message_count: int = 0
     state_seqs: Mapping[StateKey, int | None] = field(default_factory=dict)
-    """Which entries told what held when `first_seq` came; `None`: nobody knows."""
+    """The state entries in force when `first_seq` came; `None`: nobody knows."""
     is_known: bool = True
     """Whether `state_seqs` names every state entry before `first_seq`."""
 
-    def told_at(self, key: StateKey) -> int | None:
+    def state_seq(self, key: StateKey) -> int | None:
         """0: nowhere, `None`: nobody knows."""
         return self.state_seqs.get(key, 0 if self.is_known else None)
 
@@ -291,7 +294,7 @@ def _hidden_first(row: ConversationRow | None, held: list[Entry]) -> tuple[int, 
 
 
 def _hidden_in(held: Iterable[Entry], hidden: Ranges = ()) -> Ranges:
-    """What does not stand at the last of them; `hidden`: what did not before the first."""
+    """What is hidden at the last of them; `hidden`: what was before the first."""
     ranges = list(hidden)
     for entry in held:
         if isinstance(entry, RollbackEntry):
@@ -304,7 +307,7 @@ def _hidden_in(held: Iterable[Entry], hidden: Ranges = ()) -> Ranges:
 
 
 def _reach(held: list[Entry], hidden: Ranges, head_seq: int) -> int:
-    """From which number on everything that stands is held."""
+    """From which number on every active entry is held."""
     if held and held[-1].seq == head_seq:
         first = held[0].seq
         if first + len(held) == head_seq + 1 and not (hidden and first > 1):
@@ -320,7 +323,7 @@ def _reach(held: list[Entry], hidden: Ranges, head_seq: int) -> int:
 
 
 def _skip_hidden(seq: int, ranges: list[tuple[int, int]]) -> int:
-    """The next number down that stands; ranges above it are dropped on the way."""
+    """The next number down that is not hidden; ranges above it are dropped on the way."""
     while ranges and seq <= ranges[-1][1]:
         seq = min(seq, ranges.pop()[0] - 1)
     return seq
@@ -381,8 +384,8 @@ def _check_prompt(entry: ModelInputEntry, turns: Turns) -> None:
 
 
 def _check_output(entry: ModelOutputEntry, turn: Turn) -> None:
-    if turn.open_calls:
-        raise BadEntry(f"turn {entry.turn_id} has calls without results")
+    if turn.open_tool_calls:
+        raise BadEntry(f"turn {entry.turn_id} has tool calls without results")
     if entry.call <= turn.last_call:
         raise BadEntry(f"call {entry.call} of turn {entry.turn_id} has its output already")
     if not entry.content and not entry.tool_calls and entry.state == "completed":
@@ -390,12 +393,12 @@ def _check_output(entry: ModelOutputEntry, turn: Turn) -> None:
 
 
 def _check_results(entry: ToolResultsEntry, turn: Turn) -> None:
-    asked = [(call.tool_call_id, call.tool_name) for call in turn.open_calls]
+    asked = [(call.tool_call_id, call.tool_name) for call in turn.open_tool_calls]
     if not asked:
-        raise BadEntry(f"turn {entry.turn_id} has no calls that wait for results")
+        raise BadEntry(f"turn {entry.turn_id} has no tool calls that wait for results")
     given = [(result.tool_call_id, result.tool_name) for result in entry.results]
     if asked != given:
-        raise BadEntry(f"results for {given} do not pair, in order, with the calls {asked}")
+        raise BadEntry(f"results for {given} do not pair, in order, with the tool calls {asked}")
 
 
 def _open_turn(entry: Entry, turns: Turns) -> Turn:
@@ -479,7 +482,7 @@ class ConversationHistory:
         """How many of the turns before its own a model may see; `None`: all."""
         self._held = held = _checked_order(entries)
         self._hidden_first = _hidden_first(row, held)
-        """An entry's number, and what did not stand when that was the newest: every
+        """An entry's number, and what was hidden when that was the newest: every
         later entry is held."""
         row = _row_at_head(row, held)
         last_seq = held[-1].seq if held else 0
@@ -523,22 +526,22 @@ class ConversationHistory:
 
     @property
     def entries(self) -> Sequence[Entry]:
-        """All that are held, whether they stand or not."""
+        """All that are held, active or not."""
         return EntriesSoFar(self._held)
 
     @property
-    def standing(self) -> Sequence[Entry]:
+    def active(self) -> Sequence[Entry]:
         return EntriesSoFar(self._all_active.entries)
 
     @property
     def is_in_reach(self) -> bool:
-        """Whether what stands is held. If not, the conversation must be opened again;
+        """Whether the active entries are held. If not, the conversation must be opened again;
         until then it grows, and knows its head, counts, settings and running turns."""
         return self._lost_at is None
 
     @property
     def first_seq(self) -> int:
-        """Everything that stands from here on is held; 1: everything there is."""
+        """Every active entry from here on is held; 1: all there are."""
         return self._before.first_seq
 
     @property
@@ -552,20 +555,20 @@ class ConversationHistory:
 
     @property
     def system_instruction(self) -> str | None:
-        return getattr(self._told(INSTRUCTION), "content", None)
+        return getattr(self._state_entry(INSTRUCTION), "content", None)
 
     @property
     def notebook(self) -> str | None:
-        return getattr(self._told(NOTEBOOK), "content", None)
+        return getattr(self._state_entry(NOTEBOOK), "content", None)
 
     def widget_state(self, name: str) -> Mapping[str, JsonValue] | None:
-        """As it was told last; `None`: it never was. An erased one is empty."""
-        told = self._told(widget_key(name))
-        return told.state if isinstance(told, WidgetEntry) else None
+        """The newest; `None`: there is none. An erased one is empty."""
+        entry = self._state_entry(widget_key(name))
+        return entry.state if isinstance(entry, WidgetEntry) else None
 
     @property
     def widget_states(self) -> dict[str, Mapping[str, JsonValue]]:
-        names = sorted(name for kind, name in self._told_keys() if kind == WidgetEntry.kind)
+        names = sorted(name for kind, name in self._state_keys() if kind == WidgetEntry.kind)
         states = {name: self.widget_state(name) for name in names}
         return {name: state for name, state in states.items() if state is not None}
 
@@ -577,27 +580,27 @@ class ConversationHistory:
     def compactions(self) -> tuple[CompactionEntry, ...]:
         """Those that are held and that no clear came after; the newest is held, wherever
         it stands."""
-        held: Sequence[StateEntry] = self._all_active.told.get(COMPACTION, ())
-        newest = self._told(COMPACTION)
+        held: Sequence[StateEntry] = self._all_active.state_entries.get(COMPACTION, ())
+        newest = self._state_entry(COMPACTION)
         known = held if newest is None or newest in held[-1:] else (newest,)
-        since_clear = takewhile(lambda told: isinstance(told, CompactionEntry), reversed(known))
-        return tuple(told for told in since_clear if isinstance(told, CompactionEntry))[::-1]
+        since_clear = takewhile(lambda entry: isinstance(entry, CompactionEntry), reversed(known))
+        return tuple(entry for entry in since_clear if isinstance(entry, CompactionEntry))[::-1]
 
     @property
     def quarantined(self) -> dict[int, QuarantineEntry]:
         """By the number of the entry that is not shown to models."""
         return dict(self._all_active.quarantined)
 
-    def told_seqs(self) -> dict[StateKey, int]:
-        """What holds until it is told anew, and the numbers of the entries that tell it."""
-        told = {key: self._told(key) for key in self._told_keys()}
-        return {key: entry.seq for key, entry in told.items() if entry is not None}
+    def state_seqs(self) -> dict[StateKey, int]:
+        """The numbers of the state entries that are in force."""
+        entries = {key: self._state_entry(key) for key in self._state_keys()}
+        return {key: entry.seq for key, entry in entries.items() if entry is not None}
 
     def snapshot(self) -> HistorySnapshot:
         return HistorySnapshot(
             session_id=self.session_id,
             head_seq=self.head_seq,
-            entries=self.standing,
+            entries=self.active,
             message_count=self.message_count,
             name=self.name,
             model=self.model,
@@ -608,7 +611,7 @@ class ConversationHistory:
         )
 
     def entries_after(self, seq: int) -> list[Entry] | None:
-        """Every entry after that one, standing or not; `None` if not all are held."""
+        """Every entry after that one, active or not; `None` if not all are held."""
         found = self._held[place_after(self._held, seq) :]
         return found if len(found) == max(0, self.head_seq - max(seq, 0)) else None
 
@@ -633,9 +636,9 @@ class ConversationHistory:
     def unfinished_turns(self) -> list[ModelInputEntry]:
         return self._active.turns.unfinished()
 
-    def open_calls(self, turn_id: str) -> tuple[ToolCallRequest, ...]:
+    def open_tool_calls(self, turn_id: str) -> tuple[ToolCallRequest, ...]:
         turn = self.turn(turn_id)
-        return () if turn is None else turn.open_calls
+        return () if turn is None else turn.open_tool_calls
 
     # What is shown
 
@@ -724,7 +727,7 @@ class ConversationHistory:
         return replace(self._rollback_draft(to_seq, in_full=in_full), redo=True)
 
     def turns_from(self, seq: int) -> list[str]:
-        """The turn of that entry, if it stands, and those whose prompts came after it.
+        """The turn of that entry, if it is active, and those whose prompts came after it.
         `NotInReach` if it lies before what is held."""
         if seq < self._before.first_seq:
             raise NotInReach(seq)
@@ -774,14 +777,14 @@ class ConversationHistory:
 
     def _begin_at(self, rollback: RollbackEntry) -> None:
         """Another server went back to an entry that is not held here: what else is held
-        may stand or not, but there would be gaps between. What is known is what the
+        may be active or not, but there would be gaps between. What is known is what the
         rollback says itself."""
         self._lost_at = rollback.to_seq
         self.hidden = hidden_after(self.hidden, rollback)
         self._hidden_first = (rollback.seq, self.hidden)
         state_seqs = state_seqs_of(rollback)
-        told = set(state_seqs.values())
-        kept = [entry for entry in self._held if entry.seq in told]
+        in_force = set(state_seqs.values())
+        kept = [entry for entry in self._held if entry.seq in in_force]
         self._held = [*kept, rollback]
         self._active = ActiveEntries(kept)
         self._before = UnloadedPart(
@@ -809,7 +812,7 @@ class ConversationHistory:
             case CheckpointEntry():
                 checkpoint = read_checkpoint(entry)
                 if checkpoint is not None:
-                    self._quoted |= {told.seq: told for told in checkpoint.told}
+                    self._quoted |= {entry.seq: entry for entry in checkpoint.told}
             case _:
                 pass
 
@@ -894,13 +897,13 @@ class ConversationHistory:
         raise BadEntry("there is nothing to bring back: nothing was taken back just before")
 
     def _hidden_at(self, seq: int) -> Ranges:
-        """What did not stand when that entry was the newest."""
+        """What was hidden when that entry was the newest."""
         first, hidden = self._hidden_first
         if seq < first:
             if not is_in(self.hidden, seq) and not (self.hidden and self.hidden[-1][1] > seq):
                 return self.hidden  # no rollback came after it
             if not is_in(self.hidden, seq) and not _through(self.hidden, seq):
-                return ()  # what stands at an entry that stands now is not hidden there
+                return ()  # what is active at an active entry is not hidden there
             if place_after(self._held, seq) != seq:
                 raise NotInReach(seq)
             first, hidden = 0, ()
@@ -908,28 +911,28 @@ class ConversationHistory:
         return _hidden_in((self._held[place] for place in places), hidden)
 
     def _draft(self, to_seq: int, hidden: Ranges, *, in_full: bool) -> RollbackEntry:
-        """`hidden`: what does not stand then, up to `to_seq`."""
+        """`hidden`: what is hidden then, up to `to_seq`."""
         after: Ranges = (*hidden, (to_seq + 1, self.head_seq + 1))
         gained, lost = self._changes(after, to_seq)
         messages = [entry for entry in gained if isinstance(entry, _Message)]
         fewer = sum(isinstance(entry, _Message) for entry in lost)
-        keys = (*_STATE_KEYS, *self._told_keys())
-        told = {key: self._told_by(key, after, to_seq) for key in keys}
+        keys = (*_STATE_KEYS, *self._state_keys())
+        state_seqs = {key: self._state_seq_after(key, after, to_seq) for key in keys}
         for entry in gained:
             if isinstance(entry, StateEntry):
                 key = state_key_of(entry)
-                told[key] = max(told.get(key, 0), entry.seq)
+                state_seqs[key] = max(state_seqs.get(key, 0), entry.seq)
         is_implied = hidden == _through(self.hidden, to_seq)
         return RollbackEntry(
             to_seq=to_seq,
             message_count=self.message_count - fewer + len(messages),
             preview=self._last_words(messages, after, to_seq),
-            **state_seq_fields(told),
+            **state_seq_fields(state_seqs),
             hidden=None if is_implied and not in_full else hidden,
         )
 
     def _changes(self, after: Ranges, to_seq: int) -> tuple[list[Entry], list[Entry]]:
-        """What stands with these hidden ranges and does not now, and the other way
+        """What is active with these hidden ranges and is not now, and the other way
         round."""
         before, entries = self._before, self._active.entries
         gained: list[Entry] = []
@@ -960,14 +963,14 @@ class ConversationHistory:
             raise NotInReach(to_seq)
         return ""
 
-    def _told_by(self, key: StateKey, after: Ranges, to_seq: int) -> int:
-        """Which entry that stands now tells it with these hidden ranges; 0: none."""
-        for entry in reversed(self._active.told.get(key, ())):
+    def _state_seq_after(self, key: StateKey, after: Ranges, to_seq: int) -> int:
+        """Which active entry is in force with these hidden ranges; 0: none."""
+        for entry in reversed(self._active.state_entries.get(key, ())):
             if entry.seq < self._before.first_seq:
                 break
             if not is_in(after, entry.seq):
                 return entry.seq
-        earlier = self._before.told_at(key)
+        earlier = self._before.state_seq(key)
         if earlier is None:
             raise NotInReach(to_seq)
         return earlier
@@ -986,14 +989,14 @@ class ConversationHistory:
     def _messages(self, said: Iterable[MessageEntry]) -> list[ChatMessage]:
         return [chat_message(entry, self._active.results).copy() for entry in said]
 
-    def _told_keys(self) -> Iterable[StateKey]:
-        return self._before.state_seqs.keys() | self._active.told.keys()
+    def _state_keys(self) -> Iterable[StateKey]:
+        return self._before.state_seqs.keys() | self._active.state_entries.keys()
 
-    def _told(self, key: StateKey) -> StateEntry | None:
-        told = self._active.told.get(key)
-        earlier_seq = self._before.told_at(key)
-        if told and told[-1].seq >= (earlier_seq or 0):
-            return told[-1]
+    def _state_entry(self, key: StateKey) -> StateEntry | None:
+        entries = self._active.state_entries.get(key)
+        earlier_seq = self._before.state_seq(key)
+        if entries and entries[-1].seq >= (earlier_seq or 0):
+            return entries[-1]
         quoted = self._quoted.get(earlier_seq or 0)
         # Whoever opened it handed in what there is: what is missing was erased.
         if quoted is None and earlier_seq and not self.is_in_reach:

@@ -60,7 +60,7 @@ class Turn(Struct, kw_only=True, gc=False):
         return self.end is not None or self.abandoned
 
     @property
-    def open_calls(self) -> tuple[ToolCallRequest, ...]:
+    def open_tool_calls(self) -> tuple[ToolCallRequest, ...]:
         if self.is_over or self.unanswered is None:
             return ()
         return self.unanswered.tool_calls

@@ -63,7 +63,7 @@ async def cancel_at(stage: Stage, moment: int) -> str:
     (finished,) = [event for event in stage.finished if event.turn_id == receipt.turn_id]
     history = stage.conversation.history
     assert history.turn_state(receipt.turn_id) == finished.state
-    assert history.open_calls(receipt.turn_id) == ()
+    assert history.open_tool_calls(receipt.turn_id) == ()
     stage.ear.heard.clear()
     return finished.state
 

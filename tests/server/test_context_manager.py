@@ -235,7 +235,7 @@ async def test_compacting_shows_less_and_a_rollback_shows_it_all_again() -> None
         await operations.roll_back(play.conversation, head)
         after = await play.account("and now?")
         assert after["tokens"] == before["tokens"]
-        assert all(not isinstance(e, CompactionEntry) for e in play.conversation.history.standing)
+        assert all(not isinstance(e, CompactionEntry) for e in play.conversation.history.active)
 
 
 async def test_a_summarizer_writes_what_stands_for_the_older_turns() -> None:

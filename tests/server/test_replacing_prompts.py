@@ -42,7 +42,7 @@ async def staged() -> AsyncIterator[tuple[Stage, FailingStore]]:
 
 
 def standing(stage: Stage) -> list[str]:
-    entries = stage.conversation.history.standing
+    entries = stage.conversation.history.active
     return [entry.content for entry in entries if isinstance(entry, ModelInputEntry)]
 
 

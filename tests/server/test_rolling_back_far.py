@@ -52,7 +52,7 @@ async def upload_while_it_is_read_again(conversation: Conversation) -> None:
         await anyio.lowlevel.checkpoint()
     # Whoever looks meanwhile sees what stood before.
     assert conversation.history.recent(1)[0].content == f"answer {TURNS - 1}"
-    assert conversation.history.standing[-1].seq == conversation.history.head_seq
+    assert conversation.history.active[-1].seq == conversation.history.head_seq
     await conversation.writer.open()
 
 

@@ -53,7 +53,7 @@ def test_a_summary_stands_for_no_turn_it_was_not_told_of(
     if task is None:
         return
     assert task.tokens <= room
-    assert (task.standing is not None) == has_standing
+    assert (task.shown_summary is not None) == has_standing
     told = {message.seq for message in task.messages}
     for turn in talk.history.shown_turns:
         assert turn.end is not None
@@ -92,8 +92,8 @@ def test_the_summary_that_stands_is_told_first_and_the_new_one_stands_for_both()
         talk.turn(words(60))
     task = asked_of(talk, 250)
     assert task is not None
-    assert task.standing is not None
-    assert "sums" in task.standing.content
+    assert task.shown_summary is not None
+    assert "sums" in task.shown_summary.content
     assert not task.leaves_out
     assert task.from_seq == standing.from_seq
     assert task.messages[0].seq > standing.through_seq

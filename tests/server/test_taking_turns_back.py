@@ -97,7 +97,7 @@ async def test_undo_leaves_the_answer_that_was_running(tmp_path: Path) -> None:
         await play.ask("three")
         asked = [m.content for m in play.requests[-1].context if isinstance(m, ModelInputMessage)]
         assert asked == ["one", "three"]
-        epochs = [e for e in play.conversation.history.standing if isinstance(e, EpochEntry)]
+        epochs = [e for e in play.conversation.history.active if isinstance(e, EpochEntry)]
         assert [epoch.reason for epoch in epochs] == ["rollback"]
 
 

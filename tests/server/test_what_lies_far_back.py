@@ -94,11 +94,11 @@ async def test_while_a_far_rollback_is_read_what_stood_before_can_be_asked(tmp_p
     async def look(conversation: Conversation) -> None:
         while conversation.is_stored:
             await anyio.lowlevel.checkpoint()
-        seen.append(conversation.history.standing[-1].seq)
+        seen.append(conversation.history.active[-1].seq)
 
     long = (NotebookEntry(content=""), ALWAYS, *MORE_THAN_IS_HELD)
     async with opened(tmp_path, *long) as here, anyio.create_task_group() as clients:
         clients.start_soon(look, here)
         await operations.roll_back(here, 1)
-        assert [entry.seq for entry in here.history.standing] == [1]
+        assert [entry.seq for entry in here.history.active] == [1]
     assert seen == [len(long)]

@@ -71,7 +71,7 @@ class Naive:
         self.moments = moments(self.entries, len(self.entries))
 
     @property
-    def standing(self) -> list[Entry]:
+    def active(self) -> list[Entry]:
         return [entry for entry in self.moments if entry is not None]
 
     @property
@@ -80,7 +80,7 @@ class Naive:
 
     @property
     def spoken(self) -> list[Entry]:
-        return [e for e in self.standing if isinstance(e, ModelInputEntry | ModelOutputEntry)]
+        return [e for e in self.active if isinstance(e, ModelInputEntry | ModelOutputEntry)]
 
     def last(self, entries: list[Entry], kind: type[Entry], field: str) -> Any:
         found = [getattr(entry, field) for entry in entries if isinstance(entry, kind)]
@@ -118,7 +118,7 @@ class Naive:
         return self.end(turn_id) is not None or self.was_left(turn_id)
 
     def unfinished(self) -> list[Entry]:
-        prompts = [entry for entry in self.standing if isinstance(entry, ModelInputEntry)]
+        prompts = [entry for entry in self.active if isinstance(entry, ModelInputEntry)]
         return [entry for entry in prompts if not self.is_over(str(entry.turn_id))]
 
     def state(self, turn_id: str) -> str | None:
@@ -132,7 +132,7 @@ class Naive:
             return "interrupted"
         return "running" if len(mine) > 1 else "waiting"
 
-    def open_calls(self, turn_id: str) -> tuple[ToolCallRequest, ...]:
+    def open_tool_calls(self, turn_id: str) -> tuple[ToolCallRequest, ...]:
         mine = self.of_turn(turn_id)
         if not self.is_over(turn_id) and mine and isinstance(mine[-1], ModelOutputEntry):
             return mine[-1].tool_calls
@@ -183,9 +183,11 @@ class Naive:
         if isinstance(draft, ModelOutputEntry):
             outputs = [e.call for e in self.of_turn(turn_id) if isinstance(e, ModelOutputEntry)]
             says = bool(draft.content or draft.tool_calls or draft.state != "completed")
-            return says and not self.open_calls(turn_id) and draft.call > max(outputs, default=-1)
+            return (
+                says and not self.open_tool_calls(turn_id) and draft.call > max(outputs, default=-1)
+            )
         if isinstance(draft, ToolResultsEntry):
-            asked = [c.tool_call_id for c in self.open_calls(turn_id)]
+            asked = [c.tool_call_id for c in self.open_tool_calls(turn_id)]
             return bool(asked) and asked == [r.tool_call_id for r in draft.results]
         return True
 

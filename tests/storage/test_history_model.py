@@ -132,7 +132,7 @@ class HistoryMachine(RuleBasedStateMachine):
             return
         turn_id = open_turns[pick % len(open_turns)]
         mine = self.naive.of_turn(turn_id)
-        waiting = self.naive.open_calls(turn_id)
+        waiting = self.naive.open_tool_calls(turn_id)
         number = 1 + max((e.call for e in mine if isinstance(e, ModelOutputEntry)), default=-1)
         if not mine:
             self.offer(ModelInputEntry(turn_id=turn_id, content="hello"))
@@ -268,7 +268,7 @@ class HistoryMachine(RuleBasedStateMachine):
         self.windows = [*self.windows[-2:], window]
 
     def told(self) -> dict[Any, StateEntry]:
-        told = [entry for entry in self.naive.standing if isinstance(entry, StateEntry)]
+        told = [entry for entry in self.naive.active if isinstance(entry, StateEntry)]
         return {state_key_of(entry): entry for entry in told}
 
     # What must be so
@@ -278,7 +278,7 @@ class HistoryMachine(RuleBasedStateMachine):
         for turn_id in TURNS:
             assert self.history.turn_state(turn_id) == self.naive.state(turn_id)
             assert self.history.end_of_turn(turn_id) == self.naive.end(turn_id)
-            assert self.history.open_calls(turn_id) == self.naive.open_calls(turn_id)
+            assert self.history.open_tool_calls(turn_id) == self.naive.open_tool_calls(turn_id)
             assert context_entries(self.history, turn_id) == self.naive.context(turn_id)
 
     @invariant()
@@ -295,7 +295,7 @@ class HistoryMachine(RuleBasedStateMachine):
     def everything_else_is_the_same(self) -> None:
         naive, history = self.naive, self.history
         assert list(history.entries) == naive.entries
-        assert list(history.standing) == naive.standing
+        assert list(history.active) == naive.active
         assert (history.head_seq, history.first_seq) == (len(naive.entries), 1)
         assert history.message_count == len(naive.spoken)
         assert history.unfinished_turns() == naive.unfinished()
@@ -306,18 +306,18 @@ class HistoryMachine(RuleBasedStateMachine):
         assert history.model == naive.last(naive.entries, ModelSwitchedEntry, "model")
         assert history.pinned == bool(naive.last(naive.entries, PinnedEntry, "pinned"))
         assert history.archived == bool(naive.last(naive.entries, ArchivedEntry, "archived"))
-        told = naive.last(naive.standing, SystemInstructionEntry, "content")
+        told = naive.last(naive.active, SystemInstructionEntry, "content")
         assert history.system_instruction == told
-        assert history.notebook == naive.last(naive.standing, NotebookEntry, "content")
-        widgets = [e for e in naive.standing if isinstance(e, WidgetEntry)]
+        assert history.notebook == naive.last(naive.active, NotebookEntry, "content")
+        widgets = [e for e in naive.active if isinstance(e, WidgetEntry)]
         assert history.widget_states == {e.widget: e.state for e in widgets}
-        epochs = [e for e in naive.standing if isinstance(e, EpochEntry)]
+        epochs = [e for e in naive.active if isinstance(e, EpochEntry)]
         assert history.epoch == (epochs[-1] if epochs else None)
-        clears = [e.seq for e in naive.standing if isinstance(e, ClearEntry)]
-        compactions = [e for e in naive.standing if isinstance(e, CompactionEntry)]
+        clears = [e.seq for e in naive.active if isinstance(e, ClearEntry)]
+        compactions = [e for e in naive.active if isinstance(e, CompactionEntry)]
         since = max(clears, default=0)
         assert list(history.compactions) == [e for e in compactions if e.seq > since]
-        quarantines = [e for e in naive.standing if isinstance(e, QuarantineEntry)]
+        quarantines = [e for e in naive.active if isinstance(e, QuarantineEntry)]
         latest = {e.target_seq: e for e in quarantines}
         assert history.quarantined == {seq: e for seq, e in latest.items() if not e.lifted}
 
@@ -327,7 +327,7 @@ class HistoryMachine(RuleBasedStateMachine):
         assert again.get_context() == self.history.get_context()
         assert again.recent(3) == self.history.recent(3)
         assert again.unfinished_turns() == self.history.unfinished_turns()
-        assert list(again.standing) == list(self.history.standing)
+        assert list(again.active) == list(self.history.active)
         assert again.hidden == self.history.hidden
 
     @invariant()
@@ -381,8 +381,8 @@ class HistoryMachine(RuleBasedStateMachine):
         assert window.notebook == whole.notebook
         assert window.widget_states == whole.widget_states
         assert _newest_summary(window) == _newest_summary(whole)
-        assert end_of(list(whole.standing), window.first_seq) == end_of(
-            list(window.standing), window.first_seq
+        assert end_of(list(whole.active), window.first_seq) == end_of(
+            list(window.active), window.first_seq
         )
         self.contexts_are_the_end_of_the_whole(window)
 
@@ -400,18 +400,18 @@ class HistoryMachine(RuleBasedStateMachine):
             if window.turn_state(turn_id) is not None:
                 assert window.turn_state(turn_id) == self.history.turn_state(turn_id)
                 assert window.end_of_turn(turn_id) == self.history.end_of_turn(turn_id)
-                assert window.open_calls(turn_id) == self.history.open_calls(turn_id)
+                assert window.open_tool_calls(turn_id) == self.history.open_tool_calls(turn_id)
 
     def contexts_are_the_end_of_the_whole(self, window: ConversationHistory) -> None:
         whole = self.history
-        held = {entry.turn_id for entry in window.standing}
+        held = {entry.turn_id for entry in window.active}
         for turn_id in [*(turn for turn in TURNS if turn in held), "yet to come"]:
             assert window.turn_state(turn_id) == whole.turn_state(turn_id)
             assert window.end_of_turn(turn_id) == whole.end_of_turn(turn_id)
-            assert window.open_calls(turn_id) == whole.open_calls(turn_id)
+            assert window.open_tool_calls(turn_id) == whole.open_tool_calls(turn_id)
             seen, all_of_it = context_entries(window, turn_id), context_entries(whole, turn_id)
             assert seen == all_of_it[len(all_of_it) - len(seen) :]
-        cleared = [e.seq for e in window.standing if isinstance(e, ClearEntry)]
+        cleared = [e.seq for e in window.active if isinstance(e, ClearEntry)]
         if window.first_seq == 1 or (cleared and cleared[-1] >= window.first_seq):
             assert context_entries(window, "yet to come") == context_entries(whole, "yet to come")
             assert window.get_context() == whole.get_context()

@@ -46,7 +46,7 @@ def test_an_empty_conversation_has_an_answer_to_everything() -> None:
     assert history.turn_state("t") is None
     assert history.end_of_turn("t") is None
     assert history.unfinished_turns() == []
-    assert history.open_calls("t") == ()
+    assert history.open_tool_calls("t") == ()
     assert context_entries(history, "t") == []
     assert history.get_context() == []
     assert history.recent(3) == []
@@ -89,10 +89,10 @@ def test_a_turn_goes_from_waiting_over_running_to_its_end(pen: Pen) -> None:
     assert history.turn_state("t1") == "waiting"
     pen.write(asking("t1", call()))
     assert history.turn_state("t1") == "running"
-    assert history.open_calls("t1") == (call(),)
+    assert history.open_tool_calls("t1") == (call(),)
     pen.write(answering("t1", call()))
     assert history.turn_state("t1") == "running"
-    assert history.open_calls("t1") == ()
+    assert history.open_tool_calls("t1") == ()
     assert history.end_of_turn("t1") is None
     end = pen.write(answer("t1", call=1))
     assert history.turn_state("t1") == "completed"

@@ -61,7 +61,7 @@ def test_what_came_after_is_taken_back_and_still_there(pen: Pen) -> None:
     rollback = back(pen, 2)
     assert (rollback.seq, rollback.to_seq) == (7, 2)
     assert said(pen.history) == ["ask t1", "say t1"]
-    assert seqs(list(pen.history.standing)) == [1, 2]
+    assert seqs(list(pen.history.active)) == [1, 2]
     assert seqs(list(pen.history.entries)) == [1, 2, 3, 4, 5, 6, 7]
     assert pen.history.message_count == 2
     assert pen.history.turn_state("t2") is None
@@ -150,7 +150,7 @@ def test_a_turn_that_had_not_ended_there_is_over(pen: Pen) -> None:
         back(pen, to_seq)
         assert pen.history.unfinished_turns() == []
         assert pen.history.turn_state("t4") == "interrupted"
-        assert pen.history.open_calls("t4") == ()
+        assert pen.history.open_tool_calls("t4") == ()
         assert seqs(context_entries(pen.history, "next")) == [1, 2, 3, 4, 5, 6]
         with pytest.raises(BadEntry, match="turn t4 has ended"):
             pen.write(answer("t4", call=9))
@@ -158,14 +158,14 @@ def test_a_turn_that_had_not_ended_there_is_over(pen: Pen) -> None:
 
 
 def test_the_very_first_turn_can_be_taken_back_and_brought_back(pen: Pen) -> None:
-    stood = list(pen.history.standing)
+    stood = list(pen.history.active)
     back(pen, 0)
-    assert (pen.history.message_count, list(pen.history.standing)) == (0, [])
+    assert (pen.history.message_count, list(pen.history.active)) == (0, [])
     pen.write(prompt("t9", "anew"))
     pen.write(answer("t9"))
     assert seqs(context_entries(pen.history, "next")) == [8, 9]
     back(pen, 6)
-    assert list(pen.history.standing) == stood
+    assert list(pen.history.active) == stood
 
 
 @pytest.mark.parametrize("to_seq", [-1, 6, 7, 100])
@@ -287,7 +287,7 @@ def test_undo_takes_exactly_its_turn(queued: Pen) -> None:
     assert isinstance(rollback, RollbackEntry)
     assert (rollback.turns, rollback.hidden, rollback.to_seq) == (("t2",), ((2, 2), (4, 4)), 4)
     assert (rollback.message_count, rollback.preview) == (2, "first")
-    assert seqs(list(queued.history.standing)) == [1, 3]
+    assert seqs(list(queued.history.active)) == [1, 3]
     assert seqs(context_entries(queued.history, "next")) == [1, 3]
     assert ConversationHistory("s1", queued.history.entries).hidden == queued.history.hidden
 
@@ -301,16 +301,16 @@ def test_a_turn_that_nothing_followed_is_taken_back_by_one_number(pen: Pen) -> N
 
 def test_redo_brings_back_what_was_taken_last_and_then_what_was_taken_before(queued: Pen) -> None:
     history = queued.history
-    everything = list(history.standing)
+    everything = list(history.active)
     queued.write(history.rollback_turns(["t1"]))
     queued.write(history.rollback_turns(["t2"]))
-    assert list(history.standing) == []
+    assert list(history.active) == []
     redo = queued.write(history.redo())
     assert isinstance(redo, RollbackEntry)
     assert redo.redo
-    assert seqs(list(history.standing)) == [2, 4]
+    assert seqs(list(history.active)) == [2, 4]
     queued.write(history.redo())
-    assert list(history.standing) == everything
+    assert list(history.active) == everything
     with pytest.raises(BadEntry, match="nothing to bring back"):
         history.redo()
 

@@ -122,7 +122,7 @@ def test_results_pair_one_to_one_and_in_order(pen: Pen) -> None:
 
 def test_results_are_given_once(pen: Pen) -> None:
     pen.write_all([prompt("t1"), asking("t1", call()), answering("t1", call())])
-    with pytest.raises(BadEntry, match="no calls that wait"):
+    with pytest.raises(BadEntry, match="no tool calls that wait"):
         pen.write(answering("t1", call()))
 
 
@@ -149,7 +149,7 @@ def test_each_call_has_one_output(pen: Pen) -> None:
 def test_a_fault_may_end_a_turn_whose_calls_never_returned(pen: Pen) -> None:
     pen.write_all([prompt("t1"), asking("t1", call()), fault("t1")])
     assert pen.history.turn_state("t1") == "interrupted"
-    assert pen.history.open_calls("t1") == ()
+    assert pen.history.open_tool_calls("t1") == ()
 
 
 def test_a_name_is_not_blank(pen: Pen) -> None:

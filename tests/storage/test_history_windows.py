@@ -190,7 +190,7 @@ def test_a_rollback_to_before_the_window_leaves_what_needs_no_entries() -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda history: history.standing,
+        lambda history: history.active,
         lambda history: context_entries(history, "next"),
         lambda history: history.get_context(),
         lambda history: history.recent(3),
@@ -273,7 +273,7 @@ def test_turns_that_have_not_ended_are_found_in_a_window() -> None:
     entries = list(pen.history.entries)
     history = window(entries, 1, 2, 25, 26)
     assert [entry.seq for entry in history.unfinished_turns()] == [25]
-    assert history.open_calls("t10") == (call(),)
+    assert history.open_tool_calls("t10") == (call(),)
     Pen(history=history).write_all([answering("t10", call()), fault("t10")])
     assert history.turn_state("t10") == "interrupted"
 
@@ -319,7 +319,7 @@ def trimmed(*, first: int) -> tuple[list[Entry], ConversationHistory]:
     pen = Pen(history=ConversationHistory("s1", told()))
     history = pen.history
     row = row_of(list(history.entries))
-    there = tuple(entry for entry in history.standing if isinstance(entry, StateEntry))
+    there = tuple(entry for entry in history.active if isinstance(entry, StateEntry))
     state = Checkpoint(row=row, told=there)
     pen.write(CheckpointEntry(state=checkpoint_state(state)))
     pen.write_all([prompt("t10", "ask 10"), answer("t10", "say 10")])

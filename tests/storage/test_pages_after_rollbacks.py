@@ -63,14 +63,14 @@ def test_a_page_is_that_of_a_conversation_without_what_was_taken_back(
 ) -> None:
     source = Watched(source_of(list(history.entries)))
     page = read_page(query, source, history.hidden)
-    shown = history.entries if query.view == "entries" else history.standing
+    shown = history.entries if query.view == "entries" else history.active
     if not any(message.get("truncated") for message in page.messages):
         seqs = [message["seq"] for message in page.messages]
         found = (seqs, page.has_more_before, page.has_more_after, page.before, page.after)
         assert found == naive_page(list(shown), query)
     if query.view == "messages":
         rollbacks = {entry.seq for entry in history.entries if entry.kind == "rollback"}
-        assert {*source.read} <= {entry.seq for entry in history.standing} | rollbacks
+        assert {*source.read} <= {entry.seq for entry in history.active} | rollbacks
 
 
 def test_results_that_were_taken_back_are_not_joined_in() -> None:

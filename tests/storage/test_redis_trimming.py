@@ -54,7 +54,7 @@ def standing_turns(entries: list[Entry]) -> dict[str, list[int]]:
     for entry in entries:
         pen.history.add(entry)
     turns: dict[str, list[int]] = {}
-    for entry in pen.history.standing:
+    for entry in pen.history.active:
         if entry.turn_id is not None:
             turns.setdefault(entry.turn_id, []).append(entry.seq)
     return turns

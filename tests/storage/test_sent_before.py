@@ -50,7 +50,7 @@ def test_how_a_turn_stands_is_told_alike_with_and_without_the_whole_history(
         else:
             pen.write(named(number))
     history = pen.history
-    for entry in history.standing:
+    for entry in history.active:
         if isinstance(entry, ModelInputEntry):
             found = sent_before(history.entries[entry.seq - 1 :], hidden=history.hidden)
             assert found is not None

@@ -59,7 +59,7 @@ class QueueOfTurns:
 
     def _run(self, turn_id: str, *, ends: bool) -> None:
         history = self.pen.history
-        if history.open_calls(turn_id):
+        if history.open_tool_calls(turn_id):
             self.pen.write(answering(turn_id, call()))
             return
         turn = history.turn(turn_id)
@@ -98,7 +98,7 @@ SOURCES: list[SourceOf] = [from_memory, from_file]
 
 def in_turn_order(entries: list[Entry], roles: tuple[str, ...]) -> list[int]:
     """The definition: prompts, and after each the outputs of its turn."""
-    standing = list(ConversationHistory("s1", entries).standing)
+    standing = list(ConversationHistory("s1", entries).active)
     prompts = {e.turn_id: e.seq for e in standing if isinstance(e, ModelInputEntry)}
     places: list[tuple[int, int]] = []
     latest = 0

@@ -187,7 +187,7 @@ def _with_plan(
 
 
 def _newest_outputs(history: ConversationHistory) -> Iterator[ModelOutputEntry]:
-    return (entry for entry in reversed(history.standing) if isinstance(entry, ModelOutputEntry))
+    return (entry for entry in reversed(history.active) if isinstance(entry, ModelOutputEntry))
 
 
 def _begins_turn(call: NextCall) -> bool:
@@ -202,7 +202,7 @@ def _may_have_been_sent(history: ConversationHistory, epoch_seq: int) -> bool:
     there may be an older one, one that was rolled back, or a call that failed."""
     if history.first_seq > epoch_seq + 1 or _rollback_seq(history) > epoch_seq:
         return True
-    since = takewhile(lambda entry: entry.seq > epoch_seq, reversed(history.standing))
+    since = takewhile(lambda entry: entry.seq > epoch_seq, reversed(history.active))
     signs_of_a_call = ModelOutputEntry | FaultEntry | QuarantineEntry
     return any(isinstance(entry, signs_of_a_call) for entry in since)
 
@@ -214,7 +214,7 @@ def _seen_through(history: ConversationHistory) -> int:
         return (last.sent.head_seq if last.sent is not None else 0) or last.seq
     if history.hidden:
         return 0  # the outputs were rolled back
-    prompts = (entry.seq for entry in history.standing if isinstance(entry, ModelInputEntry))
+    prompts = (entry.seq for entry in history.active if isinstance(entry, ModelInputEntry))
     return next(prompts, 0)
 
 
@@ -226,7 +226,7 @@ def _rollback_seq(history: ConversationHistory) -> int:
 
 def _change_since(history: ConversationHistory, seq: int) -> EpochReason | None:
     rollback_seq = _rollback_seq(history)
-    for entry in reversed(history.standing):
+    for entry in reversed(history.active):
         if entry.seq <= max(seq, rollback_seq):
             break
         if type(entry) in _CHANGES:
@@ -281,7 +281,7 @@ def _recent_budget(call: NextCall) -> int:
 class SummaryTask(Struct, frozen=True, kw_only=True):
     from_seq: int
     through_seq: int
-    standing: ModelInputMessage | None
+    shown_summary: ModelInputMessage | None
     """The summary that is shown now; always given to the model."""
     leaves_out: bool
     """Whether turns between that summary and the messages are left out."""
@@ -298,8 +298,8 @@ def summary_task(
     """`room`: how many tokens the model may be given."""
     source = structs.replace(source, screens=False)
     turns = _turns_to_summarize(source, draft.summary_through)
-    standing = head_message(source.selection, None)
-    fixed = [] if standing is None else [source.measure.message(standing)]
+    shown_summary = head_message(source.selection, None)
+    fixed = [] if shown_summary is None else [source.measure.message(shown_summary)]
     plan = _plan(source, turns, None if room is None else room - tokens_of(fixed))
     given = [turn for turn in turns if turn.number > plan.omitted_through]
     planned = structs.replace(source, selection=structs.replace(source.selection, plan=plan))
@@ -313,7 +313,7 @@ def summary_task(
     return SummaryTask(
         from_seq=from_seq,
         through_seq=max(turn.end.seq for turn in given if turn.end),
-        standing=standing,
+        shown_summary=shown_summary,
         leaves_out=leaves_out,
         messages=tuple(message for message, _ in measured),
         tokens=tokens_of([*fixed, *measured]),
@@ -321,11 +321,11 @@ def summary_task(
 
 
 def _turns_to_summarize(source: ContextSource, summary_through: int) -> list[Turn]:
-    covers, standing = source.selection.covers, source.selection.compaction
+    covers, summary = source.selection.covers, source.selection.compaction
     uncovered = [turn for turn in source.shown_turns if not covers(turn)]
-    if standing is not None:
+    if summary is not None:
         # Older turns were left out when that summary was made, and can't follow it.
-        uncovered = [turn for turn in uncovered if turn.number > standing.from_seq]
+        uncovered = [turn for turn in uncovered if turn.number > summary.from_seq]
     ended = [(turn, turn.end.seq) for turn in uncovered if turn.end]
     through_seq = max((seq for turn, seq in ended if turn.number <= summary_through), default=0)
     # A prompt that was cancelled while it waited may have ended in between: the summary

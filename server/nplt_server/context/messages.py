@@ -601,7 +601,7 @@ def screen_sources(history: ConversationHistory) -> dict[str, int]:
     """The entries that hold the current state of the notebook and of widgets, by name."""
     return {
         name or kind: seq
-        for (kind, name), seq in history.told_seqs().items()
+        for (kind, name), seq in history.state_seqs().items()
         if kind in (NotebookEntry.kind, WidgetEntry.kind)
     }
 

@@ -176,12 +176,12 @@ class AgentState:
         return draft if sections is draft.sections else replace(draft, sections=sections)
 
     def _draft_tool_results(self, draft: ToolResultsEntry) -> ToolResultsEntry:
-        calls = self.history.open_calls(draft.turn_id or "")
-        if not calls:
+        tool_calls = self.history.open_tool_calls(draft.turn_id or "")
+        if not tool_calls:
             raise UnmatchedResults("there are no calls that wait for results")
         if not draft.results and not draft.execute_error:
             raise UnmatchedResults("there are neither results nor an error")
-        draft = matched(draft, calls, at=self.history.entries[-1].timestamp)
+        draft = matched(draft, tool_calls, at=self.history.entries[-1].timestamp)
         *others, last = map(_with_levels, draft.results)
         sections = self._with_screen(last.sections, said=last.result, turn_id=draft.turn_id)
         return replace(draft, results=(*others, replace(last, sections=sections)))
@@ -294,7 +294,7 @@ def screen_to_write(screen: str, last_shown: str) -> str | None:
 
 
 def matched(
-    draft: ToolResultsEntry, calls: Sequence[ToolCallRequest], *, at: datetime
+    draft: ToolResultsEntry, tool_calls: Sequence[ToolCallRequest], *, at: datetime
 ) -> ToolResultsEntry:
     """The draft with one result for each call, in their order. A call that has none failed:
     because of the `execute_error`, if there is one. What else did not match is noted in the
@@ -302,10 +302,11 @@ def matched(
     given: dict[tuple[str, str], ToolCallResult] = {}
     for result in draft.results:
         given.setdefault((result.tool_call_id, result.tool_name), result)
-    called = [(call.tool_call_id, call.tool_name) for call in calls]
+    called = [(tool_call.tool_call_id, tool_call.tool_name) for tool_call in tool_calls]
     why = draft.execute_error or "the tool gave no result"
     results = tuple(
-        given.get((call.tool_call_id, call.tool_name)) or _failed(call, why, at) for call in calls
+        given.get((tool_call.tool_call_id, tool_call.tool_name)) or _failed(tool_call, why, at)
+        for tool_call in tool_calls
     )
     mismatch = _mismatch(called, [(each.tool_call_id, each.tool_name) for each in draft.results])
     if mismatch is None or (draft.execute_error and not draft.results):
@@ -319,10 +320,10 @@ MISMATCH: Final = "tool_result_mismatch"
 _NOTE_CHARACTERS_MAX: Final = 300
 
 
-def _failed(call: ToolCallRequest, why: str, at: datetime) -> ToolCallResult:
+def _failed(tool_call: ToolCallRequest, why: str, at: datetime) -> ToolCallResult:
     return ToolCallResult(
-        tool_call_id=call.tool_call_id,
-        tool_name=call.tool_name,
+        tool_call_id=tool_call.tool_call_id,
+        tool_name=tool_call.tool_name,
         status="failed",
         result=why,
         duration=0.0,
@@ -337,9 +338,9 @@ def _mismatch(called: list[_Named], given: list[_Named]) -> str | None:
     """What is wrong with results, by the ids and names of calls; `None`: nothing."""
     if called == given:
         return None
-    for call in called:
-        if call not in given:
-            return f"call {call[0]!r} of {call[1]} has no result"
+    for tool_call in called:
+        if tool_call not in given:
+            return f"call {tool_call[0]!r} of {tool_call[1]} has no result"
     for result in given:
         if result not in called:
             return f"result {result[0]!r} of {result[1]} answers none of the calls"

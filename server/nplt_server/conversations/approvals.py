@@ -53,7 +53,7 @@ def remembered_decisions(
     begun_at = max(forks, default=0)
     return {
         entry.tool_name: entry
-        for entry in chain(older, history.standing)
+        for entry in chain(older, history.active)
         if isinstance(entry, ApprovalEntry) and entry.remember and entry.seq > begun_at
     }
 
@@ -112,12 +112,14 @@ _VALUES_MAX: Final = 16
 _NAME_CHARACTERS_MAX: Final = 200
 
 
-def question_event(session_id: str, asked: ApprovalEntry, call: ToolCallRequest) -> ApprovalRequest:
+def question_event(
+    session_id: str, asked: ApprovalEntry, tool_call: ToolCallRequest
+) -> ApprovalRequest:
     assert asked.turn_id is not None
     assert asked.expires_at is not None
-    size = len(call.raw_arguments)
+    size = len(tool_call.raw_arguments)
     is_cut = size > _WHOLE_CHARACTERS_MAX
-    arguments: JsonObject = dict(call.arguments or {})
+    arguments: JsonObject = dict(tool_call.arguments or {})
     return ApprovalRequest(
         session_id=session_id,
         approval_id=asked.approval_id,
@@ -200,30 +202,32 @@ class Approvals:
         """Whether nothing of a turn's step was begun: it waits for people, and for
         nothing else."""
         said = last_words_of_step(self._conversation.history, turn_id)
-        calls = self._conversation.history.open_calls(turn_id)
-        words = [said.get(call.tool_call_id) for call in calls]
+        tool_calls = self._conversation.history.open_tool_calls(turn_id)
+        words = [said.get(tool_call.tool_call_id) for tool_call in tool_calls]
         never_begun = all(word is not None and word.state != "allowed" for word in words)
         return never_begun and any(word and self.holds(word.approval_id) for word in words)
 
     # Asking
 
-    async def ask(self, turn: TurnRun, call: ToolCallRequest) -> Permission:
+    async def ask(self, turn: TurnRun, tool_call: ToolCallRequest) -> Permission:
         try:
-            remembered = (await self._remembered()).get(call.tool_name)
-            return permission_by(remembered or await self._decision_on(turn, call))
+            remembered = (await self._remembered()).get(tool_call.tool_name)
+            return permission_by(remembered or await self._decision_on(turn, tool_call))
         except StorageError as error:
             log.warning("%s: nobody could be asked: %s", self._conversation.session_id, error)
             why_not = "not run: nobody could be asked, for nothing can be written down now"
             return Permission(allowed=False, why_not=why_not)
 
-    async def _decision_on(self, turn: TurnRun, call: ToolCallRequest) -> ApprovalEntry:
-        before = last_words_of_step(self._conversation.history, turn.turn_id).get(call.tool_call_id)
+    async def _decision_on(self, turn: TurnRun, tool_call: ToolCallRequest) -> ApprovalEntry:
+        before = last_words_of_step(self._conversation.history, turn.turn_id).get(
+            tool_call.tool_call_id
+        )
         if before is not None and before.state != "asked":
             return before  # asked before a restart, decided since
         question = self._open.get(before.approval_id) if before else None
         if question is None and self._is_alone:
-            return await self._deny_at_once(turn, call)
-        return await self._answer_to(question or await self._put(turn, call), turn)
+            return await self._deny_at_once(turn, tool_call)
+        return await self._answer_to(question or await self._put(turn, tool_call), turn)
 
     async def _answer_to(self, question: _Question, turn: TurnRun) -> ApprovalEntry:
         try:
@@ -248,19 +252,19 @@ class Approvals:
         assert question.asked.expires_at is not None
         return (question.asked.expires_at - self._services.clock()).total_seconds()
 
-    async def _put(self, turn: TurnRun, call: ToolCallRequest) -> _Question:
+    async def _put(self, turn: TurnRun, tool_call: ToolCallRequest) -> _Question:
         seconds = self._services.limits.approval_seconds_max
         draft = replace(
-            self._draft(turn, call, "asked"),
+            self._draft(turn, tool_call, "asked"),
             expires_at=self._services.clock() + timedelta(seconds=seconds),
         )
         asked = await self._conversation.writer.append(draft)
-        question = self._open_question(asked, call)
+        question = self._open_question(asked, tool_call)
         self._conversation.broadcast.emit(question.event)
         return question
 
-    def _open_question(self, asked: ApprovalEntry, call: ToolCallRequest) -> _Question:
-        event = question_event(self._conversation.session_id, asked, call)
+    def _open_question(self, asked: ApprovalEntry, tool_call: ToolCallRequest) -> _Question:
+        event = question_event(self._conversation.session_id, asked, tool_call)
         question = self._open[asked.approval_id] = _Question(asked=asked, event=event)
         return question
 
@@ -268,10 +272,10 @@ class Approvals:
         """Opens the approvals that were asked for before a restart."""
         turn.asks_people = True
         said = last_words_of_step(self._conversation.history, turn.turn_id)
-        for call in self._conversation.history.open_calls(turn.turn_id):
-            asked = said.get(call.tool_call_id)
-            if asked is not None and call.tool_call_id not in turn.results:
-                self._open_question(asked, call)
+        for tool_call in self._conversation.history.open_tool_calls(turn.turn_id):
+            asked = said.get(tool_call.tool_call_id)
+            if asked is not None and tool_call.tool_call_id not in turn.results:
+                self._open_question(asked, tool_call)
 
     def drop(self, turn: TurnRun) -> None:
         """The turn is over: whatever it did not come to ask about any more."""
@@ -279,18 +283,20 @@ class Approvals:
             if question.asked.turn_id == turn.turn_id:
                 del self._open[question.asked.approval_id]
 
-    async def _deny_at_once(self, turn: TurnRun, call: ToolCallRequest) -> ApprovalEntry:
-        draft = replace(self._draft(turn, call, "denied"), reason="nobody_there")
+    async def _deny_at_once(self, turn: TurnRun, tool_call: ToolCallRequest) -> ApprovalEntry:
+        draft = replace(self._draft(turn, tool_call, "denied"), reason="nobody_there")
         decision = await self._conversation.writer.append(draft)
         self._announce(decision)
         return decision
 
-    def _draft(self, turn: TurnRun, call: ToolCallRequest, state: ApprovalState) -> ApprovalEntry:
+    def _draft(
+        self, turn: TurnRun, tool_call: ToolCallRequest, state: ApprovalState
+    ) -> ApprovalEntry:
         return ApprovalEntry(
             turn_id=turn.turn_id,
             approval_id=self._services.new_entry_id(),
-            tool_call_id=call.tool_call_id,
-            tool_name=call.tool_name,
+            tool_call_id=tool_call.tool_call_id,
+            tool_name=tool_call.tool_name,
             state=state,
         )
 

@@ -230,17 +230,17 @@ class TurnEvents:
             )
         )
 
-    def tool_started(self, call: ToolCallRequest) -> None:
+    def tool_started(self, tool_call: ToolCallRequest) -> None:
         self.flush()
-        short = len(call.raw_arguments) <= _RESULT_CHARACTERS_MAX
+        short = len(tool_call.raw_arguments) <= _RESULT_CHARACTERS_MAX
         self._emit(
             ToolStarted(
                 session_id=self._session_id,
                 turn_id=self._turn_id,
                 call=self._call,
-                tool_call_id=call.tool_call_id,
-                tool_name=call.tool_name[:200],
-                arguments=dict(call.arguments) if call.arguments and short else {},
+                tool_call_id=tool_call.tool_call_id,
+                tool_name=tool_call.tool_name[:200],
+                arguments=dict(tool_call.arguments) if tool_call.arguments and short else {},
             )
         )
 

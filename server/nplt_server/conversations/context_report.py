@@ -225,7 +225,7 @@ def _sent(history: ConversationHistory, view: ContextView) -> Iterator[EntryRepo
             reason="quarantined" if message.seq in quarantined else message.level,
         )
         if message.role == "system":
-            told = (e.seq for e in history.standing if isinstance(e, SystemInstructionEntry))
+            told = (e.seq for e in history.active if isinstance(e, SystemInstructionEntry))
             yield replace(row, seq=max(told, default=0), reason="system")
         elif head_is_next:
             head_is_next = False

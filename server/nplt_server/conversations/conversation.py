@@ -340,23 +340,27 @@ class Conversation:
     async def execute_tools(self, turn: TurnRun) -> dict[str, ToolCallResult]:
         """Runs the tool calls of the turn's last output concurrently; a failure is a result.
         Tool calls for which a resumed turn has results are not run again."""
-        open_calls = self.history.open_calls(turn.turn_id)
-        calls = tuple(call for call in open_calls if call.tool_call_id not in turn.results)
-        if len(calls) == 1:
-            await self.execute_tool(turn, calls[0])
+        waiting = self.history.open_tool_calls(turn.turn_id)
+        tool_calls = tuple(
+            tool_call for tool_call in waiting if tool_call.tool_call_id not in turn.results
+        )
+        if len(tool_calls) == 1:
+            await self.execute_tool(turn, tool_calls[0])
         else:
-            await self._run_tools(turn, calls)
+            await self._run_tools(turn, tool_calls)
         return turn.results
 
-    async def execute_tool(self, turn: TurnRun, call: ToolCallRequest) -> ToolCallResult | None:
+    async def execute_tool(
+        self, turn: TurnRun, tool_call: ToolCallRequest
+    ) -> ToolCallResult | None:
         """Runs one tool call; `None` if the turn was suspended before it was approved."""
 
-        await self._run_tools(turn, (call,))
-        return turn.results.get(call.tool_call_id)
+        await self._run_tools(turn, (tool_call,))
+        return turn.results.get(tool_call.tool_call_id)
 
-    async def _run_tools(self, turn: TurnRun, calls: tuple[ToolCallRequest, ...]) -> None:
+    async def _run_tools(self, turn: TurnRun, tool_calls: tuple[ToolCallRequest, ...]) -> None:
         await self.services.tools.run_all(
-            calls,
+            tool_calls,
             started=turn.events.tool_started,
             finished=turn.tool_finished,
             host=turn.tool_host,

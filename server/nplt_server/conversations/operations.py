@@ -289,8 +289,8 @@ def _tells_of(entry: Entry, seq: int) -> bool:
 async def _begin_epoch(conversation: Conversation) -> None:
     """What was sent so far can't be sent again, so what models are shown begins anew."""
     context = conversation.context
-    standing = reversed(conversation.history.standing)
-    if conversation.is_stale or not any(isinstance(each, ModelOutputEntry) for each in standing):
+    active = reversed(conversation.history.active)
+    if conversation.is_stale or not any(isinstance(each, ModelOutputEntry) for each in active):
         return
     await context.ready()
     await context.begin_epoch_for("redaction", context.call_budget(conversation.model))

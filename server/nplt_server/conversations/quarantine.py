@@ -229,7 +229,7 @@ class RefusalRecovery:
             return
         releases = Counter(
             entry.target_seq
-            for entry in history.standing
+            for entry in history.active
             if isinstance(entry, QuarantineEntry) and entry.lifted
         )
         for seq in _refused_since_last_output(history):
@@ -257,7 +257,7 @@ def _in_head(history: ConversationHistory, view: ContextView) -> Iterator[int]:
 def _on_screen(history: ConversationHistory, *, before: int) -> Iterator[int]:
     """The notebook and widget entries that were current when entry `before` was written."""
     latest: dict[str, int] = {}
-    for entry in history.standing:
+    for entry in history.active:
         if entry.seq >= before:
             break
         if isinstance(entry, NotebookEntry | WidgetEntry):
@@ -271,7 +271,7 @@ def _never_accepted(
     history: ConversationHistory, seqs: Iterable[int], *, by: ModelInvocationDescriptor | None
 ) -> Iterator[int]:
     """Those entries that the model `by`, or any model if `None`, has not answered after."""
-    outputs = (e for e in reversed(history.standing) if isinstance(e, ModelOutputEntry))
+    outputs = (e for e in reversed(history.active) if isinstance(e, ModelOutputEntry))
     last = next((output for output in outputs if by in (None, output.invocation)), None)
     compactions = {entry.seq for entry in history.compactions}
     for seq in seqs:

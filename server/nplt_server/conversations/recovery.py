@@ -56,13 +56,13 @@ def resumed_turn(conversation: Conversation, prompt: ModelInputEntry) -> TurnRun
     said = last_words_of_step(history, prompt.turn_id or "")
     now = services.clock()
     results = {
-        call.tool_call_id: result_by_record(
-            call, said.get(call.tool_call_id), services.tools, _STOPPED
+        tool_call.tool_call_id: result_by_record(
+            tool_call, said.get(tool_call.tool_call_id), services.tools, _STOPPED
         )
-        for call in so_far.open_calls
-        if not is_open_question(said.get(call.tool_call_id), now)
+        for tool_call in so_far.open_tool_calls
+        if not is_open_question(said.get(tool_call.tool_call_id), now)
     }
-    if len(results) == len(so_far.open_calls):
+    if len(results) == len(so_far.open_tool_calls):
         return None
     turn, answer = TurnRun(conversation, prompt), so_far.unanswered
     turn.model, turn.call, turn.has_answer = _model_of(answer), answer.call, True
@@ -71,14 +71,14 @@ def resumed_turn(conversation: Conversation, prompt: ModelInputEntry) -> TurnRun
 
 
 def result_by_record(
-    call: ToolCallRequest, said: ApprovalEntry | None, tools: ToolRunner, reason: str
+    tool_call: ToolCallRequest, said: ApprovalEntry | None, tools: ToolRunner, reason: str
 ) -> ToolCallResult:
     """Of a call whose result was lost, or never came."""
     if said is None or said.state == "allowed":
-        return tools.unknown(call, reason)
+        return tools.unknown(tool_call, reason)
     if said.state == "denied":
-        return tools.skipped(call, permission_by(said).why_not)
-    return tools.skipped(call, f"not run: {reason}")
+        return tools.skipped(tool_call, permission_by(said).why_not)
+    return tools.skipped(tool_call, f"not run: {reason}")
 
 
 def _model_of(answer: ModelOutputEntry) -> str:
@@ -103,14 +103,17 @@ async def end_turn(conversation: Conversation, fault: FaultEntry) -> None:
     assert turn_id is not None
     if history.end_of_turn(turn_id) is not None:
         return
-    calls = history.open_calls(turn_id)
-    if calls:
+    tool_calls = history.open_tool_calls(turn_id)
+    if tool_calls:
         said = last_words_of_step(history, turn_id)
         results = tuple(
             result_by_record(
-                call, said.get(call.tool_call_id), conversation.services.tools, fault.content
+                tool_call,
+                said.get(tool_call.tool_call_id),
+                conversation.services.tools,
+                fault.content,
             )
-            for call in calls
+            for tool_call in tool_calls
         )
         await writer.append(
             ToolResultsEntry(turn_id=turn_id, results=results, execute_error=fault.content)

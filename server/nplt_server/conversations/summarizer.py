@@ -64,7 +64,7 @@ SUMMARY_BYTES_MAX = 64 * 1024
 
 
 def transcript(task: SummaryTask) -> str:
-    before = [] if task.standing is None else [task.standing.content]
+    before = [] if task.shown_summary is None else [task.shown_summary.content]
     left_out = [_LEFT_OUT] if task.leaves_out else []
     told = [part for part in map(_as_text, task.messages) if part]
     return "\n\n".join((*before, *left_out, *told))

@@ -317,13 +317,13 @@ class TurnRun:
 
     # Its tools
 
-    async def ask(self, call: ToolCallRequest) -> Permission:
+    async def ask(self, tool_call: ToolCallRequest) -> Permission:
         """Asks people whether the tool call may run. Meanwhile the turn's clock is stopped
         and its slot is free for other turns."""
         self.asks_people = True
         with self.clock.stopped():
             self.give_back_slot()
-            return await self.conversation.approvals.ask(self, call)
+            return await self.conversation.approvals.ask(self, tool_call)
 
     def tool_finished(self, result: ToolCallResult) -> None:
         if self.is_suspended:
@@ -344,13 +344,13 @@ class TurnRun:
         """Writes one entry with the results of all open tool calls. A call without a result
         counts as skipped. `execute_error`: why the turn ends while they are executed."""
         conversation = self.conversation
-        calls = conversation.history.open_calls(self.turn_id)
-        if not calls:
+        tool_calls = conversation.history.open_tool_calls(self.turn_id)
+        if not tool_calls:
             return
         tools = conversation.services.tools
         results = [
-            self.results.get(call.tool_call_id) or tools.skipped(call, why_skipped)
-            for call in calls
+            self.results.get(tool_call.tool_call_id) or tools.skipped(tool_call, why_skipped)
+            for tool_call in tool_calls
         ]
         kept = tuple([await self._keep_whole(result) for result in results])
         draft = ToolResultsEntry(
@@ -441,7 +441,7 @@ class TurnToolHost:
         return await state.update_widget(name, self._in_time(change), turn_id=self.turn_id)
 
     def find_result(self, tool_call_id: str) -> ToolCallResult | None:
-        for entry in reversed(self._conversation.history.standing):
+        for entry in reversed(self._conversation.history.active):
             if isinstance(entry, ToolResultsEntry):
                 for result in entry.results:
                     if result.tool_call_id == tool_call_id:

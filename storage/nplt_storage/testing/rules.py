@@ -422,7 +422,7 @@ async def pages_show_what_stands(store: Store, writer: Writer) -> None:
     await writer.turns(1, 8)
     await writer.write(writer.history.rollback_to(4))
     await writer.turns(9, 10)
-    wanted = messages_among(writer.history.standing)
+    wanted = messages_among(writer.history.active)
     expect_equal(wanted[:4], [1, 2, 3, 4], "what stands")
     expect_equal(numbers_in(await all_messages(store)), wanted, "the messages")
     expect_equal(await walk_back(store, 2), wanted, "the messages by two")
@@ -456,10 +456,10 @@ async def everything_can_be_taken_back(store: Store, writer: Writer) -> None:
     expect_equal(numbers_in(await all_messages(store)), [], "the messages")
     expect_equal((await row_of(store)).message_count, 0, "the count in the row")
     again = await writer.reopened(store)
-    expect_equal(list(again.history.standing), [], "what stands")
+    expect_equal(list(again.history.active), [], "what stands")
     await again.turns(3, 3)
-    wanted = messages_among(again.history.standing)
-    expect_equal(wanted[0], again.history.standing[0].seq, "the first that stands")
+    wanted = messages_among(again.history.active)
+    expect_equal(wanted[0], again.history.active[0].seq, "the first that stands")
     expect_equal(numbers_in(await all_messages(store)), wanted, "the messages after it")
 
 
@@ -472,31 +472,31 @@ async def it_is_opened_as_it_stands(make: Maker, store: Store, writer: Writer) -
     await writer.write(writer.history.rollback_to(5))
     opened = await writer.opened_again(store)
     history = opened.history
-    expect_equal(list(history.standing), list(writer.history.standing), "what stands")
+    expect_equal(list(history.active), list(writer.history.active), "what stands")
     expect_equal(history.system_instruction, "first", "the instruction")
     expect_equal(history.message_count, writer.history.message_count, "the count")
     again = Writer.of(make, opened)
     await again.turns(6, 6)
     await again.write(again.history.rollback_to(3))
-    wanted = messages_among(again.history.standing)
+    wanted = messages_among(again.history.active)
     expect_equal(numbers_in(await all_messages(store)), wanted, "messages after the second")
 
 
 @RULES.add
 async def turns_are_taken_back_from_between_others(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"), prompt("t2"), answer("t1", "one"), answer("t2", "two"))
-    everything = list(writer.history.standing)
+    everything = list(writer.history.active)
     await writer.write(writer.history.rollback_turns(["t2"]))
     expect_equal(numbers_in(await all_messages(store)), [1, 3], "the messages")
     row = await row_of(store)
     expect_equal((row.message_count, row.preview), (2, "one"), "the row")
     again = await writer.reopened(store)
-    expect_equal([entry.seq for entry in again.history.standing], [1, 3], "what stands")
+    expect_equal([entry.seq for entry in again.history.active], [1, 3], "what stands")
     whole = ConversationHistory("s1", await entries_of(store))
     await again.write(whole.redo(in_full=True))
     expect_equal(numbers_in(await all_messages(store)), [1, 2, 3, 4], "what is brought back")
     again = await again.reopened(store)
-    expect_equal(list(again.history.standing), everything, "what stands again")
+    expect_equal(list(again.history.active), everything, "what stands again")
 
 
 @RULES.add
@@ -1533,8 +1533,8 @@ async def a_trimmed_conversation_can_be_rolled_back_within_reach(
     await writer.write(writer.history.rollback_to(kept["t7"][-1]))
     await writer.turns(9, 9)
     opened = await writer.opened_again(store)
-    standing = _turns_in(opened.history.standing)
-    expect_equal(list(standing), ["t6", "t7", "t9"], "the turns that stand")
+    active = _turns_in(opened.history.active)
+    expect_equal(list(active), ["t6", "t7", "t9"], "the turns that stand")
     expect_equal(opened.history.message_count, writer.history.message_count, "the count")
 
 

@@ -150,13 +150,13 @@ class Talk:
         return entry
 
     def results(self, turn_id: str, text: str = "seen") -> None:
-        requests = self.history.open_calls(turn_id)
+        requests = self.history.open_tool_calls(turn_id)
         given = [_result(request, text) for request in requests]
         given[-1] = replace(given[-1], sections=self._with_screen(given[-1].sections, text))
         self.write(ToolResultsEntry(turn_id=turn_id, results=tuple(given)))
 
     def fail(self, turn_id: str) -> None:
-        if self.history.open_calls(turn_id):
+        if self.history.open_tool_calls(turn_id):
             self.results(turn_id, "cancelled")
         self.write(FaultEntry(turn_id=turn_id, content="no", code="cancelled", state="failed"))
 
@@ -203,7 +203,7 @@ class Talk:
 def reopened(history: ConversationHistory) -> ConversationHistory:
     """As from its files: what was taken back is not read, and neither is that it was."""
     row = fold_all(new_row("s1", user="u", created_at=START), history.entries)
-    return ConversationHistory("s1", history.standing, row=row, turns_max=history.turns_max)
+    return ConversationHistory("s1", history.active, row=row, turns_max=history.turns_max)
 
 
 def levels(text: str) -> LevelOfDetailSections | None:

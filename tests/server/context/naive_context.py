@@ -24,7 +24,7 @@ Said = ModelInputEntry | ModelOutputEntry | ToolResultsEntry
 
 def naive_context(history: ConversationHistory, turn_id: str | None) -> list[tuple[int, str]]:
     """Number and level of each entry that is shown, in order."""
-    standing = list(history.standing)
+    standing = list(history.active)
     refused = _refused(standing)
     own = _said(standing, turn_id)
     before = own[0].seq if own else history.head_seq + 1

@@ -38,7 +38,7 @@ class Life:
         self.stage.ask(turn_id, LONG if pick == 0 else f"prompt {pick}")
 
     def answer(self, pick: int) -> None:
-        if self.running and not self.stage.history.open_calls(self.running):
+        if self.running and not self.stage.history.open_tool_calls(self.running):
             self.stage.answer(self.running, f"answer {pick}", call=next(self._ids))
 
     def use_tool(self, pick: int) -> None:
