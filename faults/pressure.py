@@ -114,10 +114,16 @@ def heavy(plan: Plan) -> list[Result]:
             thread.start()
         progress = Progress("HEAVY turns", turns)
         waits: list[float] = []
-        for _ in range(turns):
-            waits.append(_turn_seconds(bob))
-            progress.step()
+        try:
+            while len(waits) < turns or (not sum(answered) and sum(waits) < PATIENCE_SECONDS):
+                waits.append(_turn_seconds(bob))
+                progress.step()
+        except TimeoutError:
+            waits.append(PATIENCE_SECONDS)
+            complaints.append(f"a turn was not answered within {PATIENCE_SECONDS:g} s")
         is_over.set()
+        for client in asking:
+            client.sock.close()
         for thread in threads:
             thread.join()
         progress.end()
@@ -142,9 +148,10 @@ def _context(client: RawClient) -> None:
 
 
 def _ask_on(client: RawClient, answered: list[int], place: int, is_over: threading.Event) -> None:
-    while not is_over.is_set():
-        _context(client)
-        answered[place] += 1
+    with suppress(OSError, Closed):
+        while not is_over.is_set():
+            _context(client)
+            answered[place] += 1
 
 
 # QUOTA
