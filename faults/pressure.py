@@ -96,6 +96,8 @@ def heavy(plan: Plan) -> list[Result]:
     with server, ExitStack() as stack:
         server.start()
         asking = [_client(stack, server.port, "ada") for _ in range(_ASKING)]
+        for client in asking:
+            client.sock.settimeout(10 * PATIENCE_SECONDS)  # each waits for all the others
         bob = _client(stack, server.port, "ada" if plan.sabotage else "bob")
         if plan.sabotage:  # as if it were the same conversation: it waits its turn
             bob.request(0x08, {"session_id": "long"})
