@@ -144,7 +144,7 @@ class PromptChat(LineChat):
     ) -> None:
         """`typed_lines`: what was typed before there was a prompt."""
         super().__init__(session, folder)
-        self._notify_by = notify_by
+        self._notify_by: NotifyBy = notify_by
         self._has_focus = True
         self._typed_lines = typed_lines
         self._question = OpenQuestion()

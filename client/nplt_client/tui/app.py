@@ -223,7 +223,7 @@ class ChatApp(App[bool]):
         self._status = StatusLine(session)
         self._stopping = StopControl(session)
         self._typed = typed or TypedAhead()
-        self._notify_by = notify_by
+        self._notify_by: NotifyBy = notify_by
         self._draft = draft or self._typed.rest
         session.display = self
 
