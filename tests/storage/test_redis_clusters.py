@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import redis
@@ -118,7 +118,7 @@ async def test_all_keys_of_a_conversation_are_in_one_slot(one_node: RedisCluster
         writer.record.journal_delta("t2", 0, "text", "so far")
     await store._connection.in_thread(store._sender.flush)
     with one_node.nodes[0].client() as client:
-        keys = [bytes(key) for key in client.keys("slot:{s1}:*")]
+        keys: Any = client.keys("slot:{s1}:*")
     assert len(keys) == 5
     assert len({key_slot(key) for key in keys}) == 1
     await store.close()

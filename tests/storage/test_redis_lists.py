@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from itertools import count
 from threading import Event
+from typing import Any
 
 import pytest
 import redis
@@ -35,7 +36,8 @@ async def store(redis_server: RedisServer, prefix: str) -> AsyncIterator[RedisSt
 
 def places(server: RedisServer, prefix: str, user: str = "ada") -> list[bytes]:
     with server.client() as client:
-        return list(client.zrange(f"{prefix}@user:{user}", 0, -1))
+        found: Any = client.zrange(f"{prefix}@user:{user}", 0, -1)
+        return list(found)
 
 
 async def written(store: RedisStore, *ids: str) -> list[Writer]:

@@ -190,7 +190,7 @@ async def _stored(histories: Histories, user: str) -> JsonObject:
         "damaged": sum(row.damaged for row in rows),
         "older_copies": sum(row.lost is not None for row in rows),
     }
-    return {"stored": stored} | {name: count for name, count in counted.items() if count}
+    return {"stored": stored, **{name: count for name, count in counted.items() if count}}
 
 
 async def status(session: Session, request: StatusRequest, answer: Answer) -> None:
