@@ -15,10 +15,11 @@ from faults.comparison import Acked
 
 
 def take_out_a_line(data_dir: Path, acked: Acked) -> None:
-    """The newest thing that was promised in some conversation."""
-    newest = {promise.session_id: promise.seq for promise in acked.promises}
-    for session_id in sorted(newest):
-        seq = max(one.seq for one in acked.promises if one.session_id == session_id)
+    """The newest prompt that was promised in some conversation, and all that came after it.
+    Not an answer alone: its prompt would be run again, and answered in the same words."""
+    prompts = [promise for promise in acked.promises if promise.kind == "prompt"]
+    for session_id in sorted({promise.session_id for promise in prompts}):
+        seq = max(one.seq for one in prompts if one.session_id == session_id)
         for path in (data_dir / "history").glob(f"session_*_{session_id}.json"):
             path.write_bytes(cut_before(path.read_bytes(), seq))
             return
