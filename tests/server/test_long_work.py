@@ -14,7 +14,7 @@ from nplt_server.conversations import operations
 from nplt_server.conversations.context_report import context_report, usage_report
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices, HeavyWork, TokenCounting
-from nplt_storage.entries import ModelInputEntry, ModelOutputEntry
+from nplt_storage.entries import ModelInputEntry, ModelOutputEntry, RollbackEntry
 from nplt_storage.history import ConversationHistory
 
 PATIENCE_SECONDS = 20.0
@@ -91,9 +91,9 @@ async def test_a_long_rollback_is_computed_outside_the_loop() -> None:
     threads: list[threading.Thread] = []
 
     class Watched(ConversationHistory):
-        def can_follow(self, *args: object) -> bool:  # of all that a rollback does
+        def can_follow(self, rollback: RollbackEntry) -> bool:  # of all that a rollback does
             threads.append(threading.current_thread())
-            return super().can_follow(*args)  # type: ignore[arg-type]
+            return super().can_follow(rollback)
 
     async def roll_back(conversation: Conversation) -> None:
         conversation.history.__class__ = Watched

@@ -197,8 +197,13 @@ class RecordWriter:
         memory: the old history is kept then until the record is read again."""
         if not isinstance(draft, RollbackEntry):
             return self._stamp(draft), None
-        entry = await self.compute(partial(self._stamp, draft))
-        return entry, await self.compute(partial(self.history.active_after, entry))
+
+        def stamp() -> tuple[EntryT, ActiveEntries | None]:
+            entry = self._stamp(draft)
+            assert isinstance(entry, RollbackEntry)
+            return entry, self.history.active_after(entry)
+
+        return await self.compute(stamp)
 
     def _stamp(self, draft: EntryT) -> EntryT:
         services = self._conversation.services
