@@ -249,8 +249,9 @@ def test_pages_give_every_message_once_while_another_client_appends(
     appending = threading.Thread(target=append)
     appending.start()
     try:
-        back = walk(client, session_id, "before", None, 1_000)
-        forth = walk(client, session_id, "after", 0, 1_000)
+        back = walk(client, session_id, "before", None, 1_000, order="log")
+        forth = walk(client, session_id, "after", 0, 1_000, order="log")
+        by_turns = walk(client, session_id, "after", 0, 1_000, order="turns")
     finally:
         stop.set()
         appending.join()
@@ -259,15 +260,17 @@ def test_pages_give_every_message_once_while_another_client_appends(
     assert len(forth) == len(set(forth))
     assert sorted(forth) == forth
     assert set(forth[:1_000]) <= set(back)
+    assert len(by_turns) == len(set(by_turns))  # not ascending where prompts were queued
+    assert by_turns[:1_000] == forth[:1_000]
 
 
 def walk(
-    client: RawClient, session_id: str, side: str, cursor: int | None, at_least: int
+    client: RawClient, session_id: str, side: str, cursor: int | None, at_least: int, *, order: str
 ) -> list[int]:
     """Every seq on the way, in the order the pages gave them."""
     seen: list[int] = []
     while True:
-        request = {"session_id": session_id, "limit": 37}
+        request = {"session_id": session_id, "limit": 37, "order": order}
         if cursor is not None:
             request[side] = cursor
         page = client.request(HISTORY_REQUEST, request).json
