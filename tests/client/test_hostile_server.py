@@ -124,6 +124,7 @@ ARGUMENTS = {
     "export": "out.md",
     "copy": "1",
     "theme": "dark",
+    "effort": "low",
 }
 LAST = ("new", "delete", "quit")
 ASK_AGAIN = {"edit", "retry"}

@@ -90,7 +90,7 @@ async def test_a_prompt_cancelled_as_the_one_before_it_ends_is_behind_the_one_af
         play.may_answer.set()
         await play.conversation.activity.quiet()
         one, two = (shown(request) for request in play.requests[-2:])
-        assert "second" in one
+        assert "second" not in one + two
         assert two[: len(one)] == one
         assert [event.state for event in play.finished] == ["completed", "interrupted", "completed"]
 

@@ -387,7 +387,7 @@ class HistoryMachine(RuleBasedStateMachine):
         self.contexts_are_the_end_of_the_whole(window)
 
     def it_says_so(self, window: ConversationHistory) -> None:
-        for fact in ("standing", "epoch", "compactions", "quarantined"):
+        for fact in ("active", "epoch", "compactions", "quarantined"):
             with pytest.raises(NotInReach):
                 getattr(window, fact)
         for ask in (window.snapshot, window.get_context, lambda: context_entries(window, "t1")):

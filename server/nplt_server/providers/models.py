@@ -79,11 +79,11 @@ ANTHROPIC_MODELS: Final[tuple[str, ...]] = (
 )
 
 # Not all of the largest windows, a million tokens: every call pays for what is in it.
-# OpenAI takes 272,000 of input, or twice the price for more; the rest is for the answer.
+# OpenAI takes 272,000 of input, or twice the price for more, and the answer beside it.
 # Each with the longest answer, as the vendors' pages of their models have it (November 2026).
 _WINDOWS: Final = (
     (re.compile(r"gpt-\d.*-chat"), 128_000, 16_384),
-    (re.compile(r"gpt-([5-9]|\d\d)|codex"), 400_000, 128_000),
+    (re.compile(r"gpt-([5-9]|\d\d)|codex"), 272_000, 128_000),
     (re.compile(r"gpt-4\.1"), 272_000, 32_768),
     (re.compile(r"o[134]\b"), 200_000, 100_000),
     (re.compile(r"claude-([a-z]+-)?([5-9]|\d\d)\b"), 400_000, 128_000),
