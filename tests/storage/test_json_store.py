@@ -368,12 +368,11 @@ async def test_the_trash_is_emptied_after_thirty_days(data_dir: Path) -> None:
     await store.delete("s1")
     assert await store.empty_trash() == 0
     await store.close()
-    for day in range(32):
-        assert len(list((data_dir / "trash").glob("*_s1"))) == 1
+    for day in range(31):
         now = START + timedelta(days=day, seconds=1)
-        later = await open_store(data_dir, clock=lambda: now)  # noqa: B023
-        if day < 31:
-            await later.close()
+        await (await open_store(data_dir, clock=lambda: now)).close()  # noqa: B023
+        assert len(list((data_dir / "trash").glob("*_s1"))) == 1
+    later = await open_store(data_dir, clock=lambda: START + timedelta(days=31, seconds=1))
     assert list((data_dir / "trash").glob("*_s1")) == []
     with pytest.raises(ConversationNotFound):
         await later.undelete("s1")

@@ -12,8 +12,8 @@ from nplt_storage.search import SearchHit
 
 
 class NobodyToAsk:
-    async def ask(self, call: ToolCallRequest) -> Permission:
-        return Permission(allowed=False, why_not=f"nobody allows {call.tool_name}")
+    async def ask(self, tool_call: ToolCallRequest) -> Permission:
+        return Permission(allowed=False, why_not=f"nobody allows {tool_call.tool_name}")
 
 
 class NoConversationHost:

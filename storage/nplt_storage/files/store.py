@@ -635,11 +635,13 @@ class JsonFileStore:
                 raise ConversationNotFound(session_id)
             await self._directory.space.check(session_id)
             await self._open_files.drop_copy(session_id)
+            repaired: Repaired | None = None
             with anyio.CancelScope(shield=True):
                 repaired = await self._directory.threads.write(lambda: self._repair(path))
                 self._open_files.forget(session_id)
                 await self._open_files.take_in(session_id, [path.name])
                 self._directory.index.touch(session_id, row.last_accessed)
+        assert repaired is not None
         for sentence in repaired.says:
             log.warning("%s was repaired: %s", path.name, sentence)
         return repaired
