@@ -379,7 +379,12 @@ class Transcript(VerticalScroll, can_focus=False):
         self._remove_card()
         self._card = Static(Content(text), classes="card", markup=False)
         await self.mount(self._card, before=0)
-        self.look_at_top()  # where there is no room for all of it
+
+        def show_beginning() -> None:
+            if self.max_scroll_y > 0:  # there is no room for all of it
+                self.look_at_top()
+
+        self.call_after_refresh(show_beginning)
 
     def _remove_card(self) -> None:
         """Not waited for: a second prompt must not overtake the first."""
