@@ -165,7 +165,7 @@ async def test_what_a_killed_writer_was_saying_is_there(
 
 @pytest.mark.parametrize(
     ("processes", "conversations"),
-    [(5, 20), pytest.param(50, 1000, marks=pytest.mark.slow)],
+    [(5, 20), pytest.param(50, 1000, marks=pytest.mark.long)],
 )
 async def test_of_many_processes_one_gets_each_conversation(
     redis_server: RedisServer, prefix: str, processes: int, conversations: int

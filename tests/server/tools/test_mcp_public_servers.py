@@ -24,7 +24,7 @@ from tests.server.tools.mcp_house import mcp_house
 from nplt_protocol import JsonObject
 from nplt_server.tools.mcp.connection import McpServerConfig
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 INSTALL_SECONDS_MAX = 400
 Installed = Callable[..., tuple[str, ...]]
