@@ -30,6 +30,8 @@ from nplt_client.background import last_lines
 from nplt_client.settings import RunningServer, find_server
 from nplt_protocol.version import __version__
 
+pytestmark = pytest.mark.slow
+
 
 class Household:
     """A person's home and a port of its own, on which nothing listens yet."""

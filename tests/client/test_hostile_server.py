@@ -16,6 +16,8 @@ from tests.client.terminal_user import at_terminal
 from nplt_client.chat.commands import COMMANDS as CHAT_COMMANDS
 from nplt_client.cli import nplt
 
+pytestmark = pytest.mark.slow
+
 OF_OUR_OWN = re.compile("\x1b\\[[02]m")
 SHOWS_TEXTS = ("ask", "history", "export")
 """What they print may begin a line as it likes."""

@@ -9,6 +9,8 @@ from tests.client.screen_user import at_screen
 
 from nplt_client.render.terminal import notification_sequence
 
+pytestmark = pytest.mark.slow
+
 LOST, GAINED = "\x1b[O", "\x1b[I"
 DONE = b"\x1b]9;nplt: the answer is done\x07"
 

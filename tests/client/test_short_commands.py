@@ -12,6 +12,8 @@ from tests.client.scripted_peer import Talk, delta, finished, scripted_peer, sta
 from nplt_protocol.codes import MessageType
 from nplt_protocol.messages import Attached, SessionSwitch
 
+pytestmark = pytest.mark.slow
+
 
 def new_conversation(server: str, home: Path, text: str) -> str:
     done = run_nplt("ask", "--json", text, home=home, server=server)

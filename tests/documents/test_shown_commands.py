@@ -15,6 +15,8 @@ from tests.support.server_process import ServerProcess, clean_environment
 
 from nplt_client import sync
 
+pytestmark = pytest.mark.slow
+
 PAGES = ("README.md", "docs/commands.md", "docs/context.md", "docs/storage.md", "docs/providers.md")
 NOT_HERE = ("nplt server", "nplt-server")
 """They are about the reader's own server, or the files of one that does not run."""

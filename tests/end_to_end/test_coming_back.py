@@ -13,6 +13,8 @@ from faults.resending import ask_over_faulty_network
 from faults.switching import switch_to_and_fro
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def unstarted(tmp_path: Path) -> Iterator[ServerProcess]:

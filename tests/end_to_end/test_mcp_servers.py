@@ -17,6 +17,8 @@ from tests.support.server_process import ServerProcess
 
 from nplt_server.tools.runner import OFFERED_MAX
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = [sys.executable, "-I", "-S", str(SUPPORT / "odd_mcp_server.py")]
 MISSING = "it could not be started: No such file or directory"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from tests.conftest import Connect
 from tests.end_to_end.test_users_and_tls import TOKENS, USERS
 from tests.support.raw_client import (
@@ -20,6 +21,8 @@ from tests.support.raw_client import (
     RawClient,
 )
 from tests.support.server_process import ServerProcess
+
+pytestmark = pytest.mark.slow
 
 Start = Callable[..., ServerProcess]
 

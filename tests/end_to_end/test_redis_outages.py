@@ -23,6 +23,8 @@ from tests.support.raw_client import (
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server_process import ServerProcess
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[RedisServer]:

@@ -18,6 +18,8 @@ from tests.support.failing_vendors import (
 from tests.support.server_thread import serving
 from tests.vendors import emulator_in_thread
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = {"first_token_seconds_max": 60, "gap_seconds_max": 4, "turns_per_user_max": 64}
 """Enough for a busy machine; one that stalls is waited for that long, all of them at once."""
 

@@ -31,6 +31,8 @@ from nplt_storage.testing.support import (
     ticking_clock,
 )
 
+pytestmark = pytest.mark.slow
+
 MAKE = MemoryMaker()
 """Only for its clock."""
 

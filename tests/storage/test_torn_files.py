@@ -22,6 +22,8 @@ from nplt_storage.files.append import Appender
 from nplt_storage.files.conversation_file import JsonFile
 from nplt_storage.files.format import decode_header, survey
 
+pytestmark = pytest.mark.slow
+
 PATH = Path("history/session_20260102_s1.json")
 SECTOR = 512
 

@@ -28,6 +28,8 @@ from tests.vendors.answers import (
 from tests.vendors.emulator import Emulator, emulator
 from tests.vendors.sse import Wire
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     import anthropic
     import httpx2

@@ -35,6 +35,8 @@ from nplt_server.providers.local_model import LocalProvider, without_tools
 from nplt_server.providers.openai.chat import ChatApi
 from nplt_storage.entries import ToolCallResult
 
+pytestmark = pytest.mark.slow
+
 SENTENCE = speech.spoken(speech.SENTENCE)
 GONE_SECONDS_MAX = 20.0
 

@@ -33,6 +33,8 @@ from nplt_server.tools.mcp.child import LINE_BYTES_MAX
 from nplt_server.tools.mcp.connection import PAGES_MAX, TOOLS_MAX, McpServerConfig
 from nplt_server.tools.mcp.results import result_text
 
+pytestmark = pytest.mark.slow
+
 ODD = plain("die", "hang", "garble", "complain", "colour", "strange", "process")
 
 
