@@ -102,6 +102,7 @@ def _hear(frame: Frame, here: str, held: dict[str, tuple[str, int]], done: Switc
         return
     done.deltas += 1
     turn_id, offset = held.get(here, ("", 0))
-    if "replay_from" not in event and (event["turn_id"], event["offset"]) != (turn_id, offset):
-        done.complaints.append(f"a piece at {event['offset']}, not at {offset}")
+    expected = offset if event["turn_id"] == turn_id else 0  # who came before its first word
+    if "replay_from" not in event and event["offset"] != expected:
+        done.complaints.append(f"a piece at {event['offset']}, not at {expected}")
     held[here] = (event["turn_id"], event["offset"] + len(event["text"]))
