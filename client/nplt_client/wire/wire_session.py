@@ -869,11 +869,12 @@ class WireSession:
             yield messages.Detach()
             return
         old = self._cursor
+        known = [turn for turn in self._turns if turn.turn_id is not None]
         try:
             attached = yield old.attach()
             if not isinstance(attached, messages.Attached):
                 raise ProtocolViolation(f"the server answered ATTACH with {attached!r}")
-            yield from self._catch_up(attached)
+            yield from self._catch_up(attached, known)
         except RequestRefused as refusal:
             self._lose_conversation(old, refusal)
 
@@ -888,7 +889,9 @@ class WireSession:
         what = "deleted" if refusal.code == "not_found" else "quarantined"
         self._put_to_feeds(messages.SessionEvent(session_id=old.session_id, event=what))
 
-    def _catch_up(self, attached: messages.Attached) -> Steps[None]:
+    def _catch_up(self, attached: messages.Attached, known: Sequence[FollowedTurn]) -> Steps[None]:
+        """`known`: the turns that were followed before ATTACH was sent. The prompt of another
+        one may have been stored after the reply was made, which then says nothing about it."""
         if attached.resync:
             details: JsonObject = {"head_seq": attached.head_seq}
             self._put_to_feeds(
@@ -900,7 +903,8 @@ class WireSession:
             self._put(question)
         for turn in tuple(self._turns):
             is_here = turn.turn_id is not None and turn.session_id == attached.session_id
-            if is_here and not turn.is_over:
+            is_newer = turn not in known and turn.prompt_seq > attached.head_seq
+            if is_here and not turn.is_over and not is_newer:
                 yield from self._catch_up_with(turn, attached)
 
     def _catch_up_with(self, turn: FollowedTurn, attached: messages.Attached) -> Steps[None]:
