@@ -511,6 +511,35 @@ def test_a_prompt_without_a_receipt_is_sent_again_with_the_same_message_id(
     assert prompts[0] == prompts[1]
 
 
+def test_a_prompt_that_is_stored_just_after_the_client_came_back_is_not_taken_for_ended(
+    open_shell: OpenShell,
+) -> None:
+    prompts: list[Prompt] = []
+
+    def takes_it_and_goes(talk: Talk) -> None:
+        talk.welcome()
+        prompts.append(talk.expect(Prompt)[1])
+
+    def stores_it_now(talk: Talk) -> None:
+        talk.welcome(session_id="f" * 32)
+        stored = entry("go", role="user", seq=1)
+        assert isinstance(stored, EntryAdded)
+        stored.entry["message_id"] = prompts[0].message_id
+        attaches(talk, head_seq=0, replay=(stored,))  # the reply was made before it
+        seq, again = talk.expect(Prompt)
+        talk.reply(MessageType.PROMPT, seq, receipt(again, duplicate=True))
+        seq, _ = talk.expect(HistoryRequest)
+        talk.reply(MessageType.HISTORY_REQUEST, seq, history())
+        talk.say(delta("an answer", 0), entry("an answer"), finished())
+        talk.wait_until_gone()
+
+    with (
+        scripted_peer(takes_it_and_goes, stores_it_now) as peer,
+        open_shell(peer.url, patience=SOON) as shell,
+    ):
+        assert shell.ask("go").text == "an answer"
+
+
 def test_a_prompt_for_a_conversation_that_was_only_reserved_moves_to_the_new_one(
     open_shell: OpenShell,
 ) -> None:
