@@ -68,7 +68,7 @@ from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX, WireLimits
 from nplt_protocol.server_connection import ServerConnection
 
 PROTOCOL_VERSION = 3
-SPEC_VERSION = "3.1"
+SPEC_VERSION = "3.2"
 
 __all__ = [
     "FRAME_PAYLOAD_BYTES_MAX",

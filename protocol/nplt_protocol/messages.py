@@ -70,6 +70,10 @@ class Hello(Request, frozen=True, kw_only=True):
     """Makes the conversation if there is none; not said: as the server is set."""
     history: Name | None = None
     """The history (of the server's settings) in which a new one is kept."""
+    peer: Name | None = None
+    """A server of the same cluster opens a link: its nonce."""
+    proof: Name | None = None
+    """That it knows the cluster's secret (`link.peer_proof`)."""
 
 
 class Ping(Request, frozen=True, kw_only=True):

@@ -90,6 +90,11 @@ class ServerConnection(Connection):
     def unanswered(self) -> int:
         return len(self._unanswered)
 
+    def skip_handshake(self) -> None:
+        """For a channel of a link, whose client has said HELLO to another server."""
+        self._change(Trigger.HELLO)
+        self._change(Trigger.WELCOME)
+
     # Receiving.
 
     def receive_data(self, data: bytes) -> list[Received]:

@@ -18,10 +18,11 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache, partial
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.abc
@@ -67,6 +68,9 @@ from nplt_storage.files.directory import FREE_BYTES_MIN
 from nplt_storage.ids import new_entry_id, new_session_id
 from nplt_storage.rows import RowQuery
 
+if TYPE_CHECKING:
+    from nplt_server.relay import Peers
+
 log = logging.getLogger(__name__)
 
 _ALLOWED: dict[str, ToolPolicy] = {"notebook": "allow", "todo": "allow"}
@@ -74,6 +78,7 @@ _ALLOWED: dict[str, ToolPolicy] = {"notebook": "allow", "todo": "allow"}
 _INTERRUPT_SECONDS_MAX = 3.0
 _PROVIDERS_SECONDS_MAX = 2.0
 _RESUME_ATTEMPTS = 5
+_SECRET_BYTES_MIN = 16
 _RESUME_SECONDS = 5.0
 
 
@@ -245,7 +250,10 @@ class Server:
         while True:
             await anyio.sleep(1.0)
             try:
-                self._state.admission.sweep(asyncio.get_running_loop().time())
+                now = asyncio.get_running_loop().time()
+                self._state.admission.sweep(now)
+                if self._state.peers is not None:
+                    self._state.peers.sweep(now)
                 await self._state.registry.close_unused()
                 if self._state.admission.has_dropped_much():
                     await anyio.to_thread.run_sync(_release_memory)
@@ -311,11 +319,14 @@ async def serve(
         async with BackgroundTasks() as tasks:
             spawn = tasks.spawn
             state = _build_state(settings, histories, router, parts, spawn)
+            wire_limits = make_wire_limits(
+                settings.limits, need_tokens=state.admission.users.need_tokens
+            )
+            if settings.cluster.secret_file is not None:
+                state = replace(state, peers=_build_peers(settings, wire_limits, spawn))
             handler = ConnectionHandler(
                 server=state,
-                wire_limits=make_wire_limits(
-                    settings.limits, need_tokens=state.admission.users.need_tokens
-                ),
+                wire_limits=wire_limits,
                 tls=tls,
                 spawn=spawn,
             )
@@ -342,6 +353,26 @@ async def serve(
 async def _within(scope: anyio.CancelScope, work: Callable[[], Awaitable[None]]) -> None:
     with scope:
         await work()
+
+
+def _build_peers(settings: Settings, limits: WireLimits, spawn: Spawn) -> Peers:
+    from nplt_server.relay import Peers  # only where several servers relay to each other
+
+    cluster = settings.cluster
+    assert cluster.secret_file is not None
+    try:
+        secret = cluster.secret_file.read_bytes().strip()
+        tls = None
+        if settings.listen.tls is not None:
+            cafile = None if cluster.ca_file is None else str(cluster.ca_file)
+            tls = ssl.create_default_context(cafile=cafile)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError([f"cluster: can't read a file of it: {error}"]) from None
+    if len(secret) < _SECRET_BYTES_MIN:
+        raise ConfigurationError(
+            [f"cluster.secret_file: the secret needs at least {_SECRET_BYTES_MIN} bytes"]
+        )
+    return Peers(secret=secret, tls=tls, limits=limits, spawn=spawn)
 
 
 def _build_state(

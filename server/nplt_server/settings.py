@@ -344,6 +344,10 @@ class ClusterSettings(Part):
 
     advertise: Annotated[str, StringConstraints(pattern=r"^\S+:\d{1,5}$")] | None = None
     """host:port at which the others reach this server."""
+    secret_file: HomePath | None = None
+    """Holds what all servers of the cluster know: then they relay to each other."""
+    ca_file: HomePath | None = None
+    """Who signed the certificates of the others, if the system does not know them."""
 
 
 class GraphHistorySettings(Part):
@@ -492,6 +496,8 @@ class Settings(Part):
             f"listen.local_users: there is no user {name!r} on this machine"
             for name in unknown_users(self.local_users)
         ]
+        if self.cluster.secret_file is not None and self.cluster.advertise is None:
+            found.append("cluster.secret_file needs cluster.advertise: the others must find this")
         if not self.is_private and not self.insecure:
             found.append(
                 f"listening on {self.listen.host} needs users with tokens and tls, "

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
@@ -59,6 +59,10 @@ from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import Services
 from nplt_server.dialects import NO_TOKEN, Answer, Presenter, check_silence, presenter_for
 from nplt_server.errors import error_to_tell
+from nplt_storage.errors import ConversationHeld, WrittenElsewhere
+
+if TYPE_CHECKING:
+    from nplt_server.relay import Peers, Relay, RelayedEvent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,8 @@ class ServerState:
     registry: Registry
     admission: Admission
     started_at: float
+    peers: Peers | None = None
+    """The other servers of the cluster, if there may be some."""
 
     def uptime(self) -> float:
         return monotonic() - self.started_at
@@ -87,7 +93,6 @@ class Session:
         "__weakref__",
         "_awaited_at",
         "_connected_at",
-        "_handlers",
         "_last_left_turn",
         "_my_turns",
         "_presenter",
@@ -98,10 +103,12 @@ class Session:
         "connection",
         "conversation",
         "failed_hellos",
+        "handlers",
         "input_closed",
         "is_authenticated",
         "keepalive",
         "observer",
+        "relay",
         "server",
         "stream",
         "uploads",
@@ -129,10 +136,13 @@ class Session:
         self.input_closed = False
         self.failed_hellos = 0
         self.conversation: Conversation | None = None
-        self._handlers = handlers
+        self.relay: Relay | None = None
+        """What it has at other servers, once it has met one of their conversations."""
+        self.handlers = handlers
         self._presenter: Presenter | None = None
-        self._my_turns: dict[str, None] = {}
-        """The turns this session started and still gets events of, oldest first."""
+        self._my_turns: dict[str, int] = {}
+        """The turns this session started and still gets events of, oldest first; the number
+        of each prompt."""
         self._last_left_turn: str | None = None
         self._settled: anyio.Event | None = None
         self._connected_at = self._awaited_at = monotonic()
@@ -152,13 +162,30 @@ class Session:
         return self._presenter is not None and self._presenter.can_decide
 
     @property
+    def can_attach(self) -> bool:
+        """Whether the client can attach again if it is told to."""
+        has_handshake = self._presenter is None or self._presenter.has_handshake
+        return has_handshake and not self.input_closed
+
+    @property
     def last_turn(self) -> str | None:
         return next(reversed(self._my_turns), self._last_left_turn)
+
+    @property
+    def own_turns(self) -> dict[str, int]:
+        return dict(self._my_turns)
+
+    @property
+    def current_id(self) -> str | None:
+        """Of the conversation it is in, here or at another server."""
+        if self.conversation is not None:
+            return self.conversation.session_id
+        return None if self.relay is None else self.relay.session_id
 
     # The connection's life
 
     async def run(self) -> None:
-        self.stream.send(self.connection.send_text(self.server.admission.greeting))
+        self.greet()
         try:
             while batch := await self.stream.receive():
                 await self._take_all(batch)
@@ -166,8 +193,13 @@ class Session:
         finally:
             self.connection.end_input()
             self.depart()
+            if self.relay is not None:
+                self.relay.close()
             with anyio.CancelScope(shield=True):
                 await self.uploads.abandon()
+
+    def greet(self) -> None:
+        self.stream.send(self.connection.send_text(self.server.admission.greeting))
 
     async def _take_all(self, batch: list[Received]) -> None:
         began = monotonic()
@@ -191,7 +223,10 @@ class Session:
             return
         if not presenter.has_handshake and not self.is_authenticated:  # it says no HELLO
             self.is_authenticated = True
-            self.enter(await self._first_conversation())
+            try:
+                self.enter(await self._first_conversation())
+            except ConversationHeld as held:
+                await self.relayed(held).enter(held)
         if isinstance(received, RequestRefused):
             presenter.expect(received.type)
             presenter.refuse(received.type, received.seq, received.error)
@@ -212,14 +247,47 @@ class Session:
         presenter.expect(message_type)
         seq = presenter.number(received.seq)
         answer = Answer(presenter, message_type, seq, self._something_settled)
+        here = self.current_id
         try:
             if not self.is_authenticated and not isinstance(request, Hello):
                 raise RequestError(
                     ErrorCode.UNAUTHORIZED, "log in first: your HELLO was not accepted"
                 )
-            await self._handlers[type(request)](self, request, answer)
+            if self.relay is not None and self.relay.concerns(request, seq):
+                await self.relay.forward(request, answer)
+            else:
+                await self.handlers[type(request)](self, request, answer)
+        except (ConversationHeld, WrittenElsewhere) as error:
+            await self._ask_owner(request, answer, error, here)
         except Exception as error:
             self.refuse(answer, error)
+
+    async def _ask_owner(
+        self,
+        request: Request,
+        answer: Answer,
+        error: ConversationHeld | WrittenElsewhere,
+        here: str | None,
+    ) -> None:
+        """Another server has the conversation, or has written to it: that one is asked."""
+        try:
+            if isinstance(error, ConversationHeld):
+                relay = self.relayed(error)
+                await relay.forward(request, answer, error.session_id, error.address)
+            else:
+                session_id = getattr(request, "session_id", None) or here
+                if self.server.peers is None or session_id is None:
+                    raise error
+                relay = self.server.peers.relay_of(self)
+                await relay.forward(request, answer, session_id)
+        except Exception as problem:
+            self.refuse(answer, problem)
+
+    def relayed(self, held: ConversationHeld) -> Relay:
+        """What asks the server that has it; the error itself if that can't be asked."""
+        if self.server.peers is None or held.address is None:
+            raise held
+        return self.server.peers.relay_of(self)
 
     def _begin(self) -> Presenter:
         """The first frame told which dialect this is."""
@@ -255,15 +323,24 @@ class Session:
         self.observer = observer
         announce_join(conversation, self, client_of(self, observer=observer))
 
+    def enter_fresh(self) -> None:
+        """The one it was in is gone."""
+        self.enter(self.server.registry.fresh(self.user))
+
     def depart(self) -> None:
+        if self.current_id is None:
+            return
         if self.conversation is not None:
             announce_leave(self.conversation, self, client_of(self, observer=self.observer))
-            self._last_left_turn = self.last_turn
-            self._my_turns.clear()
-            self._something_settled()
+        self._last_left_turn = self.last_turn
+        self._my_turns.clear()
+        self._something_settled()
+        if self.conversation is not None:
             self.conversation.used_at = monotonic()
             self.server.registry.left(self.conversation)
             self.conversation = None
+        if self.relay is not None:
+            self.relay.leave()
 
     def here(self) -> Conversation:
         if self.conversation is None:
@@ -278,8 +355,8 @@ class Session:
         """Of the conversation that a request names by its id or name, or of the one this
         session is attached to."""
         if wanted is None:
-            return self.here().session_id
-        if self.conversation is not None and self.conversation.session_id == wanted:
+            return self.current_id or self.here().session_id
+        if self.current_id == wanted:
             return wanted
         return await self.server.registry.resolve(wanted, self.user)
 
@@ -332,15 +409,25 @@ class Session:
                 self._something_settled()
             case SessionEvent(event="deleted"):
                 self._send_event(event)
-                self.enter(self.server.registry.fresh(self.user))
+                self.enter_fresh()
                 return
-            case SessionEvent(event="lagged"):
+            case SessionEvent(event="lagged", session_id=session_id):
+                turns = self.own_turns
                 self._send_event(event)
                 self.depart()
+                if self.server.peers is not None and not self.can_attach:
+                    self.server.peers.relay_of(self).resume(session_id, turns)
                 return
             case _:
                 pass
         self._send_event(event)
+
+    def deliver_relayed(self, event: RelayedEvent) -> None:
+        """An event of the conversation at another server; most are not even decoded."""
+        if event.message.type in (MessageType.TURN_FINISHED, MessageType.SESSION_EVENT):
+            self.deliver(event)
+        else:
+            self._send_event(event)
 
     def _something_settled(self) -> None:
         if self._settled is not None:
@@ -349,9 +436,10 @@ class Session:
     def _send_event(self, event: BroadcastEvent) -> None:
         if self._presenter is None or self._presenter.send_event(event):
             return
-        conversation = self.here()
+        session_id, conversation, relay = self.current_id, self.conversation, self.relay
+        head_seq = conversation.history.head_seq if conversation else relay and relay.head_seq
         self.depart()
-        self._presenter.lagged(conversation.session_id, conversation.history.head_seq)
+        self._presenter.lagged(session_id or "", head_seq or 0)
 
     def replay(self, frames: bytes) -> None:
         if self._presenter is not None:
@@ -362,7 +450,11 @@ class Session:
 
     def my_turn(self, receipt: Receipt) -> None:
         """A turn this connection started, and will hear of."""
-        self._my_turns[receipt.turn_id] = None
+        self._my_turns[receipt.turn_id] = receipt.seq
+
+    def keep_turns(self, turns: Mapping[str, int]) -> None:
+        """They go on where the session is now."""
+        self._my_turns.update(turns)
 
     def check_may_speak(self) -> None:
         if self.observer:

@@ -37,7 +37,6 @@ from nplt_storage.store import Repairable
 
 
 def as_row(session: Session, row: ConversationRow) -> messages.SessionRow:
-    here = session.conversation
     return messages.SessionRow(
         session_id=row.session_id,
         name=row.name,
@@ -45,7 +44,7 @@ def as_row(session: Session, row: ConversationRow) -> messages.SessionRow:
         created_at=row.created_at.isoformat(),
         updated_at=row.updated_at.isoformat(),
         last_accessed=row.last_accessed.isoformat(),
-        is_current=here is not None and here.session_id == row.session_id,
+        is_current=session.current_id == row.session_id,
         model=session.server.services.router.choose(row.model),
         state=session.server.registry.state_of(row.session_id),
         preview=row.preview,
@@ -230,8 +229,8 @@ async def new(session: Session, request: messages.SessionNew, answer: Answer) ->
 
 
 async def delete(session: Session, request: messages.SessionDelete, answer: Answer) -> None:
-    here, session_id = session.conversation, await session.id_of(request.session_id)
-    if here is not None and here.session_id == session_id:
+    session_id = await session.id_of(request.session_id)
+    if session.current_id == session_id:
         session.check_may_speak()
     await session.server.registry.delete(session_id, session.user)
     current = session.conversation

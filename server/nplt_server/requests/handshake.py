@@ -27,7 +27,7 @@ from nplt_server.dialects import Answer
 from nplt_server.histories import Histories
 from nplt_server.providers.router import Breaker, ProviderRouter
 from nplt_server.settings import Limits
-from nplt_storage.errors import StorageUnavailable
+from nplt_storage.errors import ConversationHeld, StorageUnavailable
 from nplt_storage.rows import RowQuery
 
 _KEEPALIVE_SECONDS_MIN = 0.5
@@ -53,6 +53,11 @@ async def hello(session: Session, request: Hello, answer: Answer) -> None:
             f"keepalive must be at least {_KEEPALIVE_SECONDS_MIN:g} s",
             field="keepalive",
         )
+    if request.peer is not None:
+        if session.server.peers is None:
+            raise RequestError(ErrorCode.UNAUTHORIZED, "this server has no cluster.secret_file")
+        await session.server.peers.accept(session, request, answer)
+        return
     user = session.server.admission.users.authenticate(request.token)
     if user is None:
         await _refuse_token(session, request, answer)
@@ -72,32 +77,35 @@ async def hello(session: Session, request: Hello, answer: Answer) -> None:
 
 async def _welcome(session: Session, request: Hello, answer: Answer, user: str) -> None:
     session.user = user
+    session.client_name = (request.client or "")[:200]
+
+    def admit(session_id: str, model: str) -> None:
+        session.is_authenticated = True
+        session.keepalive = request.keepalive
+        session.connection.frame_bytes_max = FRAME_PAYLOAD_BYTES_MAX
+        session.connection.fragment_budget = session.server.admission.unfinished_bytes(user)
+        welcome = Welcome(
+            version=PROTOCOL_VERSION,
+            server=SERVER_NAME,
+            user=user,
+            session_id=session_id,
+            model=model,
+            models=session.server.services.router.models,
+            limits=_limits_as_json(session.server.services.limits),
+        )
+        session.stream.send(session.connection.send_welcome(answer.seq, welcome))
+
     if request.session_id is None and not request.create:
         conversation = session.server.registry.fresh(user, request.history)
     else:
-        conversation = await session.meant(
-            request.session_id, create=request.create, history=request.history, by_prefix=True
-        )
-    session.is_authenticated = True
-    session.client_name = (request.client or "")[:200]
-    session.keepalive = request.keepalive
-    session.connection.frame_bytes_max = FRAME_PAYLOAD_BYTES_MAX
-    session.connection.fragment_budget = session.server.admission.unfinished_bytes(user)
-    router = session.server.services.router
-    session.stream.send(
-        session.connection.send_welcome(
-            answer.seq,
-            Welcome(
-                version=PROTOCOL_VERSION,
-                server=SERVER_NAME,
-                user=user,
-                session_id=conversation.session_id,
-                model=conversation.model,
-                models=router.models,
-                limits=_limits_as_json(session.server.services.limits),
-            ),
-        )
-    )
+        try:
+            conversation = await session.meant(
+                request.session_id, create=request.create, history=request.history, by_prefix=True
+            )
+        except ConversationHeld as held:
+            await session.relayed(held).enter(held, admit)
+            return
+    admit(conversation.session_id, conversation.model)
     session.enter(conversation)
 
 

@@ -49,7 +49,8 @@ async def prompt(session: Session, request: messages.Prompt, answer: Answer) -> 
     await session.server.services.quotas.check_conversations(session.user)
 
     def receipt(given: messages.Receipt) -> None:
-        if not is_foreign and not given.duplicate:
+        # A client that can't name its prompts has not sent it twice; its server has.
+        if not is_foreign and not (given.duplicate and session.can_attach):
             session.my_turn(given)
         answer.give(given)
 
