@@ -208,6 +208,7 @@ class Server:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._listener.serve)
             tasks.start_soon(self._sweep)
+            tasks.start_soon(self._watch_leases)
             await self._stopping.wait()
             self._listener.stop()
             await self._drain()
@@ -259,6 +260,14 @@ class Server:
                     await anyio.to_thread.run_sync(_release_memory)
             except Exception:
                 log.exception("sweeping connections and conversations failed; going on")
+
+    async def _watch_leases(self) -> None:
+        while True:
+            await anyio.sleep(1.0)
+            try:
+                await self._state.registry.check_owned()
+            except Exception:
+                log.exception("checking what this server owns failed; going on")
 
     async def _drain(self) -> None:
         self._state.services.draining = True

@@ -212,6 +212,20 @@ class ConversationStore(Protocol):
     async def close(self) -> None: ...
 
 
+@runtime_checkable
+class Leased(Protocol):
+    """A record that is held for a time only, and then may be another server's."""
+
+    @property
+    def is_lapsed(self) -> bool:
+        """Whether that time is over, by the clock of this process."""
+        ...
+
+    async def reclaim(self) -> None:
+        """Holds it again. `WrittenElsewhere`: another server has had it meanwhile."""
+        ...
+
+
 class Repaired(Struct, frozen=True, kw_only=True):
     says: tuple[str, ...]
     """What was done, one sentence each; none: there was nothing to do."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from tests.support.raw_client import (
     CHAT_TEXT,
     HISTORY_REQUEST,
     PROMPT,
+    SESSION_EVENT,
     SESSION_SWITCH,
     TEXT_DELTA,
     TURN_FINISHED,
@@ -167,3 +169,109 @@ def test_a_plain_client_talks_in_a_conversation_of_another_server(cluster: Clust
             "one",
             "two",
         ]
+
+
+def lagged(client: RawClient) -> Any:
+    """Waits until the client is told to attach again."""
+    for frame in client.events():
+        if frame.type == SESSION_EVENT and frame.json["event"] == "lagged":
+            return frame.json
+    raise AssertionError("unreachable")
+
+
+def text_seen(client: RawClient, turn_id: str, characters: int) -> str:
+    """The first deltas of a turn."""
+    said = ""
+    while len(said) < characters:
+        delta = client.event(TEXT_DELTA).json
+        assert (delta["turn_id"], delta["offset"]) == (turn_id, len(said))
+        said += delta["text"]
+    return said
+
+
+def answers_of(client: RawClient, session_id: str) -> dict[str, list[dict[str, Any]]]:
+    """The entries of each turn, as they are in the record, by the text of its prompt."""
+    page = client.request(
+        HISTORY_REQUEST,
+        {"session_id": session_id, "limit": 200, "view": "entries", "roles": []},
+    )
+    entries = page.json["messages"]
+    prompts = {each["turn_id"]: each for each in entries if each["kind"] == "model_input"}
+    assert len(prompts) == len({each["content"] for each in prompts.values()})
+    return {
+        prompt["content"]: [
+            each
+            for each in entries
+            if each.get("turn_id") == turn_id and each["kind"] != "model_input"
+        ]
+        for turn_id, prompt in prompts.items()
+    }
+
+
+def test_when_the_owner_is_killed_the_edge_takes_over(cluster: Cluster) -> None:
+    owner, edge = cluster.start("owner"), cluster.start("edge")
+    _, session_id = cluster.begin(owner)
+    client, _ = cluster.attach(edge, session_id)
+    running = client.request(PROMPT, {"text": WORDS, "model": "slow/echo"}).json
+    waiting = client.request(PROMPT, {"text": "and then?"}).json
+    assert (running["state"], waiting["state"]) == ("running", "waiting")
+    seen = text_seen(client, running["turn_id"], 10)
+    owner.kill()
+    told = lagged(client)
+    attached = client.request(ATTACH, {"session_id": session_id, "after_seq": told["head_seq"]})
+    assert attached.type == ATTACH, attached
+    other, _ = cluster.attach(edge, session_id)
+    assert other.ask("still there?")
+    answers = answers_of(other, session_id)
+    assert list(answers) == ["hello", WORDS, "and then?", "still there?"]
+    cut = answers[WORDS]
+    assert [each["state"] for each in cut] == ["interrupted"]
+    assert cut[0]["content"].startswith(seen)
+    assert [each["state"] for each in answers["and then?"]] == ["completed"]
+
+
+@pytest.mark.slow
+def test_an_owner_that_was_stopped_past_its_lease_writes_nothing_more(cluster: Cluster) -> None:
+    owner, edge = cluster.start("owner"), cluster.start("edge")
+    direct, session_id = cluster.begin(owner)
+    client, _ = cluster.attach(edge, session_id)
+    running = client.request(PROMPT, {"text": WORDS, "model": "slow/echo"}).json
+    seen = text_seen(client, running["turn_id"], 10)
+    owner.signal(signal.SIGSTOP)
+    client.next_seq += 1
+    client.send(PROMPT, client.next_seq, {"text": "while it is stopped"})
+    receipt = client.reply_to(client.next_seq)  # from the edge, when the lease has lapsed
+    assert receipt.type == PROMPT, receipt
+    other, _ = cluster.attach(edge, session_id)
+    owner.signal(signal.SIGCONT)
+    told = lagged(direct)
+    attached = direct.request(ATTACH, {"session_id": session_id, "after_seq": told["head_seq"]})
+    assert attached.type == ATTACH, attached
+    said = direct.request(PROMPT, {"text": "at the old owner"}).json
+    assert events_of_turn(other, said["turn_id"])[-1].json["state"] == "completed"
+    assert events_of_turn(direct, said["turn_id"])[-1].json["state"] == "completed"
+    answers = answers_of(direct, session_id)
+    assert list(answers) == ["hello", WORDS, "while it is stopped", "at the old owner"]
+    cut = answers[WORDS]
+    assert [each["state"] for each in cut] == ["interrupted"]
+    assert cut[0]["content"].startswith(seen)
+    assert [each["state"] for each in answers["while it is stopped"]] == ["completed"]
+    assert "another server has it now" in owner.log
+
+
+def test_a_plain_client_hears_how_its_answer_ended_when_the_owner_was_killed(
+    cluster: Cluster,
+) -> None:
+    sessions = {"create": True, "default": "common"}
+    owner = cluster.start("owner", sessions=sessions)
+    edge = cluster.start("edge", sessions=sessions)
+    first, second = cluster.connect(owner), cluster.connect(edge)
+    first.greeting()
+    second.greeting()
+    first.chat("one")
+    second.send(CHAT_TEXT, 0, "!slow 3600 this answer takes an hour")
+    assert second.receive().type == AGENT_THOUGHT
+    owner.kill()
+    frames = second.chat_frames()
+    assert "interrupted" in frames[-2].text
+    assert "two" in "".join(frame.text for frame in second.chat("two"))

@@ -15,6 +15,9 @@ class NobodyToAsk:
     async def ask(self, tool_call: ToolCallRequest) -> Permission:
         return Permission(allowed=False, why_not=f"nobody allows {tool_call.tool_name}")
 
+    async def why_not_now(self) -> str | None:
+        return None
+
 
 class NoConversationHost:
     """A `ToolHost` with empty hands."""

@@ -109,6 +109,7 @@ class ModelCall:
             options={**facts.options, **turn.prompt.options},
             answer_tokens_max=answer_tokens_max,
         )
+        await turn.conversation.writer.check_owned()
         try:
             with anyio.CancelScope(deadline=monotonic() + limits.call_seconds_max) as in_time:
                 async with turn.route.call_model(request) as deltas:

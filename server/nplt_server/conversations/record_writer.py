@@ -36,13 +36,14 @@ from nplt_storage.entries import (
 )
 from nplt_storage.errors import (
     ConversationExists,
+    ConversationHeld,
     ConversationNotFound,
     StorageError,
     WrittenElsewhere,
 )
 from nplt_storage.history import ActiveEntries, ConversationHistory
 from nplt_storage.rows import ConversationRow, new_row
-from nplt_storage.store import Opened, Record, unstoppable
+from nplt_storage.store import Leased, Opened, Record, unstoppable
 
 if TYPE_CHECKING:
     from nplt_server.conversations.broadcast import OutputKind
@@ -244,6 +245,25 @@ class RecordWriter:
         assert tombstone is not None
         return tombstone
 
+    @property
+    def is_lapsed(self) -> bool:
+        """Whether another server may have it by now."""
+        record = self._record
+        return isinstance(record, Leased) and record.is_lapsed
+
+    async def check_owned(self) -> None:
+        """Before a model or a tool is called: a record that is held for a time only must be
+        this server's still. `WrittenElsewhere`: it is not."""
+        if self.is_stale:
+            raise WrittenElsewhere("another server has taken it over meanwhile")
+        record = self._record
+        if isinstance(record, Leased) and record.is_lapsed:
+            try:
+                await record.reclaim()
+            except (WrittenElsewhere, ConversationNotFound):
+                self._mark_stale()
+                raise
+
     def note_output(self, turn_id: str, call: int, kind: OutputKind, text: str) -> None:
         """Notes output of a running call, in case this process dies before its entry is written."""
         if self._record is not None:
@@ -296,7 +316,11 @@ class RecordWriter:
         self.row = new_row(self.session_id, user=user, created_at=clock())
 
     async def _adopt(self) -> None:
-        opened = await self.profile.store.open(self.session_id)
+        try:
+            opened = await self.profile.store.open(self.session_id)
+        except ConversationHeld:
+            self._mark_stale()  # whoever waits here for its first entry is at the wrong place
+            raise
         if opened.row.user != self._conversation.user or self._is_closed:
             await opened.record.close()
             raise no_such_conversation(self.session_id)
@@ -358,6 +382,9 @@ class RecordWriter:
     def _mark_stale(self) -> None:
         if not self.is_stale:
             self.is_stale = True
+            log.warning("%s: another server has it now", self.session_id)
+            if (running := self._conversation.queue.running) is not None:
+                running.cancel("another server has taken the conversation over")
             # Clients detach, attach again and read the current record.
             self._conversation.announce("lagged", {"head_seq": self.history.head_seq})
 

@@ -15,6 +15,7 @@ Opening, closing, deleting and copying one conversation never overlap: a lock pe
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
@@ -32,11 +33,19 @@ from nplt_server.conversations.recovery import resume_unfinished
 from nplt_server.conversations.services import Services
 from nplt_server.errors import no_such_conversation
 from nplt_server.histories import FoundConversation, HistoryProfile
-from nplt_storage.errors import ConversationDamaged, ConversationExists, ConversationNotFound
+from nplt_storage.errors import (
+    ConversationDamaged,
+    ConversationExists,
+    ConversationNotFound,
+    StorageError,
+    StorageUnavailable,
+)
 from nplt_storage.files.format import LOCAL_USER
 from nplt_storage.ids import is_session_id
 from nplt_storage.rows import ConversationRow, RowQuery
 from nplt_storage.store import Repairable
+
+log = logging.getLogger(__name__)
 
 _UNUSED_SECONDS_MAX = 60.0
 _UNUSED_MAX = 128
@@ -308,6 +317,18 @@ class Registry:
         for place, conversation in enumerate(unused):
             if place < surplus or now - conversation.used_at > _UNUSED_SECONDS_MAX:
                 await self._close(conversation)
+
+    async def check_owned(self) -> None:
+        """Conversations that are held for a time only, and whose time is over: they are
+        reclaimed, or whoever is attached is told to attach again."""
+        for conversation in self:
+            if conversation.writer.is_lapsed and not conversation.is_stale:
+                try:
+                    await conversation.writer.check_owned()
+                except StorageUnavailable:
+                    return  # the others would wait for the same
+                except StorageError as error:
+                    log.info("%s: %s", conversation.session_id, error)
 
     async def close_all(self) -> None:
         """Side by side: one that is slow keeps nobody else waiting."""

@@ -128,6 +128,7 @@ class _BackgroundCall:
             context=(SystemMessage(instruction=instruction), ModelInputMessage(content=text)),
             answer_tokens_max=answer_tokens_max,
         )
+        await self._conversation.writer.check_owned()
         with anyio.fail_after(services.limits.summary_seconds_max):
             await call_quietly(request, output, route=route, policy=services.router.retries)
         return invocation

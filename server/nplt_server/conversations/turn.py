@@ -325,6 +325,13 @@ class TurnRun:
             self.give_back_slot()
             return await self.conversation.approvals.ask(self, tool_call)
 
+    async def why_not_now(self) -> str | None:
+        try:
+            await self.conversation.writer.check_owned()
+        except StorageError as error:
+            return f"not run: {error}"
+        return None
+
     def tool_finished(self, result: ToolCallResult) -> None:
         if self.is_suspended:
             return  # the tool was not run; the approval is asked for again after the restart

@@ -189,3 +189,7 @@ class Permission(Struct, frozen=True, kw_only=True):
 
 class Asker(Protocol):
     async def ask(self, tool_call: ToolCallRequest) -> Permission: ...
+
+    async def why_not_now(self) -> str | None:
+        """Asked right before a tool is run: the reason why it must not be, if there is one."""
+        ...

@@ -269,6 +269,9 @@ class ToolRunner:
                     hear(number, self.skipped(call, permission.why_not))
                     return
             async with places:
+                if (why_not := await asker.why_not_now()) is not None:
+                    hear(number, self.skipped(call, why_not))
+                    return
                 began = anyio.current_time()
 
                 def ended(outcome: ToolOutcome | None) -> None:

@@ -543,6 +543,13 @@ class RedisRecord:
 
     # The port
 
+    @property
+    def is_lapsed(self) -> bool:
+        return not self._is_closed and self._leases.is_over(self.owned)
+
+    async def reclaim(self) -> None:
+        await self._connection.in_thread(self._reclaim)
+
     async def append(self, entry: Entry) -> ConversationRow:
         return await self._connection.in_thread(partial(self._append, entry))
 
@@ -576,6 +583,11 @@ class RedisRecord:
         self._leases.forget(self.owned)
 
     # In a worker thread
+
+    def _reclaim(self) -> None:
+        with self._lock:
+            if self.is_lapsed:
+                self._leases.reclaim(self.owned)
 
     def learn_turns(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
