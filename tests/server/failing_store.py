@@ -25,6 +25,11 @@ class FailingStore:
         self.delete_fails = False
         self.written_elsewhere = False
         self.is_down = False
+        self.lapses_after: str | None = None
+        """The lease is over once an entry of that kind is written."""
+        self.is_lapsed = False
+        self.is_overtaken = False
+        """Whether another server has the record by then."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
@@ -65,7 +70,20 @@ class FailingRecord:
             raise StorageUnavailable("no space left on device")
         if self._store.written_elsewhere:
             raise WrittenElsewhere("another server has written to it")
-        return await self._record.append(entry)
+        if self._store.is_lapsed:
+            await self.reclaim()
+        row = await self._record.append(entry)
+        self._store.is_lapsed = entry.kind == self._store.lapses_after
+        return row
+
+    @property
+    def is_lapsed(self) -> bool:
+        return self._store.is_lapsed
+
+    async def reclaim(self) -> None:
+        if self._store.is_overtaken:
+            raise WrittenElsewhere("another server has taken it over")
+        self._store.is_lapsed = False
 
     async def close(self) -> None:
         await anyio.sleep(self._store.close_seconds)
