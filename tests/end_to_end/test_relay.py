@@ -11,12 +11,24 @@ import pytest
 from tests.support.raw_client import (
     AGENT_THOUGHT,
     ATTACH,
+    CANCEL,
     CHAT_TEXT,
+    CLEAR_REQUEST,
+    ERROR,
+    FILE_DATA,
+    FILE_GET,
+    FILE_METADATA,
+    HELLO,
     HISTORY_REQUEST,
+    MODEL_SWITCH,
     PROMPT,
+    SESSION_DELETE,
     SESSION_EVENT,
+    SESSION_LIST,
     SESSION_SWITCH,
+    SESSION_UPDATE,
     TEXT_DELTA,
+    TOOL_FINISHED,
     TURN_FINISHED,
     TURN_STARTED,
     Frame,
@@ -25,6 +37,7 @@ from tests.support.raw_client import (
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.server_process import ServerProcess
 
+APPROVAL, APPROVAL_REQUEST = 0x1D, 0x27
 LEASE_SECONDS = 3.0
 WORDS = " ".join(f"word{number}" for number in range(40))
 
@@ -275,3 +288,96 @@ def test_a_plain_client_hears_how_its_answer_ended_when_the_owner_was_killed(
     frames = second.chat_frames()
     assert "interrupted" in frames[-2].text
     assert "two" in "".join(frame.text for frame in second.chat("two"))
+
+
+def test_cancelling_presence_and_looking_on_work_over_the_relay(cluster: Cluster) -> None:
+    owner, edge = cluster.start("owner"), cluster.start("edge")
+    here, session_id = cluster.begin(owner)
+    there, _ = cluster.attach(edge, session_id)
+    onlooker, attached = cluster.attach(edge, session_id, observer=True)
+    assert [each["observer"] for each in attached["clients"]] == [False, False, True]
+    refused = onlooker.request(PROMPT, {"text": "may I?"})
+    assert (refused.type, refused.json["code"]) == (ERROR, "forbidden")
+    turn_id = there.request(PROMPT, {"text": "!slow 3600 for ever"}).json["turn_id"]
+    there.event(TEXT_DELTA)
+    assert there.request(CANCEL).json == {"cancelled": True}
+    for client in (here, there, onlooker):
+        assert events_of_turn(client, turn_id)[-1].json["state"] == "interrupted"
+    onlooker.sock.close()
+    for frame in here.events():
+        if frame.type == SESSION_EVENT and "left" in frame.json:
+            assert frame.json["count"] == 2
+            break
+
+
+def test_a_tool_is_allowed_and_a_file_sent_over_the_relay(cluster: Cluster) -> None:
+    tools = {"tools": {"now": "ask"}}
+    owner, edge = cluster.start("owner", **tools), cluster.start("edge", **tools)
+    here, session_id = cluster.begin(owner)
+    there, _ = cluster.attach(edge, session_id)
+    there.request(PROMPT, {"text": "!tool now {}"})
+    asked = there.event(APPROVAL_REQUEST).json
+    decided = there.request(
+        APPROVAL, {"approval_id": asked["approval_id"], "decision": "allow"}
+    ).json
+    assert decided["decision"] == "allow"
+    assert there.event(TOOL_FINISHED).json["status"] == "success"
+    assert here.event(TURN_FINISHED).json["state"] == "completed"
+    data = bytes(range(256)) * 1_000
+    there.next_seq += 1
+    there.send(FILE_METADATA, there.next_seq, {"filename": "a.bin", "size": len(data)})
+    for start in range(0, len(data), 60_000):
+        there.send(FILE_DATA, there.next_seq, data[start : start + 60_000])
+    stored = there.reply_to(there.next_seq)
+    assert stored.type == FILE_METADATA, stored
+    file_id = stored.json["file_id"]
+    for client in (here, there):
+        assert client.request(FILE_GET, {"file_id": file_id}).payload == data
+    receipt = there.request(PROMPT, {"text": "look", "attachments": [file_id]})
+    assert receipt.type == PROMPT, receipt
+
+
+def test_a_conversation_is_changed_and_deleted_over_the_relay(cluster: Cluster) -> None:
+    owner, edge = cluster.start("owner"), cluster.start("edge")
+    here, session_id = cluster.begin(owner)
+    there, _ = cluster.attach(edge, session_id)
+    row = there.request(SESSION_UPDATE, {"name": "renamed there", "pinned": True}).json
+    assert (row["name"], row["is_current"]) == ("renamed there", True)
+    (listed,) = there.request(SESSION_LIST).json["sessions"]
+    assert (listed["name"], listed["is_current"]) == ("renamed there", True)
+    assert there.request(CLEAR_REQUEST).json["cleared_through_seq"] > 0
+    assert there.request(MODEL_SWITCH, {"model": "slow/echo"}).json["model"] == "slow/echo"
+    deleted = there.request(SESSION_DELETE, {"session_id": session_id}).json
+    assert deleted["session_id"] == session_id
+    assert deleted["current_session_id"] not in ("", session_id)
+    assert there.ask("in a fresh one")
+    for frame in here.events():
+        if frame.type == SESSION_EVENT and frame.json["event"] == "deleted":
+            break
+
+
+def test_a_client_goes_to_and_fro_between_conversations_of_both_servers(cluster: Cluster) -> None:
+    owner, edge = cluster.start("owner"), cluster.start("edge")
+    here, session_id = cluster.begin(owner)
+    client, own_id = cluster.begin(edge)
+    for number in range(5):
+        assert client.request(ATTACH, {"session_id": session_id}).type == ATTACH
+        assert f"there {number}" in client.ask(f"there {number}")
+        assert client.request(ATTACH, {"session_id": own_id}).type == ATTACH
+        turn_id = here.request(PROMPT, {"text": f"beside {number}"}).json["turn_id"]
+        assert f"here {number}" in client.ask(f"here {number}")
+        events_of_turn(here, turn_id)
+        assert all(
+            frame.json["session_id"] != session_id for frame in client.pushed if not frame.seq
+        )
+
+
+def test_a_server_that_does_not_know_the_secret_gets_no_link(cluster: Cluster) -> None:
+    owner = cluster.start("owner")
+    with cluster.connect(owner) as stranger:
+        refusal = stranger.hello({"peer": "0123456789"})
+        assert refusal["code"] == "unauthorized"
+        stranger.send(HELLO, 2, {"peer": "0123456789", "proof": refusal["proof"]})
+        while (frame := stranger.receive()).seq != 2:
+            pass
+        assert (frame.type, frame.json["code"]) == (ERROR, "unauthorized")
