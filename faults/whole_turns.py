@@ -35,18 +35,27 @@ class ToldTurn:
 
 def broken_turns(told: Sequence[ToldTurn], records: Mapping[str, _Entries]) -> Iterator[str]:
     """What is wrong, a sentence each."""
-    yield from _numbers(records)
-    found = {
-        turn_id: entries
-        for session in records.values()
-        for turn_id, entries in _by_turn(session).items()
-    }
+    yield from broken_record(records)
+    found = _turns(records)
     for turn in told:
         yield from _as_told(turn, found.get(turn.turn_id, []))
     for turn_id in found.keys() - {turn.turn_id for turn in told}:
         yield f"turn {turn_id} is there, and nobody was told of it"
-    for turn_id, entries in found.items():
+
+
+def broken_record(records: Mapping[str, _Entries]) -> Iterator[str]:
+    """What is wrong in the record, whatever anybody was told."""
+    yield from _numbers(records)
+    for turn_id, entries in _turns(records).items():
         yield from (f"turn {turn_id}: {said}" for said in _within(entries))
+
+
+def _turns(records: Mapping[str, _Entries]) -> dict[str, list[Mapping[str, Any]]]:
+    return {
+        turn_id: entries
+        for session in records.values()
+        for turn_id, entries in _by_turn(session).items()
+    }
 
 
 def unheard(told: Sequence[ToldTurn]) -> Iterator[str]:

@@ -1,0 +1,486 @@
+"""Several servers over one Redis: the processes, the links between them, and a reader.
+
+Each server reaches Redis and is reached by its peers over links of its own, which can be cut:
+by a reset, or silently, so that nothing arrives and nothing is said. What is in Redis is read
+by `Streams`, which shares no line with the storage package.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import redis
+from redis.cluster import ClusterNode
+from tests.support.fork_server import ForkServer
+from tests.support.redis_server import (
+    RedisClusterServers,
+    RedisServer,
+    SentinelServers,
+    find_redis_server,
+    free_port,
+)
+
+from faults.counted_model import CALLS_FILE
+from faults.plan import Plan
+from faults.results import CannotBeDone
+from faults.serving import PATIENCE_SECONDS, DidNotStart, clean_environment
+from nplt_server.settings import ClusterSettings
+
+LEASE_SECONDS = 2.0
+_HOST = "127.0.0.1"
+_PIECE_BYTES = 64 * 1024
+
+
+# ------------------------------------------------------------------------------
+# Links
+
+
+class Link:
+    """A port that leads to another one, as long as it is not cut. Runs in a thread of its own."""
+
+    def __init__(self, target: int) -> None:
+        self.port = free_port()
+        self._target = target
+        self._is_open = threading.Event()
+        self._is_open.set()
+        self._is_refusing = False
+        self._ends: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._listening = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        if not self._listening.wait(PATIENCE_SECONDS):
+            raise DidNotStart("a link does not listen")
+
+    def cut(self, *, silently: bool) -> None:
+        self._is_refusing = not silently
+        self._is_open.clear()
+        if not silently:
+            self._loop.call_soon_threadsafe(self._reset_all)
+
+    def mend(self) -> None:
+        """What was held back on a silent link does not arrive any more: its ends are reset."""
+        self._is_open.set()
+        if not self._is_refusing:
+            self._loop.call_soon_threadsafe(self._reset_all)
+        self._is_refusing = False
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        server = self._loop.run_until_complete(asyncio.start_server(self._arrive, _HOST, self.port))
+        self._listening.set()
+        self._loop.run_forever()
+        server.close()
+        self._reset_all()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.close()
+
+    def _arrive(self, near: asyncio.StreamReader, to_near: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._carry_both_ways(near, to_near))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _reset_all(self) -> None:
+        for end in self._ends:
+            end.transport.abort()
+
+    async def _carry_both_ways(
+        self, near: asyncio.StreamReader, to_near: asyncio.StreamWriter
+    ) -> None:
+        if self._is_refusing:
+            to_near.transport.abort()
+            return
+        with suppress(OSError):
+            far, to_far = await asyncio.open_connection(_HOST, self._target)
+            self._ends |= {to_near, to_far}
+            try:
+                there = asyncio.create_task(self._carry(near, to_far))
+                back = asyncio.create_task(self._carry(far, to_near))
+                await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
+                for task in (there, back):
+                    task.cancel()
+            finally:
+                self._ends -= {to_near, to_far}
+                to_far.transport.abort()
+        to_near.close()
+
+    async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(_PIECE_BYTES):
+                if self._is_open.is_set():
+                    sink.write(data)
+                    await sink.drain()
+
+
+# ------------------------------------------------------------------------------
+# Redis
+
+
+class Storage(Protocol):
+    """One kind of Redis, started."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def port(self) -> int | None:
+        """Where it is, if it is one; servers get links to it then."""
+        ...
+
+    def connect(self) -> Any:
+        """A client of redis-py, for the reader."""
+        ...
+
+    def kill(self) -> None: ...
+
+
+class SingleRedis:
+    """Every command is on disk before it is answered."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = free_port()
+        self.server = RedisServer(directory, appendfsync="always", port=self.port).start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://{_HOST}:{self.port}/0?socket_timeout=1"
+
+    def connect(self) -> redis.Redis:
+        return redis.Redis(port=self.port, protocol=2)
+
+    def restart(self) -> None:
+        self.server.restart()
+
+    def kill(self) -> None:
+        self.server.kill()
+
+
+class SentinelRedis:
+    port = None
+
+    def __init__(self, directory: Path) -> None:
+        self.servers = SentinelServers(directory, password="sesame")
+        self.servers.start()
+
+    @property
+    def url(self) -> str:
+        return f"{self.servers.url}?socket_timeout=1"
+
+    def connect(self) -> redis.Redis:
+        primary = next(each for each in self.servers.servers if each.process is not None)
+        return redis.Redis(port=primary.port, password="sesame", protocol=2)
+
+    def kill(self) -> None:
+        self.servers.kill()
+
+
+class ClusterRedis:
+    port = None
+
+    def __init__(self, directory: Path) -> None:
+        self.servers = RedisClusterServers(directory).start()
+
+    @property
+    def url(self) -> str:
+        return f"{self.servers.url}?socket_timeout=1"
+
+    def connect(self) -> redis.RedisCluster:
+        nodes = [ClusterNode(_HOST, node.port) for node in self.servers.nodes]  # type: ignore[no-untyped-call]
+        return redis.RedisCluster(startup_nodes=nodes, protocol=2)
+
+    def kill(self) -> None:
+        self.servers.kill()
+
+
+KINDS: dict[str, type[SingleRedis] | type[SentinelRedis] | type[ClusterRedis]] = {
+    "single": SingleRedis,
+    "sentinel": SentinelRedis,
+    "cluster": ClusterRedis,
+}
+
+
+class Streams:
+    """Reads the conversations in Redis as anybody could: docs/cluster.md names the keys."""
+
+    def __init__(self, client: Any, prefix: str = "nplt:") -> None:
+        self._client = client
+        self._prefix = prefix
+        self.complaints: list[str] = []
+
+    def records(self, session_ids: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+        return {session_id: self._entries(session_id) for session_id in session_ids}
+
+    def key(self, session_id: str, part: str) -> str:
+        return f"{self._prefix}{{{session_id}}}:{part}"
+
+    def _entries(self, session_id: str) -> list[dict[str, Any]]:
+        entries = []
+        for number, fields in self._client.xrange(self.key(session_id, "log")):
+            line = bytes(fields[b"line"])
+            body, _, checksum = line.rpartition(b',"crc":"')
+            if checksum != b'%08x"}' % zlib.crc32(body):
+                self.complaints.append(f"{session_id}: the checksum of {number} is wrong")
+            entry: dict[str, Any] = json.loads(line)
+            if number != b"%d-0" % entry["seq"]:
+                self.complaints.append(f"{session_id}: entry {entry['seq']} is at {number}")
+            entries.append(entry)
+        head = int(self._client.hget(self.key(session_id, "meta"), "head") or 0)
+        if head != len(entries):
+            self.complaints.append(f"{session_id}: the head is {head} of {len(entries)} entries")
+        return entries
+
+
+# ------------------------------------------------------------------------------
+# Servers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the servers of a cluster have their files, and what they share."""
+
+    directory: Path
+    storage: Storage
+    fork_server: ForkServer
+    secret_file: Path
+    calls_file: Path
+
+
+class Member:
+    """One server. Its port stays the same over its lives."""
+
+    def __init__(self, place: Place, number: int, limits: dict[str, object]) -> None:
+        self.name = f"server{number}"
+        self.port = free_port()
+        self.to_peers = Link(self.port)
+        """By which the others reach it."""
+        port = place.storage.port
+        self.to_redis = Link(port) if port is not None else None
+        self._place = place
+        self._limits = limits
+        self._pid: int | None = None
+        self._is_stopped = False
+
+    @property
+    def is_running(self) -> bool:
+        return self._pid is not None and not self._is_stopped
+
+    @property
+    def log_path(self) -> Path:
+        return self._place.directory / f"{self.name}.log"
+
+    def start(self) -> None:
+        config = self._place.directory / f"{self.name}.yaml"
+        config.write_text(json.dumps(self._settings()))  # JSON is YAML
+        said = self._place.directory / f"{self.name}.said"
+        if not said.exists():
+            os.mkfifo(said)
+        self._pid = self._place.fork_server.start(
+            ["--config", str(config)], said=said, log=self.log_path
+        )
+        with said.open() as pipe:
+            line = pipe.readline()
+        if not line.startswith("listening on "):
+            self.kill()
+            raise DidNotStart(f"{self.name}: {line!r}; {self.log_path.read_text()[-2_000:]}")
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self._end(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """SIGSTOP: it does nothing, and does not know it."""
+        assert self._pid is not None
+        os.kill(self._pid, signal.SIGSTOP)
+        self._is_stopped = True
+
+    def go_on(self) -> None:
+        assert self._pid is not None
+        os.kill(self._pid, signal.SIGCONT)
+        self._is_stopped = False
+
+    def close(self) -> None:
+        self.kill()
+        self.to_peers.close()
+        if self.to_redis is not None:
+            self.to_redis.close()
+
+    def _end(self, number: int) -> None:
+        pid, self._pid = self._pid, None
+        if pid is not None:
+            os.kill(pid, number)
+            self._place.fork_server.wait_for(pid)
+        self._is_stopped = False
+
+    def _settings(self) -> dict[str, object]:
+        url = self._place.storage.url
+        if self.to_redis is not None:
+            url = url.replace(f":{self._place.storage.port}/", f":{self.to_redis.port}/")
+        return {
+            "listen": {"host": _HOST, "port": self.port},
+            "data_dir": str(self._place.directory / self.name),
+            "histories": [
+                {"id": "team", "backend": {"type": "redis", "url": url, "lease": LEASE_SECONDS}}
+            ],
+            "providers": [
+                {"id": "counted", "type": "python", "function": "faults.counted_model:answer"}
+            ],
+            "extensions": {"tools": ["faults.counted_model:count_once"]},
+            "tools": {"count_once": "allow"},
+            "cluster": {
+                "advertise": f"{_HOST}:{self.to_peers.port}",
+                **(
+                    {"secret_file": str(self._place.secret_file)}
+                    if "secret_file" in ClusterSettings.model_fields
+                    else {}
+                ),
+            },
+            "limits": {"turns_per_user_max": 64, "waiting_prompts_max": 100, **self._limits},
+            "log_level": "warning",
+        }
+
+
+class Cluster:
+    """Servers over one Redis, all started."""
+
+    def __init__(self, place: Place, members: list[Member]) -> None:
+        self.place = place
+        self.members = members
+        self.balancer: Balancer | None = None
+
+    @property
+    def storage(self) -> Any:
+        return self.place.storage
+
+    @property
+    def ports(self) -> list[int]:
+        """Where clients may go."""
+        if self.balancer is not None:
+            return [self.balancer.port]
+        return [member.port for member in self.members]
+
+    def streams(self) -> Streams:
+        return Streams(self.place.storage.connect())
+
+    def logs(self) -> str:
+        return "".join(
+            member.log_path.read_text() for member in self.members if member.log_path.exists()
+        )
+
+
+@contextmanager
+def running_cluster(
+    plan: Plan,
+    kind: Literal["single", "sentinel", "cluster"] = "single",
+    *,
+    servers: int = 3,
+    balanced: bool = False,
+    limits: dict[str, object] | None = None,
+) -> Iterator[Cluster]:
+    if find_redis_server() is None:
+        raise CannotBeDone("there is no redis-server here")
+    directory = plan.new_path("cluster")
+    secret_file, calls_file = directory / "secret", directory / "calls"
+    secret_file.touch(mode=0o600)
+    secret_file.write_text(secrets.token_urlsafe(32))
+    with ExitStack() as stack:
+        storage = KINDS[kind](directory / "redis")
+        stack.callback(storage.kill)
+        environment = {**clean_environment(), CALLS_FILE: str(calls_file)}
+        place = Place(
+            directory=directory,
+            storage=storage,
+            fork_server=stack.enter_context(ForkServer(environment)),
+            secret_file=secret_file,
+            calls_file=calls_file,
+        )
+        members: list[Member] = []
+        for number in range(servers):
+            member = Member(place, number, limits or {})
+            stack.callback(member.close)
+            members.append(member)
+            member.start()
+        cluster = Cluster(place, members)
+        if balanced:
+            cluster.balancer = stack.enter_context(Balancer(directory, [m.port for m in members]))
+        yield cluster
+
+
+# ------------------------------------------------------------------------------
+# A balancer in front
+
+
+HAPROXY = """\
+global
+    maxconn 2000
+defaults
+    mode tcp
+    timeout connect 1s
+    timeout client 1h
+    timeout server 1h
+    retries 3
+    option redispatch
+listen nplt
+    bind 127.0.0.1:{port}
+    balance leastconn
+    option tcp-check
+    default-server check inter 200ms fall 1 rise 1 on-marked-down shutdown-sessions
+{servers}
+"""
+
+
+class Balancer:
+    """HAProxy, with the lines that docs/cluster.md shows."""
+
+    def __init__(self, directory: Path, ports: Sequence[int]) -> None:
+        self.port = free_port()
+        self._config = directory / "haproxy.cfg"
+        servers = "\n".join(f"    server s{port} {_HOST}:{port}" for port in ports)
+        self._config.write_text(HAPROXY.format(port=self.port, servers=servers))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Balancer:
+        program = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
+        if program is None:
+            raise CannotBeDone("there is no haproxy here")
+        log = self._config.with_suffix(".log").open("wb")
+        self._process = subprocess.Popen(
+            [program, "-f", str(self._config), "-db"], stdout=log, stderr=log
+        )
+        log.close()
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            with suppress(OSError), socket.create_connection((_HOST, self.port), timeout=5):
+                return self
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                raise DidNotStart(self._config.with_suffix(".log").read_text())
+            time.sleep(0.02)
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,58 @@
+"""A model and a tool that write down each time they are called, for servers of a cluster.
+
+Both add a line to the file that FAULTS_CALLS names, in one write, so that many
+processes can share it and a process that is killed afterwards has still said so. A prompt
+that begins with `tool` makes the model call the tool, with the prompt as its argument.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+
+from nplt_server.context.messages import ModelInputMessage
+from nplt_server.providers import ModelRequest, Stopped, TextPiece, ToolCallPiece
+from nplt_server.providers.offline import Piece
+
+CALLS_FILE = "FAULTS_CALLS"
+_WORD_SECONDS = 0.01
+
+
+async def answer(request: ModelRequest) -> AsyncIterator[Piece]:
+    """Repeats the prompt, word by word."""
+    last = request.context[-1]
+    said = "counted"
+    if isinstance(last, ModelInputMessage):
+        said = last.content
+        _note("model", said)
+        if said.startswith("tool "):
+            yield ToolCallPiece(index=0, tool_name="count_once", arguments=f'{{"what": "{said}"}}')
+            yield Stopped(reason="tool_calls")
+            return
+    for word in said.split():
+        yield TextPiece(text=f"{word} ")
+        await anyio.sleep(_WORD_SECONDS)
+    yield Stopped(reason="end")
+
+
+def count_once(what: str) -> str:
+    """Counts how often it is called."""
+    _note("tool", what)
+    return "counted"
+
+
+def _note(who: str, what: str) -> None:
+    file = os.open(os.environ[CALLS_FILE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(file, f"{who} {what}\n".encode())
+    finally:
+        os.close(file)
+
+
+def calls_in(path: Path) -> Counter[str]:
+    """How often each was called: `model TEXT`, `tool TEXT`."""
+    return Counter(path.read_text().splitlines()) if path.exists() else Counter()
