@@ -476,6 +476,8 @@ class Status(Reply, frozen=True, kw_only=True):
     versions: JsonObject = sent({})
     providers: JsonObject | None = None
     mcp_servers: JsonObject | None = None
+    cluster: JsonObject | None = None
+    """The servers that share a store, and which of them answers."""
 
 
 class SearchHit(Message, frozen=True, kw_only=True):

@@ -347,6 +347,8 @@ async def serve(
                 turns_are_over=tools.cancel,
             )
             await server.end_copies()
+            if histories.shared is not None:
+                histories.shared.join()
             ready(server)
             spawn(server.resume)
             spawn(parts.make_tools)
@@ -408,7 +410,7 @@ def _build_state(
         new_session_id=new_session_id,
         new_entry_id=new_entry_id,
         spawn=spawn,
-        slots=TurnSlots(limits),
+        slots=TurnSlots(limits, histories.shared),
         quotas=Quotas(
             limits=limits,
             histories=histories,

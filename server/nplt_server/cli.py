@@ -24,14 +24,13 @@ from contextlib import (
     suppress,
 )
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import click
 
 from nplt_server import __version__
-from nplt_server.errors import CannotServe, ConfigurationError
+from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationError
 
 if TYPE_CHECKING:
     from nplt_storage.files.examine import Finding
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from nplt_storage.store import ConversationStore, Repaired
 
 
-EXIT_CONFIGURATION = 78
+EXIT_USAGE = 2
 EXIT_PIPE_CLOSED = 141
 
 _EXIT_CODES = (
@@ -606,7 +605,9 @@ def _now() -> datetime:
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_notes(
-        "nplt-server --port 0 --data-dir /srv/nplt", "nplt-server --config server.yaml --check"
+        "nplt-server --port 0 --data-dir /srv/nplt",
+        "nplt-server --config server.yaml --check",
+        "nplt-server --config server.yaml --workers 4",
     ),
 )
 @click.option("--config", type=click.Path(path_type=Path), help="Settings file (YAML).")
@@ -621,15 +622,26 @@ def _now() -> datetime:
     type=click.Choice(["debug", "info", "warning", "error"]),
     help="debug shows every frame.  [default: info]",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    help="Start that many servers behind the port; needs conversations in Redis.",
+)
 @click.option("--check", is_flag=True, help="Check the settings and exit.")
 @click.version_option(__version__, prog_name="nplt-server")
 @click.pass_context
 def main(
-    context: click.Context, /, config: Path | None, check: bool, any_port: bool, **flags: Any
+    context: click.Context,
+    /,
+    config: Path | None,
+    check: bool,
+    any_port: bool,
+    workers: int | None,
+    **flags: Any,
 ) -> None:
     """Keep conversations with language models the way tmux keeps shells."""
     if context.invoked_subcommand is None:
-        sys.exit(_serve(config, _tree(flags), check=check, any_port=any_port))
+        sys.exit(_serve(config, _tree(flags), check=check, any_port=any_port, workers=workers))
 
 
 @main.command(epilog=_notes("nplt-server token ada", "nplt-server token ada > ada.token"))
@@ -658,19 +670,22 @@ def _tree(flags: dict[str, Any]) -> dict[str, Any]:
     return {**given, **({"listen": listen} if listen else {})}
 
 
-def _serve(config: Path | None, flags: dict[str, Any], *, check: bool, any_port: bool) -> int:
+def _serve(
+    config: Path | None,
+    flags: dict[str, Any],
+    *,
+    check: bool,
+    any_port: bool,
+    workers: int | None,
+) -> int:
     # All that is loaded is there to stay: the garbage collector would look through it in
     # vain, for a seventh of the time to start. `run_until_signalled` enables it again.
     gc.disable()
     # pydantic looks for plugins in every installed package, and the settings need none.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
-    from importlib.util import find_spec
-
-    import anyio
-
     from nplt_server.logs import configure_logging
     from nplt_server.settings_loader import load_settings
-    from nplt_server.start import check_settings, run_until_signalled
+    from nplt_server.start import Workers, check_settings, not_shared, run
 
     def announce(host: str, port: int) -> None:
         try:
@@ -683,14 +698,22 @@ def _serve(config: Path | None, flags: dict[str, Any], *, check: bool, any_port:
 
     try:
         settings = load_settings(flags, config_file=config)
+        if workers is not None and (alone := not_shared(settings)):
+            click.echo(
+                f"nplt-server: --workers needs conversations in a Redis that all workers share, "
+                f"and history {alone[0]!r} is not: histories: "
+                f"[{{id: {alone[0]}, backend: {{type: redis, url: …}}}}]",
+                err=True,
+            )
+            return EXIT_USAGE
         if check:
             check_settings(settings)
             click.echo("the settings are fine")
             return 0
         configure_logging(settings.log_level, log_format=settings.log_format)
-        options = {"use_uvloop": find_spec("uvloop") is not None}
-        run = partial(run_until_signalled, settings, announce, any_port=any_port)
-        anyio.run(run, backend_options=options)
+        if workers is not None:
+            return Workers(settings, workers).run(announce, any_port=any_port)
+        run(settings, announce, any_port=any_port)
     except ConfigurationError as error:
         for mistake in error.mistakes:
             click.echo(f"nplt-server: {mistake}", err=True)

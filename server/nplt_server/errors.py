@@ -30,6 +30,10 @@ class ServerError(Exception):
     pass
 
 
+EXIT_CONFIGURATION = 78
+"""Of a server whose settings have mistakes."""
+
+
 class ConfigurationError(ServerError):
     """The operator must correct the settings: exit 78."""
 

@@ -27,7 +27,7 @@ from nplt_storage.errors import ConversationNotFound, DataDirectoryInUse, Storag
 from nplt_storage.opening import BadStoreConfig, StoreConfig, check_config, open_store
 from nplt_storage.rows import ConversationRow, RowPage, RowQuery, place_of, write_cursor
 from nplt_storage.search import SearchPage, SearchQuery, place_of_hit, write_search_cursor
-from nplt_storage.store import ConversationStore, DeletedConversation
+from nplt_storage.store import ConversationStore, DeletedConversation, Shared
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,12 @@ class Histories:
     @property
     def default(self) -> HistoryProfile:
         return self._profiles[0]
+
+    @property
+    def shared(self) -> Shared | None:
+        """The first that other servers may use as well: through it they know of each other."""
+        stores = (profile.store for profile in self._profiles)
+        return next((store for store in stores if isinstance(store, Shared)), None)
 
     def profile(self, wanted: str | None) -> HistoryProfile:
         if wanted is None:

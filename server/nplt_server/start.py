@@ -7,6 +7,9 @@ operator's, these are loaded first.
 
 SIGTERM and SIGINT stop it: running turns get their time, and a second signal hurries. A
 process that does not end all the same is ended by a thread of its own.
+
+`Workers` runs several servers behind one port, over one Redis: a process that serves nothing
+itself forks them, starts one again that died, and passes signals on.
 """
 
 from __future__ import annotations
@@ -23,14 +26,17 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, suppress
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from msgspec import Struct
 
-from nplt_server.errors import CannotServe, ConfigurationError
+from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationError
 from nplt_server.histories import check_histories, open_histories, utc_now
 from nplt_server.runtime_file import RuntimeFile, state_dir
 from nplt_server.settings import ExtensionSettings, PythonSettings, Settings
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BACKLOG = 1_024
+_STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 _LAST_RESORT_SECONDS = 6.5
 """After the time turns are given to end: what still holds the process up (a function
 that blocks, a child that won't go) holds nothing that was promised."""
@@ -82,6 +89,7 @@ async def serve(
     ready: Callable[[Server], None] = lambda server: None,
     *,
     any_port: bool = False,
+    as_worker: Worker | None = None,
 ) -> None:
     """Runs a server from start to stop. `ready` is called once the server can be stopped."""
     _raise_descriptor_limit()
@@ -97,7 +105,14 @@ async def serve(
         _load_what_they_name(settings)
     histories = await open_histories(settings, utc_now)
     try:
-        sockets = await bind(settings.listen.host, settings.listen.port, any_port=any_port)
+        sockets = await bind(
+            settings.listen.host,
+            settings.listen.port,
+            any_port=any_port,
+            share_port=as_worker is not None,
+        )
+        if as_worker is not None:
+            sockets += as_worker.sockets
         left_over = ExitStack()
         try:
             if (path := settings.listen.unix) is not None:
@@ -117,8 +132,21 @@ async def serve(
             await histories.close()
 
 
+def run(settings: Settings, announce: Announce, *, any_port: bool = False) -> None:
+    """Serves until it is signalled, in an event loop of its own."""
+    _run(partial(run_until_signalled, settings, announce, any_port=any_port))
+
+
+def _run(serving: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    anyio.run(serving, backend_options={"use_uvloop": find_spec("uvloop") is not None})
+
+
 async def run_until_signalled(
-    settings: Settings, announce: Announce, *, any_port: bool = False
+    settings: Settings,
+    announce: Announce,
+    *,
+    any_port: bool = False,
+    as_worker: Worker | None = None,
 ) -> None:
     """SIGTERM or SIGINT drains; a second one hurries."""
     runtime_file = RuntimeFile(state_dir())
@@ -145,13 +173,16 @@ async def run_until_signalled(
             server.stop()
 
     def listening(host: str, port: int) -> None:
-        runtime_file.write(settings, host, port)
+        if as_worker is None:
+            runtime_file.write(settings, host, port)
         announce(host, port)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOPPING:
         signal.signal(number, obey)
+    if as_worker is not None:
+        loop.add_reader(as_worker.parent, _parent_has_gone, as_worker.parent, obey)
     try:
-        await serve(settings, listening, ready, any_port=any_port)
+        await serve(settings, listening, ready, any_port=any_port, as_worker=as_worker)
     finally:
         runtime_file.remove()
 
@@ -165,9 +196,12 @@ def _end_for_certain(seconds: float) -> None:
     threading.Thread(target=wait_and_end, name="last resort", daemon=True).start()
 
 
-async def bind(host: str, port: int, *, any_port: bool = False) -> list[socket.socket]:
+async def bind(
+    host: str, port: int, *, any_port: bool = False, share_port: bool = False, listen: bool = True
+) -> list[socket.socket]:
     """Sockets on every address the name has; with port 0 they share the first one's.
-    With `any_port` a port that is taken is replaced by a free one."""
+    With `any_port` a port that is taken is replaced by a free one; with `share_port` other
+    processes may bind the same one likewise."""
     loop = asyncio.get_running_loop()
     sockets: list[socket.socket] = []
     try:
@@ -177,11 +211,14 @@ async def bind(host: str, port: int, *, any_port: bool = False) -> list[socket.s
             sockets.append(sock)
             sock.setblocking(False)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if share_port:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             chosen = port or (sockets[0].getsockname()[1] if len(sockets) > 1 else 0)
             sock.bind((address[0], chosen, *address[2:]))
-            sock.listen(_BACKLOG)
+            if listen:
+                sock.listen(_BACKLOG)
     except OSError as error:
         for sock in sockets:
             sock.close()
@@ -239,3 +276,204 @@ def _raise_descriptor_limit() -> None:
     if soft != hard:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+# ------------------------------------------------------------------------------
+# Several servers behind one port
+#
+# Each worker binds the port for itself (SO_REUSEPORT), and the kernel spreads connections
+# over them. Each also listens at an address of its own, which it advertises to the others:
+# a port of the loopback interface, or, if the settings advertise host:port, the n-th port
+# after that one. Workers see by a pipe that their parent is gone, and stop.
+
+_AGAIN_SECONDS: Final = 1.0
+"""A worker that dies sooner than this after its start is not started again at once."""
+
+
+class Worker(Struct, frozen=True, kw_only=True):
+    """What one of several servers gets from the process that starts them."""
+
+    sockets: list[socket.socket]
+    """That it listens at besides the port they share."""
+    parent: int
+    """A descriptor that can be read once the parent is gone."""
+
+
+class Workers:
+    """Starts that many servers, and sees to it that there are that many."""
+
+    def __init__(self, settings: Settings, count: int) -> None:
+        self._settings = settings
+        self._count = count
+        self._running: dict[int, tuple[int, float]] = {}
+        """The number of each worker and when it was started, by process id."""
+        self._shared: list[socket.socket] = []
+        self._unix: socket.socket | None = None
+        self._signals: list[int] = []
+        self._alive = os.pipe()
+
+    def run(self, announce: Announce, *, any_port: bool = False) -> int:
+        """Returns the exit code once all have ended: 0 if they were told to."""
+        host, port = asyncio.run(self._bind(any_port=any_port))
+        import nplt_server.app  # noqa: F401  once, for all of them
+
+        runtime_file = RuntimeFile(state_dir())
+        for each in _STOPPING:
+            signal.signal(each, self._obey)
+        try:
+            for number in range(self._count):
+                if code := self._start(number):
+                    self._signal_all(signal.SIGTERM)
+                    self._wait_for_all()
+                    return code
+            if not self._signals:
+                runtime_file.write(self._settings, host, port)
+                announce(host, port)
+            return self._supervise()
+        finally:
+            runtime_file.remove()
+            for sock in self._shared:
+                sock.close()
+            if self._unix is not None and (path := self._settings.listen.unix) is not None:
+                self._unix.close()
+                path.unlink(missing_ok=True)
+
+    async def _bind(self, *, any_port: bool) -> tuple[str, int]:
+        """Keeps the port, also while no worker listens there."""
+        listen = self._settings.listen
+        tried = await bind(listen.host, listen.port, any_port=any_port, listen=False)
+        host, port = tried[0].getsockname()[:2]
+        for sock in tried:
+            sock.close()  # it was free: nobody shares it but those that are started here
+        self._shared = await bind(listen.host, port, share_port=True, listen=False)
+        if listen.unix is not None:
+            self._unix = _bind_unix(listen.unix, self._settings.local_users == "owner")
+        shared = listen.model_copy(update={"port": port})
+        self._settings = self._settings.model_copy(update={"listen": shared})
+        return str(host), int(port)
+
+    def _start(self, number: int) -> int:
+        """Returns when it listens: 0; or its exit code, if it ended instead."""
+        said, says = os.pipe()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)  # until it is known, and itself
+        pid = os.fork()
+        if pid == 0:
+            os.close(said)
+            self._live(number, says)
+        os.close(says)
+        self._running[pid] = (number, time.monotonic())
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+        is_listening = bool(os.read(said, 1))
+        os.close(said)
+        if is_listening or self._signals:
+            return 0
+        del self._running[pid]
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) or 1
+
+    def _live(self, number: int, says: int) -> None:
+        code = 1
+        try:
+            for each in _STOPPING:
+                signal.signal(each, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+            os.setpgid(0, 0)  # what a terminal signals comes through the parent
+            os.close(self._alive[1])
+            for sock in self._shared:
+                sock.close()
+            worker, settings = self._worker(number)
+            serving = partial(
+                run_until_signalled,
+                settings,
+                lambda host, port: os.close(_told(says)),
+                as_worker=worker,
+            )
+            _run(serving)
+            code = 0
+        except ConfigurationError as error:
+            for mistake in error.mistakes:
+                log.error("%s", mistake)
+            code = EXIT_CONFIGURATION
+        except CannotServe as error:
+            log.error("%s", error)
+        except BaseException:
+            log.exception("worker %d failed", number)
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+
+    def _worker(self, number: int) -> tuple[Worker, Settings]:
+        advertise, sockets = self._settings.cluster.advertise, []
+        host, port = "127.0.0.1", 0
+        if advertise is not None:
+            host, port = self._settings.listen.host, _port_of(advertise) + 1 + number
+        try:
+            own = socket.create_server((host, port), backlog=_BACKLOG)
+        except OSError as error:
+            raise CannotServe(f"can't listen on {host}:{port}: {error.strerror}") from None
+        own.setblocking(False)
+        sockets.append(own)
+        if self._unix is not None:
+            sockets.append(self._unix)
+        told = advertise.rpartition(":")[0] if advertise is not None else host
+        cluster = self._settings.cluster.model_copy(
+            update={"advertise": f"{told}:{own.getsockname()[1]}"}
+        )
+        listen = self._settings.listen.model_copy(update={"unix": None})
+        settings = self._settings.model_copy(update={"cluster": cluster, "listen": listen})
+        return Worker(sockets=sockets, parent=self._alive[0]), settings
+
+    def _supervise(self) -> int:
+        while self._running:
+            pid, status = os.waitpid(-1, 0)
+            number, started_at = self._running.pop(pid, (-1, 0.0))
+            if number < 0 or self._signals:
+                continue
+            log.warning(
+                "worker %d (process %d) ended (%s); starting it again",
+                *(number, pid, _how_it_ended(status)),
+            )
+            if time.monotonic() - started_at < _AGAIN_SECONDS:
+                time.sleep(_AGAIN_SECONDS)
+            while not self._signals and self._start(number):
+                log.error("worker %d does not start; trying again", number)
+                time.sleep(_AGAIN_SECONDS)
+        return 0
+
+    def _wait_for_all(self) -> None:
+        while self._running:
+            pid, _ = os.waitpid(-1, 0)
+            self._running.pop(pid, None)
+
+    def _obey(self, number: int, _: object) -> None:
+        self._signals.append(number)
+        self._signal_all(signal.SIGTERM)
+
+    def _signal_all(self, number: int) -> None:
+        for pid in list(self._running):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def _told(says: int) -> int:
+    os.write(says, b"1")
+    return says
+
+
+def _how_it_ended(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+def _parent_has_gone(descriptor: int, obey: Callable[[int, object], None]) -> None:
+    asyncio.get_running_loop().remove_reader(descriptor)
+    log.warning("the process that started this worker is gone: shutting down")
+    obey(signal.SIGTERM, None)
+
+
+def _port_of(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def not_shared(settings: Settings) -> list[str]:
+    """The histories that several servers can't use at once."""
+    return [each.id for each in settings.histories if each.backend.type in ("json", "memory")]

@@ -226,6 +226,50 @@ class Leased(Protocol):
         ...
 
 
+class Member(Struct, frozen=True, kw_only=True):
+    """A server that uses a store beside others."""
+
+    id: str
+    address: str | None = None
+    """Where the others reach it."""
+    host: str = ""
+    pid: int = 0
+    owned: int = 0
+    """How many conversations it has open."""
+    started_at: float = 0.0
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """A store that several servers use at once, through which they know of each other."""
+
+    @property
+    def server_id(self) -> str:
+        """This server's, among the members."""
+        ...
+
+    def join(self) -> None:
+        """Tells the others, from now until it is closed, that this server is there."""
+        ...
+
+    async def members(self) -> Sequence[Member]:
+        """Also asks anew what the store promises: that may change while it is in use."""
+        ...
+
+    async def take_turn(self, user: str, turn_id: str, turns_max: int) -> bool:
+        """False: that many turns of this user run already, in all servers together."""
+        ...
+
+    def end_turn(self, user: str, turn_id: str) -> None:
+        """Does not wait."""
+        ...
+
+    async def count_prompt(self, user: str, per_minute: float) -> float:
+        """Counts one prompt; gives how many more this user may send now, to all servers
+        together. Less than nothing: there were too many."""
+        ...
+
+
 class Repaired(Struct, frozen=True, kw_only=True):
     says: tuple[str, ...]
     """What was done, one sentence each; none: there was nothing to do."""

@@ -191,8 +191,22 @@ def status_text(status: messages.Status) -> str:
                 for name, server in (status.mcp_servers or {}).items()
                 if isinstance(server, dict)
             ),
+            *_members(status.cluster or {}),
         ]
     )
+
+
+def _members(cluster: JsonObject) -> Iterator[tuple[str, str]]:
+    """One line for each server that shares the conversations; a mark at the one that answers."""
+    members = cluster.get("members")
+    for member in members if isinstance(members, list) else ():
+        if isinstance(member, dict):
+            place = member.get("address") or f"{member.get('host')}, process {member.get('pid')}"
+            here = ", this one" if member.get("id") == cluster.get("member") else ""
+            uptime = member.get("uptime")
+            up = f", up {_duration(uptime)}" if isinstance(uptime, int | float) else ""
+            owns = f"{member.get('owned')} conversations open"
+            yield "member", sanitize_line(f"{place}: {owns}{up}{here}")
 
 
 def _flat(name: str, value: JsonValue) -> Iterator[tuple[str, str]]:

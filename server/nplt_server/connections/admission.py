@@ -16,6 +16,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ from nplt_protocol.frames import ByteBudget
 from nplt_server.conversations.services import Activity
 from nplt_server.local_users import LocalUsers
 from nplt_server.settings import Limits
+from nplt_storage.errors import StorageUnavailable
+from nplt_storage.store import Shared
 
 if TYPE_CHECKING:
     from nplt_server.connections.session import Session
@@ -57,6 +60,10 @@ class RateLimit:
         self._fill(now)
         self._tokens -= 1
         return max(0.0, -self._tokens / self._rate)
+
+    def lower_to(self, tokens: float) -> None:
+        """Others have taken from it as well."""
+        self._tokens = min(self._tokens, tokens)
 
     def _fill(self, now: float) -> None:
         self._tokens = min(self._size, self._tokens + (now - self._filled_at) * self._rate)
@@ -254,6 +261,14 @@ class Admission:
         """0: this user may prompt, and that was counted."""
         limit = self.limits.prompts_per_minute_max
         return self._bucket(self._prompts, user, limit, 60.0).take(anyio.current_time())
+
+    async def count_prompt(self, user: str, shared: Shared) -> None:
+        """Tells the other servers of a prompt, and learns of theirs. Nobody waits for it: what
+        is sent elsewhere counts here from this user's next prompt on."""
+        limit = self.limits.prompts_per_minute_max
+        with suppress(StorageUnavailable):
+            left = await shared.count_prompt(user, limit)
+            self._bucket(self._prompts, user, limit, 60.0).lower_to(left)
 
     def _bucket(
         self, buckets: dict[str, RateLimit], user: str, size: float, seconds: float

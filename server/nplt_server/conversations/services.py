@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -32,6 +33,8 @@ from nplt_server.widgets import Widget
 from nplt_server.widgets.builtin import default_widgets
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.entries import EpochEntry
+from nplt_storage.errors import StorageUnavailable
+from nplt_storage.store import Shared
 
 log = logging.getLogger(__name__)
 
@@ -239,35 +242,56 @@ class Counters:
     turns_finished: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
-class TurnSlots:
-    """Limits how many turns run at once, for each user and in all."""
+_TRY_AGAIN_SECONDS: Final = 0.2
 
-    def __init__(self, limits: Limits) -> None:
+
+class TurnSlots:
+    """Limits how many turns run at once, for each user and in all. Where servers share a
+    history, a user's limit holds for all of them together, and the other one for each. While
+    the history can't be asked, each server counts its own."""
+
+    def __init__(self, limits: Limits, shared: Shared | None = None) -> None:
+        self._shared = shared
+        self._per_user_max = limits.turns_per_user_max
         self._all = anyio.Semaphore(limits.turns_max, fast_acquire=True)
         self._of_user: dict[str, anyio.Semaphore] = defaultdict(
             lambda: anyio.Semaphore(limits.turns_per_user_max, fast_acquire=True)
         )
 
-    async def take(self, user: str) -> None:
+    async def take(self, user: str, turn_id: str) -> None:
         await self._of_user[user].acquire()
         try:
+            if self._shared is not None:
+                await self._take_shared(self._shared, user, turn_id)
             await self._all.acquire()
         except BaseException:
             self._of_user[user].release()
+            self._end_shared(user, turn_id)
             raise
 
+    async def _take_shared(self, shared: Shared, user: str, turn_id: str) -> None:
+        with suppress(StorageUnavailable):
+            while not await shared.take_turn(user, turn_id, self._per_user_max):  # noqa: ASYNC110
+                await anyio.sleep(_TRY_AGAIN_SECONDS)
+
+    def _end_shared(self, user: str, turn_id: str) -> None:
+        if self._shared is not None:
+            self._shared.end_turn(user, turn_id)
+
     def take_now(self, user: str) -> bool:
-        """Takes a slot without waiting. False: no slot is free, or other turns wait."""
+        """Takes a slot without waiting. False: no slot is free, other turns wait, or the
+        other servers must be asked."""
         of_user = self._of_user[user]
-        if not (of_user.value and self._all.value):
+        if self._shared is not None or not (of_user.value and self._all.value):
             return False
         of_user.acquire_nowait()
         self._all.acquire_nowait()
         return True
 
-    def give_back(self, user: str) -> None:
+    def give_back(self, user: str, turn_id: str) -> None:
         self._all.release()
         self._of_user[user].release()
+        self._end_shared(user, turn_id)
 
 
 _THREADS_MAX: Final = 2

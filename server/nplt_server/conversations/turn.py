@@ -260,13 +260,13 @@ class TurnRun:
 
     async def take_slot(self) -> None:
         """Waits for a turn slot."""
-        await self.conversation.services.slots.take(self.conversation.user)
+        await self.conversation.services.slots.take(self.conversation.user, self.turn_id)
         self._has_slot = True
 
     def give_back_slot(self) -> None:
         if self._has_slot:
             self._has_slot = False
-            self.conversation.services.slots.give_back(self.conversation.user)
+            self.conversation.services.slots.give_back(self.conversation.user, self.turn_id)
 
     async def _end_early(
         self, state: Literal["interrupted", "failed"], *, error: JsonObject

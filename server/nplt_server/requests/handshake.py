@@ -6,6 +6,7 @@ providers.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import anyio
@@ -201,6 +202,33 @@ async def _stored(histories: Histories, user: str) -> JsonObject:
     return {"stored": stored, **{name: count for name, count in counted.items() if count}}
 
 
+async def _cluster(histories: Histories) -> JsonObject | None:
+    """The servers that share a history, the oldest first. Nothing where none is shared, or
+    while it can't be asked."""
+    shared = histories.shared
+    if shared is None:
+        return None
+    try:
+        members = await shared.members()
+    except StorageUnavailable:
+        return None
+    now = time.time()
+    return {
+        "member": shared.server_id,
+        "members": [
+            {
+                "id": each.id,
+                "address": each.address,
+                "host": each.host,
+                "pid": each.pid,
+                "owned": each.owned,
+                "uptime": round(max(0.0, now - each.started_at), 3),
+            }
+            for each in members
+        ],
+    }
+
+
 async def status(session: Session, request: StatusRequest, answer: Answer) -> None:
     """An operator is told about all users' connections, turns and calls, others about their
     own. Conversations are always those of who asks."""
@@ -221,6 +249,7 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
             assert isinstance(count, int)
             states[conversation.state] = count + 1
             queued += len(conversation.queue.waiting)
+    cluster = await _cluster(services.histories) if is_operator else None
     answer.give(
         Status(
             server=SERVER_NAME,
@@ -243,5 +272,6 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
             },
             providers=_providers(services.router, services.context, with_models=is_operator),
             mcp_servers=services.mcp_servers.described,
+            cluster=cluster,
         )
     )

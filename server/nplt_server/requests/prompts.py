@@ -38,15 +38,18 @@ async def prompt(session: Session, request: messages.Prompt, answer: Answer) -> 
     )
     is_foreign = conversation is not session.conversation
 
-    need_tokens = session.server.admission.users.need_tokens  # else the one user may do as it likes
-    if need_tokens and (wait := session.server.admission.seconds_until_prompt(session.user)):
-        raise RequestError(
-            ErrorCode.RATE_LIMITED,
-            f"too many prompts in a short time; try again in {wait:.0f} s",
-            retry_after=wait,
-        )
+    admission, services = session.server.admission, session.server.services
+    if admission.users.need_tokens:  # else the one user may do as it likes
+        if wait := admission.seconds_until_prompt(session.user):
+            raise RequestError(
+                ErrorCode.RATE_LIMITED,
+                f"too many prompts in a short time; try again in {wait:.0f} s",
+                retry_after=wait,
+            )
+        if (shared := services.histories.shared) is not None:
+            services.spawn(partial(admission.count_prompt, session.user, shared))
 
-    await session.server.services.quotas.check_conversations(session.user)
+    await services.quotas.check_conversations(session.user)
 
     def receipt(given: messages.Receipt) -> None:
         # A client that can't name its prompts has not sent it twice; its server has.

@@ -179,6 +179,14 @@ class RedisConnection:
             return [client.get_redis_connection(node) for node in every]
         return [client]
 
+    def primary(self) -> redis.Redis:
+        """Of a cluster, one of them."""
+        client = self._client
+        if isinstance(client, redis.RedisCluster):
+            every: list[ClusterNode] = client.get_primaries()  # type: ignore[no-untyped-call]
+            return client.get_redis_connection(every[0])
+        return client
+
     def keys_matching(self, pattern: str) -> Iterator[bytes]:
         """In small steps, through the whole database."""
         try:
@@ -277,18 +285,39 @@ def check_version(connection: RedisConnection) -> None:
         raise StorageUnavailable("this Redis is a cluster: its address is redis+cluster://…")
 
 
-def configured(node: redis.Redis) -> dict[str, str]:
-    """Its settings about the log of commands; `ResponseError` where one may not ask."""
-    found: Any = node.execute_command("CONFIG", "GET", "append*")  # type: ignore[no-untyped-call]
+def configured(node: redis.Redis, names: str = "append*") -> dict[str, str]:
+    """Its settings, by default about the log of commands; `ResponseError` where one may not
+    ask."""
+    found: Any = node.execute_command("CONFIG", "GET", names)  # type: ignore[no-untyped-call]
     words = [bytes(word).decode() for word in found]
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
 def how_durable(connection: RedisConnection) -> str:
     """What an acknowledged entry survives, as far as Redis tells."""
-    node = connection.nodes()[0]
-    copied = "; a failover may take what was not copied to a replica yet"
-    return _of_its_disk(node) + (copied if node.info("replication").get("connected_slaves") else "")
+    node = connection.primary()
+    return _of_its_disk(node) + _of_its_replicas(node)
+
+
+def _of_its_replicas(node: redis.Redis) -> str:
+    replicas = int(node.info("replication").get("connected_slaves", 0))
+    try:
+        found = configured(node, "min-replicas-*")
+    except redis.ResponseError:
+        found = {}
+    needed = int(found.get("min-replicas-to-write", 0))
+    if needed and int(found.get("min-replicas-max-lag", 0)):
+        lag = found["min-replicas-max-lag"]
+        return (
+            f"; a failover may take what was written in the last {lag} s "
+            f"({replicas} connected, min-replicas-to-write {needed})"
+        )
+    if replicas:
+        return (
+            "; a failover may take what was not copied to a replica yet "
+            f"({replicas} connected, min-replicas-to-write 0)"
+        )
+    return ""
 
 
 def _of_its_disk(node: redis.Redis) -> str:
@@ -300,11 +329,20 @@ def _of_its_disk(node: redis.Redis) -> str:
         return "as durable as this Redis: what it has not saved yet is lost when it stops"
     match found.get("appendfsync"):
         case "always":
-            return "as durable as this Redis: on its disk before it is acknowledged"
+            return (
+                "as durable as this Redis: on its disk before it is acknowledged "
+                "(appendfsync always)"
+            )
         case "everysec":
-            return "as durable as this Redis: a power cut may take the last second or two"
+            return (
+                "as durable as this Redis: a power cut may take the last second or two "
+                "(appendfsync everysec)"
+            )
         case _:
-            return "as durable as this Redis: a power cut may take what it has not written yet"
+            return (
+                "as durable as this Redis: a power cut may take what it has not written yet "
+                "(appendfsync no)"
+            )
 
 
 def place_as_bytes(place: RowPlace) -> bytes:

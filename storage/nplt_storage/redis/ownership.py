@@ -9,12 +9,16 @@ only if nobody else had the conversation meanwhile.
 
 A thread renews the leases of open conversations; closing returns them. Those of a process
 that died expire, unless a server of the same machine sees that it is dead.
+
+The same thread notes that this server is there and which turns run in it, for the others:
+these notes too expire with the lease.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +35,8 @@ from nplt_storage.errors import ConversationHeld, ConversationNotFound, WrittenE
 from nplt_storage.ids import new_entry_id
 from nplt_storage.redis import scripts
 from nplt_storage.redis.connection import Argument, RedisConnection
-from nplt_storage.redis.scripts import Keys
+from nplt_storage.redis.scripts import Keys, Keyspace
+from nplt_storage.store import Member
 
 log = logging.getLogger(__name__)
 
@@ -106,23 +111,37 @@ class Leases:
     def __init__(
         self,
         connection: RedisConnection,
+        keyspace: Keyspace,
         *,
         seconds: float = LEASE_SECONDS,
         address: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        server = Server(id=new_entry_id(), address=address, process=_process(os.getpid()))
-        self.server = msgspec.json.encode(server)
+        self._own = Server(id=new_entry_id(), address=address, process=_process(os.getpid()))
+        self.server = msgspec.json.encode(self._own)
+        self._keyspace = keyspace
         self.milliseconds = max(1, int(seconds * 1000))
         self.clock = clock
         self._connection = connection
         self._seconds = seconds
         self._kept: dict[str, Ownership] = {}
+        self._turns: dict[str, set[str]] = {}
+        """That run here, by the key of their user."""
+        self._announces = False
+        self._started_at = time.time()
         self._stopped = Event()
         self._thread: Thread | None = None
 
+    @property
+    def server_id(self) -> str:
+        return self._own.id
+
     def keep(self, owned: Ownership) -> None:
         self._kept[owned.keys.base] = owned
+        self.start()
+
+    def start(self, *, announces: bool = False) -> None:
+        self._announces = self._announces or announces
         if self._thread is None:
             self._thread = Thread(target=self._work, name="redis leases", daemon=True)
             self._thread.start()
@@ -213,16 +232,62 @@ class Leases:
             elif owned.token == token:
                 owned.until = asked_at  # it is not ours any more
 
+    # What the other servers are told
+
+    def members(self, *, announces: bool = False) -> list[Member]:
+        """Those that are there; one that has just died is for as long as its lease."""
+        own = Member(
+            id=self._own.id,
+            address=self._own.address,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            owned=len(self._kept),
+            started_at=self._started_at,
+        )
+        key, described = self._keyspace.members, msgspec.json.encode(own)
+        said = (own.id if announces else "", described, self.milliseconds)
+        noted = self._connection.call("EVAL", scripts.MEMBERS, 1, key, *said)
+        found = [_read_member(each) for each in noted]
+        others = [each for each in found if each is not None and each.id != own.id]
+        return sorted([own, *others], key=lambda each: each.started_at)
+
+    def take_turn(self, user: str, turn_id: str, turns_max: int) -> bool:
+        key = self._keyspace.turns_of(user)
+        taken = self._connection.run(
+            scripts.TAKE_TURN, [key], turn_id, turns_max, self.milliseconds
+        )
+        if taken:
+            self._turns.setdefault(key, set()).add(turn_id)
+        return bool(taken)
+
+    def end_turn(self, user: str, turn_id: str) -> None:
+        key = self._keyspace.turns_of(user)
+        self._turns.get(key, set()).discard(turn_id)
+        self._connection.call("ZREM", key, turn_id)
+
+    def _tell(self) -> None:
+        if self._announces:
+            self.members(announces=True)
+        for key, turns in list(self._turns.items()):
+            if kept := list(turns):
+                self._connection.call("EVAL", scripts.KEEP_TURNS, 1, key, self.milliseconds, *kept)
+
     def close(self) -> None:
         self._stopped.set()
         if self._thread is not None:
             self._thread.join()
+        if self._announces:
+            with suppress(RedisError):  # else it expires
+                self._connection.call("HDEL", self._keyspace.members, self._own.id)
 
     def _work(self) -> None:
         is_well = True
-        while not self._stopped.wait(self._seconds / _RENEWALS_PER_LEASE):
+        seconds = 0.0
+        while not self._stopped.wait(seconds):
+            seconds = self._seconds / _RENEWALS_PER_LEASE
             try:
                 self.renew()
+                self._tell()
                 is_well = True
             except RedisError as error:
                 if is_well:
@@ -230,6 +295,13 @@ class Leases:
                 is_well = False
             except Exception:  # without this thread every lease would lapse
                 log.exception("renewing leases failed; going on")
+
+
+def _read_member(data: bytes) -> Member | None:
+    try:
+        return msgspec.json.decode(data, type=Member)
+    except msgspec.DecodeError:
+        return None
 
 
 def _read_server(data: bytes) -> Server:

@@ -78,6 +78,16 @@ class Keyspace(Struct, frozen=True):
     def deleted_of(self, user: str) -> str:
         return f"{self.prefix}@deleted:{user}"
 
+    @property
+    def members(self) -> str:
+        return f"{self.prefix}@members"
+
+    def turns_of(self, user: str) -> str:
+        return f"{self.prefix}@turns:{user}"
+
+    def rate_of(self, user: str) -> str:
+        return f"{self.prefix}@rate:{user}"
+
 
 _COMMON: Final = """
 local meta, log, live, prompts, blobs, owner = unpack(KEYS, 1, 6)
@@ -371,6 +381,74 @@ redis.call('HSET', meta, 'prompts', redis.call('HLEN', prompts))
 if checkpoint ~= '' then redis.call('HSET', meta, 'checkpoint', checkpoint) end
 expire(here, ttl)
 return 'done'
+"""
+)
+
+# What servers know of each other. These have one key each, in slots of their own.
+
+_NOW: Final = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
+
+# Notes a server (its id, how it is) for so many milliseconds, unless the id is empty; gives all
+# that are noted, and drops those that were not noted again in time.
+MEMBERS: Final = (
+    _NOW
+    + """
+local id, described, lasts = unpack(ARGV)
+if id ~= '' then
+  redis.call('HSET', KEYS[1], id, string.format('%.0f %s', now + lasts, described))
+  redis.call('PEXPIRE', KEYS[1], lasts)
+end
+local noted, there = redis.call('HGETALL', KEYS[1]), {}
+for place = 1, #noted, 2 do
+  local until_, what = string.match(noted[place + 1], '^(%d+) (.*)$')
+  if tonumber(until_) > now then
+    there[#there + 1] = what
+  else
+    redis.call('HDEL', KEYS[1], noted[place])
+  end
+end
+return there
+"""
+)
+
+# A user's running turns, of all servers: each is noted until a time, and noted again.
+TAKE_TURN: Final = (
+    _NOW
+    + """
+local turn, turns_max, lasts = unpack(ARGV)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+local is_there = redis.call('ZSCORE', KEYS[1], turn)
+if not is_there and redis.call('ZCARD', KEYS[1]) >= tonumber(turns_max) then return 0 end
+redis.call('ZADD', KEYS[1], now + lasts, turn)
+redis.call('PEXPIRE', KEYS[1], lasts)
+return 1
+"""
+)
+
+KEEP_TURNS: Final = (
+    _NOW
+    + """
+for place = 2, #ARGV do redis.call('ZADD', KEYS[1], 'XX', now + ARGV[1], ARGV[place]) end
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
+return 'done'
+"""
+)
+
+# A bucket that holds `size` and gains as many in so many milliseconds; it may be overdrawn once
+# over. Gives what is left, in thousandths.
+COUNT_PROMPT: Final = (
+    _NOW
+    + """
+local size, lasts = tonumber(ARGV[1]), tonumber(ARGV[2])
+local known = redis.call('HMGET', KEYS[1], 'left', 'at')
+local left = tonumber(known[1] or size) + (now - tonumber(known[2] or now)) * size / lasts
+left = math.max(math.min(left, size) - 1, -size)
+redis.call('HSET', KEYS[1], 'left', tostring(left), 'at', string.format('%.0f', now))
+redis.call('PEXPIRE', KEYS[1], lasts * 2)
+return math.floor(left * 1000)
 """
 )
 

@@ -73,6 +73,7 @@ from nplt_storage.search import SearchPage, SearchQuery, search_entries
 from nplt_storage.store import (
     Builder,
     DeletedConversation,
+    Member,
     Opened,
     Origin,
     PartialAnswer,
@@ -425,6 +426,8 @@ def origin_from_bytes(data: bytes) -> Origin:
 
 TRASH_SECONDS: Final = 30 * 24 * 3600
 _BATCH_ENTRIES: Final = 100
+_MINUTE: Final = 60_000
+"""In milliseconds."""
 
 
 class RedisStore:
@@ -475,7 +478,7 @@ class RedisStore:
         context = RedisContext(
             connection=connection,
             keyspace=keyspace,
-            leases=Leases(connection, seconds=lease_seconds, address=advertise),
+            leases=Leases(connection, keyspace, seconds=lease_seconds, address=advertise),
             lists=UserLists(connection, keyspace, clock),
             ttl_milliseconds=(ttl_seconds or 0) * 1000,
             turns_max=max_turns or 0,
@@ -485,6 +488,36 @@ class RedisStore:
     @property
     def read_only_reason(self) -> str | None:
         return self._connection.trouble
+
+    # The servers that share it
+
+    def join(self) -> None:
+        self._leases.start(announces=True)
+
+    @property
+    def server_id(self) -> str:
+        return self._leases.server_id
+
+    async def members(self) -> Sequence[Member]:
+        def read() -> tuple[Sequence[Member], str]:
+            return self._leases.members(), how_durable(self._connection)
+
+        members, promise = await self._connection.in_thread(read)
+        self.description = replace(self.description, promise=promise)
+        return members
+
+    async def take_turn(self, user: str, turn_id: str, turns_max: int) -> bool:
+        return await self._connection.in_thread(
+            partial(self._leases.take_turn, user, turn_id, turns_max)
+        )
+
+    def end_turn(self, user: str, turn_id: str) -> None:
+        self._sender.post(partial(self._leases.end_turn, user, turn_id))
+
+    async def count_prompt(self, user: str, per_minute: float) -> float:
+        keys, size = [self._keyspace.rate_of(user)], f"{per_minute:g}"
+        count = partial(self._connection.run, scripts.COUNT_PROMPT, keys, size, _MINUTE)
+        return int(await self._connection.in_thread(count)) / 1000
 
     # One conversation
 

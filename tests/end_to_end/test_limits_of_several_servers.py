@@ -1,0 +1,92 @@
+"""Two servers over one Redis: a user's limits hold for both together, and both name each other."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.raw_client import ERROR, HISTORY_REQUEST, PROMPT, STATUS, RawClient
+from tests.support.redis_server import RedisServer
+from tests.support.server_process import ServerProcess
+
+pytestmark = pytest.mark.slow
+Start = Callable[..., list[ServerProcess]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    redis = RedisServer(tmp_path / "redis").start()
+    servers: list[ServerProcess] = []
+
+    def start(**settings: object) -> list[ServerProcess]:
+        backend = {"type": "redis", "url": redis.url, "lease": 2.0}
+        for name in ("one", "two"):
+            cluster = {"cluster": {"advertise": f"{name}.example:9999"}}
+            histories = {"histories": [{"id": "team", "backend": backend}]}
+            settings = {**settings, **cluster, **histories}
+            servers.append(ServerProcess(tmp_path / name, settings=settings).start())
+        return servers
+
+    yield start
+    for server in servers:
+        server.kill()
+    redis.kill()
+
+
+def test_turns_of_a_user_wait_for_those_at_the_other_server(start: Start) -> None:
+    one, two = start(limits={"turns_per_user_max": 1})
+    with RawClient(one.port) as first, RawClient(two.port) as second:
+        first.hello()
+        second.hello()
+        begun = first.request(PROMPT, {"text": "!slow 2 first"}).json
+        first.event(0x20)  # its turn has started
+        assert second.ask("second") == "second"
+        assert first.answer_of(begun["turn_id"]) == "first"
+        (ended,), (waited,) = (
+            client.request(HISTORY_REQUEST, {"roles": ["assistant"]}).json["messages"]
+            for client in (first, second)
+        )
+    assert ended["timestamp"] < waited["timestamp"]
+
+
+def test_a_place_is_free_again_when_a_turn_has_ended(start: Start) -> None:
+    one, _ = start(limits={"turns_per_user_max": 1})
+    with RawClient(one.port) as client:
+        client.hello()
+        for number in range(5):
+            assert client.ask(f"prompt {number}") == f"prompt {number}"
+
+
+def test_prompts_per_minute_count_at_both_servers(start: Start) -> None:
+    token, limit = "a-token-of-ada", 30
+    users = [{"name": "ada", "token_sha256": hashlib.sha256(token.encode()).hexdigest()}]
+    one, two = start(users=users, limits={"prompts_per_minute_max": limit})
+    accepted = []
+    for server in (one, two):
+        with RawClient(server.port) as client:
+            client.hello({"token": token})
+            for number in range(limit):
+                reply = client.request(PROMPT, {"text": f"prompt {number}"})
+                if reply.type == ERROR:
+                    assert reply.json["code"] == "rate_limited"
+                    break
+                client.answer_of(reply.json["turn_id"])
+                accepted.append(server)
+    assert accepted.count(one) == limit
+    assert 0 < accepted.count(two) < limit
+
+
+def test_status_names_both_servers_and_what_they_have_open(start: Start) -> None:
+    one, two = start()
+    with RawClient(one.port) as client, RawClient(two.port) as other:
+        client.hello()
+        other.hello()
+        client.ask("hello")
+        cluster = other.request(STATUS).json["cluster"]
+        while [each["owned"] for each in cluster["members"]] != [1, 0]:
+            cluster = other.request(STATUS).json["cluster"]
+        members = cluster["members"]
+        assert [each["address"] for each in members] == ["one.example:9999", "two.example:9999"]
+        assert cluster["member"] == members[1]["id"]

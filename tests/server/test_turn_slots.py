@@ -1,0 +1,87 @@
+"""Turn slots that servers share: asked of the store, and counted here while it can't be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+import pytest
+
+from nplt_server.conversations.services import TurnSlots
+from nplt_server.settings import Limits
+from nplt_storage.errors import StorageUnavailable
+from nplt_storage.store import Member
+
+pytestmark = pytest.mark.anyio
+SECONDS_MAX = 30.0
+
+
+class SharedSlots:
+    """A store of which another server holds all slots of bob."""
+
+    server_id = "one"
+
+    def __init__(self) -> None:
+        self.is_down = False
+        self.taken: list[str] = []
+
+    def join(self) -> None: ...
+
+    async def members(self) -> Sequence[Member]:
+        return ()
+
+    async def take_turn(self, user: str, turn_id: str, turns_max: int) -> bool:
+        if self.is_down:
+            raise StorageUnavailable("Redis does not answer")
+        if user == "bob":
+            return False
+        self.taken.append(turn_id)
+        return True
+
+    def end_turn(self, user: str, turn_id: str) -> None:
+        if turn_id in self.taken:
+            self.taken.remove(turn_id)
+
+    async def count_prompt(self, user: str, per_minute: float) -> float:
+        return per_minute
+
+
+@pytest.fixture
+def shared() -> SharedSlots:
+    return SharedSlots()
+
+
+@pytest.fixture
+def slots(shared: SharedSlots) -> TurnSlots:
+    return TurnSlots(Limits(turns_max=2, turns_per_user_max=1), shared)
+
+
+async def test_a_slot_is_asked_for_and_given_back(slots: TurnSlots, shared: SharedSlots) -> None:
+    assert not slots.take_now("ada"), "the other servers must be asked first"
+    with anyio.fail_after(SECONDS_MAX):
+        await slots.take("ada", "t1")
+    assert shared.taken == ["t1"]
+    slots.give_back("ada", "t1")
+    assert shared.taken == []
+
+
+async def test_who_waits_for_other_servers_keeps_nobody_else_waiting(slots: TurnSlots) -> None:
+    async with anyio.create_task_group() as tasks:
+        for turn_id in ("t1", "t2", "t3"):
+            tasks.start_soon(slots.take, "bob", turn_id)
+        with anyio.fail_after(SECONDS_MAX):
+            await slots.take("ada", "t4")
+            await slots.take("eve", "t5")
+        tasks.cancel_scope.cancel()
+
+
+async def test_while_the_store_can_not_be_asked_this_server_counts_its_own(
+    slots: TurnSlots, shared: SharedSlots
+) -> None:
+    shared.is_down = True
+    with anyio.fail_after(SECONDS_MAX):
+        await slots.take("bob", "t1")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(slots.take, "bob", "t2")
+            await anyio.lowlevel.checkpoint()
+            slots.give_back("bob", "t1")
