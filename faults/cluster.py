@@ -39,7 +39,6 @@ from faults.counted_model import CALLS_FILE
 from faults.plan import Plan
 from faults.results import CannotBeDone
 from faults.serving import PATIENCE_SECONDS, DidNotStart, clean_environment
-from nplt_server.settings import ClusterSettings
 
 LEASE_SECONDS = 2.0
 _HOST = "127.0.0.1"
@@ -353,11 +352,7 @@ class Member:
             "tools": {"count_once": "allow"},
             "cluster": {
                 "advertise": f"{_HOST}:{self.to_peers.port}",
-                **(
-                    {"secret_file": str(self._place.secret_file)}
-                    if "secret_file" in ClusterSettings.model_fields
-                    else {}
-                ),
+                "secret_file": str(self._place.secret_file),
             },
             "limits": {"turns_per_user_max": 64, "waiting_prompts_max": 100, **self._limits},
             "log_level": "warning",

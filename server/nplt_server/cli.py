@@ -685,7 +685,7 @@ def _serve(
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     from nplt_server.logs import configure_logging
     from nplt_server.settings_loader import load_settings
-    from nplt_server.start import Workers, check_settings, not_shared, run
+    from nplt_server.start import Workers, check_settings, run, why_no_workers
 
     def announce(host: str, port: int) -> None:
         try:
@@ -698,13 +698,8 @@ def _serve(
 
     try:
         settings = load_settings(flags, config_file=config)
-        if workers is not None and (alone := not_shared(settings)):
-            click.echo(
-                f"nplt-server: --workers needs conversations in a Redis that all workers share, "
-                f"and history {alone[0]!r} is not: histories: "
-                f"[{{id: {alone[0]}, backend: {{type: redis, url: …}}}}]",
-                err=True,
-            )
+        if workers is not None and (reason := why_no_workers(settings)) is not None:
+            click.echo(f"nplt-server: {reason}", err=True)
             return EXIT_USAGE
         if check:
             check_settings(settings)

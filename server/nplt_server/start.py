@@ -20,6 +20,7 @@ import gc
 import logging
 import os
 import resource
+import secrets
 import signal
 import socket
 import ssl
@@ -31,6 +32,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -282,9 +284,10 @@ def _raise_descriptor_limit() -> None:
 # Several servers behind one port
 #
 # Each worker binds the port for itself (SO_REUSEPORT), and the kernel spreads connections
-# over them. Each also listens at an address of its own, which it advertises to the others:
-# a port of the loopback interface, or, if the settings advertise host:port, the n-th port
-# after that one. Workers see by a pipe that their parent is gone, and stop.
+# over them. Each also listens at an address of its own, which it advertises to the others, so
+# that they relay to it: a port of the loopback interface, or, if the settings advertise
+# host:port, the n-th port after that one. A secret for the relay is made if there is none.
+# Workers see by a pipe that their parent is gone, and stop.
 
 _AGAIN_SECONDS: Final = 1.0
 """A worker that dies sooner than this after its start is not started again at once."""
@@ -311,10 +314,12 @@ class Workers:
         self._unix: socket.socket | None = None
         self._signals: list[int] = []
         self._alive = os.pipe()
+        self._left_over = ExitStack()
 
     def run(self, announce: Announce, *, any_port: bool = False) -> int:
         """Returns the exit code once all have ended: 0 if they were told to."""
         host, port = asyncio.run(self._bind(any_port=any_port))
+        self._make_secret()
         import nplt_server.app  # noqa: F401  once, for all of them
 
         runtime_file = RuntimeFile(state_dir())
@@ -334,9 +339,7 @@ class Workers:
             runtime_file.remove()
             for sock in self._shared:
                 sock.close()
-            if self._unix is not None and (path := self._settings.listen.unix) is not None:
-                self._unix.close()
-                path.unlink(missing_ok=True)
+            self._left_over.close()
 
     async def _bind(self, *, any_port: bool) -> tuple[str, int]:
         """Keeps the port, also while no worker listens there."""
@@ -348,9 +351,21 @@ class Workers:
         self._shared = await bind(listen.host, port, share_port=True, listen=False)
         if listen.unix is not None:
             self._unix = _bind_unix(listen.unix, self._settings.local_users == "owner")
+            self._left_over.callback(listen.unix.unlink, missing_ok=True)
+            self._left_over.enter_context(self._unix)
         shared = listen.model_copy(update={"port": port})
         self._settings = self._settings.model_copy(update={"listen": shared})
         return str(host), int(port)
+
+    def _make_secret(self) -> None:
+        cluster = self._settings.cluster
+        if cluster.secret_file is None:
+            made = NamedTemporaryFile(prefix="nplt-")  # noqa: SIM115  as long as there are workers
+            file = self._left_over.enter_context(made)
+            file.write(secrets.token_urlsafe(32).encode())
+            file.flush()
+            cluster = cluster.model_copy(update={"secret_file": Path(file.name)})
+            self._settings = self._settings.model_copy(update={"cluster": cluster})
 
     def _start(self, number: int) -> int:
         """Returns when it listens: 0; or its exit code, if it ended instead."""
@@ -474,6 +489,23 @@ def _port_of(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
-def not_shared(settings: Settings) -> list[str]:
-    """The histories that several servers can't use at once."""
-    return [each.id for each in settings.histories if each.backend.type in ("json", "memory")]
+def why_no_workers(settings: Settings) -> str | None:
+    """What several servers on this machine lack, as a sentence."""
+    alone = [each.id for each in settings.histories if each.backend.type in ("json", "memory")]
+    if alone:
+        return (
+            f"--workers needs conversations in a Redis that all workers share, and history "
+            f"{alone[0]!r} is not; its backend would be {{type: redis, url: redis://…}}"
+        )
+    cluster = settings.cluster
+    if settings.listen.tls is not None and cluster.advertise is None:
+        return (
+            "--workers with listen.tls needs cluster.advertise and cluster.secret_file: workers "
+            "reach each other by a host that the certificate is for"
+        )
+    if cluster.advertise is not None and cluster.secret_file is None:
+        return (
+            "--workers with cluster.advertise needs cluster.secret_file: servers that advertise "
+            "themselves relay to each other"
+        )
+    return None

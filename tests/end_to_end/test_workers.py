@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.raw_client import SESSION_LIST, STATUS, Closed, RawClient
+from tests.support.raw_client import ATTACH, SESSION_LIST, STATUS, Closed, RawClient
 from tests.support.redis_server import RedisServer
 from tests.support.server_process import ServerProcess, clean_environment
 
@@ -98,6 +98,18 @@ def test_all_workers_list_what_was_said_to_one(server: ServerProcess) -> None:
         with RawClient(int(member["address"].rpartition(":")[2])) as client:
             client.hello()
             assert len(client.request(SESSION_LIST).json["sessions"]) == 1
+
+
+@pytest.mark.slow
+def test_what_one_worker_owns_can_be_prompted_through_any(server: ServerProcess) -> None:
+    ports = [int(m["address"].rpartition(":")[2]) for m in meet_all(server.port, 2).values()]
+    with RawClient(ports[0]) as client, RawClient(ports[1]) as other:
+        session_id = client.hello()["session_id"]
+        client.ask("hello")
+        other.hello()
+        assert other.request(ATTACH, {"session_id": session_id}).type == ATTACH
+        assert other.ask("from the other") == "from the other"
+        assert client.ask("and back") == "and back"
 
 
 @pytest.mark.slow
@@ -191,6 +203,31 @@ def test_without_redis_there_is_a_sentence_and_exit_code_2(
         "and history 'main' is not"
     )
     assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ("cluster: {advertise: 'a.example:9999'}", "needs cluster.secret_file"),
+        ("listen: {tls: {cert: c.pem, key: k.pem}}", "needs cluster.advertise"),
+    ],
+)
+def test_what_else_workers_need_is_said(
+    tmp_path: Path, redis: RedisServer, more: str, sentence: str
+) -> None:
+    config = tmp_path / "server.yaml"
+    histories = f"histories: [{{id: main, backend: {{type: redis, url: '{redis.url}'}}}}]"
+    config.write_text(f"{histories}\n{more}\n")
+    ended = subprocess.run(
+        [sys.executable, "-m", "nplt_server", "--config", str(config), "--workers", "2"],
+        capture_output=True,
+        text=True,
+        env=clean_environment(),
+        timeout=SECONDS_MAX,
+    )
+    assert ended.returncode == 2
+    assert sentence in ended.stderr
 
 
 @pytest.mark.slow
