@@ -10,8 +10,12 @@ a repair if need be, as long as its file has it.
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import subprocess
 import sys
+import tempfile
+import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,7 +45,7 @@ class Copies:
 
 
 def backups(plan: Plan) -> list[Result]:
-    count = 2 if plan.quick else 25
+    count = 3 if plan.quick else 25
     made, plain = Copies(), Copies()
     progress = Progress("BACKUP copies", 2 * count)
     with ServerProgram(plan.new_path("backup") / "data") as server:
@@ -100,10 +104,34 @@ def _copy(data_dir: Path, target: Path, promises: Promises) -> None:
     target.mkdir()
     for part in ("history", "files", "trash"):
         shutil.copytree(data_dir / part, target / part, ignore=shutil.ignore_patterns(".*"))
-    promises.wait_for(len(promises) + 20, seconds_max=PATIENCE_SECONDS)
+    given_up = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < given_up:
+        promises.wait_for(len(promises) + 20, seconds_max=PATIENCE_SECONDS)
+        _copy_catalogue(data_dir, target)
+        if _knows_more(target):
+            return
+
+
+def _copy_catalogue(source: Path, target: Path) -> None:
     for name in ("catalog.sqlite", "catalog.sqlite-wal"):
-        if (data_dir / name).exists():
-            shutil.copy(data_dir / name, target / name)
+        (target / name).unlink(missing_ok=True)
+        if (source / name).exists():
+            shutil.copy(source / name, target / name)
+
+
+def _knows_more(target: Path) -> bool:
+    """Whether the copied catalogue knows a longer file than was copied. A catalogue that was
+    caught in the middle of a write can't be read: it would be made anew from the files.
+    Asked of another copy, since reading one may change it."""
+    with tempfile.TemporaryDirectory(dir=target.parent) as place:
+        _copy_catalogue(target, Path(place))
+        try:
+            with closing(sqlite3.connect(Path(place) / "catalog.sqlite")) as catalogue:
+                known = catalogue.execute("SELECT file, size FROM conversations").fetchall()
+        except sqlite3.DatabaseError:
+            return False
+    files = {path.name: path.stat().st_size for path in (target / "history").rglob("*.json")}
+    return any(size > files.get(name, size) for name, size in known)
 
 
 def _judge(target: Path, acked: Acked, copies: Copies) -> None:
