@@ -8,9 +8,10 @@ PYTEST  = $(BIN)/python -m pytest --dist worksteal -n $$(( $$(nproc) + 1 ))
 unexport PYTHONDONTWRITEBYTECODE
 # 0: without the small language model that answers where there is no key
 NPLT_LOCAL ?= 1
+FUZZ_SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve install install-dev local test soak check format bench walk screenshots faults clean
+.PHONY: help run serve install install-dev local test soak check format bench walk screenshots faults fuzz clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -54,6 +55,10 @@ screenshots: install-dev  ## make the pictures in docs/screenshots anew
 
 faults: install-dev  ## kill, cut power, fill disks; check that every promise holds
 	$(BIN)/python -m faults
+
+fuzz: install-dev  ## fuzz decoder, messages, files and imports (FUZZ_SECONDS=600 in all)
+	@sh config/pip-install $(BIN)/python -e '.[fuzz]'
+	$(BIN)/python -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 install-dev: $(VENV)/.installed-dev
 

@@ -171,7 +171,7 @@ def _encode(code: MessageType, seq: int, payload: bytes, message_bytes_max: int)
 def _request(request: Request) -> bytes:
     """A request without fields has no payload."""
     payload = _payload(request)
-    return b"" if payload == b"{}" else payload
+    return b"" if payload == b"{}" and type(request) not in _ENCODERS else payload
 
 
 def _payload(message: Message | JsonObject) -> bytes:

@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, Union, get_args, get_origin
 from zlib import crc32
 
 import orjson
-from msgspec import DecodeError, Struct, to_builtins
+from msgspec import Struct, to_builtins
 from msgspec.json import Decoder
 from msgspec.structs import FieldInfo, fields, replace
 
@@ -81,6 +81,8 @@ class _SharedFields(Struct):
 
 _DECODER: Final = Decoder[Any](Union[_KNOWN])  # noqa: UP007
 _SHARED_DECODER: Final = Decoder(_SharedFields)
+_NOT_READ: Final = (ValueError, RecursionError)
+"""What the decoders raise. Not just `DecodeError`: bytes that are not UTF-8 have another."""
 
 
 # ------------------------------------------------------------------------------
@@ -115,7 +117,7 @@ def decode_verified(line: bytes) -> Entry:
     """For a line that went through `verify_line` already."""
     try:
         entry: Entry = _DECODER.decode(line)
-    except DecodeError:
+    except _NOT_READ:
         return _decode_unknown(line)
     if entry.timestamp is UNSTAMPED or not entry.id or wrong_reference(entry):
         return _decode_unknown(line)
@@ -130,7 +132,8 @@ def _decode_unknown(line: bytes) -> UnknownEntry:
     try:
         shared = _SHARED_DECODER.decode(line)
         source = orjson.loads(line)
-    except (DecodeError, orjson.JSONDecodeError) as error:
+        timestamp = shared.timestamp.astimezone(UTC)
+    except (*_NOT_READ, OverflowError) as error:
         raise BadLine(str(error)) from error
     for name in (*_SharedFields.__struct_fields__, "crc"):
         source.pop(name, None)
@@ -138,7 +141,7 @@ def _decode_unknown(line: bytes) -> UnknownEntry:
         seq=shared.seq,
         id=shared.id,
         kind=shared.kind,
-        timestamp=shared.timestamp.astimezone(UTC),
+        timestamp=timestamp,
         turn_id=shared.turn_id,
         metadata=shared.metadata,
         fields=source,
@@ -166,7 +169,10 @@ def peek_kind(line: bytes) -> str:
     head = _KIND.match(line)
     if head is None:
         raise BadLine("a line does not say its kind")
-    return str(orjson.loads(b'"%b"' % head[1]))
+    try:
+        return str(orjson.loads(b'"%b"' % head[1]))
+    except orjson.JSONDecodeError as error:
+        raise BadLine(str(error)) from error
 
 
 def crc_suffix(body: bytes | memoryview) -> bytes:

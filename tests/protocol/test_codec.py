@@ -63,6 +63,12 @@ def test_pieces_of_files_and_pings_are_raw_bytes() -> None:
     assert decode_request(0x04, b"\xff\x00", LIMITS) == messages.Ping(data=b"\xff\x00")
 
 
+@pytest.mark.parametrize("data", [b"", b"{}", b"\xff"])
+def test_raw_bytes_are_sent_as_they_are_also_if_they_look_like_no_fields(data: bytes) -> None:
+    assert frame_of(encode_request(messages.Ping(data=data), 1)).payload == data
+    assert frame_of(encode_request(messages.FileData(data=data), 1)).payload == data
+
+
 @pytest.mark.parametrize("code", [0x00, 0x0B, 0x12, 0x22, 0x38, 0x7F])
 def test_an_unknown_type_is_unsupported_and_named(code: int) -> None:
     error = refusal(code, b"")

@@ -15,7 +15,7 @@ from tests.storage.conversations import START, asking, call
 from tests.storage.entry_strategies import entries
 
 from nplt_storage import BadEntry, decode_line, encode_line, entry_as_json
-from nplt_storage.codec import KNOWN_KINDS, BadLine, crc_suffix, peek_seq, verify_line
+from nplt_storage.codec import KNOWN_KINDS, BadLine, crc_suffix, peek_kind, peek_seq, verify_line
 from nplt_storage.entries import (
     Entry,
     EpochEntry,
@@ -274,3 +274,27 @@ def test_a_line_without_a_shared_field_is_refused(missing: str) -> None:
     del source[missing]
     with pytest.raises(BadLine):
         decode_line(_signed(source))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff", b"\xc3(", b"\x01", b'"', b'","x":' + b"[" * 5000],
+    ids=["no UTF-8", "half a letter", "control", "quote", "brackets"],
+)
+def test_a_line_that_is_no_json_is_refused_though_its_checksum_fits(content: bytes) -> None:
+    body = encode_line(_stamped("said")).partition(b',"crc"')[0].replace(b"said", content)
+    with pytest.raises(BadLine):
+        decode_line(body + crc_suffix(body))
+
+
+def test_a_line_of_a_time_that_no_calendar_has_is_refused() -> None:
+    source = json.loads(encode_line(_stamped("said")))
+    source |= {"kind": "later", "timestamp": "0001-01-01T00:00:00+23:00"}
+    source.pop("crc")
+    with pytest.raises(BadLine):
+        decode_line(_signed(source))
+
+
+def test_a_kind_that_is_no_text_is_refused() -> None:
+    with pytest.raises(BadLine):
+        peek_kind(b'{"seq":1,"id":"e1","kind":"a\x01"}')

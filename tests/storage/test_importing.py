@@ -240,6 +240,13 @@ def _nest(depth: int) -> bytes:
 GOOD = file_bytes(chat(3))
 
 
+def _forged(content: bytes) -> bytes:
+    """A file whose first line is no JSON, under a checksum that fits."""
+    header, first, *rest = GOOD.splitlines(keepends=True)
+    body = first.partition(b',"crc"')[0].replace(b"word 0", content)
+    return b"".join([header, body + crc_suffix(body) + b"\n", *rest])
+
+
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
@@ -256,6 +263,8 @@ GOOD = file_bytes(chat(3))
         (GOOD.replace(b"word 1", b"word 7"), "damaged|can't be read|more than one line"),
         (GOOD.replace(b'"s1"', b'"s2"', 1), "first line"),
         (GOOD.replace(b'"format":1', b'"format":2', 1), "first line"),
+        (_forged(b"\xff"), "not valid UTF-8"),
+        (_forged(b"\x01"), "JSON|control"),
         (b"".join(GOOD.splitlines(keepends=True)[::2]), "stands where|not in its place|damaged"),
     ],
 )

@@ -32,7 +32,7 @@ from nplt_storage import (
     StorageUnavailable,
     decode_line,
 )
-from nplt_storage.codec import encode_line
+from nplt_storage.codec import crc_suffix, encode_line
 from nplt_storage.entries import (
     DebugEntry,
     EpochEntry,
@@ -155,6 +155,28 @@ def test_a_bit_that_flipped_in_the_first_line_is_put_back(bit: int) -> None:
     repair, repaired = planned(flipped(bit))
     # Without a checksum the line is taken as it is.
     assert repaired == GOOD or (repair.says == () and examined(flipped(bit)).is_sound)
+
+
+@pytest.mark.timeout(15)
+def test_a_file_in_one_long_line_is_written_as_it_was_in_good_time() -> None:
+    """Each bit of what may be its first line is tried."""
+    entries = chat(24)
+    whole = file_bytes(entries)
+    line = whole.replace(b"[\n", b"[").replace(b"\n,", b",").replace(b"\n]", b"]")
+    assert line.count(b"\n") == 1
+    assert 14_000 < len(line) < 16_384
+    repair, repaired = planned(line)
+    assert repaired == whole
+    assert repair.kept == len(entries)
+
+
+def test_a_last_line_that_is_no_json_is_damage_though_its_checksum_fits() -> None:
+    *lines, last = file_bytes(chat(1)).splitlines(keepends=True)[:-1]
+    body = last.lstrip(b",").partition(b',"crc"')[0].replace(b"re 0", b"\xff")
+    forged = b"".join(lines) + b"," + body + crc_suffix(body) + b"\n"
+    assert [finding.code for finding in examined(forged).findings] == ["damaged"]
+    _, repaired = planned(forged)
+    assert examined(repaired).is_sound
 
 
 def test_a_first_line_that_can_not_be_told_is_left_alone() -> None:

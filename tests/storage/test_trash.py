@@ -145,6 +145,15 @@ def test_a_server_that_ran_for_a_month_without_a_look_empties_it_then(disk: Memo
     assert trash.empty(START + timedelta(days=31), days_served=31) == 1
 
 
+@pytest.mark.parametrize("data", [b"", b"noise", b'{"day":1,"date":"\xff"}'])
+def test_a_count_of_days_that_can_not_be_read_begins_again(disk: MemoryDisk, data: bytes) -> None:
+    trash = _trash(disk)
+    trash.put("s1", at=START)
+    disk.put(ROOT / "trash" / "days.json", data)
+    assert trash.empty(START) == 0
+    assert trash.empty(START + timedelta(days=31), days_served=31) == 1
+
+
 def test_a_crash_at_any_call_of_a_deletion_leaves_it_there_or_gone_and_whole_either_way() -> None:
     outcomes = set()
     for stop in range(1, 40):

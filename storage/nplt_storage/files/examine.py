@@ -397,7 +397,7 @@ class _LineExamination:
             if self._unread[0].closing != self._counted and not self._is_damaged:
                 message = "the closing line does not say what the lines say"
                 self._add(Finding(code="bad_closing", message=message, offset=offset))
-        elif (damage := _damage_at_end(read, size)) is not None:
+        elif (damage := _damage_at_end(read, size, offset)) is not None:
             self._is_damaged = True
             self._add(Finding(code="damaged", message=damage, offset=offset))
         else:
@@ -413,14 +413,14 @@ class _LineExamination:
         self._found.findings.append(finding)
 
 
-def _damage_at_end(read: Read, size: int) -> str | None:
-    """What follows the last sound line is not one closing line. The opening rule
-    says whether a crash can have left that."""
+def _damage_at_end(read: Read, size: int, offset: int) -> str | None:
+    """What follows the last sound line, from `offset` on, is not one closing line. The
+    opening rule says whether a crash can have left that."""
     try:
-        survey(bounded(read), size)
+        found = survey(bounded(read), size)
     except (Damage, LineTooLong) as reason:
         return str(reason)
-    return None
+    return None if found.end == offset else "a line can't be read, though its checksum fits"
 
 
 def _lost(seqs: tuple[int, int] | None) -> str:

@@ -73,7 +73,8 @@ from nplt_storage.store import Repaired
 
 _LOOKED_AT_BYTES_MAX: Final = 16 * 1024
 _OPENING: Final = b'"messages":['
-_CHECKED: Final = re.compile(rb'(.*),"crc":"([0-9a-f]{8})","messages":\[\n', re.DOTALL)
+_END_OF_HEADER: Final = re.compile(rb',"crc":"([0-9a-f]{8})","messages":\[\n')
+_END_OF_HEADER_BYTES: Final = len(b',"crc":"00000000","messages":[\n')
 
 
 def rescue_header(beginning: bytes) -> bytes | None:
@@ -100,9 +101,10 @@ def _end_of_search(data: bytearray) -> int:
 
 
 def _is_checked_header(line: bytes) -> bool:
-    """A header without a checksum is taken as it is elsewhere; here it proves nothing."""
-    parts = _CHECKED.fullmatch(line)
-    if parts is None or parts[2] != b"%08x" % crc32(parts[1]):
+    """A header without a checksum is taken as it is elsewhere; here it proves nothing. Its end
+    is looked at first: this is asked for every bit of a line that may be long."""
+    end = _END_OF_HEADER.fullmatch(line[-_END_OF_HEADER_BYTES:])
+    if end is None or end[1] != b"%08x" % crc32(line[:-_END_OF_HEADER_BYTES]):
         return False
     try:
         decode_header(line)

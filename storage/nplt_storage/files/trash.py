@@ -179,7 +179,7 @@ class Trash:
             with opened(self._disk, path, os.O_RDONLY) as descriptor:
                 data = read_all(self._disk, descriptor, self._disk.size(descriptor), 0)
             return decode(data, type=_ServerDays)
-        except (OSError, DecodeError):
+        except (OSError, DecodeError, UnicodeDecodeError):
             return _ServerDays()
 
     def owners(self, session_id: str) -> set[str]:
