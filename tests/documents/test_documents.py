@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 import pytest
 import yaml
+from faults.__main__ import CHECKS
 from tests.documents.pages import NAMES, PAGES, ROOT, anchors, blocks, commands, links, text_of
 from tests.support.server_process import ServerProcess, clean_environment
 
@@ -192,6 +193,17 @@ def test_every_flag_it_lists_is_one() -> None:
 def test_every_limit_it_names_is_one() -> None:
     table = text_of("docs/promises.md").split("## Limits")[1]
     assert set(re.findall(r"`(\w+_max)`", table)) <= set(Limits.model_fields)
+
+
+def test_every_fault_that_can_be_tried_has_its_promise_and_its_last_counts() -> None:
+    table = text_of("docs/promises.md").split("## How it is tested")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| .+ \| ([A-Z0-9-]+) \| (.*\d.*) \|$", table, re.M)
+    assert sorted(check for check, _ in rows) == sorted(CHECKS)
+
+
+def test_every_fault_that_can_be_tried_is_described() -> None:
+    table = text_of("CONTRIBUTING.md").split("\n## Faults")[1].split("\n## ")[0]
+    assert sorted(re.findall(r"^\| ([A-Z][A-Z0-9-]+) \|", table, re.M)) == sorted(CHECKS)
 
 
 # ------------------------------------------------------------------------------
