@@ -1,10 +1,12 @@
 """B8: ten thousand conversations: listing them, and starting with them.
 
-The list's first page, asked of the server, against what a program without a
-index must do: open and parse every file. The start against one with an
-empty data directory; both have been started once before, so whatever the
-server keeps beside the files is there. Files nobody knew are read while the
-server serves already: the list is measured when that is done.
+The list's first page, asked of the server, against what a program without an index must
+do: open and parse every file. In each round the page is asked for several times, as a
+client does that shows a list, and the median counts; what the first one takes, when the
+files have just filled the caches, is told beside it. The start against one with an empty
+data directory; both have been started once before, so whatever the server keeps beside
+the files is there. Files nobody knew are read while the server serves already: the list
+is measured when that is done.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from statistics import median
 
 import orjson
 
 from benchmarks.conversations import FIRST_DAY, write_conversation
-from benchmarks.measuring import Rounds, alternate
+from benchmarks.measuring import Rounds, alternate, figure
 from benchmarks.processes import listening, server, server_command
 from benchmarks.scratch import Plan
 from benchmarks.verdicts import Question, Verdict
@@ -27,6 +30,7 @@ from benchmarks.wire import SESSION_LIST, STATUS, Caller
 CONVERSATIONS = 10_000
 MESSAGES_EACH = 4
 PAGE = 50
+PAGES_PER_ROUND = 15
 START_ROUNDS = 5
 
 
@@ -39,9 +43,16 @@ def listing(plan: Plan) -> list[Verdict]:
     with server(full_dir) as program, Caller(program.port) as caller:
         while caller.request(STATUS)["conversations"]["stored"] < conversations:
             time.sleep(0.2)
+        firsts: list[float] = []
+
+        def pages() -> float:
+            found = [_list_over_the_wire(caller, conversations) for _ in range(PAGES_PER_ROUND)]
+            firsts.append(found[0])
+            return median(found)
+
         lists = alternate(
             {
-                "list": lambda: _list_over_the_wire(caller, conversations),
+                "list": pages,
                 "files": lambda: _open_all(full_dir),
             },
             rounds=plan.rounds(),
@@ -52,7 +63,8 @@ def listing(plan: Plan) -> list[Verdict]:
             100,
             lists.ratio("files", "list"),
             unit="× faster than the files",
-            details=lists.told("list", "files", unit="ms", per_unit=1e3),
+            details=lists.told("list", "files", unit="ms", per_unit=1e3)
+            + f"; the first list of a round {figure(median(firsts) * 1e3)} ms",
         ),
         Question(number="B8", what="start with 10,000 conversations").at_most(
             3,

@@ -12,12 +12,14 @@ import asyncio
 import http.client
 import json
 import os
+import secrets
 import socket
 import sqlite3
 import subprocess
 import sys
 import time
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +29,13 @@ _CPU_CLOCK_OF_PROCESS = 2
 
 
 def litellm(turns: int, path: Path) -> float:
-    import_module("litellm.proxy")  # not installed: said at once
+    if find_spec("litellm") is None:  # importing it takes seconds
+        raise ModuleNotFoundError("litellm is not installed in .venv-peers")
     path.mkdir()
     config = path / "config.yaml"
+    # Without a key it refuses to start; the list of models' prices would come from the network.
+    key = f"sk-{secrets.token_hex(32)}"
+    known = {"LITELLM_MASTER_KEY": key, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     mock = {"model": "openai/echo", "api_key": "none", "mock_response": "hello world"}
     config.write_text(json.dumps({"model_list": [{"model_name": "echo", "litellm_params": mock}]}))
     with socket.socket() as free:
@@ -37,25 +43,27 @@ def litellm(turns: int, path: Path) -> float:
         port = free.getsockname()[1]
     command = [str(Path(sys.executable).parent / "litellm"), "--config", str(config)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--telemetry", "False"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as proxy:
+    with (path / "log").open("wb") as log:
+        proxy = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **known})
+    with proxy:
         try:
-            connection = _connected(port, proxy)
+            connection = _connected(port, key, proxy)
             for _ in range(WARM_UP):
-                _complete(connection)
+                _complete(connection, key)
             before = _cpu_seconds(proxy.pid)
             for _ in range(turns):
-                _complete(connection)
+                _complete(connection, key)
             return (_cpu_seconds(proxy.pid) - before) / turns
         finally:
             proxy.terminate()
 
 
-def _connected(port: int, proxy: subprocess.Popen[bytes]) -> http.client.HTTPConnection:
+def _connected(port: int, key: str, proxy: subprocess.Popen[bytes]) -> http.client.HTTPConnection:
     until = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < until and proxy.poll() is None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_SECONDS_MAX)
         try:
-            _complete(connection)
+            _complete(connection, key)
         except OSError:
             time.sleep(0.2)
         else:
@@ -63,9 +71,9 @@ def _connected(port: int, proxy: subprocess.Popen[bytes]) -> http.client.HTTPCon
     raise TimeoutError("the proxy did not start")
 
 
-def _complete(connection: http.client.HTTPConnection) -> None:
+def _complete(connection: http.client.HTTPConnection, key: str) -> None:
     body = {"model": "echo", "messages": [{"role": "user", "content": "hello world"}]}
-    headers = {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
     answer = connection.getresponse()
     data = answer.read()

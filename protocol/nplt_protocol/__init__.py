@@ -3,69 +3,76 @@
 Import from here, from `messages` (the requests, replies and events) and from
 `stream` (a connection on asyncio). `stream` is not imported here: an event
 loop takes longer to load than everything else. The other modules may move.
+Names are loaded when they are first used: a server that starts needs few of them.
 The normative text is `protocol/SPEC.md`. Providers, storage and users are not
 known in this package.
 """
 
-from nplt_protocol import messages
-from nplt_protocol.client_connection import ClientConnection
-from nplt_protocol.codec import (
-    HEARTBEAT,
-    REPLY_CODES,
-    REPLY_TYPES,
-    decode_event,
-    decode_plain_request,
-    decode_reply,
-    decode_request,
-    encode_error,
-    encode_event,
-    encode_plain_request,
-    encode_reply,
-    encode_request,
-    from_object,
-    to_object,
-)
-from nplt_protocol.codes import (
-    MORE,
-    PLAIN_ANSWERS,
-    PLAIN_REQUESTS,
-    RETRYABLE,
-    ErrorCode,
-    MessageType,
-)
-from nplt_protocol.connection import (
-    ConnectionRefused,
-    Dialect,
-    ErrorReceived,
-    EventReceived,
-    Heard,
-    Received,
-    ReplyReceived,
-    RequestReceived,
-    RequestRefused,
-    State,
-    TextReceived,
-    ThoughtReceived,
-)
-from nplt_protocol.errors import (
-    LocalProtocolError,
-    ProtocolError,
-    RemoteProtocolError,
-    RequestError,
-)
-from nplt_protocol.frames import (
-    HEADER,
-    BrokenMessage,
-    FragmentJoiner,
-    Frame,
-    FrameDecoder,
-    Joined,
-    encode_frame,
-    encode_message,
-)
-from nplt_protocol.json_text import JsonObject, JsonValue, dump_json, load_json
-from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX, WireLimits
-from nplt_protocol.server_connection import ServerConnection
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nplt_protocol import messages
+    from nplt_protocol.client_connection import ClientConnection
+    from nplt_protocol.codec import (
+        HEARTBEAT,
+        REPLY_CODES,
+        REPLY_TYPES,
+        decode_event,
+        decode_plain_request,
+        decode_reply,
+        decode_request,
+        encode_error,
+        encode_event,
+        encode_plain_request,
+        encode_reply,
+        encode_request,
+        from_object,
+        to_object,
+    )
+    from nplt_protocol.codes import (
+        MORE,
+        PLAIN_ANSWERS,
+        PLAIN_REQUESTS,
+        RETRYABLE,
+        ErrorCode,
+        MessageType,
+    )
+    from nplt_protocol.connection import (
+        ConnectionRefused,
+        Dialect,
+        ErrorReceived,
+        EventReceived,
+        Heard,
+        Received,
+        ReplyReceived,
+        RequestReceived,
+        RequestRefused,
+        State,
+        TextReceived,
+        ThoughtReceived,
+    )
+    from nplt_protocol.errors import (
+        LocalProtocolError,
+        ProtocolError,
+        RemoteProtocolError,
+        RequestError,
+    )
+    from nplt_protocol.frames import (
+        HEADER,
+        BrokenMessage,
+        FragmentJoiner,
+        Frame,
+        FrameDecoder,
+        Joined,
+        encode_frame,
+        encode_message,
+    )
+    from nplt_protocol.json_text import JsonObject, JsonValue, dump_json, load_json
+    from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX, WireLimits
+    from nplt_protocol.server_connection import ServerConnection
 
 PROTOCOL_VERSION = 3
 SPEC_VERSION = "3.2"
@@ -127,3 +134,33 @@ __all__ = [
     "messages",
     "to_object",
 ]
+
+_HOMES = (
+    "json_text",
+    "errors",
+    "codes",
+    "limits",
+    "frames",
+    "codec",
+    "connection",
+    "client_connection",
+    "server_connection",
+)
+"""The modules of these names; each imports those before it, or little."""
+
+
+def __getattr__(name: str) -> object:
+    if name == "messages":
+        return import_module("nplt_protocol.messages")
+    if name in __all__:
+        for home in _HOMES:
+            found = vars(import_module(f"nplt_protocol.{home}"))
+            if name in found:
+                value: object = found[name]
+                globals()[name] = value
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -19,10 +19,8 @@ import secrets
 import time
 from pathlib import Path
 
-from platformdirs import user_state_dir
-
 from nplt_server import __version__
-from nplt_server.settings import Settings
+from nplt_server.settings import Settings, user_dir
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +29,7 @@ _LOCK_SECONDS_MAX = 0.1
 
 
 def state_dir() -> Path:
-    return Path(user_state_dir("nplt", appauthor=False))
+    return user_dir("state")
 
 
 class RuntimeFile:

@@ -7,13 +7,14 @@ Reading files and environment variables is the job of `settings_loader`.
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-import platformdirs
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -33,6 +34,17 @@ PythonName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z
 """`package.module:name`."""
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
+
+
+def user_dir(kind: Literal["config", "data", "state"]) -> Path:
+    """Where this user's files of that kind are."""
+    if sys.platform == "linux":  # as platformdirs does it, which is slow to load
+        usual = {"config": "~/.config", "data": "~/.local/share", "state": "~/.local/state"}[kind]
+        named = Path(os.environ.get(f"XDG_{kind.upper()}_HOME", ""))
+        return (named if named.is_absolute() else Path(usual).expanduser()) / "nplt"
+    import platformdirs
+
+    return Path(getattr(platformdirs, f"user_{kind}_dir")("nplt", appauthor=False))
 
 
 def load_named(name: str, setting: str) -> object:
@@ -62,12 +74,11 @@ class Part(BaseModel):
 
 _KEY_WORDS = {"apikey", "auth", "authorization", "cookie", "key", "secret", "token"}
 """In the name of a header, between its dashes."""
-_BEGINS_LIKE_A_KEY = re.compile(
-    r"(bearer|basic) .+|(sk|gsk|xai|hf|nvapi|aiza)[-_]?[a-z0-9_-]{12,}", re.IGNORECASE
-)
-_MIXED_LIKE_A_KEY = re.compile(r"(?=.{24})(?=.*[0-9])(?=.*[a-z])[A-Za-z0-9]+")
+# As text: few settings need them, and compiling takes a start a few milliseconds.
+_BEGINS_LIKE_A_KEY = r"(?i)(bearer|basic) .+|(sk|gsk|xai|hf|nvapi|aiza)[-_]?[a-z0-9_-]{12,}"
+_MIXED_LIKE_A_KEY = r"(?=.{24})(?=.*[0-9])(?=.*[a-z])[A-Za-z0-9]+"
 """As nobody calls a variable or a file."""
-_HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
+_HEADER_NAME = r"[A-Za-z0-9-]{1,64}"
 _WHERE_KEYS_BELONG = (
     "a key is not written here: say api_key_env (a variable that holds it) "
     "or api_key_file (a file that only you can read)"
@@ -92,16 +103,16 @@ def checked_url(url: str) -> str:
 
 def _checked_headers(headers: dict[str, str]) -> dict[str, str]:
     for name, value in headers.items():
-        if _KEY_WORDS & set(name.lower().split("-")) or _BEGINS_LIKE_A_KEY.fullmatch(value):
+        if _KEY_WORDS & set(name.lower().split("-")) or re.fullmatch(_BEGINS_LIKE_A_KEY, value):
             raise ValueError(_WHERE_KEYS_BELONG)
-        if not _HEADER_NAME.fullmatch(name) or not value.isascii() or not value.isprintable():
+        if not re.fullmatch(_HEADER_NAME, name) or not value.isascii() or not value.isprintable():
             raise ValueError("expected names and values that a header can have")
     return headers
 
 
 def _no_key(name: str) -> str:
     """Of what is told where it is not found: by then it would be in a log."""
-    if _BEGINS_LIKE_A_KEY.fullmatch(name) or _MIXED_LIKE_A_KEY.fullmatch(name):
+    if re.fullmatch(_BEGINS_LIKE_A_KEY, name) or re.fullmatch(_MIXED_LIKE_A_KEY, name):
         raise ValueError(f"that looks like the key itself: {_WHERE_KEYS_BELONG}")
     return name
 
@@ -419,7 +430,7 @@ class Limits(Part):
 
 class Settings(Part):
     listen: Listen = Listen.model_construct()
-    data_dir: HomePath = Field(default_factory=lambda: Path(platformdirs.user_data_dir("nplt")))
+    data_dir: HomePath = Field(default_factory=lambda: user_dir("data"))
     default_model: str | None = None
     providers: tuple[ProviderSettings, ...] = ()
     """None: whoever the environment has a key for, the local model, offline/echo."""

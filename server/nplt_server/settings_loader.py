@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, TypeAlias, get_args, get_origin
 
 import orjson
-import platformdirs
 from msgspec import Struct
 from pydantic import BaseModel, ValidationError
 
@@ -36,6 +35,7 @@ from nplt_server.settings import (
     Settings,
     VendorSettings,
     checked_url,
+    user_dir,
 )
 
 # ------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class Layer(Struct, frozen=True):
 
 
 def default_config_file() -> Path:
-    return Path(platformdirs.user_config_dir("nplt")) / "server.yaml"
+    return user_dir("config") / "server.yaml"
 
 
 def load_settings(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import platformdirs
 import pytest
 import yaml
 
 from nplt_server.errors import ConfigurationError
-from nplt_server.settings import Settings
+from nplt_server.settings import Settings, user_dir
 from nplt_server.settings_loader import load_settings
 
 SAMPLE = Path(__file__).parents[2] / "config" / "server.yaml"
@@ -139,3 +140,16 @@ def test_a_directory_beside_the_data_is_fine_for_tools(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     flags = {"data_dir": str(tmp_path / "data"), "tool_roots": [str(tmp_path / "notes")]}
     assert load_settings(flags, environ={}).tool_roots == (tmp_path / "notes",)
+
+
+@pytest.mark.parametrize("kind", ["config", "data", "state"])
+@pytest.mark.parametrize("named", [None, "", "relative", "/srv/elsewhere"])
+def test_a_users_folders_are_where_other_programs_have_theirs(
+    kind: Literal["config", "data", "state"], named: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = f"XDG_{kind.upper()}_HOME"
+    monkeypatch.delenv(variable, raising=False)
+    if named is not None:
+        monkeypatch.setenv(variable, named)
+    expected = getattr(platformdirs, f"user_{kind}_dir")("nplt", appauthor=False)
+    assert user_dir(kind) == Path(expected)

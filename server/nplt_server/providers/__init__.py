@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 from msgspec import Struct, field, structs
 
 from nplt_protocol import ErrorCode, JsonValue, RequestError
-from nplt_protocol.messages import EFFORTS
 
 if TYPE_CHECKING:
     from nplt_server.context.messages import ContextMessage
@@ -118,8 +117,11 @@ def check_options(options: Mapping[str, JsonValue]) -> None:
         message = f"{name} is {expected}"
         raise RequestError(ErrorCode.MALFORMED, message, field=f"options.{name}")
 
-    if (effort := options.get("effort")) is not None and effort not in EFFORTS:
-        refuse("effort", f"one of {', '.join(EFFORTS)}")
+    if (effort := options.get("effort")) is not None:
+        from nplt_protocol.messages import EFFORTS  # slow to load, and not needed to start
+
+        if effort not in EFFORTS:
+            refuse("effort", f"one of {', '.join(EFFORTS)}")
     if (warmth := options.get("temperature")) is not None and not (
         type(warmth) in (int, float) and 0 <= float(str(warmth)) <= _TEMPERATURE_MAX
     ):

@@ -555,7 +555,10 @@ class ProviderRouter:
     def choose(self, *wishes: str | None) -> str:
         """The first of the models that exists, or the default: a conversation whose model was
         removed from the settings must stay usable."""
-        return next((wish for wish in wishes if wish and wish in self.routes), self.default_model)
+        for wish in wishes:
+            if wish and wish in self.routes:
+                return wish
+        return self.default_model
 
     def route(self, name: str) -> tuple[ModelRoute, ModelInvocationDescriptor]:
         route = self.routes[self.check(name)]

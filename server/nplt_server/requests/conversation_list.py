@@ -37,13 +37,17 @@ from nplt_storage.store import Repairable
 
 
 def as_row(session: Session, row: ConversationRow) -> messages.SessionRow:
+    # The same text as `isoformat` makes, for a quarter of the time; lists have many.
+    created_at, updated_at, last_accessed = orjson.loads(
+        orjson.dumps((row.created_at, row.updated_at, row.last_accessed))
+    )
     return messages.SessionRow(
         session_id=row.session_id,
         name=row.name,
         message_count=row.message_count,
-        created_at=row.created_at.isoformat(),
-        updated_at=row.updated_at.isoformat(),
-        last_accessed=row.last_accessed.isoformat(),
+        created_at=created_at,
+        updated_at=updated_at,
+        last_accessed=last_accessed,
         is_current=session.current_id == row.session_id,
         model=session.server.services.router.choose(row.model),
         state=session.server.registry.state_of(row.session_id),
@@ -63,11 +67,9 @@ def _warning(row: ConversationRow) -> str | None:
     return f"{which} gone: an older copy of its file was put back"
 
 
-async def listed_row(session: Session, row: ConversationRow) -> messages.SessionRow:
-    """With the command that repairs it, if it is damaged."""
+async def _damaged_row(session: Session, row: ConversationRow) -> messages.SessionRow:
+    """With the command that repairs it."""
     shown = as_row(session, row)
-    if not row.damaged:
-        return shown
     found = await session.server.services.histories.find(row.session_id)
     if found is None or not isinstance(found.profile.store, Repairable):
         return shown
@@ -265,7 +267,10 @@ async def list_sessions(session: Session, request: messages.SessionList, answer:
             "cursor must be a next_cursor of this list",
             field="cursor",
         ) from None
-    rows = [await listed_row(session, row) for row in page.rows]
+    rows = [
+        await _damaged_row(session, row) if row.damaged else as_row(session, row)
+        for row in page.rows
+    ]
     answer.give(messages.SessionRows(sessions=tuple(rows), next_cursor=page.next_cursor))
 
 

@@ -801,6 +801,8 @@ class JsonFileStore:
     async def list(self, user: str, query: RowQuery) -> RowPage:
         page = await self._directory.index.list(user, query)
         changed = await self._open_files.look_for_damage(page.rows)
+        if not changed:
+            return page
         return replace(page, rows=tuple(changed.get(row.session_id, row) for row in page.rows))
 
     async def count(self, user: str) -> int:
