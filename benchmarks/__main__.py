@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 import time
 import traceback
@@ -24,6 +22,7 @@ from importlib import import_module
 from pathlib import Path
 
 from benchmarks.progress import begin, end
+from benchmarks.record import DOCS, Machine, this_machine, write_table
 from benchmarks.scratch import Plan, scratch_directory
 from benchmarks.verdicts import Question, Verdict, only_run, table
 
@@ -46,6 +45,8 @@ BENCHMARKS = {
     "B14": "searching:searching",
     "B15": "whole_turn:whole_turn",
     "B16": "long_work:long_work",
+    "B17": "growth:growth",
+    "B18": "streaming:first_token",
 }
 """The module in this package, and the function in it."""
 COMPARABLE = ("B10", "B15")
@@ -59,13 +60,22 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true", help="tiny counts; goals are not judged")
     parser.add_argument("--json", action="store_true", help="figures as one JSON document")
     parser.add_argument("--dir", type=Path, help="where to put files while measuring")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="where to draw curves (B17)")
     parser.add_argument(
         "--beside",
         type=Path,
         metavar="CHECKOUT",
         help=f"also measure the server in its .venv, by turns ({', '.join(COMPARABLE)})",
     )
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="everything, also what takes long; table and curves are written into docs",
+    )
     options = parser.parse_args()
+    if options.record and (options.numbers or options.smoke or options.beside):
+        parser.error("--record measures everything, and nothing beside it")
+    machine = this_machine()
     possible = COMPARABLE if options.beside else tuple(BENCHMARKS)
     chosen = [number.upper() for number in options.numbers] or possible
     if unknown := [number for number in chosen if number not in possible]:
@@ -73,12 +83,20 @@ def main() -> int:
         parser.error(f"{why}: {', '.join(unknown)} (there are {', '.join(possible)})")
     verdicts: list[Verdict] = []
     with scratch_directory(options.dir) as scratch:
-        plan = Plan(scratch=scratch, full=options.full, smoke=options.smoke, beside=options.beside)
+        plan = Plan(
+            scratch=scratch,
+            full=options.full or options.record,
+            smoke=options.smoke,
+            beside=options.beside,
+            plots=options.plots or (DOCS if options.record else None),
+        )
         for number in chosen:
             verdicts += _carry_out(number, plan)
     if options.smoke:
         verdicts = [only_run(verdict) for verdict in verdicts]
-    print(_document(verdicts, plan) if options.json else table(verdicts))
+    print(_document(verdicts, plan, machine) if options.json else table(verdicts))
+    if options.record:
+        write_table(verdicts, machine)
     return 1 if any(verdict.is_failure for verdict in verdicts) else 0
 
 
@@ -102,10 +120,9 @@ def _benchmark(number: str) -> Benchmark:
     return found
 
 
-def _document(verdicts: list[Verdict], plan: Plan) -> str:
+def _document(verdicts: list[Verdict], plan: Plan, machine: Machine) -> str:
     document = {
-        "python": platform.python_version(),
-        "processors": os.cpu_count(),
+        "machine": asdict(machine),
         "smoke": plan.smoke,
         "beside": str(plan.beside) if plan.beside else None,
         "figures": [asdict(verdict) for verdict in verdicts],

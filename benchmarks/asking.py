@@ -1,56 +1,75 @@
-"""B11: what `nplt ask` adds to the server's answer.
+"""B11: a question from the command line, until its process has ended.
 
-A whole `nplt ask` process against a server that answers at once, compared with
-one that only imports anyio. Judged by process time, which waiting for the
-server does not add to; the time on the wall, less what the same conversation
-takes over a connection of ours, is shown beside it.
+`nplt ask` against a server that answers at once, and what people run instead: `llm` with a
+plugin that answers with the prompt, from `.venv-peers` if it is there. Both keep a record.
+`curl` to a local server that answers at once is the floor. In the same rounds, by the clock;
+the process's own CPU time, which other programs disturb less, is told beside it.
 """
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
-import time
-from statistics import median
+from collections.abc import Callable, Mapping
 
-from benchmarks.measuring import alternate
-from benchmarks.processes import Program, cost_of, server
+from benchmarks.measuring import Rounds, alternate_several
+from benchmarks.processes import PEERS, cost_of, peer, server
 from benchmarks.scratch import Plan
 from benchmarks.verdicts import Question, Verdict
-from benchmarks.wire import PROMPT, TURN_FINISHED, Caller
 
-ROUNDS = 15
+ROUNDS = 9
 TEXT = "hello"
-IMPORT = (sys.executable, "-c", "import anyio")
+MS_MAX = 120.0
+LLM_RATIO_MIN = 5.0
 
 
 def asking(plan: Plan) -> list[Verdict]:
-    waits: list[float] = []
-    with server(plan.new_path("ask")) as program:
+    floor = Question(number="B11", what="curl to a local server, the floor")
+    llm = Question(number="B11", what="nplt ask, to llm with an echo plugin")
+    with server(plan.new_path("ask")) as program, peer("streaming_vendor", "1") as vendor:
         address = f"nplt://127.0.0.1:{program.port}"
-        command = (sys.executable, "-m", "nplt_client", "ask", TEXT, "-q", "--server", address)
+        ask = (sys.executable, "-m", "nplt_client", "ask", TEXT, "-q", "--server", address)
+        things = {"ask": _running(*ask)}
+        if curl := shutil.which("curl"):
+            body = json.dumps({"model": "burst", "messages": [{"role": "user", "content": TEXT}]})
+            url = f"http://127.0.0.1:{vendor.port}/v1/chat/completions"
+            things["curl"] = _running(curl, "-sf", url, "-d", body)
+        if (program_of_llm := PEERS / "llm").exists():
+            things["llm"] = _running(
+                str(program_of_llm), "-m", "echo", TEXT, LLM_USER_PATH=str(plan.new_path("llm"))
+            )
+        for measure in things.values():
+            measure()
+        found = alternate_several(things, rounds=plan.rounds(ROUNDS))
+    wall = found["wall"]
+    least = f"; least {min(wall.figures['ask']) * 1e3:.0f} ms"
+    return [
+        Question(number="B11", what="nplt ask, on an idle core").at_most(
+            MS_MAX, wall.median("ask") * 1e3, unit="ms", details=_told(found, "ask") + least
+        ),
+        llm.at_least(
+            LLM_RATIO_MIN,
+            wall.ratio("llm", "ask"),
+            unit="× quicker than llm",
+            details=f"{_told(found, 'ask')}; {_told(found, 'llm')}",
+        )
+        if "llm" in things
+        else llm.skipped("there is no llm in .venv-peers"),
+        floor.without_goal(wall.median("curl") * 1e3, unit="ms", details=_told(found, "curl"))
+        if "curl" in things
+        else floor.skipped("there is no curl"),
+    ]
 
-        def ask() -> float:
-            cost = cost_of(*command)
-            waits.append(cost.wall_seconds - _seconds_to_answer(program))
-            return cost.cpu_seconds
 
-        cost_of(*command)
-        cost_of(*IMPORT)
-        things = {"ask": ask, "import": lambda: cost_of(*IMPORT).cpu_seconds}
-        rounds = alternate(things, rounds=plan.rounds(ROUNDS))
-    details = rounds.told("ask", "import", unit="ms", per_unit=1e3)
-    details += f"; on the wall, beyond the answer, {median(waits) * 1e3:.0f} ms"
-    question = Question(number="B11", what="nplt ask, beyond the server's answer")
-    ratio = rounds.ratio("ask", "import")
-    return [question.at_most(2.5, ratio, unit="× import anyio", details=details)]
+def _running(*command: str, **variables: str) -> Callable[[], Mapping[str, float]]:
+    def measure() -> Mapping[str, float]:
+        cost = cost_of(*command, variables=variables)
+        return {"wall": cost.wall_seconds, "CPU": cost.cpu_seconds}
+
+    return measure
 
 
-def _seconds_to_answer(program: Program) -> float:
-    figures: list[float] = []
-    for _ in range(5):
-        begun = time.perf_counter()
-        with Caller(program.port) as caller:
-            caller.request(PROMPT, {"text": TEXT})
-            caller.until(TURN_FINISHED)
-        figures.append(time.perf_counter() - begun)
-    return median(figures)
+def _told(found: dict[str, Rounds], name: str) -> str:
+    cpu = found["CPU"].median(name) * 1e3
+    return f"{found['wall'].told(name, unit='ms', per_unit=1e3)}, {cpu:.0f} ms CPU"

@@ -13,7 +13,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,9 @@ from typing import Any
 
 OFFLINE = {"providers": [{"id": "offline", "type": "offline", "words_per_second": 0}]}
 PATIENCE_SECONDS = 60.0
+ROOT = Path(__file__).parents[1]
+PEERS = ROOT / ".venv-peers" / "bin"
+"""Where what people run instead is installed, if it is: see `peers/requirements.txt`."""
 _CPU_CLOCK_OF_PROCESS = 2
 
 
@@ -124,12 +127,12 @@ class Cost:
     cpu_seconds: float
 
 
-def cost_of(*command: str) -> Cost:
-    """Runs it once; it must succeed."""
+def cost_of(*command: str, variables: Mapping[str, str] | None = None) -> Cost:
+    """Runs it once, with these environment variables besides; it must succeed."""
     begun = time.perf_counter()
     process = subprocess.Popen(
         command,
-        env=clean_environment(),
+        env={**clean_environment(), **(variables or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )

@@ -30,6 +30,8 @@ class Plan:
     """Only find out whether it can be carried out: tiny counts, one round."""
     beside: Path | None = None
     """Another checkout, whose server is measured in the same rounds."""
+    plots: Path | None = None
+    """Where curves are drawn; None: where they are removed with everything else."""
 
     @property
     def checkouts(self) -> dict[str, Path | None]:

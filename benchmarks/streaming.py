@@ -1,10 +1,13 @@
-"""B3: a vendor's stream, from its chunks through the server into a client's hands.
+"""B3 and B18: a vendor's stream, from its chunks through the server into a client's hands.
 
-Compared with what OpenAI's SDK alone spends on reading the same stream: nplt's figure is
+B3 compares with what OpenAI's SDK alone spends on reading the same stream: nplt's figure is
 the server's CPU time and the client's together, with everything a turn does besides
 (record, commit). The stream comes as fast as it is taken, so that reading is what is
 measured. One chunk each millisecond is told beside it, without a goal: then most of it is
 waking up, and with nplt two processes do.
+
+B18 is about the first word alone, and about time on the wall: the word itself says when the
+vendor wrote it.
 """
 
 from __future__ import annotations
@@ -13,41 +16,116 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from benchmarks.measuring import Rounds, alternate
+from benchmarks.measuring import Rounds, alternate, figure, rotated
 from benchmarks.peers.streaming_vendor import WORD
 from benchmarks.processes import Program, listening, peer, server
+from benchmarks.progress import tick
 from benchmarks.scratch import Plan
 from benchmarks.verdicts import Question, Verdict
 from benchmarks.wire import SECONDS_MAX
 
 CHUNKS = 2_000
+FIRST_TOKENS = 300
 
 
-def streaming(plan: Plan) -> list[Verdict]:
-    chunks = plan.sized(CHUNKS, smoke=100)
+Ask = Callable[[str], list[int]]
+"""Has a reader read one answer of that model; what it tells."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Readers:
+    """A vendor, a server that asks it, and two programs that read answers."""
+
+    ours: Program
+    client: Program
+    sdk: Program
+    ask_client: Ask
+    ask_sdk: Ask
+
+
+@contextmanager
+def _readers(plan: Plan, chunks: int) -> Iterator[_Readers]:
     with peer("streaming_vendor", str(chunks)) as vendor:
         settings = {"providers": [_provider(vendor)]}
         with (
             server(plan.new_path("streaming"), settings=settings) as ours,
             _reader("nplt", ours) as client,
             _reader("sdk", vendor) as sdk,
-            _asking(client, chunks) as ask_client,
-            _asking(sdk, chunks) as ask_sdk,
+            _asking(client) as ask_client,
+            _asking(sdk) as ask_sdk,
         ):
-
-            def rounds(model: str) -> Rounds:
-                return alternate(
-                    {
-                        "nplt": lambda: _cpu_seconds(ask_client, model, ours, client),
-                        "openai SDK": lambda: _cpu_seconds(ask_sdk, model, sdk),
-                    },
-                    rounds=plan.rounds(),
-                )
-
             for ask in (ask_client, ask_sdk):
                 ask("burst")  # imports, and the first of everything
-            return [_verdict(rounds("burst"), rounds("paced"), per_unit=1e6 / chunks)]
+            yield _Readers(
+                ours=ours, client=client, sdk=sdk, ask_client=ask_client, ask_sdk=ask_sdk
+            )
+
+
+def streaming(plan: Plan) -> list[Verdict]:
+    chunks = plan.sized(CHUNKS, smoke=100)
+    with _readers(plan, chunks) as readers:
+
+        def rounds(model: str) -> Rounds:
+            def cpu(ask: Ask, *programs: Program) -> float:
+                before = [program.cpu_seconds() for program in programs]
+                length, *_ = ask(model)
+                if length != chunks * len(WORD):
+                    raise ValueError(f"it read {length} characters")
+                return sum(p.cpu_seconds() - b for p, b in zip(programs, before, strict=True))
+
+            return alternate(
+                {
+                    "nplt": lambda: cpu(readers.ask_client, readers.ours, readers.client),
+                    "openai SDK": lambda: cpu(readers.ask_sdk, readers.sdk),
+                },
+                rounds=plan.rounds(),
+            )
+
+        return [_verdict(rounds("burst"), rounds("paced"), per_unit=1e6 / chunks)]
+
+
+def first_token(plan: Plan) -> list[Verdict]:
+    """B18: from the vendor's first word to the hands of who reads, and before that from
+    asking to the vendor, through nplt and with the SDK."""
+    names = ("nplt", "openai SDK")
+    before: dict[str, list[float]] = {name: [] for name in names}
+    after: dict[str, list[float]] = {name: [] for name in names}
+    with _readers(plan, plan.sized(CHUNKS, smoke=100)) as readers:
+        asks = dict(zip(names, (readers.ask_client, readers.ask_sdk), strict=True))
+        for number in range(plan.sized(FIRST_TOKENS, smoke=3)):
+            for name in rotated(list(names), number):
+                _, asked, said = asks[name]("stamped")
+                before[name].append(asked / 1e6)
+                after[name].append(said / 1e6)
+            if number % 50 == 0:
+                tick()
+
+    def told(found: dict[str, list[float]]) -> str:
+        return ", ".join(
+            f"{name} p50 {figure(_percentile(found[name], 50))} p99 "
+            f"{figure(_percentile(found[name], 99))} ms"
+            for name in names
+        )
+
+    def row(what: str, found: dict[str, list[float]], percent: int) -> tuple[Question, float]:
+        ours, theirs = (_percentile(found[name], percent) for name in names)
+        return Question(number="B18", what=what), ours / theirs
+
+    spent, ratio = row("first token, vendor → client's hands, p50", after, 50)
+    late, late_ratio = row("the same, p99", after, 99)
+    asking, asking_ratio = row("before it: prompt → vendor, stored on the way, p50", before, 50)
+    sdk = "× the openai SDK alone"
+    return [
+        spent.at_most(1, ratio, unit=sdk, details=told(after)),
+        late.without_goal(late_ratio, unit=sdk, details=told(after)),
+        asking.without_goal(asking_ratio, unit=sdk, details=told(before)),
+    ]
+
+
+def _percentile(found: list[float], percent: int) -> float:
+    return sorted(found)[min(len(found) - 1, len(found) * percent // 100)]
 
 
 def _verdict(burst: Rounds, paced: Rounds, *, per_unit: float) -> Verdict:
@@ -66,7 +144,7 @@ def _provider(vendor: Program) -> dict[str, object]:
         "type": "openai",
         "api": "chat",
         "base_url": f"http://127.0.0.1:{vendor.port}/v1",
-        "models": ["burst", "paced"],
+        "models": ["burst", "paced", "stamped"],
     }
 
 
@@ -78,21 +156,12 @@ def _reader(how: str, of: Program) -> Iterator[Program]:
 
 
 @contextmanager
-def _asking(reader: Program, chunks: int) -> Iterator[Callable[[str], None]]:
-    """Has the reader read one answer, and believes nothing."""
+def _asking(reader: Program) -> Iterator[Ask]:
     with socket.create_connection(("127.0.0.1", reader.port), timeout=SECONDS_MAX) as sock:
         told = sock.makefile("rb")
 
-        def ask(model: str) -> None:
+        def ask(model: str) -> list[int]:
             sock.sendall(f"{model}\n".encode())
-            length = int(told.readline())
-            if length != chunks * len(WORD):
-                raise ValueError(f"it read {length} characters")
+            return [int(number) for number in told.readline().split()]
 
         yield ask
-
-
-def _cpu_seconds(ask: Callable[[str], None], model: str, *programs: Program) -> float:
-    before = [program.cpu_seconds() for program in programs]
-    ask(model)
-    return sum(p.cpu_seconds() - b for p, b in zip(programs, before, strict=True))

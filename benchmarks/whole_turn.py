@@ -5,13 +5,10 @@ events), and turns per second, beside a bare server that writes the same lines w
 and `fdatasync` and answers the same frames (`peers.bare_turns`). The model is a Python
 function (`type: python`). Commits are durable, so the rate also depends on the disk.
 
-What people would run instead is measured if it is installed in `.venv-peers`:
-
-    python -m venv .venv-peers
-    .venv-peers/bin/pip install 'litellm[proxy]' pydantic-ai-slim openai-agents
-
-Each of them answers from a mock: LiteLLM's proxy a chat completion over HTTP, without a
-record; pydantic-ai and openai-agents in their own process, with a record in SQLite.
+What people would run instead is measured if it is installed in `.venv-peers`
+(`peers/requirements.txt`). Each of them answers from a mock: LiteLLM's proxy a chat
+completion over HTTP, without a record; pydantic-ai and openai-agents in their own process,
+with a record in SQLite.
 """
 
 from __future__ import annotations
@@ -20,10 +17,9 @@ import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 
 from benchmarks.measuring import Rounds, alternate_several
-from benchmarks.processes import Program, peer, server
+from benchmarks.processes import PEERS, ROOT, Program, peer, server
 from benchmarks.scratch import Plan
 from benchmarks.turn_load import cost_of_turns
 from benchmarks.verdicts import Question, Verdict, compared
@@ -48,8 +44,7 @@ SETTINGS = {
     ],
     "limits": {"turns_per_user_max": CLIENTS},
 }
-ROOT = Path(__file__).parents[1]
-PEERS = {"litellm": "a LiteLLM proxy", "pydantic_ai": "pydantic-ai", "agents": "openai-agents"}
+OTHERS = {"litellm": "a LiteLLM proxy", "pydantic_ai": "pydantic-ai", "agents": "openai-agents"}
 PEER_TURNS = 100
 
 
@@ -118,9 +113,9 @@ def _verdicts(
 
 
 def _peers(plan: Plan, our_milliseconds: float) -> list[Verdict]:
-    python = ROOT / ".venv-peers" / "bin" / "python"
+    python = PEERS / "python"
     verdicts = []
-    for module, name in PEERS.items():
+    for module, name in OTHERS.items():
         question = Question(number="B15", what=f"CPU of {name}, one call of 2 words")
         if not python.exists():
             verdicts.append(question.skipped("there is no .venv-peers"))

@@ -2,7 +2,8 @@
 
 Every chunk is an event of its own, in an HTTP chunk of its own. The model `burst` says
 all of them as fast as they are taken, `paced` waits after each until it has surely been
-read, as a model that thinks does.
+read, as a model that thinks does. `stamped` thinks first; then its first word says when it
+got the request and when it says this, in nanoseconds of the clock that all processes share.
 
     python -m benchmarks.peers.streaming_vendor CHUNKS
 """
@@ -12,9 +13,12 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from functools import partial
 
 PAUSE_SECONDS = 0.001
+THINKING_SECONDS = 0.005
+STAMPED_WORDS = 4
 WORD = "word "
 
 
@@ -48,21 +52,33 @@ def events(count: int) -> list[bytes]:
     return [f"data: {text}\n\n".encode() for text in (*texts, "[DONE]")]
 
 
+def _with_times(event: bytes, got: int) -> bytes:
+    return event.replace(WORD.encode(), f"{got}:{time.perf_counter_ns()} ".encode())
+
+
 async def answer(
     said: list[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
+    stamped = events(STAMPED_WORDS)
     try:
         while head := await reader.readuntil(b"\r\n\r\n"):
             length = head.lower().split(b"content-length:")[1].split(b"\r\n")[0]
             asked = json.loads(await reader.readexactly(int(length)))
+            got = time.perf_counter_ns()
             writer.write(
                 b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
                 b"transfer-encoding: chunked\r\n\r\n"
             )
-            for event in said:
-                writer.write(b"%x\r\n%b\r\n" % (len(event), event))
+            is_stamped = asked["model"] == "stamped"
+            for number, event in enumerate(stamped if is_stamped else said):
+                if is_stamped and number == 1:
+                    await asyncio.sleep(THINKING_SECONDS)
+                    told = _with_times(event, got)
+                else:
+                    told = event
+                writer.write(b"%x\r\n%b\r\n" % (len(told), told))
                 await writer.drain()
-                if asked["model"] == "paced":
+                if asked["model"] != "burst":
                     await asyncio.sleep(PAUSE_SECONDS)
             writer.write(b"0\r\n\r\n")
     except (asyncio.IncompleteReadError, ConnectionError):
