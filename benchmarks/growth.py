@@ -43,7 +43,6 @@ from benchmarks.wire import (
     TURN_FINISHED,
     Caller,
     encode,
-    split,
 )
 
 SLACK = 0.25
@@ -51,6 +50,7 @@ TIMES = 5
 """Each point is the median of as many measurements."""
 PAGE = 10
 TOKENS = 200
+BEFORE_READING = 20
 CONTENT_BYTES = 20
 CONNECTIONS = (1, 10, 100, 1_000, 5_000)
 CONVERSATIONS = (10, 100, 1_000, 10_000)
@@ -217,27 +217,30 @@ def _clients(plan: Plan) -> list[Growth]:
             with ExitStack() as stack:
                 callers = [stack.enter_context(Caller(program.port)) for _ in range(clients)]
                 _turn(callers[0], "warm up")
-                for caller in callers[1:]:
+                for number, caller in enumerate(callers[1:]):
                     caller.request(ATTACH, {"session_id": callers[0].welcome["session_id"]})
-                for caller in callers:
-                    caller.request(STATUS)  # its reply comes after the presence events of all
+                    if number % BEFORE_READING == 0:  # everybody is told of everybody
+                        for told in callers[: number + 2]:
+                            told.drain()
                 sockets = [caller.sock for caller in callers]
-                ears = [_UntilFinished() for _ in callers]
 
                 def turn() -> None:
                     sockets[0].sendall(prompt)  # noqa: B023
-                    listen(sockets, iter(ears).__next__)  # noqa: B023
+                    listen(sockets, map(_UntilFinished, callers).__next__)  # noqa: B023
 
+                for caller in callers:
+                    caller.drain()
+                turn()
                 points.append((clients, _cpu(program, plan, turn, 3) * 1e3))
     return [Growth(what=f"turn of {TOKENS} tokens", must=1, unit="ms", points=points)]
 
 
 class _UntilFinished:
-    _rest = b""
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
 
     def hear(self, data: bytes) -> bool:
-        frames, self._rest = split(self._rest + data)
-        return any(frame.type == TURN_FINISHED for frame in frames)
+        return any(frame.type == TURN_FINISHED for frame in self._caller.take(data))
 
 
 def _answers(plan: Plan) -> list[Growth]:

@@ -8,6 +8,7 @@ packages do. Blocking; for set-up and for single requests.
 from __future__ import annotations
 
 import json
+import select
 import socket
 import struct
 from collections.abc import Iterable
@@ -106,6 +107,17 @@ class Caller:
             if not frame.type & MORE:
                 return json.loads(b"".join(parts))
 
+    def take(self, data: bytes) -> list[Frame]:
+        """What the frames are after data that somebody else has read from the socket."""
+        frames, self._rest = split(self._rest + data)
+        return frames
+
+    def drain(self) -> None:
+        """Passes over what is there by now."""
+        self._frames = []
+        while select.select([self.sock], [], [], 0)[0]:
+            self.take(self.sock.recv(1 << 20))
+
     def until(self, type_: int) -> Frame:
         while (frame := self.receive()).type != type_:
             pass
@@ -116,6 +128,5 @@ class Caller:
             data = self.sock.recv(1 << 20)
             if not data:
                 raise Refused("the server closed the connection")
-            frames, self._rest = split(self._rest + data)
-            self._frames = frames[::-1]
+            self._frames = self.take(data)[::-1]
         return self._frames.pop()

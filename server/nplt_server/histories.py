@@ -11,12 +11,12 @@ import builtins
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nplt_protocol.codes import ErrorCode
@@ -35,8 +35,7 @@ _ROWS_AT_ONCE = 200
 _Answer = TypeVar("_Answer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryProfile:
+class HistoryProfile(Struct, frozen=True, kw_only=True):
     id: str
     store: ConversationStore
     system_message: str | None = None
@@ -45,8 +44,7 @@ class HistoryProfile:
     """How many turns a model is shown at most."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundConversation:
+class FoundConversation(Struct, frozen=True, kw_only=True):
     profile: HistoryProfile
     row: ConversationRow
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias, get_args, get_origin
 
@@ -95,6 +94,8 @@ def _unknown_models(settings: Settings) -> Iterator[tuple[Place, str]]:
     for place, name in _names(settings):
         if name in there_are:
             continue
+        from difflib import get_close_matches  # only for mistakes
+
         near = get_close_matches(name, there_are, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(there_are)}"
         yield place, f"there is no model {name!r}; {hint}"
@@ -239,6 +240,8 @@ def _sentence(item: Any, layers: list[Layer]) -> str:
 
 
 def _hint(name: object, known: Collection[str]) -> str:
+    from difflib import get_close_matches  # only for mistakes
+
     near = get_close_matches(str(name), known, n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
 

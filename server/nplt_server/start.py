@@ -207,7 +207,9 @@ async def bind(
     loop = asyncio.get_running_loop()
     sockets: list[socket.socket] = []
     try:
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # As bytes: a name in ASCII needs no codec, which would be loaded for it.
+        name = host.encode() if host.isascii() else host
+        found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, _, _, _, address in dict.fromkeys(found):
             sock = socket.socket(family, socket.SOCK_STREAM)
             sockets.append(sock)

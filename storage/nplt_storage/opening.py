@@ -19,7 +19,6 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -246,6 +245,8 @@ def _checked(config: StoreConfig, backend: _Backend) -> Options:
 
 
 def _meant(name: str, known: Mapping[str, object]) -> str:
+    from difflib import get_close_matches  # only for mistakes
+
     nearest = get_close_matches(name, known, n=1)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
