@@ -31,7 +31,7 @@ from nplt_client.wire.reconnect_policy import ConnectionState, Patience
 from nplt_client.wire.transport import EventFeed, SessionRunner
 from nplt_client.wire.wire_session import WireSession
 from nplt_protocol import messages
-from nplt_protocol.json_text import JsonObject
+from nplt_protocol.json_text import JsonObject, JsonValue
 
 R = TypeVar("R", bound=messages.Reply)
 
@@ -140,6 +140,17 @@ class Client:
                 pass
             turn.raise_unless_completed()
             return turn.text
+
+    async def ask_json(
+        self, prompt: str, schema: JsonObject, **fields: Unpack[PromptFields]
+    ) -> JsonValue:
+        """The answer as a value that fits the JSON schema: the server has checked it. Raises
+        if it failed or was interrupted, and if no answer fits."""
+        fields["options"] = {**(fields.get("options") or {}), "schema": schema}
+        async with self.ask(prompt, **fields) as turn:
+            async for _ in turn:
+                pass
+            return turn.json()
 
     async def cancel(self, turn_id: str | None = None) -> bool:
         """Without `turn_id`: the turn this connection started."""

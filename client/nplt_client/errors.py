@@ -116,6 +116,7 @@ WIRE_ERRORS: dict[str, type[NpltError]] = {
     "rate_limited": LimitExceeded,
     "provider_refused": ProviderFailed,
     "provider_unavailable": ProviderFailed,
+    "schema_mismatch": ProviderFailed,
     "unsupported": ProtocolViolation,
     "shutting_down": ConnectionLost,
     "malformed": RequestRefused,

@@ -1,8 +1,9 @@
 """Puts one turn together from its events: text, model, tool calls, end. Pure.
 
 A turn may hold several calls of the model, with tools between them; the answer is the
-text of all of them, a blank line apart. Deltas are placed by offset (`wire.cursor`), and
-each call's stored entry replaces its deltas, unless that entry was cut to fit a message.
+text of all of them, a blank line apart, but for answers that were rejected. Deltas are
+placed by offset (`wire.cursor`), and each call's stored entry replaces its deltas, unless
+that entry was cut to fit a message.
 """
 
 from __future__ import annotations
@@ -69,12 +70,19 @@ class ReceivedTurn:
         self.lacks_text = False
         """A call's text came with a gap, and its entry cut: the record has it whole."""
         self._calls: dict[int, _CallText] = {}
+        self._rejected: set[int] = set()
+        """Calls whose answer did not fit the schema: the model was asked for another one."""
         self._has_text = False
 
     @property
     def text(self) -> str:
-        texts = (self._calls[call].text for call in sorted(self._calls))
+        texts = (self._calls[call].text for call in sorted(self._calls.keys() - self._rejected))
         return CALLS_APART.join(text for text in texts if text)
+
+    @property
+    def last_text(self) -> str:
+        """Of the last call: with a schema that is the whole answer."""
+        return self._calls[max(self._calls)].text if self._calls else ""
 
     def apply(self, event: messages.Event) -> str:
         """Takes an event of this turn in; gives the piece of the answer it adds."""
@@ -117,6 +125,8 @@ class ReceivedTurn:
             self.lacks_text |= held != entry.get("size")
             if held >= len(content):
                 return ""
+        if entry.get("rejected"):
+            self._rejected.add(call)
         text = self._call(call)
         is_first = text.shown == 0
         return self._separated(text.replace(content), is_first=is_first)

@@ -221,6 +221,7 @@ class Client:
         return _call(self._portal, gather)
 
     ask_text = _blocking(AsyncClient.ask_text)
+    ask_json = _blocking(AsyncClient.ask_json)
     cancel = _blocking(AsyncClient.cancel)
     history = _blocking(AsyncClient.history)
     message_text = _blocking(AsyncClient.message_text)

@@ -19,7 +19,7 @@ from nplt_client.errors import TurnInterrupted, error_from_turn
 from nplt_client.received_turn import ReceivedTurn
 from nplt_client.wire.transport import SessionRunner
 from nplt_client.wire.wire_session import FollowedTurn
-from nplt_protocol.json_text import JsonObject
+from nplt_protocol.json_text import JsonObject, JsonValue, answer_value
 from nplt_protocol.messages import Cancel, Cancelled, Event, Prompt, Receipt, TurnFinished
 
 
@@ -57,6 +57,11 @@ class Turn:
     def text(self) -> str:
         """The answer so far; the stored answer once the turn is finished."""
         return self._received.text
+
+    def json(self) -> JsonValue:
+        """The answer to a prompt with `options={"schema": …}`, once the turn is finished."""
+        self.raise_unless_completed()
+        return answer_value(self._received.last_text)
 
     @property
     def receipt(self) -> Receipt:

@@ -99,6 +99,7 @@ class ErrorCode(StrEnum):
     RATE_LIMITED = "rate_limited"
     PROVIDER_REFUSED = "provider_refused"
     PROVIDER_UNAVAILABLE = "provider_unavailable"
+    SCHEMA_MISMATCH = "schema_mismatch"
     UNAVAILABLE = "unavailable"
     SHUTTING_DOWN = "shutting_down"
     READ_ONLY = "read_only"

@@ -58,6 +58,21 @@ def dump_json(value: JsonObject | msgspec.Struct) -> bytes:
         raise LocalProtocolError(f"a value can't be written as JSON: {error}") from None
 
 
+def answer_value(text: str) -> JsonValue:
+    """The JSON value that an answer is; models like to put it between fences. `ValueError`:
+    there is none, or something beside it."""
+    told = text.strip()
+    if told.startswith("```") and told.endswith("```") and "\n" in told:
+        told = told[told.index("\n") : -3]
+    try:
+        value: JsonValue = _decode(told)
+    except RecursionError:
+        raise ValueError("the answer is nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"the answer is not JSON: {error}") from None
+    return value
+
+
 def decode_text(payload: bytes) -> str:
     try:
         return payload.decode()

@@ -188,6 +188,19 @@ class AnswerTooLong(ProviderError):
         )
 
 
+class AnswerMismatch(ProviderError):
+    """The answer does not fit the schema that came with the prompt."""
+
+    code = ErrorCode.SCHEMA_MISMATCH
+
+    def __init__(self, fault: str, *, mended: bool) -> None:
+        tries = ", and neither did the one before it" if mended else ""
+        super().__init__(
+            f"the model's answer does not fit the schema{tries}: {fault}; "
+            "ask again, or choose another model"
+        )
+
+
 class TooManySteps(ProviderError):
     """The turn exceeds this server's limit on model calls. Not a refusal by the provider, but
     sent with the same code."""

@@ -252,10 +252,12 @@ class ModelOutputEntry(KnownEntry, frozen=True, kw_only=True):
     sent: SentContext | None = None
     parts: tuple[OutputPart, ...] = ()
     """In order; empty where none of them is opaque, since the order then says nothing."""
+    rejected: str | None = None
+    """Why it does not fit the schema of the prompt: the model was asked for another one."""
 
     @property
     def ends_turn(self) -> bool:
-        return self.state != "completed" or not self.tool_calls
+        return self.state != "completed" or not (self.tool_calls or self.rejected)
 
 
 class ToolResultsEntry(KnownEntry, frozen=True, kw_only=True):
@@ -319,6 +321,8 @@ class EpochEntry(KnownEntry, frozen=True, kw_only=True):
     """What it was made to fit."""
     screen: str = ""
     """The live screen as it was when the epoch began."""
+    omitted_turns: int = 0
+    """How many turns are not shown, those that a clear hides and a summary stands for apart."""
 
 
 class CompactionEntry(KnownEntry, frozen=True, kw_only=True):

@@ -65,6 +65,8 @@ class ChatMessage(Struct, frozen=True, kw_only=True):
     usage: Mapping[str, JsonValue] | None = None
     state: str | None = None
     redacted_at: datetime | None = None
+    rejected: str | None = None
+    """Why it does not fit the schema of the prompt; another answer follows."""
 
     def copy(self) -> ChatMessage:
         """One whose changes change nothing else."""
@@ -127,6 +129,7 @@ def chat_message(
         usage=usage,
         state=state,
         redacted_at=entry.redacted_at,
+        rejected=entry.rejected if isinstance(entry, ModelOutputEntry) else None,
     )
 
 

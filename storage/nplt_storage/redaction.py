@@ -106,6 +106,7 @@ def _output_without_words(entry: ModelOutputEntry) -> ModelOutputEntry:
         error=None,
         sections=None,
         parts=(),
+        rejected=REDACTED if entry.rejected else None,
     )
 
 

@@ -29,8 +29,7 @@ from nplt_server.connections.uploads import Uploads
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.registry import Registry
-from nplt_server.dialects import Answer
-from nplt_server.dialects.structured import StructuredPresenter
+from nplt_server.dialects import Answer, StructuredPresenter
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.errors import StorageUnavailable, WrittenElsewhere

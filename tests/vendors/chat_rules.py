@@ -9,6 +9,7 @@ llama.cpp behind the same API do not), and one choice per request.
 from __future__ import annotations
 
 import orjson
+from tests.vendors.answer_schemas import check_chat_format
 from tests.vendors.chat_calls import check_answers_of_tools
 from tests.vendors.chat_shapes import (
     CALL,
@@ -47,6 +48,7 @@ CALL_ID_CHARACTERS_MAX = 40
 def check_chat(body: object, model: GptModel) -> None:
     assert isinstance(body, dict)
     _check_parameters(body, model)
+    check_chat_format(body, model)
     if body.get("tools") is not None:
         check_tool_count(body["tools"])
         for place, tool in enumerate(body["tools"]):

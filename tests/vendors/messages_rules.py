@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.vendors.answer_schemas import check_output_config
 from tests.vendors.fields import (
     JsonObject,
     Path,
@@ -65,6 +66,7 @@ def check_parameters(body: JsonObject, model: ClaudeModel) -> None:
     for name in ("temperature", "top_p", "top_k"):
         if name in body and not model.takes_sampling:
             raise Rejection(f"`{name}` is deprecated for this model.")
+    check_output_config(body, model)
     check_range(body.get("temperature"), ("temperature",), SAY, least=0, most=1)
     check_range(body.get("top_p"), ("top_p",), SAY, least=0, most=1)
     for stop in body.get("stop_sequences", []):

@@ -21,6 +21,7 @@ class ClaudeModel:
     takes_prefill: bool = True
     thinking_kinds: tuple[str, ...] = ("enabled",)
     can_leave_thinking: bool = True
+    takes_schema: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,7 @@ _GPT_5_4 = replace(_NEW_GPT, tools_on_chat="without an effort")
 _GPT_6 = replace(_NEW_GPT, efforts=(*_NEW_GPT.efforts, "max"), tools_on_chat="with none only")
 
 CLAUDE_MODELS = (
+    ClaudeModel(name="claude-opus-4-1", output_tokens_max=32_000, takes_schema=False),
     ClaudeModel(name="claude-haiku-4-5"),
     ClaudeModel(name="claude-opus-4-5"),
     ClaudeModel(

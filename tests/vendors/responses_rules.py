@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tests.vendors.answer_schemas import check_responses_format
 from tests.vendors.fields import (
     JsonObject,
     Path,
@@ -58,6 +59,7 @@ def check_parameters(body: JsonObject, model: GptModel) -> None:
     check_range(
         wanted, ("max_output_tokens",), SAY, least=OUTPUT_TOKENS_MIN, most=model.output_tokens_max
     )
+    check_responses_format(body)
     for place, name in enumerate(body.get("include") or []):
         check_choice(name, ("include", place), ("reasoning.encrypted_content",), SAY)
     earlier = body.get("previous_response_id")

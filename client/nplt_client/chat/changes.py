@@ -267,7 +267,7 @@ def _answer_changes(
     match message.get("state"):
         case "interrupted" | "failed" as state:
             yield _ended(turn_id, state, message.get("error") if state == "failed" else None)
-        case "completed" if not message.get("tool_calls"):
+        case "completed" if not message.get("tool_calls") and not message.get("rejected"):
             model = safe_line(model_of(message) or "")
             yield TurnEnded(turn_id=turn_id, state="completed", model=model)
         case _:

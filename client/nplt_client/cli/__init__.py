@@ -257,6 +257,7 @@ class AskArguments(TypedDict):
     effort: str | None
     temperature: float | None
     output_tokens: int | None
+    schema: str | None
     system: str | None
     attach: tuple[str, ...]
     detach: bool
@@ -397,6 +398,12 @@ def chat_command(
     help="how long the answer may be, thinking included",
 )
 @click.option(
+    "--schema",
+    type=click.Path(),
+    metavar="FILE",
+    help="print only JSON, which fits the JSON schema in this file",
+)
+@click.option(
     "-a",
     "--attach",
     type=click.Path(),
@@ -444,6 +451,8 @@ def ask_command(
         raise click.UsageError("Give either --continue or --session, not both.")
     if choices["create"] and not (session or _names_conversation(choices["server"])):
         raise click.UsageError("--create needs a name: -s ID|NAME.")
+    if form == "code" and choices["schema"] is not None:
+        raise click.UsageError("With --schema the answer is JSON; there is no code to extract.")
     if form == "code" and choices["detach"]:
         raise click.UsageError("With --detach there is no answer to extract code from.")
     return ask(

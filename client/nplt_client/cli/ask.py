@@ -1,7 +1,8 @@
 """`nplt ask`: sends one prompt and prints the answer.
 
 The prompt is the argument, stdin, or the argument with stdin as context. The answer goes
-to stdout as text, as its code blocks (`-x`), or as JSON; everything else goes to stderr. A lost
+to stdout as text, as its code blocks (`-x`), as the JSON that `--schema` asks for, or as an
+account in JSON; everything else goes to stderr. A lost
 connection is opened again and the answer continued. Ctrl+C, SIGTERM, `--timeout` and a
 reader of stdout that has gone cancel the turn at the server; with `--detach` the command
 ends when the prompt is accepted, and the answer goes on. asyncio must not be imported from
@@ -49,7 +50,7 @@ from nplt_client.wire.blocking import (
 from nplt_client.wire.reconnect_policy import Patience
 from nplt_client.wire.wire_session import FollowedTurn
 from nplt_protocol import messages
-from nplt_protocol.json_text import JsonObject, JsonValue
+from nplt_protocol.json_text import JsonObject, JsonValue, answer_value
 
 STDIN_BYTES_MAX = 64 * 1024 * 1024
 REMARK_AFTER_SECONDS = 3.0
@@ -159,6 +160,7 @@ class AskOptions(Struct, frozen=True, kw_only=True):
     effort: str | None = None
     temperature: float | None = None
     output_tokens: int | None = None
+    schema: str | None = None
     system: str | None = None
     form: Literal["text", "json", "jsonl", "code"] = "text"
     streams: bool = True
@@ -177,6 +179,7 @@ def ask(options: AskOptions) -> int:
             address = find_address(options.server)
             text = assemble_prompt(options.prompt, deadline)
             files = _read_files(options.attach)
+            schema = None if options.schema is None else _read_schema(options.schema)
             patience = Patience(give_up_seconds=find_reconnect_seconds(RECONNECT_SECONDS_MAX))
             with open_or_start(address, deadline, patience=patience) as connection:
                 _go_to_conversation(connection, options, address.session)
@@ -184,7 +187,7 @@ def ask(options: AskOptions) -> int:
                     text=text,
                     message_id=uuid4().hex,
                     role=options.role,
-                    options=_prompt_options(options),
+                    options=_prompt_options(options, schema),
                     attachments=tuple(_upload(connection, *file) for file in files),
                 )
                 with Interrupts() as connection.interrupts:
@@ -205,8 +208,22 @@ def ask(options: AskOptions) -> int:
     return _exit_code(received)
 
 
-def _prompt_options(options: AskOptions) -> JsonObject:
+def _read_schema(path: str) -> JsonObject:
+    from pathlib import Path
+
+    try:
+        schema = answer_value(read_file(Path(path)).decode())
+    except ValueError as error:
+        why = str(error).replace("the answer", "it", 1)
+        raise click.UsageError(f"{path} holds no JSON schema: {why}.") from None
+    if not isinstance(schema, dict):
+        raise click.UsageError(f"{path} holds no JSON schema: it is not an object.")
+    return schema
+
+
+def _prompt_options(options: AskOptions, schema: JsonObject | None) -> JsonObject:
     asked: JsonObject = {
+        "schema": schema,
         "effort": options.effort,
         "temperature": options.temperature,
         "output_tokens": options.output_tokens,
@@ -215,12 +232,17 @@ def _prompt_options(options: AskOptions) -> JsonObject:
 
 
 def _output_for(options: AskOptions) -> AskOutput:
+    if options.form == "text" and options.schema is not None:
+        return ValueOutput(sys.stdout, streams=False, quiet=options.quiet)
     if options.form == "text":
         return TextOutput(sys.stdout, streams=options.streams, quiet=options.quiet)
     if options.form == "code":
         return CodeOutput(sys.stdout, streams=False, quiet=options.quiet)
 
-    return JsonOutput(sys.stdout) if options.form == "json" else JsonLinesOutput(sys.stdout)
+    has_value = options.schema is not None
+    if options.form == "json":
+        return JsonOutput(sys.stdout, has_value=has_value)
+    return JsonLinesOutput(sys.stdout, has_value=has_value)
 
 
 def _read_files(paths: Sequence[str]) -> list[tuple[str, bytes]]:
@@ -426,6 +448,25 @@ class CodeOutput(TextOutput):
         self._answer.end_line()
 
 
+class ValueOutput(TextOutput):
+    """The JSON that the answer is and nothing else, on one line. Nothing is printed of an
+    answer that failed or was cut short."""
+
+    def event_received(self, event: messages.Event, piece: str) -> None:
+        super().event_received(event, piece)
+        match event:
+            case messages.AgentThought(type="retrying", content=str(why)) if not self._quiet:
+                print_remark(why, dimmed=True)
+            case _:
+                pass
+
+    def turn_ended(self, received: ReceivedTurn) -> None:
+        if received.finished is None or received.finished.state != "completed":
+            return
+        self._answer.write(dump_json(answer_value(received.last_text)))
+        self._answer.end_line()
+
+
 def result_json(received: ReceivedTurn) -> JsonObject:
     receipt, finished = received.receipt, received.finished
     result: JsonObject = {
@@ -453,8 +494,16 @@ def failure_json(error: NpltError, received: ReceivedTurn) -> JsonObject:
 class JsonOutput:
     """One JSON object at the end, harmless on a terminal too."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, has_value: bool = False) -> None:
+        """`has_value`: a schema was given, and the answer is JSON."""
         self._stream = stream
+        self._has_value = has_value
+
+    def _result(self, received: ReceivedTurn) -> JsonObject:
+        result = result_json(received)
+        if self._has_value and result["state"] == "completed":
+            result["value"] = answer_value(received.last_text)
+        return result
 
     def _write(self, value: JsonObject) -> None:
         self._stream.write(dump_json(value) + "\n")
@@ -467,7 +516,7 @@ class JsonOutput:
         pass
 
     def turn_ended(self, received: ReceivedTurn) -> None:
-        self._write(result_json(received))
+        self._write(self._result(received))
 
     def turn_failed(self, error: NpltError, received: ReceivedTurn) -> None:
         self._write(failure_json(error, received))
@@ -528,7 +577,7 @@ class JsonLinesOutput(JsonOutput):
                 pass
 
     def turn_ended(self, received: ReceivedTurn) -> None:
-        self._write_event("result", **result_json(received))
+        self._write_event("result", **self._result(received))
 
     def turn_failed(self, error: NpltError, received: ReceivedTurn) -> None:
         self._write_event("error", code=error.code, message=error.message, field=error.field)

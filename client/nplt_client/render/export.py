@@ -44,6 +44,7 @@ def _markdown(name: str, messages: Iterable[JsonObject]) -> Iterator[str]:
     for message in messages:
         words = [str(message.get("role")), format_time(str(message.get("timestamp")))]
         words += [str(message[extra]) for extra in ("model", "state") if message.get(extra)]
+        words += [f"rejected: {message['rejected']}"] if message.get("rejected") else []
         yield f"\n## {' · '.join(word for word in words if word != 'completed')}\n"
         for attached in objects_in(message.get("attachments")):
             yield f"\n*{attachment_words(attached)}*\n"

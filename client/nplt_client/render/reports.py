@@ -160,6 +160,8 @@ def _message(message: JsonObject) -> str:
     for extra in ("model", "state"):
         if (value := message.get(extra)) and value != "completed":
             head += f" · {value}"
+    if why := message.get("rejected"):
+        head += f" · rejected: {why}"
     lines = [sanitize_line(head)]
     lines += map(attachment_words, objects_in(message.get("attachments")))
     for call in objects_in(message.get("tool_calls")):

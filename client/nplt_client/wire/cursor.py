@@ -258,7 +258,8 @@ def _ending(entry: JsonObject) -> Ending | None:
     state = entry.get("state")
     if entry.get("kind") == "fault":
         return "failed" if state == "failed" else "interrupted"
-    if entry.get("kind") != "model_output" or (state == "completed" and entry.get("tool_calls")):
+    goes_on = state == "completed" and (entry.get("tool_calls") or entry.get("rejected"))
+    if entry.get("kind") != "model_output" or goes_on:
         return None
     match state:
         case "completed" | "failed":

@@ -102,7 +102,7 @@ class NextCall(Struct, frozen=True, kw_only=True):
             screens=self.screens,
             measure=self.measure,
             epoch=epoch,
-            takes_images=self.call_budget.takes_images,
+            call_budget=self.call_budget,
         )
 
 
@@ -152,7 +152,9 @@ def draft_epoch(call: NextCall, reason: EpochReason, *, screen: str) -> EpochEnt
     plan = plan_epoch(
         source.newest_first,
         budget=budget,
-        fixed=call.call_budget.tools_tokens + tokens_of([*source.system(), *source.head(), *own]),
+        fixed=call.call_budget.tools_tokens
+        + source.head_tokens_max()
+        + tokens_of([*source.system(), *own]),
         tokens=source.turn_tokens,
         keep=call.call_budget.keep,
     )
@@ -183,7 +185,25 @@ def _with_plan(
         omitted_through=omitted,
         gist_through=gist,
         summary_through=max(gist, min(plan.summary_through, last)),
+        omitted_turns=_omitted_turns(history, source, omitted),
     )
+
+
+def _omitted_turns(history: ConversationHistory, source: ContextSource, through: int) -> int:
+    """Counts the turns in memory; of those before them the epoch before this one says it."""
+    turns = [turn for turn in source.shown_turns if not source.selection.covers(turn)]
+    epoch = history.epoch
+    before = 0
+    since = takewhile(
+        lambda entry: entry.seq > (epoch.seq if epoch else 0), reversed(history.active)
+    )
+    if epoch is not None and not any(isinstance(entry, ClearEntry) for entry in since):
+        before = epoch.omitted_turns - _count_through(turns, epoch.omitted_through)
+    return max(before, 0) + _count_through(turns, through)
+
+
+def _count_through(turns: Sequence[Turn], number: int) -> int:
+    return sum(turn.number <= number for turn in turns)
 
 
 def _newest_outputs(history: ConversationHistory) -> Iterator[ModelOutputEntry]:

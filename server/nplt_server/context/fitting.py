@@ -45,8 +45,10 @@ def cut_step(source: ContextSource, step: ContextStep, tokens_max: int) -> list[
     live = source.step(step, "live")
     if tokens_of(live) <= tokens_max:
         return live
-    if len(live) == 1:
-        return cut_text(live[0], tokens_max, source.measure)
+    if not isinstance(live[-1].message, ToolResultsMessage):
+        rest = live[1:]  # of a rejected answer: the request to mend it
+        cut = cut_text(live[0], tokens_max - tokens_of(rest), source.measure)
+        return [*cut, *rest] if cut else []
     output = _output_within(source, step, tokens_max // 4)
     results = _cut_results(live[1], tokens_max - output.tokens, source.measure)
     return [] if results is None else [output, results]
@@ -60,9 +62,9 @@ def cut_text(measured: Measured, tokens_max: int, measure: Measure) -> list[Meas
     if not isinstance(message, ModelInputMessage | ModelOutputMessage):
         return []
     taken = MESSAGE_TOKENS
-    if isinstance(message, ModelInputMessage) and message.attachments:
+    if isinstance(message, ModelInputMessage) and (message.attachments or message.schema):
         bare = without_contents(message.attachments, "attachment_no_room")
-        message = structs.replace(message, attachments=bare, level="cut")
+        message = structs.replace(message, attachments=bare, schema="", level="cut")
         measured = measure.message(message)
         if measured.tokens <= tokens_max:
             return [measured]
@@ -167,11 +169,13 @@ def fit(source: ContextSource, call_budget: CallBudget) -> ContextView:
     room = budget - call_budget.tools_tokens - tokens_of(system)
     if room < _PROMPT_TOKENS_MIN:
         raise ContextTooSmall(budget - room, budget)
-    head = _fit_head(source, room // 4)
-    own = _fit_own(source, room - tokens_of(head))
-    fixed = budget - room + tokens_of(head)
+    head_room = min(source.head_tokens_max(), room // 4)
+    own = _fit_own(source, room - head_room)
+    fixed = budget - room + head_room
     selection = _choose_turns(source, own, budget=budget, fixed=fixed)
-    turns = _turn_messages(source, selection)
+    source = source.with_selection(selection)
+    turns = source.messages_of(source.turns)
+    head = _fit_head(source, head_room)
     return view_of(
         [*system, *head, *turns, *own],
         call_budget,

@@ -161,6 +161,14 @@ def without_contents(
 ContextRole: TypeAlias = Literal["system", "model_input", "model_output", "tool_result"]
 ShownLevel: TypeAlias = Literal["live", "summary", "gist", "cut"]
 """The levels of detail of an entry, and `cut`: live, but without its middle."""
+LESS_DETAIL: Final = ("summary", "gist")
+_SCHEMA_REQUEST: Final = (
+    "Answer this with one JSON value that fits the following JSON schema, and with nothing else:"
+)
+_REPAIR_REQUEST: Final = (
+    "This answer does not fit the JSON schema: {fault}. Answer again, with one JSON value that "
+    "fits it, and with nothing else."
+)
 
 
 class _Message(Struct, frozen=True, kw_only=True, gc=False):
@@ -183,13 +191,19 @@ class ModelInputMessage(_Message, frozen=True, kw_only=True):
     content: str
     live_screen: str | None = None
     attachments: tuple[ContextAttachment, ...] = ()
+    schema: str = ""
+    """The JSON schema that the answer has to fit; empty if there is none."""
 
     @property
     def text(self) -> str:
-        """The text that is sent: attachments, `content` (the prompt's own text) and screen."""
-        text = self.content
+        """The text that is sent: attachments, `content` (the prompt's own text), what the
+        answer has to fit, and screen. It says if the turn is shown in less detail; on an
+        answer a mark would be taken for a part of it, and imitated."""
+        text = f"[{self.level}] {self.content}" if self.level in LESS_DETAIL else self.content
         if self.attachments:
             text = "\n\n".join((*(one.as_text for one in self.attachments), text))
+        if self.schema:
+            text = f"{text}\n\n{_SCHEMA_REQUEST}\n{self.schema}"
         return _with_screen(text, self.live_screen)
 
     @property
@@ -341,6 +355,7 @@ def message_of(
                     is_live=is_live,
                     takes_images=takes_images,
                 ),
+                schema=_schema_of(entry) if is_live else "",
             )
         case ModelOutputEntry():
             return ModelOutputMessage(
@@ -382,6 +397,11 @@ def message_of(
     assert_never(entry)
 
 
+def _schema_of(prompt: ModelInputEntry) -> str:
+    schema = prompt.options.get("schema")
+    return orjson.dumps(schema).decode() if isinstance(schema, dict) else ""
+
+
 def file_ids_of(entry: Entry) -> tuple[str, ...]:
     """The files that are shown with it."""
     if isinstance(entry, ToolResultsEntry):
@@ -420,7 +440,8 @@ def _result_at(result: ToolCallResult, level: LevelOfDetail) -> ToolCallResult:
 # ------------------------------------------------------------------------------
 # Steps: what is shown together or not at all
 #
-# A step is a prompt, an answer, or an output with tool calls and their results. Providers
+# A step is a prompt, an answer, an output with tool calls and their results, or an answer that
+# was rejected with the request to mend it, which is no entry of its own. Providers
 # refuse a tool call without a result and a result without a tool call; if one is missing, the
 # other is left out. A quarantined prompt or answer is left out. Quarantined tool calls and
 # results lose only their text, because a model that does not see its calls repeats them. While
@@ -457,6 +478,9 @@ def _whole(step: ContextStep) -> ContextStep:
     match step:
         case (ModelInputEntry(),):
             return step
+        case (ModelOutputEntry(rejected=str(fault)) as output,) if output.content.strip():
+            request = ModelInputEntry(content=_REPAIR_REQUEST.format(fault=fault))
+            return output, structs.replace(request, seq=output.seq, timestamp=output.timestamp)
         case (ModelOutputEntry() as output,):
             return _answer(output)
         case (ModelOutputEntry() as output, ToolResultsEntry() as results):
@@ -489,7 +513,7 @@ def _paired(output: ModelOutputEntry, results: ToolResultsEntry) -> ContextStep:
 def _without_quarantined(step: ContextStep, quarantined: Collection[int]) -> ContextStep:
     if all(entry.seq not in quarantined for entry in step):
         return step
-    if len(step) == 1:
+    if not isinstance(step[-1], ToolResultsEntry):
         return ()
     return tuple(_without_text(entry) if entry.seq in quarantined else entry for entry in step)
 

@@ -148,11 +148,12 @@ def _basis(source: ContextSource) -> tuple[object, ...]:
         frozenset(source.quarantined),
         source.screens_after,
         source.takes_images,
+        source.notice,
     )
 
 
 Policy: TypeAlias = Literal["epochs", "newest_live"]
-_SourceKey: TypeAlias = tuple[int, int, str | None, bool]
+_SourceKey: TypeAlias = tuple[int, int, str | None, bool, str]
 
 _EVERYTHING: Final = CallBudget()
 _SAVING_FRACTION_MIN: Final = 1 / 20
@@ -302,7 +303,8 @@ class Projection:
         history = self.history
         if isinstance(prompt_ref, ModelInputEntry):
             return self._call(prompt_ref, call_budget).source(history.epoch)
-        key = (history.head_seq, history.first_seq, prompt_ref, call_budget.takes_images)
+        reach, offer = (history.head_seq, history.first_seq), call_budget.offer.digest
+        key = (*reach, prompt_ref, call_budget.takes_images, offer)
         if self._source is None or self._source_key != key:
             self._source = self._call(prompt_ref, call_budget).source(history.epoch)
             self._source_key = key

@@ -224,6 +224,9 @@ def tokens_of(measured: Iterable[Measured]) -> int:
     return sum(tokens for _, tokens in measured)
 
 
+SEARCH_TOOL: Final = "search_history"
+SHORTENED: Final = "[Turns marked [gist] or [summary] are shown shortened, answers too.]"
+
 PromptReference: TypeAlias = str | ModelInputEntry | None
 """A turn's id, a prompt not written yet, or no prompt at all: a turn yet to come."""
 
@@ -248,6 +251,12 @@ class ContextSource(Struct, frozen=True, kw_only=True):
     takes_images: bool = False
     newest_seq: int | None = None
     """Under the policy `newest_live`: the seq of the only live input or results."""
+    left_out: int = 0
+    """How many older turns are not shown, and no summary stands for them."""
+    turns_max: int | None = None
+    """If older turns than these are not shown by the setting `max_turns`."""
+    can_search: bool = False
+    """Whether the model is offered the tool that finds them."""
 
     @property
     def turns(self) -> Iterator[Turn]:
@@ -276,8 +285,54 @@ class ContextSource(Struct, frozen=True, kw_only=True):
         return [self.measure.message(SystemMessage(instruction=self.instruction))]
 
     def head(self) -> list[Measured]:
-        message = head_message(self.selection, self.screen, screen_seq=self.screen_seq)
+        message = head_message(
+            self.selection, self.screen, screen_seq=self.screen_seq, notice=self.notice
+        )
         return [] if message is None else [self.measure.message(message)]
+
+    def head_tokens_max(self) -> int:
+        """The most that the head may take: it says which turns are left out, and that is not
+        known before the rest is."""
+        if self.selection.first == self.selection.until:
+            return tokens_of(self.head())
+        none = structs.replace(self.selection, first=self.selection.until)
+        said = tokens_of(self.with_selection(none).head())
+        return said + self.measure.text(SHORTENED) + MESSAGE_TOKENS
+
+    @property
+    def notice(self) -> str:
+        """Tells the model that turns are not shown, or shown in less detail. The same for all
+        of an epoch."""
+        lines: list[str] = []
+        if told := self._told_of_left_out():
+            how = f"; the tool {SEARCH_TOOL} finds what was said" if self.can_search else ""
+            lines.append(f"[{told}{how}.]")
+        first = next(self.turns, None)
+        is_aged = self.newest_seq is not None
+        if first is not None and (is_aged or self.selection.level_of(first) != "live"):
+            lines.append(SHORTENED)
+        return "\n".join(lines)
+
+    def _told_of_left_out(self) -> str:
+        match self.left_out, self.turns_max:
+            case 0, None:
+                return ""
+            case 0, 1:
+                return "Only the last turn of this conversation is shown here"
+            case 0, most:
+                return f"Only the last {most} turns of this conversation are shown here"
+            case 1, None:
+                return "The oldest turn of this conversation is left out here"
+            case count, None:
+                return f"The oldest {count} turns of this conversation are left out here"
+            case _:
+                return "Older turns of this conversation are left out here"
+
+    def with_selection(self, selection: Selection) -> ContextSource:
+        """This source with fewer turns."""
+        more = self.shown_turns[self.selection.first : selection.first]
+        left_out = self.left_out + sum(not selection.covers(turn) for turn in more)
+        return structs.replace(self, selection=selection, left_out=left_out)
 
     def turn(self, turn: Turn, level: LevelOfDetail) -> list[Measured]:
         return self.steps(steps_of(turn, self.quarantined), level)
@@ -346,7 +401,7 @@ def gather_source(
     screens: ScreensInTurns,
     measure: Measure,
     epoch: EpochEntry | None,
-    takes_images: bool = False,
+    call_budget: CallBudget,
 ) -> ContextSource:
     """The source of the next call. An unknown turn id counts as a turn that is yet to come."""
     if isinstance(prompt_ref, ModelInputEntry):
@@ -376,22 +431,31 @@ def gather_source(
         if screen and epoch is None
         else 0,
         screens_after=screens_after(history, epoch),
-        takes_images=takes_images,
+        takes_images=call_budget.takes_images,
+        left_out=epoch.omitted_turns if epoch is not None else 0,
+        turns_max=history.turns_max if _is_windowed(history, until) else None,
+        can_search=call_budget.can_search,
     )
 
 
+def _is_windowed(history: ConversationHistory, until: int) -> bool:
+    most = history.turns_max
+    return most is not None and (until > most or (until == most and history.first_seq > 1))
+
+
 def head_message(
-    selection: Selection, screen: str | None, *, screen_seq: int = 0
+    selection: Selection, screen: str | None, *, screen_seq: int = 0, notice: str = ""
 ) -> ModelInputMessage | None:
     compaction = selection.compaction
-    if compaction is None and screen is None:
+    if compaction is None and screen is None and not notice:
         return None
-    summary = ""
+    content = notice
     if compaction is not None:
         span = f"entries {compaction.from_seq} to {compaction.through_seq}"
         summary = f"## Summary of what came before ({span})\n{compaction.content}"
+        content = f"{notice}\n\n{summary}" if notice else summary
     seq = selection.epoch_seq or screen_seq
-    return ModelInputMessage(seq=seq, content=summary, live_screen=screen)
+    return ModelInputMessage(seq=seq, content=content, live_screen=screen)
 
 
 # ------------------------------------------------------------------------------
@@ -477,6 +541,10 @@ class CallBudget(Struct, frozen=True, kw_only=True):
     keep: float = KEEP
     takes_images: bool = False
     """Whether the model can be shown images."""
+
+    @property
+    def can_search(self) -> bool:
+        return any(tool.name == SEARCH_TOOL for tool in self.offer.descriptions)
 
 
 class ContextView(Struct, frozen=True, kw_only=True):

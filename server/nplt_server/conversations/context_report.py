@@ -173,7 +173,12 @@ def report_entries(
     """Of what `Projection.context` gave for the same question; the tokens of all rows
     are the view's. Ordered by number."""
     sent = list(_sent(history, view))
-    by_seq = {row.seq: row for row in sent if row.seq}
+    by_seq: dict[int, EntryReport] = {}
+    for row in sent:
+        if row.seq:  # an answer that was rejected is two messages
+            earlier = by_seq.setdefault(row.seq, row)
+            if earlier is not row:
+                by_seq[row.seq] = replace(earlier, tokens=earlier.tokens + row.tokens)
     reasons = OmissionReasons(history, view, prompt_ref)
     rows = [row for row in sent if not row.seq]
     expected = 1
@@ -193,7 +198,9 @@ def report_entries(
         rows.append(by_seq[first] if reason is None else _omitted(run, reason))
         expected = last + 1
     # A prompt and an epoch that are not written yet.
-    drafts = sorted((row for row in sent if row.seq >= expected), key=lambda row: row.seq)
+    drafts = sorted(
+        (row for row in by_seq.values() if row.seq >= expected), key=lambda row: row.seq
+    )
     return (*rows, *drafts)
 
 
@@ -403,7 +410,7 @@ def _whole(
 
 
 def _messages(rows: Sequence[EntryReport], view: ContextView) -> _Messages:
-    by_seq: dict[int, ContextMessage] = {one.seq: one for one in view.messages if one.seq}
+    by_seq = {one.seq: one for one in reversed(view.messages) if one.seq}
     first = [one for one in view.messages[:2] if isinstance(one, SystemMessage)]
     head = view.messages[len(first)] if view.has_head else None
     found: _Messages = {}

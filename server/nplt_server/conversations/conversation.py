@@ -333,8 +333,15 @@ class Conversation:
             invocation=turn.invocation,
             new_call_id=self.services.new_entry_id,
         )
-        entry = await self.add_message(replace(draft, sent=turn.sent))
+        rejected = None if draft.tool_calls else await call.check_answer(draft)
+        entry = await self.add_message(replace(draft, sent=turn.sent, rejected=rejected))
         turn.output = None
+        if rejected is not None:
+            turn.events.thought(
+                "retrying",
+                f"the answer does not fit the schema ({rejected}); the model is asked once to "
+                "mend it",
+            )
         return entry
 
     async def execute_tools(self, turn: TurnRun) -> dict[str, ToolCallResult]:

@@ -12,7 +12,8 @@ also if it had begun to think or to call a tool: nothing was said, and nothing r
                       is repeated without them; a few times (`quarantine`)
 
 Each is announced by a `retrying` event. A call that has produced any text is not
-repeated. `call_quietly` is a call outside of any turn.
+repeated; but an answer that does not fit the schema of its prompt is rejected, and the model
+is asked to mend it, once. `call_quietly` is a call outside of any turn.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from nplt_server.conversations.broadcast import TurnEvents
 from nplt_server.conversations.quarantine import RefusalRecovery
 from nplt_server.errors import (
     AnswerCut,
+    AnswerMismatch,
     NoSuchModel,
     ProviderError,
     ProviderRefused,
@@ -44,6 +46,7 @@ from nplt_server.providers import (
 )
 from nplt_server.providers.accumulator import ModelOutputAccumulator, cleaned
 from nplt_server.providers.router import ModelRoute, RetryPolicy
+from nplt_storage.entries import ModelOutputEntry
 
 if TYPE_CHECKING:
     from nplt_server.conversations.turn import TurnRun
@@ -108,6 +111,7 @@ class ModelCall:
             tools=view.call_budget.offer.descriptions,
             options={**facts.options, **turn.prompt.options},
             answer_tokens_max=answer_tokens_max,
+            answer_only=turn.has_rejected,
         )
         await turn.conversation.writer.check_owned()
         try:
@@ -132,6 +136,19 @@ class ModelCall:
         if room is not None:
             self._context.learn_ceiling(turn.model, room)
         return output
+
+    async def check_answer(self, answer: ModelOutputEntry) -> str | None:
+        """Why the answer does not fit the schema of the prompt, if the model is to be asked
+        for another one; that is done once in a turn."""
+        turn, schema = self.turn, self.turn.prompt.options.get("schema")
+        if not isinstance(schema, dict):
+            return None
+        from nplt_server.providers.schemas import fault_of_answer
+
+        fault = await fault_of_answer(schema, answer.content)
+        if fault is not None and (turn.has_rejected or answer.stop_reason == "refusal"):
+            raise AnswerMismatch(fault, mended=turn.has_rejected)
+        return fault
 
     # Recovery of a call that failed before its first token
 

@@ -51,6 +51,7 @@ from nplt_storage.entries import (
     FaultEntry,
     ModelInputEntry,
     ModelInvocationDescriptor,
+    ModelOutputEntry,
     SentContext,
     ToolCallRequest,
     ToolCallResult,
@@ -180,6 +181,15 @@ class TurnRun:
     def invocation(self) -> ModelInvocationDescriptor:
         return self.route.invocation
 
+    @property
+    def has_rejected(self) -> bool:
+        """Whether an answer of the turn did not fit the schema of the prompt."""
+        if "schema" not in self.prompt.options:
+            return False
+        turn = self.conversation.history.turn(self.turn_id)
+        entries = turn.entries if turn is not None else ()
+        return any(isinstance(entry, ModelOutputEntry) and entry.rejected for entry in entries)
+
     # Stopping it
 
     def cancel(self, reason: str) -> None:
@@ -244,6 +254,8 @@ class TurnRun:
                     with self.clock.stopped():
                         await self.take_slot()
                 output = await conversation.call_model(model_call)
+                if output.rejected is not None:
+                    continue
                 if not output.tool_calls:
                     return TurnOutcome(state="completed", seq=output.seq, usage={**self.usage})
                 self.results = {}

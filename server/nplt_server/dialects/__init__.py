@@ -1,7 +1,7 @@
 """The two dialects of the wire, behind one port.
 
-`Presenter` tells one client of replies and events; `structured` is version 3, `plain`
-version 2. No other part of the server knows that there are two.
+`Presenter` tells one client of replies and events: `StructuredPresenter` one of version 3,
+`plain` one of version 2. No other part of the server knows that there are two.
 """
 
 from __future__ import annotations
@@ -11,15 +11,30 @@ from typing import Protocol
 
 import orjson
 
-from nplt_protocol import Dialect, JsonObject, MessageType, Received, RequestError, ServerConnection
-from nplt_protocol.messages import Reply
+from nplt_protocol import (
+    Dialect,
+    JsonObject,
+    MessageType,
+    Received,
+    RequestError,
+    ServerConnection,
+    encode_event,
+)
+from nplt_protocol.messages import Reply, SessionEvent
 from nplt_protocol.stream import FrameStream
 from nplt_server.conversations.broadcast import BroadcastEvent
 from nplt_server.dialects.plain import NO_TOKEN, PlainPresenter, too_silent
-from nplt_server.dialects.structured import StructuredPresenter
 from nplt_server.settings import Limits
 
-__all__ = ["NO_TOKEN", "Answer", "Presenter", "check_silence", "presenter_for", "written_size"]
+__all__ = [
+    "NO_TOKEN",
+    "Answer",
+    "Presenter",
+    "StructuredPresenter",
+    "check_silence",
+    "presenter_for",
+    "written_size",
+]
 
 
 class Presenter(Protocol):
@@ -72,6 +87,53 @@ class Presenter(Protocol):
     def last_words(self, error: RequestError) -> None:
         """Sends the reason before the server closes the connection."""
         ...
+
+
+class StructuredPresenter:
+    """For version 3: typed JSON. A reply carries the seq of its request; event frames are
+    encoded once for all clients."""
+
+    __slots__ = ("_connection", "_stream")
+
+    has_handshake = True
+    can_decide = True
+    answer_bytes_max = None
+    is_ready = True
+
+    def __init__(self, connection: ServerConnection, stream: FrameStream[Received]) -> None:
+        self._connection = connection
+        self._stream = stream
+
+    def number(self, seq: int) -> int:
+        return seq
+
+    def answer(self, message_type: MessageType, seq: int, reply: Reply) -> None:
+        self._stream.send(self._connection.send_reply(message_type, seq, reply))
+
+    def refuse(self, message_type: int, seq: int, error: RequestError) -> None:
+        self._stream.send(self._connection.send_error(seq, error))
+
+    def send_event(self, event: BroadcastEvent) -> bool:
+        return self._stream.send_event(event.frames)
+
+    def replay(self, frames: bytes) -> None:
+        self._stream.send(frames)
+
+    def lagged(self, session_id: str, head_seq: int) -> None:
+        event = SessionEvent(session_id=session_id, event="lagged", details={"head_seq": head_seq})
+        self._stream.send(encode_event(event))
+
+    async def ready(self) -> None:
+        pass
+
+    def expect(self, message_type: int) -> None:
+        """Requests are taken up as they come; only replies may overtake each other."""
+
+    def check_silence(self, silence: float, unsent: float, limits: Limits) -> None:
+        """A client may be silent for as long as it likes, unless it names a `keepalive`."""
+
+    def last_words(self, error: RequestError) -> None:
+        self._stream.send(self._connection.send_error(0, error))
 
 
 def presenter_for(connection: ServerConnection, stream: FrameStream[Received]) -> Presenter:

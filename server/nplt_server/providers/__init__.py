@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from msgspec import Struct, field, structs
 
-from nplt_protocol import ErrorCode, JsonValue, RequestError
+from nplt_protocol import ErrorCode, JsonObject, JsonValue, RequestError
 
 if TYPE_CHECKING:
     from nplt_server.context.messages import ContextMessage
@@ -87,9 +87,19 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     context: Sequence[ContextMessage]
     tools: tuple[ToolDescription, ...] = ()
     options: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Of the prompt: `temperature`, `output_tokens`, `effort`; whoever can't is silent."""
+    """Of the prompt: `temperature`, `output_tokens`, `effort`, `schema`; whoever can't is
+    silent."""
     answer_tokens_max: int | None = None
     """How long the answer may be, unless the options say less."""
+    answer_only: bool = False
+    """The model has been asked to mend its answer: it need not call tools."""
+
+    @property
+    def schema(self) -> JsonObject | None:
+        """What the answer has to fit. The context tells the model; a vendor's own way to
+        enforce it is used where there is one."""
+        schema = self.options.get("schema")
+        return schema if isinstance(schema, dict) else None
 
     @property
     def output_tokens(self) -> int | None:
@@ -110,7 +120,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
 _TEMPERATURE_MAX = 2.0
 
 
-def check_options(options: Mapping[str, JsonValue]) -> None:
+async def check_options(options: Mapping[str, JsonValue]) -> None:
     """Raises an error for a known option that makes no sense; others are for other servers."""
 
     def refuse(name: str, expected: str) -> None:
@@ -130,6 +140,10 @@ def check_options(options: Mapping[str, JsonValue]) -> None:
         type(tokens) is int and tokens >= 1
     ):
         refuse("output_tokens", "a number of tokens, 1 or more")
+    if (schema := options.get("schema")) is not None:
+        from nplt_server.providers.schemas import check_schema
+
+        await check_schema(schema)
 
 
 class Provider(Protocol):

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
+import orjson
 from msgspec import Struct, field, structs
 
 from nplt_protocol import JsonObject, JsonValue
@@ -340,6 +341,15 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
             pass
 
 
+_OF_SCHEMAS = re.compile(
+    r"response_format|text\.format|output_config|output_format|json_schema|schema|grammar"
+    r"|mime type",
+    re.IGNORECASE,
+)
+"""In a refusal: what it is about."""
+_REFUSED_SCHEMAS_MAX = 1_000
+
+
 class VendorProvider:
     def __init__(
         self,
@@ -362,6 +372,8 @@ class VendorProvider:
         self._is_for_other_api = is_for_other_api
         self._api_by_model: dict[str, VendorApi] = {}
         """Of models that have answered."""
+        self._refused_schemas: set[tuple[str, int]] = set()
+        """By model: schemas that the vendor refused to enforce."""
         self._compilers = {api.specification: ContextCompiler(api.rules) for api in self._apis}
 
     def specification_of(self, model: str) -> str:
@@ -385,6 +397,38 @@ class VendorProvider:
         return self._apis[-1 if self._is_for_other_api(model) else 0]
 
     def _stream(
+        self, request: ModelRequest, api: VendorApi
+    ) -> AsyncGenerator[ModelOutputDelta, None]:
+        if request.schema is not None:
+            return self._stream_by_schema(request, api, request.schema)
+        return self._stream_rendered(request, api)
+
+    async def _stream_by_schema(
+        self, request: ModelRequest, api: VendorApi, schema: JsonObject
+    ) -> AsyncGenerator[ModelOutputDelta, None]:
+        """A schema that the vendor refuses is left to the context, which tells the model, and
+        to the check of the answer."""
+        known = (request.invocation.model, hash(orjson.dumps(schema)))
+        if known not in self._refused_schemas:
+            try:
+                async with aclosing(self._stream_rendered(request, api)) as deltas:
+                    async for delta in deltas:
+                        yield delta
+                return
+            except ProviderRefused as refusal:
+                told = refusal.vendor.as_json() if refusal.vendor is not None else {}
+                if not _OF_SCHEMAS.search(f"{told.get('param')} {told.get('message')}"):
+                    raise
+            if len(self._refused_schemas) >= _REFUSED_SCHEMAS_MAX:
+                self._refused_schemas.clear()
+            self._refused_schemas.add(known)
+        plain = {name: value for name, value in request.options.items() if name != "schema"}
+        request = structs.replace(request, options=plain)
+        async with aclosing(self._stream_rendered(request, api)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    def _stream_rendered(
         self, request: ModelRequest, api: VendorApi
     ) -> AsyncGenerator[ModelOutputDelta, None]:
         compiler = self._compilers[api.specification]

@@ -8,6 +8,9 @@ be tried. Prompts that start with `!` exercise the rest:
     !tool NAME JSON        calls that tool, then answers with its result
     !think TEXT            sends reasoning first
 
+With a schema it answers with the prompt if that is JSON, else with a value that fits the
+schema as well as can be told from its words, with the prompt as its texts.
+
 A pure function writes the script of an answer; the provider streams it.
 """
 
@@ -25,15 +28,18 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from inspect import isawaitable
 from itertools import chain
-from typing import ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 import anyio
 import anyio.lowlevel
+import orjson
 from msgspec import Struct
 
+from nplt_protocol import JsonObject, JsonValue
+from nplt_protocol.json_text import answer_value
 from nplt_server.context.messages import (
     ContextMessage,
     ModelInputMessage,
@@ -51,6 +57,7 @@ from nplt_server.providers import (
     ToolCallPiece,
     UsageReport,
 )
+from nplt_server.providers.schemas import referred_to
 from nplt_server.settings import load_named
 
 _WORDS = re.compile(r"\s*\S+\s*")
@@ -58,6 +65,7 @@ _FIFTY_WORDS = " ".join(f"word{number}" for number in range(1, 51))
 _CHECKPOINT_EVERY = 64
 """Words between two checkpoints, at which other tasks can run."""
 _CONTEXTS_KNOWN_MAX = 1_000
+_SAMPLE_LEVELS_MAX = 16
 _ECHO_SECONDS_MAX = 3.0
 """A longer echo is sent faster, so that no echo takes longer than this."""
 
@@ -100,7 +108,8 @@ class OfflineProvider(_StreamingProvider):
         self._words = WordCounts()
 
     async def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
-        script = write_script(request.context, heard=self._words.of(request.context))
+        heard = self._words.of(request.context)
+        script = write_script(request.context, heard=heard, schema=request.schema)
         seconds = script.seconds
         if seconds is None:
             rate = self._words_per_second
@@ -117,11 +126,15 @@ class OfflineProvider(_StreamingProvider):
                 await anyio.lowlevel.checkpoint()
 
 
-def write_script(context: Sequence[ContextMessage], *, heard: int) -> Script:
+def write_script(
+    context: Sequence[ContextMessage], *, heard: int, schema: JsonObject | None = None
+) -> Script:
     last = context[-1]
     if isinstance(last, ToolResultsMessage):
         text = "\n".join(result.result for result in last.results)
-        return _answer(text or "(the tool said nothing)", heard=heard)
+        text = text or "(the tool said nothing)"
+        text = text if schema is None else _by_schema(schema, text, context)
+        return _answer(text, heard=heard)
     prompt = last.content if isinstance(last, ModelInputMessage) else ""
     command, _, rest = prompt.partition(" ")
     match command:
@@ -139,7 +152,51 @@ def write_script(context: Sequence[ContextMessage], *, heard: int) -> Script:
         case "!think":
             return _answer(rest.strip() or "hm", heard=heard, thoughts=rest.strip() or "hm")
         case _:
-            return _answer(prompt, heard=heard)
+            text = prompt if schema is None else _by_schema(schema, prompt, context)
+            return _answer(text, heard=heard)
+
+
+def _by_schema(schema: JsonObject, text: str, context: Sequence[ContextMessage]) -> str:
+    prompts = [each for each in context if isinstance(each, ModelInputMessage) and each.schema]
+    if prompts and isinstance(context[-1], ModelInputMessage) and context[-1] is not prompts[-1]:
+        text = f"{prompts[-1].content} (mended)"  # that did not fit, or was no JSON
+    with suppress(ValueError):
+        answer_value(text)
+        return text
+    return orjson.dumps(_sample(schema, schema, text, _SAMPLE_LEVELS_MAX)).decode()
+
+
+def _sample(schema: Any, root: JsonObject, text: str, levels: int) -> JsonValue:
+    """A value for the schema; `None` where it is too deep, or says nothing."""
+    if not isinstance(schema, dict) or not levels:
+        return None
+    for word in ("const", "default"):
+        if word in schema:
+            return cast(JsonValue, schema[word])
+    if "$ref" in schema:
+        return _sample(referred_to(root, schema["$ref"]), root, text, levels - 1)
+    for word in ("enum", "anyOf", "oneOf", "allOf"):
+        if choices := schema.get(word):
+            first: JsonValue = choices[0]
+            return first if word == "enum" else _sample(first, root, text, levels - 1)
+    kind = schema.get("type", "object" if "properties" in schema else None)
+    match kind[0] if isinstance(kind, list) else kind:
+        case "object":
+            properties = schema.get("properties", {})
+            names = [*properties, *(n for n in schema.get("required", ()) if n not in properties)]
+            return {n: _sample(properties.get(n), root, text, levels - 1) for n in names}
+        case "array":
+            item = _sample(schema.get("items"), root, text, levels - 1)
+            return [item] * schema.get("minItems", 1)
+        case "string":
+            return text.ljust(schema.get("minLength", 0), ".")[: schema.get("maxLength")]
+        case "integer" | "number":
+            least: JsonValue = schema.get("minimum", schema.get("exclusiveMinimum", -1) + 1)
+            return least
+        case "boolean":
+            return False
+        case _:
+            return None
 
 
 def _answer(text: str, *, heard: int, seconds: float | None = None, thoughts: str = "") -> Script:

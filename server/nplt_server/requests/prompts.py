@@ -32,7 +32,7 @@ _RANGE_CHARACTERS_MAX = 10_000
 
 
 async def prompt(session: Session, request: messages.Prompt, answer: Answer) -> None:
-    check_options(request.options)
+    await check_options(request.options)
     conversation = await session.meant(
         request.session_id, to_change=True, create=request.create, history=request.history
     )

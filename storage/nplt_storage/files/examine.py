@@ -169,7 +169,7 @@ class TurnPairing(Struct):
                 if entry.ends_turn:
                     # Calls of an output that was cut short were never run.
                     self._end(turn_id)
-                else:
+                elif entry.tool_calls:
                     self.waiting[turn_id, entry.call] = entry
                     self._latest[turn_id] = entry.call
             case ToolResultsEntry(turn_id=str(turn_id)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +11,17 @@ from msgspec.structs import replace
 from tests.server.context.context_stage import Quarters, Talk, words
 from tests.storage.conversations import START
 
+from nplt_server.context.messages import ModelInputMessage
 from nplt_server.context.projection import Projection
-from nplt_server.context.source import EpochPlan, Measure, Selection, plan_epoch
+from nplt_server.context.source import (
+    SHORTENED,
+    ContextView,
+    EpochPlan,
+    Measure,
+    Selection,
+    plan_epoch,
+)
+from nplt_server.tools import ToolDescription, ToolOffer
 from nplt_storage.entries import (
     ClearEntry,
     CompactionEntry,
@@ -131,8 +142,95 @@ def test_a_full_budget_begins_an_epoch_that_leaves_half_of_it_free() -> None:
     assert before.tokens > 1_500
     assert 500 < after.tokens <= 1_000 + 110
     assert talk.epochs[0].budget_tokens == 2_000
-    levels = [message.level for message in after.messages]
+    levels = [message.level for message in after.messages[after.has_head :]]
     assert levels == sorted(levels, key=("gist", "summary", "live").index)
+
+
+def head_of(view: ContextView) -> str:
+    first = view.messages[0]
+    assert isinstance(first, ModelInputMessage)
+    return first.text if view.has_head else ""
+
+
+def test_the_model_is_told_how_many_turns_are_left_out_and_the_words_stay_for_the_epoch() -> None:
+    talk = Talk(budget=2_000)
+    for number in range(60):
+        talk.turn(f"{number} {words(60)}")
+    told = 0
+    for before, after in pairwise(talk.requests):
+        head = head_of(after.view)
+        if before.epoch is after.epoch:
+            assert head == head_of(before.view)
+        shown = {message.seq for message in after.view.messages}
+        older = (turn for turn in talk.history.shown_turns if turn.number < after.view.head_seq)
+        missing = sum(
+            turn.prompt is not None
+            and turn.prompt.turn_id != after.turn_id
+            and turn.number not in shown
+            for turn in older
+        )
+        if missing:
+            told += 1
+            which = "turn" if missing == 1 else f"{missing} turns"
+            assert head.startswith(f"[The oldest {which} of this conversation ")
+            assert "search_history" not in head
+        else:
+            assert "oldest" not in head
+        is_marked = any(m.level in ("gist", "summary") for m in after.view.messages)
+        assert (SHORTENED in head) == is_marked
+    assert told > 20
+
+
+def test_the_tool_that_finds_what_is_left_out_is_named_if_it_is_offered() -> None:
+    talk = Talk(budget=2_000)
+    for _ in range(40):
+        talk.turn(words(60))
+    turn_id = talk.prompt("now")
+    search = ToolDescription(name="search_history", description="", parameters={})
+    with_tool = replace(talk.call_budget, offer=ToolOffer(digest="search", descriptions=(search,)))
+    heads = [
+        head_of(Projection(talk.history, Measure(Quarters())).context(turn_id, budget))
+        for budget in (talk.call_budget, with_tool)
+    ]
+    assert "search_history" not in heads[0]
+    assert "turns of this conversation are left out here; the tool search_history" in heads[1]
+    # A projection that is kept takes them for two different contexts, too.
+    assert head_of(talk.projection.context(turn_id, talk.call_budget)) == heads[0]
+    assert head_of(talk.projection.context(turn_id, with_tool)) == heads[1]
+
+
+def test_turns_that_a_smaller_window_leaves_out_are_counted_too() -> None:
+    talk = Talk(budget=20_000)
+    for _ in range(20):
+        talk.turn(words(60))
+    turn_id = talk.prompt("now")
+    small = replace(talk.call_budget, budget_tokens=1_000)
+    view = talk.projection.context(turn_id, small)
+    assert view.is_trimmed
+    prompts = {turn.number for turn in talk.history.shown_turns}
+    shown = prompts & {message.seq for message in view.messages}
+    assert head_of(view).startswith(f"[The oldest {20 - len(shown)} turns of this conversation ")
+    assert view.tokens <= 1_000
+
+
+def test_turns_left_out_are_counted_over_a_restart_and_not_after_a_clear() -> None:
+    talk = Talk(budget=2_000)
+    while len(talk.epochs) < 5:
+        talk.turn(words(60))
+    epoch = talk.history.epoch
+    assert epoch is not None
+    assert epoch.omitted_turns > 10
+    tail = opened_from(talk, epoch.omitted_through + 1)
+    before, after = (Projection(history, Measure(Quarters())) for history in (talk.history, tail))
+    views = [each.context(None, talk.call_budget) for each in (before, after)]
+    assert views[0].messages == views[1].messages
+    for draft in (each.epoch_for("asked", talk.call_budget) for each in (before, after)):
+        left_out = [t for t in talk.history.shown_turns if t.number <= draft.omitted_through]
+        assert draft.omitted_turns == len(left_out)
+    talk.write(ClearEntry())
+    talk.turn("fresh")
+    assert talk.epochs[-1].omitted_turns == 0
+    assert not talk.requests[-1].view.has_head
 
 
 def test_models_in_turns_do_not_begin_epochs_in_turns() -> None:

@@ -19,7 +19,7 @@ from nplt_server.context.messages import (
     steps_of,
 )
 from nplt_server.context.projection import Projection
-from nplt_server.context.source import EpochPlan, Measure, Selection
+from nplt_server.context.source import SHORTENED, EpochPlan, Measure, Selection
 from nplt_storage.entries import (
     LIVE_SCREEN,
     BlobReference,
@@ -160,7 +160,8 @@ def test_a_window_shows_the_newest_turns_whole() -> None:
     talk = Talk(turns_max=1)
     talk.turn("one")
     talk.turn("two", steps=1, result="seen", answer="second")
-    expected = ["two", "let me see", "seen", "seen", "second", "three"]
+    notice = "[Only the last turn of this conversation is shown here.]"
+    expected = [notice, "two", "let me see", "seen", "seen", "second", "three"]
     assert shown(talk, talk.prompt("three")) == expected
 
 
@@ -175,9 +176,9 @@ def test_an_epoch_shows_older_turns_in_less_detail_and_its_screen_before_all_of_
         )
     )
     head, gist, _, summary, _, live, _ = shown(talk)
-    assert head == "new notes"
-    assert gist.startswith("(gist) b")
-    assert summary.startswith("(summary) c")
+    assert head == f"{SHORTENED}\n\nnew notes"
+    assert gist.startswith("[gist] (gist) b")
+    assert summary.startswith("[summary] (summary) c")
     assert live == "d" + words(99)
 
 
@@ -279,8 +280,8 @@ def test_with_newest_live_only_the_newest_input_is_shown_in_full() -> None:
     talk.turn("a" + words(99), answer="b" + words(99))
     mine = talk.prompt("c" + words(99))
     texts = shown(talk, mine)
-    assert texts[0] == "tea"
-    assert texts[1].startswith("(summary) a")
+    assert texts[0] == f"{SHORTENED}\n\ntea"
+    assert texts[1].startswith("[summary] (summary) a")
     assert texts[2:] == ["b" + words(99), "c" + words(99)]
     assert talk.projection.due_epoch(mine, talk.call_budget) is None
 

@@ -27,16 +27,16 @@ from nplt_server.settings import ModelSettings, OpenAISettings, Settings
         ({"output_tokens": 1.5}, "options.output_tokens"),
     ],
 )
-def test_an_option_that_makes_no_sense_is_refused_by_its_name(
+async def test_an_option_that_makes_no_sense_is_refused_by_its_name(
     options: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(RequestError) as caught:
-        check_options(options)
+        await check_options(options)
     assert (caught.value.code, caught.value.field) == ("malformed", field)
 
 
-def test_options_that_make_sense_and_options_of_others_are_let_pass() -> None:
-    check_options({"effort": "xhigh", "temperature": 0, "output_tokens": 1, "theirs": []})
+async def test_options_that_make_sense_and_options_of_others_are_let_pass() -> None:
+    await check_options({"effort": "xhigh", "temperature": 0, "output_tokens": 1, "theirs": []})
 
 
 def test_what_the_settings_say_of_a_model_is_what_prompts_ask_for_by_default() -> None:

@@ -34,7 +34,7 @@ from nplt_server.providers.compiler import (
     fitting_tool_name,
     own_names,
 )
-from nplt_server.providers.tool_schemas import in_words, well_formed
+from nplt_server.providers.schemas import for_anthropic, in_words, well_formed
 from nplt_server.tools import ToolDescription
 from nplt_storage.entries import ModelInvocationDescriptor
 
@@ -262,9 +262,9 @@ def _mark_last(blocks: list[Json]) -> None:
 #
 # Documented: no sampling parameters with any model, since version 2026-10-21 of the API (what
 # the SDK sends); thinking by a token budget up to the 4.5 models, adaptive from 4.6 on;
-# `effort` from Opus 4.5 on, `max` from 4.6 and `xhigh` from
-# 4.7 on; models from 5.5 on, and Fable and Mythos, always think. An unknown name belongs to
-# another vendor's model behind the same API: it gets only what was asked for.
+# `effort` from Opus 4.5 on, `max` from 4.6 and `xhigh` from 4.7 on; a schema for the answer
+# from 4.5 on; models from 5.5 on, and Fable and Mythos, always think. An unknown name belongs
+# to another vendor's model behind the same API: it gets only what was asked for.
 
 ThinkingKind: TypeAlias = Literal["none", "budget", "adaptive"]
 
@@ -277,6 +277,7 @@ _ALWAYS_THINKING = re.compile(r"claude-(fable|mythos)")
 _ADAPTIVE_SINCE = (4, 6)
 _ALL_EFFORTS_SINCE: tuple[int, int] = (4, 7)
 _BUDGET_SINCE = (3, 7)
+_SCHEMA_SINCE: tuple[int, int] = (4, 5)
 _ALWAYS_THINKING_SINCE: tuple[int, int] = (5, 5)
 
 
@@ -287,6 +288,7 @@ class ModelAbilities(Struct, frozen=True, kw_only=True):
     efforts: tuple[str, ...] = ()
     takes_temperature: bool = True
     """Only models of others behind the same API do."""
+    takes_schema: bool = False
 
 
 def abilities_of(model: str) -> ModelAbilities:
@@ -306,6 +308,7 @@ def abilities_of(model: str) -> ModelAbilities:
         can_leave_thinking=not (version >= _ALWAYS_THINKING_SINCE or _ALWAYS_THINKING.search(name)),
         efforts=_efforts(family, version),
         takes_temperature=False,
+        takes_schema=version >= _SCHEMA_SINCE,
     )
 
 
@@ -326,7 +329,7 @@ def _efforts(family: str, version: tuple[int, int]) -> tuple[str, ...]:
 
 
 # ------------------------------------------------------------------------------
-# Request options: length, thinking, effort, temperature
+# Request options: length, thinking, effort, temperature, schema
 #
 # Options come from the prompt as typed, for any model. One that the model does not know, or
 # that contradicts another, is left out. They stay the same within a turn, because a change of
@@ -355,6 +358,10 @@ def request_options(request: ModelRequest, abilities: ModelAbilities, *, may_thi
         asked["thinking"] = thinking
     if (level := _nearest(effort, abilities.efforts)) is not None:
         asked["output_config"] = {"effort": level}
+    schema = for_anthropic(request.schema) if request.schema and abilities.takes_schema else None
+    if schema is not None:
+        told = {"format": {"type": "json_schema", "schema": schema}}
+        asked["output_config"] = {**asked.get("output_config", {}), **told}
     return asked
 
 

@@ -35,6 +35,8 @@ from nplt_server.providers.openai.shared import (
     count_of,
     failure_of_event,
     functions_of,
+    is_openai,
+    schema_format,
     seqs_of_user_step,
     temperature_of,
     without_nulls,
@@ -237,6 +239,7 @@ class ChatApi(Struct, frozen=True, kw_only=True):
             self.tokens_field: request.output_tokens,
             "temperature": temperature_of(request),
             "reasoning_effort": chat_effort_of(request),
+            **_answer_format(request),
         }
         body |= without_nulls(options)
         return RenderedRequest(
@@ -262,6 +265,26 @@ class ChatApi(Struct, frozen=True, kw_only=True):
         if self._returns_reasoning(model) and (step.reasoning or step.calls):
             message[_field_of_reasoning(step)] = step.reasoning
         return message
+
+
+def _answer_format(request: ModelRequest) -> JsonObject:
+    """Other servers than OpenAI's hold a model to a schema word by word, so that it can't call
+    a tool: they are sent the schema where no tool need be called any more."""
+    model, schema = request.invocation.model, request.schema
+    if schema is None:
+        return {}
+    others = not is_openai(model)
+    if others and request.tools and not request.answer_only:
+        return {}
+    told = schema_format(request)
+    if told is None and others:
+        told = {"name": "answer", "schema": schema}
+    options: JsonObject = {"tool_choice": "none"} if others and request.tools else {}
+    if model.startswith("deepseek"):  # it knows no schemas
+        options["response_format"] = {"type": "json_object"}
+    elif told is not None:
+        options["response_format"] = {"type": "json_schema", "json_schema": told}
+    return options
 
 
 _SIGNS_CALLS = re.compile(r"(?:models/)?gemini")

@@ -40,6 +40,7 @@ from nplt_server.providers.openai.shared import (
     failure_of_event,
     functions_of,
     may_reason,
+    schema_format,
     seqs_of_user_step,
     temperature_of,
     without_nulls,
@@ -332,6 +333,8 @@ class ResponsesApi(Struct, frozen=True, kw_only=True):
             reasoning = without_nulls({"effort": effort_of(request), "summary": summary})
             options["include"] = ["reasoning.encrypted_content"]
             options["reasoning"] = reasoning or None
+        if (told := schema_format(request)) is not None:
+            options["text"] = {"format": {"type": "json_schema", **told}}
         return without_nulls(options)
 
 

@@ -14,7 +14,7 @@ from nplt_server.errors import ProviderError
 from nplt_server.providers import ModelRequest
 from nplt_server.providers.compiler import UserStep, VendorRules, fitting_tool_name
 from nplt_server.providers.failures import failure_in_stream
-from nplt_server.providers.tool_schemas import in_words, plain_object, well_formed
+from nplt_server.providers.schemas import for_openai, in_words, plain_object, well_formed
 from nplt_server.tools import ToolDescription
 
 TOOLS_MAX = 128
@@ -114,6 +114,19 @@ def _description(tool: ToolDescription) -> str:
         return description
     told = f"{description}\n\n{in_words(tool.parameters)}"
     return told if len(told) <= _DESCRIPTION_CHARACTERS_MAX else description
+
+
+def is_openai(model: str) -> bool:
+    """By its name; also behind a router."""
+    return _FAMILY.match(model) is not None or _DOES_NOT_REASON.match(model) is not None
+
+
+def schema_format(request: ModelRequest) -> JsonObject | None:
+    """The schema of the answer, as both APIs take it."""
+    if request.schema is None or (told := for_openai(request.schema)) is None:
+        return None
+    schema, is_strict = told
+    return {"name": "answer", "schema": schema, "strict": is_strict}
 
 
 def seqs_of_user_step(step: UserStep) -> list[tuple[int, ...]]:
