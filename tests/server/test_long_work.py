@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import anyio
 from tests.server.services import make_services, model_of
@@ -18,6 +19,7 @@ from nplt_storage.entries import ModelInputEntry, ModelOutputEntry, RollbackEntr
 from nplt_storage.history import ConversationHistory
 
 PATIENCE_SECONDS = 20.0
+T = TypeVar("T")
 ENTRIES = 400
 
 
@@ -85,6 +87,26 @@ async def test_the_loop_counts_nothing_for_a_turn_in_a_long_conversation() -> No
         await conversation.accept(Prompt(text="and now"), receipt=lambda receipt: None)
 
     assert await _counted_in_loop(turn) <= TOOLS
+
+
+async def test_a_further_turn_in_a_long_conversation_needs_no_thread() -> None:
+    works: list[str] = []
+
+    class Watched(HeavyWork):
+        async def run(self, user: str, work: Callable[[], T]) -> T:
+            works.append(user)
+            return await super().run(user, work)
+
+    async def two_turns(conversation: Conversation) -> None:
+        conversation.services.heavy = Watched()
+        for is_first in (True, False):
+            await conversation.accept(Prompt(text="and now"), receipt=lambda receipt: None)
+            await conversation.activity.quiet()
+            assert bool(works) is is_first
+            works.clear()
+
+    new_texts = ["that", "and now"]
+    assert await _counted_in_loop(two_turns) <= TOOLS + len(new_texts)
 
 
 async def test_a_long_rollback_is_computed_outside_the_loop() -> None:

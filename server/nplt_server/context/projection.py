@@ -158,6 +158,8 @@ _SourceKey: TypeAlias = tuple[int, int, str | None, bool, str]
 _EVERYTHING: Final = CallBudget()
 _SAVING_FRACTION_MIN: Final = 1 / 20
 """Of the budget. An epoch that frees less is not worth the loss of the provider's cache."""
+_QUICK_MESSAGES_MAX: Final = 4_096
+"""Copying a list of so many takes a fraction of a millisecond."""
 _TURNS_UNCHECKED_MAX: Final = 16
 """Up to so many new turns are added without a check first whether all of them fit."""
 
@@ -250,14 +252,31 @@ class Projection:
             return draft if tokens - then >= budget * _SAVING_FRACTION_MIN else None
         return draft
 
+    def only_grows(
+        self, prompt_ref: PromptReference, call_budget: CallBudget, *, characters: int
+    ) -> bool:
+        """Whether the next context is the last one and what is new since, and no epoch is due:
+        then it is made quickly. `characters`: about how many are new."""
+        compiled, budget = self._compiled, call_budget.budget_tokens
+        if compiled is None or budget is None or not self._is_unchanged(call_budget):
+            return False
+        if len(compiled.messages) > _QUICK_MESSAGES_MAX:
+            return False
+        if compiled.tokens + call_budget.tools_tokens + characters > call_budget.threshold * budget:
+            return False
+        source = self._source_of(prompt_ref, call_budget)
+        return compiled.leads_to(source) and compiled.turns_missing(source) <= _TURNS_UNCHECKED_MAX
+
+    def _is_unchanged(self, call_budget: CallBudget) -> bool:
+        return self._unchanged == (self.history.changed_seq, call_budget.offer.digest)
+
     def _change_due(self, call: NextCall) -> EpochReason | None:
         """Looked up once for as long as it stays `None`."""
-        unchanged = (self.history.changed_seq, call.call_budget.offer.digest)
-        if self._unchanged == unchanged:
+        if self._is_unchanged(call.call_budget):
             return None
         change = change_due(call)
         if change is None and stays_without_change(call):
-            self._unchanged = unchanged
+            self._unchanged = (self.history.changed_seq, call.call_budget.offer.digest)
         return change
 
     def epoch_for(

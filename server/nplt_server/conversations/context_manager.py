@@ -60,6 +60,7 @@ _QUICK_CHARACTERS_MAX: Final = 64 * 1024
 """How many characters that were not counted before are counted without a thread."""
 
 _T = TypeVar("_T")
+_NextCall: TypeAlias = tuple[PromptReference, CallBudget]
 
 
 class ContextManager:
@@ -144,12 +145,16 @@ class ContextManager:
         if (attachments := self.attachments) is not None:
             await attachments.gather()
 
-    async def compute(self, work: Callable[[], _T], *, characters: int = 0) -> _T:
+    async def compute(
+        self, work: Callable[[], _T], *, characters: int = 0, next_call: _NextCall | None = None
+    ) -> _T:
         """Runs work that uses the projection: at once if it is quick, else in a thread.
         Meanwhile nothing is written here, and nobody else uses the projection.
-        `characters`: of texts that are not in the history."""
+        `characters`: of texts that are not in the history. `next_call`: the work is the
+        context of that call, or the epoch before it; usually they only add what is new to the
+        last context, however long that is."""
         history = self._conversation.history
-        is_quick = not self._is_computing and self._is_quick(history, characters)
+        is_quick = not self._is_computing and self._is_quick(history, characters, next_call)
         self._computed = (history, history.head_seq)
         if is_quick:
             return work()
@@ -160,15 +165,22 @@ class ContextManager:
             finally:
                 self._is_computing = False
 
-    def _is_quick(self, history: ConversationHistory, characters: int) -> bool:
-        if len(history.entries) > QUICK_ENTRIES_MAX:
-            return False
+    def _is_quick(
+        self, history: ConversationHistory, characters: int, next_call: _NextCall | None
+    ) -> bool:
+        is_short = len(history.entries) <= QUICK_ENTRIES_MAX
         through = self._computed[1] if self._computed[0] is history else 0
+        if not is_short and (next_call is None or not through):
+            return False
         for entry in reversed(history.entries):
-            if entry.seq <= through:
+            if entry.seq <= through or characters > _QUICK_CHARACTERS_MAX:
                 break
             characters += _characters_of(entry)
-        return characters <= _QUICK_CHARACTERS_MAX
+        if characters > _QUICK_CHARACTERS_MAX:
+            return False
+        if is_short or next_call is None:
+            return True
+        return self.projection.only_grows(*next_call, characters=characters)
 
     # Before a call
 
@@ -220,7 +232,8 @@ class ContextManager:
         return view
 
     async def due_epoch(self, turn_id: str, call_budget: CallBudget) -> EpochEntry | None:
-        return await self.compute(partial(self._due_epoch, turn_id, call_budget))
+        work = partial(self._due_epoch, turn_id, call_budget)
+        return await self.compute(work, next_call=(turn_id, call_budget))
 
     def _due_epoch(self, turn_id: str, call_budget: CallBudget) -> EpochEntry | None:
         projection = self.projection
@@ -231,7 +244,8 @@ class ContextManager:
         return due
 
     async def view(self, prompt_ref: PromptReference, call_budget: CallBudget) -> ContextView:
-        return await self.compute(partial(self._view, prompt_ref, call_budget))
+        work = partial(self._view, prompt_ref, call_budget)
+        return await self.compute(work, next_call=(prompt_ref, call_budget))
 
     def _view(self, prompt_ref: PromptReference, call_budget: CallBudget) -> ContextView:
         self._update_measure()
