@@ -61,17 +61,18 @@ if TYPE_CHECKING:
         RequestError,
     )
     from nplt_protocol.frames import (
+        FRAME_PAYLOAD_BYTES_MAX,
         HEADER,
         BrokenMessage,
         FragmentJoiner,
         Frame,
         FrameDecoder,
         Joined,
+        WireLimits,
         encode_frame,
         encode_message,
     )
     from nplt_protocol.json_text import JsonObject, JsonValue, dump_json, load_json
-    from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX, WireLimits
     from nplt_protocol.server_connection import ServerConnection
 
 PROTOCOL_VERSION = 3
@@ -139,7 +140,6 @@ _HOMES = (
     "json_text",
     "errors",
     "codes",
-    "limits",
     "frames",
     "codec",
     "connection",

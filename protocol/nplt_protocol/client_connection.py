@@ -31,13 +31,14 @@ from nplt_protocol.connection import (
 )
 from nplt_protocol.errors import LocalProtocolError, RequestError
 from nplt_protocol.frames import (
+    FRAME_PAYLOAD_BYTES_MAX,
     BrokenMessage,
     Frame,
+    WireLimits,
     encode_frame,
     encode_message,
 )
 from nplt_protocol.json_text import load_json
-from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX, WireLimits
 from nplt_protocol.messages import REQUEST_TYPES, ErrorReport, FileData, Hello, Request, Welcome
 
 _CODES = {shape: code for code, shape in REQUEST_TYPES.items()}

@@ -22,9 +22,8 @@ import msgspec
 from nplt_protocol import messages
 from nplt_protocol.codes import PLAIN_REQUESTS, ErrorCode, MessageType
 from nplt_protocol.errors import LocalProtocolError, RequestError
-from nplt_protocol.frames import encode_frame, encode_message
+from nplt_protocol.frames import WireLimits, encode_frame, encode_message
 from nplt_protocol.json_text import JsonObject, decode_text, dump_json, load_json
-from nplt_protocol.limits import WireLimits
 from nplt_protocol.messages import (
     EVENT_TYPES,
     NOT_BLANK,

@@ -46,9 +46,8 @@ from msgspec import Struct
 
 from nplt_protocol.codes import MessageType
 from nplt_protocol.errors import RequestError
-from nplt_protocol.frames import FragmentJoiner, FrameDecoder
+from nplt_protocol.frames import FragmentJoiner, FrameDecoder, WireLimits
 from nplt_protocol.json_text import JsonObject
-from nplt_protocol.limits import WireLimits
 from nplt_protocol.messages import ErrorReport, Event, Reply, Request
 
 

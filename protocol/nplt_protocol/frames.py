@@ -1,4 +1,4 @@
-"""Frames and fragments: bytes to frames, frames to whole messages, and back.
+"""Frames, fragments and their limits: bytes to frames, frames to whole messages, and back.
 
 A frame has a five-byte header (type, seq, length) and up to 65,535 bytes of
 payload. A longer message travels as consecutive frames of one type and one
@@ -18,12 +18,27 @@ from msgspec import Struct
 
 from nplt_protocol.codes import MORE, ErrorCode, MessageType
 from nplt_protocol.errors import LocalProtocolError, RemoteProtocolError, RequestError
-from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX
 
 HEADER = struct.Struct(">BHH")
 """type, seq, length of the payload; big-endian."""
 
 HEADER_BYTES = HEADER.size
+
+
+FRAME_PAYLOAD_BYTES_MAX = 65_535
+"""The length field has 16 bits."""
+
+
+class WireLimits(Struct, frozen=True, kw_only=True):
+    """The limits of a connection. Units and bounds stand last in each name."""
+
+    frame_bytes_max: int = FRAME_PAYLOAD_BYTES_MAX
+    message_bytes_max: int = 1024 * 1024
+    json_depth_max: int = 32
+    json_keys_max: int = 1_000
+    message_seconds_max: float = 10.0
+    event_bytes_max: int = 512 * 1024
+    write_seconds_max: float = 10.0
 
 
 class Frame(NamedTuple):

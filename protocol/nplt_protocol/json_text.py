@@ -14,7 +14,7 @@ import msgspec
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import LocalProtocolError, RequestError
-from nplt_protocol.limits import WireLimits
+from nplt_protocol.frames import WireLimits
 
 if TYPE_CHECKING:
     JsonValue: TypeAlias = (

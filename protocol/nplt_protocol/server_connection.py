@@ -33,11 +33,11 @@ from nplt_protocol.frames import (
     BrokenMessage,
     ByteBudget,
     Frame,
+    WireLimits,
     encode_frame,
     encode_message,
 )
 from nplt_protocol.json_text import JsonObject, dump_json
-from nplt_protocol.limits import WireLimits
 from nplt_protocol.messages import Reply, Welcome
 
 HELLO, PING, PONG = int(MessageType.HELLO), int(MessageType.PING), int(MessageType.PONG)

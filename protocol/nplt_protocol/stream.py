@@ -27,8 +27,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar, cast
 
 from nplt_protocol.connection import ConnectionRefused
-from nplt_protocol.frames import FrameDecoder
-from nplt_protocol.limits import WireLimits
+from nplt_protocol.frames import FrameDecoder, WireLimits
 
 READ_BYTES = 64 * 1024
 SLICE_BYTES = 4096

@@ -34,7 +34,7 @@ from nplt_client.wire.wire_session import (
     connect_error,
 )
 from nplt_protocol.connection import Heard
-from nplt_protocol.limits import FRAME_PAYLOAD_BYTES_MAX
+from nplt_protocol.frames import FRAME_PAYLOAD_BYTES_MAX
 from nplt_protocol.messages import Event, FileMetadata, Request
 from nplt_protocol.stream import FrameStream, open_stream
 

@@ -90,8 +90,8 @@ from nplt_protocol.connection import (
     ReplyReceived,
 )
 from nplt_protocol.errors import LocalProtocolError, RequestError
+from nplt_protocol.frames import WireLimits
 from nplt_protocol.json_text import JsonObject, dump_json
-from nplt_protocol.limits import WireLimits
 
 INCOMING = WireLimits(message_bytes_max=64 * 1024 * 1024, message_seconds_max=60.0)
 """What is accepted: a server may be set to longer messages, and a network may be slow."""
