@@ -29,6 +29,8 @@ settings.load_profile("house")
 
 # Servers say there where they listen: not to the `nplt` of whoever runs the tests.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="nplt-tests-")
+# Nor do they look for servers with models that happen to run on this machine.
+os.environ["NPLT_LOCAL_SERVERS"] = "{}"
 
 
 class Connect(Protocol):

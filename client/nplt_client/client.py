@@ -369,14 +369,22 @@ class Client:
 
     # The server
 
-    async def models(self) -> messages.ModelChoice:
-        return await self._call(messages.ModelSwitch(), messages.ModelChoice)
+    async def models(self, *, listed: bool = False) -> messages.ModelChoice:
+        """`listed`: also what the providers' own lists have, as far as it is known by now."""
+        return await self._call(messages.ModelSwitch(listed=listed), messages.ModelChoice)
 
     async def switch_model(
-        self, model: str | None = None, *, role: str | None = None
+        self,
+        model: str | None = None,
+        *,
+        role: str | None = None,
+        options: JsonObject | None = None,
     ) -> messages.ModelChoice:
-        """The one of that name, or of that role, answers in this conversation from now on."""
-        return await self._call(messages.ModelSwitch(model=model, role=role), messages.ModelChoice)
+        """The one of that name, or of that role, answers in this conversation from now on.
+        `options`: what prompts here ask for that say nothing else (`effort`, `temperature`,
+        `output_tokens`); `None` takes one back."""
+        request = messages.ModelSwitch(model=model, role=role, options=options)
+        return await self._call(request, messages.ModelChoice)
 
     async def status(self) -> messages.Status:
         return await self._call(messages.StatusRequest(), messages.Status)

@@ -138,6 +138,10 @@ class ModelSwitch(Request, frozen=True, kw_only=True):
     model: Word | None = None
     role: Word | None = None
     """The model of that role, unless `model` names one."""
+    options: JsonObject | None = None
+    """What prompts here shall ask for that say nothing else; `null` takes an option back."""
+    listed: bool = False
+    """Whether the reply shall have the providers' own lists of models."""
 
 
 class HistoryRequest(Request, frozen=True, kw_only=True):
@@ -390,6 +394,10 @@ class ModelChoice(Reply, frozen=True, kw_only=True):
     models: tuple[str, ...]
     roles: JsonObject = {}
     """The model of each role of the server's settings."""
+    options: JsonObject | None = None
+    """What prompts here ask for that say nothing else."""
+    listed: JsonObject | None = None
+    """By provider: `models` as its own list has them, `at`, and `asking` while it is asked."""
 
 
 class PageEdges(Message, frozen=True, kw_only=True):
@@ -478,6 +486,8 @@ class Status(Reply, frozen=True, kw_only=True):
     mcp_servers: JsonObject | None = None
     cluster: JsonObject | None = None
     """The servers that share a store, and which of them answers."""
+    conversation: JsonObject | None = None
+    """The present one: `session_id`, `model`, and `options` if there are any."""
 
 
 class SearchHit(Message, frozen=True, kw_only=True):

@@ -50,7 +50,7 @@ from nplt_server.histories import Histories, utc_now
 from nplt_server.listener import ConnectionHandler, Listener, banner
 from nplt_server.local_users import LocalUsers
 from nplt_server.providers.build import build_router
-from nplt_server.providers.models import facts_of_models
+from nplt_server.providers.models import KnownModels, facts_of_models
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
 from nplt_server.runtime_file import local_token, state_dir
@@ -107,20 +107,24 @@ class SharedParts:
 
 
 def build_shared_parts(
-    settings: Settings, router: ProviderRouter, clock: Callable[[], datetime]
+    settings: Settings,
+    router: ProviderRouter,
+    clock: Callable[[], datetime],
+    *,
+    known: KnownModels | None = None,
 ) -> SharedParts:
     own = load_extensions(settings.extensions)
     context = ContextServices(
         counting=TokenCounting(own.token_counter),
         make_widgets=cache(lambda: (*default_widgets(), *own.widgets)),
         on_compression=own.on_compression or begin_epoch_and_summarize,
-        models=facts_of_models(settings),
+        models=facts_of_models(settings) if known is None else known,
         rules=settings.context,
         summarizer=settings.roles.summarizer,
         namer=settings.roles.summarizer,
     )
     for name in settings.models:
-        if name not in router.models:
+        if not router.can_call(name):
             log.warning("models: %s is not among the models there are", name)
     servers = McpServers(_configs(settings))
 
@@ -322,8 +326,9 @@ async def serve(
 ) -> None:
     """Serves until it is stopped; `ready` is told when connections are accepted. The
     histories and the sockets are open, and are closed by whoever opened them."""
-    router = build_router(settings)
-    parts = build_shared_parts(settings, router, utc_now)
+    known = facts_of_models(settings)
+    router = build_router(settings, known=known)
+    parts = build_shared_parts(settings, router, utc_now, known=known)
     try:
         async with BackgroundTasks() as tasks:
             spawn = tasks.spawn
@@ -352,6 +357,8 @@ async def serve(
             ready(server)
             spawn(server.resume)
             spawn(parts.make_tools)
+            if router.local_servers is not None:
+                spawn(router.local_servers.find)
             spawn(lambda: _within(tools, parts.mcp_servers.run))
             await server.run()
             await state.registry.close_all()

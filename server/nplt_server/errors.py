@@ -150,6 +150,8 @@ class ProviderRefused(ProviderError):
         """The provider rejects reasoning that the model sealed in an earlier answer."""
         self.wrong_api = False
         """There is no such API at this address, or the model is not served through it."""
+        self.wrong_reasoning = False
+        """The model's own reasoning must go back to it with its calls, or must not."""
 
 
 class NoSuchModel(ProviderRefused):

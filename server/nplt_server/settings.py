@@ -10,6 +10,7 @@ import ipaddress
 import os
 import re
 import sys
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -19,8 +20,10 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     StringConstraints,
+    Tag,
     field_validator,
     model_validator,
 )
@@ -56,6 +59,21 @@ def load_named(name: str, setting: str) -> object:
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
         raise ConfigurationError([f"{setting}: {name!r} can't be loaded: {why}"]) from None
+
+
+@cache
+def known_vendors() -> dict[str, Any]:
+    """What `vendors.toml` says of vendors and models. Read when it is first needed: a server
+    without a vendor does without."""
+    import tomllib
+
+    return tomllib.loads(Path(__file__).with_name("vendors.toml").read_text(encoding="utf-8"))
+
+
+def vendor_named(name: str) -> dict[str, Any]:
+    """The vendor's part of the table; nothing if it has none."""
+    found: dict[str, Any] = known_vendors()["vendors"].get(name, {})
+    return found
 
 
 class Part(BaseModel):
@@ -175,26 +193,46 @@ class _VendorSettings(Part):
     def _says_what_it_must(self) -> _VendorSettings:
         if self.api_key_env is not None and self.api_key_file is not None:
             raise ValueError("needs either api_key_env or api_key_file, not both")
-        if self.base_url is not None and not self.models:
-            raise ValueError("needs models: what a server of your own has is not known here")
         return self
 
 
+_PRESET_FIELDS = ("base_url", "api", "tokens_field", "returns_reasoning", "cache_key")
+
+
 class OpenAISettings(_VendorSettings):
-    """OpenAI, or any server that speaks as OpenAI does."""
+    """OpenAI, or any server that speaks as OpenAI does. The type of a known vendor fills in
+    what is not given."""
 
     id: Name = "openai"
-    type: Literal["openai"] = "openai"
+    type: Name = "openai"
     api: Literal["chat", "responses"] | None = None
     """None: responses at OpenAI itself and for models that need it, chat everywhere else;
     learned from refusals."""
     tokens_field: TokensField = "max_completion_tokens"
     """Chat: older servers overlook the one, OpenAI's reasoning models refuse the other."""
     returns_reasoning: bool | None = None
-    """Chat: DeepSeek wants to see its reasoning again, OpenAI refuses the field. None: only
-    models that are called deepseek…"""
+    """Chat: DeepSeek wants to see its reasoning again, OpenAI refuses the field. None: models
+    that are called deepseek… do, and others that say so in a refusal."""
+    cache_key: bool | None = None
+    """Whether requests have a `prompt_cache_key`. None: at OpenAI itself."""
     summarizes_reasoning: bool = False
     """Responses: OpenAI refuses it to organisations that have not shown who they are."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fills_in(cls, given: Any) -> Any:
+        name = given.get("type", "openai") if isinstance(given, dict) else "openai"
+        if name == "openai":
+            return given
+        vendor = vendor_named(name)
+        if "base_url" not in given and "base_url" not in vendor:
+            raise ValueError(f"needs base_url: {vendor['example']}")
+        known = {"id": name} | {field: vendor[field] for field in _PRESET_FIELDS if field in vendor}
+        # What is for the vendor is not for everybody.
+        is_there = "base_url" not in given or "base_url" not in vendor
+        if is_there and "key" in vendor and "api_key_file" not in given:
+            known["api_key_env"] = vendor["key"]
+        return known | given
 
 
 class AnthropicSettings(_VendorSettings):
@@ -204,7 +242,27 @@ class AnthropicSettings(_VendorSettings):
 
 VendorSettings: TypeAlias = OpenAISettings | AnthropicSettings
 AnyProviderSettings: TypeAlias = OfflineSettings | PythonSettings | LocalSettings | VendorSettings
-ProviderSettings = Annotated[AnyProviderSettings, Field(discriminator="type")]
+
+
+def _kind_of(given: Any) -> str | None:
+    """Every vendor of the table that has no class of its own speaks as OpenAI does."""
+    told = given.get("type") if isinstance(given, dict) else getattr(given, "type", None)
+    if not isinstance(told, str) or told in PROVIDER_KINDS:
+        return told if isinstance(told, str) else None
+    return "openai" if vendor_named(told) else told
+
+
+ProviderSettings = Annotated[
+    Annotated[OfflineSettings, Tag("offline")]
+    | Annotated[PythonSettings, Tag("python")]
+    | Annotated[LocalSettings, Tag("local")]
+    | Annotated[OpenAISettings, Tag("openai")]
+    | Annotated[AnthropicSettings, Tag("anthropic")],
+    Discriminator(_kind_of),
+]
+USUAL_LOCAL_SERVERS = {"ollama": 11434, "llamacpp": 8080, "lmstudio": 1234}
+"""Sources: docs.ollama.com/faq; tools/server/README.md of github.com/ggml-org/llama.cpp;
+lmstudio.ai/docs/developer/core/server."""
 PROVIDER_KINDS: dict[str, type[Part]] = {
     "offline": OfflineSettings,
     "python": PythonSettings,
@@ -253,6 +311,9 @@ class ModelSettings(Part):
     price_in: Annotated[float, Field(ge=0)] | None = None
     price_out: Annotated[float, Field(ge=0)] | None = None
     price_cached: Annotated[float, Field(ge=0)] | None = None
+    """Of input that came from the provider's cache."""
+    price_cache_write: Annotated[float, Field(ge=0)] | None = None
+    """Of input that was written to it."""
     images: bool | None = None
     """Whether it can be shown pictures."""
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
@@ -434,6 +495,9 @@ class Settings(Part):
     default_model: str | None = None
     providers: tuple[ProviderSettings, ...] = ()
     """None: whoever the environment has a key for, the local model, offline/echo."""
+    local_servers: dict[Name, Annotated[int, Field(ge=1, le=65_535)]] | None = None
+    """Servers that are looked for on this machine, each by its port. None: the usual ones, if
+    no provider is listed; the loader puts them in."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
     roles: RoleSettings = RoleSettings.model_construct()
     fallback: tuple[str, ...] = ()

@@ -25,15 +25,22 @@ from nplt_server.providers.build import (
     standard_variable,
 )
 from nplt_server.providers.models import MODEL as LOCAL_MODEL
-from nplt_server.providers.models import WINDOW_TOKENS_MAX, local_is_installed, models_of
+from nplt_server.providers.models import (
+    WINDOW_TOKENS_MAX,
+    is_open,
+    local_is_installed,
+    models_of,
+)
 from nplt_server.settings import (
     PROVIDER_KINDS,
+    USUAL_LOCAL_SERVERS,
     AnthropicSettings,
     LocalSettings,
     OpenAISettings,
     Settings,
     VendorSettings,
     checked_url,
+    known_vendors,
     user_dir,
 )
 
@@ -91,8 +98,12 @@ def _unknown_models(settings: Settings) -> Iterator[tuple[Place, str]]:
         for provider in settings.providers
         for model in models_of(provider, settings.models)
     ]
+    if not there_are and settings.default_model is None:
+        sentence = "needs models, or a default_model: what a server of your own has is not known"
+        yield ("providers", 0), sentence
+    open_ones = {provider.id for provider in settings.providers if is_open(provider)}
     for place, name in _names(settings):
-        if name in there_are:
+        if name in there_are or name.partition("/")[0] in open_ones:
             continue
         from difflib import get_close_matches  # only for mistakes
 
@@ -153,7 +164,12 @@ def load_settings(
     except ValidationError as error:
         raise ConfigurationError([_sentence(item, layers) for item in error.errors()]) from None
     if not settings.providers:
-        settings = settings.model_copy(update={"providers": discover_providers(environ)})
+        local = settings.local_servers
+        found = {
+            "providers": discover_providers(environ),
+            "local_servers": USUAL_LOCAL_SERVERS if local is None else local,
+        }
+        settings = settings.model_copy(update=found)
     mistakes = settings.mistakes()
     for place, said in provider_mistakes(settings, environ):
         mistakes.append(f"{_describe_place(list(place), layers)}: {said}")
@@ -230,13 +246,17 @@ def _sentence(item: Any, layers: list[Layer]) -> str:
         case "extra_forbidden":
             return f"{where}: unknown key{_hint(path[-1], _names_at(path[:-1], kind))}"
         case "union_tag_invalid":
-            return f"{where}.type: there is no such type{_hint(item['ctx']['tag'], PROVIDER_KINDS)}"
+            return f"{where}.type: there is no such type{_hint(item['ctx']['tag'], _types())}"
         case "union_tag_not_found":
-            return f"{where}: needs a type{_hint('', PROVIDER_KINDS)}"
+            return f"{where}: needs a type{_hint('', _types())}"
         case _:
             pass
     said = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
     return f"{where}: {said[:1].lower()}{said[1:]}"
+
+
+def _types() -> list[str]:
+    return [*dict.fromkeys((*PROVIDER_KINDS, *known_vendors()["vendors"]))]
 
 
 def _hint(name: object, known: Collection[str]) -> str:

@@ -1,7 +1,7 @@
 """Adds up token usage and cost.
 
 Keeps three series apart: what providers billed, how full the window is, and our own
-estimates. Costs are computed only for models whose prices are in the settings.
+estimates. Costs are computed only for models whose prices are known.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Literal, Self
 from msgspec import Struct, structs
 
 from nplt_protocol.json_text import JsonObject, JsonValue
-from nplt_storage.rows import Billed
+from nplt_storage.rows import Billed, BilledDetails
 
 _MILLION: Final = Decimal(1_000_000)
 _EXACT: Final = Context(prec=80)
@@ -27,23 +27,43 @@ class ModelPrices(Struct, frozen=True, kw_only=True):
     price_out: Decimal
     price_cached: Decimal | None = None
     """Of input that came from the provider's cache; None: the price of any input."""
+    price_cache_write: Decimal | None = None
+    """Of input that was written to it; None: the price of any input."""
 
     @classmethod
-    def of(cls, price_in: float, price_out: float, price_cached: float | None = None) -> Self:
+    def of(
+        cls,
+        price_in: float,
+        price_out: float,
+        price_cached: float | None = None,
+        price_cache_write: float | None = None,
+    ) -> Self:
         """From numbers as the settings have them: 0.1 is meant to be a tenth."""
         return cls(
             price_in=Decimal(str(price_in)),
             price_out=Decimal(str(price_out)),
             price_cached=None if price_cached is None else Decimal(str(price_cached)),
+            price_cache_write=None
+            if price_cache_write is None
+            else Decimal(str(price_cache_write)),
         )
 
-    def cost(self, *, input_tokens: int, output_tokens: int, cached_tokens: int = 0) -> Decimal:
-        """The cached tokens are a part of the input, never more than it."""
+    def cost(
+        self,
+        *,
+        input_tokens: int,
+        output_tokens: int,
+        cached_tokens: int = 0,
+        cache_write_tokens: int = 0,
+    ) -> Decimal:
+        """What was read from the cache and written to it is a part of the input, never more
+        than it."""
         cached = min(cached_tokens, input_tokens)
-        price_cached = self.price_in if self.price_cached is None else self.price_cached
+        kept = min(cache_write_tokens, input_tokens - cached)
         charged = (
-            (input_tokens - cached, self.price_in),
-            (cached, price_cached),
+            (input_tokens - cached - kept, self.price_in),
+            (cached, self.price_in if self.price_cached is None else self.price_cached),
+            (kept, self.price_in if self.price_cache_write is None else self.price_cache_write),
             (output_tokens, self.price_out),
         )
         millions = Decimal(0)
@@ -82,12 +102,18 @@ class ModelBill(Struct, frozen=True, kw_only=True):
     input_tokens: int
     output_tokens: int
     cached_tokens: int
+    cache_write_tokens: int = 0
+    estimated_calls: int = 0
+    """Calls that were cut off before their provider said what they cost: counted by us."""
     cost: Decimal | None = None
     """In US dollars; None: nobody said what this model costs."""
 
     def as_json(self) -> JsonObject:
         said: JsonObject = structs.asdict(self)
         del said["cost"]
+        for name in _MAY_BE_LEFT_OUT:
+            if not said[name]:
+                del said[name]
         return said if self.cost is None else {**said, "cost": as_amount(self.cost)}
 
 
@@ -111,6 +137,8 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 _COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "calls")
+_MAY_BE_LEFT_OUT: Final = ("cache_write_tokens", "estimated_calls")
+"""Where they are 0."""
 
 
 class UsageSeries(Struct, frozen=True, kw_only=True):
@@ -122,7 +150,8 @@ class UsageSeries(Struct, frozen=True, kw_only=True):
         """The three series and the cost, as USAGE answers them."""
         said: JsonObject = {
             "billed": {
-                **{name: sum(getattr(bill, name) for bill in self.billed) for name in _COUNTS},
+                **{name: self._sum(name) for name in _COUNTS},
+                **{name: total for name in _MAY_BE_LEFT_OUT if (total := self._sum(name))},
                 "models": [bill.as_json() for bill in self.billed],
             },
             "occupancy": self.occupancy.as_json(),
@@ -130,6 +159,9 @@ class UsageSeries(Struct, frozen=True, kw_only=True):
         }
         cost = self._cost()
         return said if cost is None else {**said, "cost": cost}
+
+    def _sum(self, name: str) -> int:
+        return sum(getattr(bill, name) for bill in self.billed)
 
     def _cost(self) -> JsonObject | None:
         costs = [bill.cost for bill in self.billed if bill.cost is not None]
@@ -139,21 +171,33 @@ class UsageSeries(Struct, frozen=True, kw_only=True):
         return said if len(costs) == len(self.billed) else {**said, "partial": True}
 
 
-def model_bills(billed: Billed, prices: Mapping[str, ModelPrices]) -> tuple[ModelBill, ...]:
+def model_bills(
+    billed: Billed, details: BilledDetails, prices: Mapping[str, ModelPrices]
+) -> tuple[ModelBill, ...]:
     """What was billed, by model, each with its cost if it has a price."""
-    return tuple(
-        ModelBill(
+    more = {model: (written, estimated) for model, written, estimated in details}
+    bills: list[ModelBill] = []
+    for model, calls, read, written, cached in billed:
+        kept, estimated = more.get(model, (0, 0))
+        bill = ModelBill(
             model=model,
             calls=calls,
             input_tokens=read,
             output_tokens=written,
             cached_tokens=cached,
-            cost=prices[model].cost(input_tokens=read, output_tokens=written, cached_tokens=cached)
-            if model in prices
-            else None,
+            cache_write_tokens=kept,
+            estimated_calls=estimated,
         )
-        for model, calls, read, written, cached in billed
-    )
+        if model in prices:
+            cost = prices[model].cost(
+                input_tokens=read,
+                output_tokens=written,
+                cached_tokens=cached,
+                cache_write_tokens=kept,
+            )
+            bill = structs.replace(bill, cost=cost)
+        bills.append(bill)
+    return tuple(bills)
 
 
 def occupancy_of(

@@ -36,6 +36,7 @@ from nplt_storage.entries import (
     ToolResultsEntry,
 )
 from nplt_storage.errors import BadEntry, ConversationNotFound
+from nplt_storage.json_values import JsonObject
 from nplt_storage.rows import Checkpoint, read_checkpoint
 from nplt_storage.store import Builder, ConversationStore, Origin
 
@@ -67,14 +68,17 @@ def _anywhere(checkpoint: Checkpoint) -> Iterator[Entry]:
     row = checkpoint.row
     if row.named:
         yield RenamedEntry(name=row.name)
-    if row.model is not None:
-        yield ModelSwitchedEntry(model=row.model)
+    if row.model is not None or row.options:
+        yield ModelSwitchedEntry(model=row.model or "", options=dict(row.options) or None)
     if row.pinned:
         yield PinnedEntry(pinned=True)
     if row.archived:
         yield ArchivedEntry(archived=True)
     if row.billed:
-        yield CheckpointEntry(state={"billed": [list(model) for model in row.billed]})
+        state: JsonObject = {"billed": [list(model) for model in row.billed]}
+        if row.billed_details:
+            state["billed_details"] = [list(model) for model in row.billed_details]
+        yield CheckpointEntry(state=state)
 
 
 _TRIMMED: Final = DebugEntry(

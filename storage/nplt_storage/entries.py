@@ -417,7 +417,10 @@ class ArchivedEntry(KnownEntry, frozen=True, kw_only=True):
 class ModelSwitchedEntry(KnownEntry, frozen=True, kw_only=True):
     kind: ClassVar[str] = "model_switched"
     model: str
+    """Empty: as before."""
     previous_model: str | None = None
+    options: Mapping[str, str | int | float] | None = None
+    """What prompts from here on ask of a model that say nothing else; None: as before."""
 
 
 class AttachmentEntry(KnownEntry, frozen=True, kw_only=True):

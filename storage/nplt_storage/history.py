@@ -500,6 +500,7 @@ class ConversationHistory:
         self.name: str | None = None
         """Someone gave it, or else the first prompt."""
         self.model: str | None = None
+        self.options: Mapping[str, str | int | float] = {}
         self.pinned = False
         self.archived = False
         self._prompts: dict[str, ModelInputEntry] = {}
@@ -511,6 +512,7 @@ class ConversationHistory:
         if row is not None:
             self.name = row.name if row.named else None
             self.model, self.pinned, self.archived = row.model, row.pinned, row.archived
+            self.options = dict(row.options)
 
     @classmethod
     def replay(
@@ -804,7 +806,9 @@ class ConversationHistory:
             case RenamedEntry():
                 self.name = entry.name
             case ModelSwitchedEntry():
-                self.model = entry.model
+                self.model = entry.model or self.model
+                if entry.options is not None:
+                    self.options = entry.options
             case PinnedEntry():
                 self.pinned = entry.pinned
             case ArchivedEntry():

@@ -116,6 +116,9 @@ BilledModel: TypeAlias = tuple[str, int, int, int, int]
 """The model as provider/model, calls, tokens of input, of output, and of the input
 those that came from the provider's cache."""
 Billed: TypeAlias = tuple[BilledModel, ...]
+BilledDetails: TypeAlias = tuple[tuple[str, int, int], ...]
+"""Of the models that have any: the tokens of input that were written to the provider's cache,
+and the calls whose counts are estimates."""
 
 MODELS_MAX: Final = 64
 OTHERS: Final = "other"
@@ -131,6 +134,35 @@ def billed_with(billed: Billed, entry: ModelOutputEntry | CompactionEntry | Faul
     model = "" if entry.invocation is None else model_name(entry.invocation)
     read, written, cached = map(_count, map(entry.usage.get, _COUNTED))
     return _added(billed, (model, 1, read, written, cached))
+
+
+def details_with(
+    details: BilledDetails, entry: ModelOutputEntry | CompactionEntry | FaultEntry
+) -> BilledDetails:
+    if entry.usage is None:
+        return details
+    written, estimated = _count(entry.usage.get("cache_write_tokens")), entry.usage.get("estimated")
+    if not written and estimated is not True:
+        return details
+    model = "" if entry.invocation is None else model_name(entry.invocation)
+    return _details_added(details, (model, written, int(estimated is True)))
+
+
+def details_together(details: BilledDetails, value: JsonValue) -> BilledDetails:
+    """With those of a checkpoint; what is not as we write it counts nothing."""
+    for one in value if isinstance(value, list) else ():
+        if isinstance(one, list) and len(one) == 3 and isinstance(one[0], str):
+            details = _details_added(details, (one[0], _count(one[1]), _count(one[2])))
+    return details
+
+
+def _details_added(details: BilledDetails, one: tuple[str, int, int]) -> BilledDetails:
+    known = {model: (written, estimated) for model, written, estimated in details}
+    if one[0] not in known and len(known) >= MODELS_MAX:
+        one = (OTHERS, one[1], one[2])
+    before = known.get(one[0], (0, 0))
+    known[one[0]] = (_at_most(before[0] + one[1]), _at_most(before[1] + one[2]))
+    return tuple((model, *counts) for model, counts in known.items())
 
 
 def billed_together(billed: Billed, more: Billed) -> Billed:
@@ -217,6 +249,9 @@ class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The newest epoch since the last rollback, which tells how far back models see;
     0: there is none, or nobody knows."""
     billed: Billed = ()
+    billed_details: BilledDetails = ()
+    options: tuple[tuple[str, str | int | float], ...] = ()
+    """What prompts here ask of a model that say nothing else: effort, temperature, length."""
     first_seq: int = 1
     """The oldest entry there is, where a backend trims."""
     lost: tuple[int, int] | None = None
@@ -264,30 +299,48 @@ def _take_in(values: dict[str, Any], entry: Entry) -> None:
             _take_in_message(values, entry)
         case FaultEntry():
             values["unfinished"] = _without(values["unfinished"], entry.turn_id)
-            values["billed"] = billed_with(values["billed"], entry)
+            _bill(values, entry)
         case RenamedEntry():
             values |= {"name": entry.name, "named": True}
         case ModelSwitchedEntry():
-            values["model"] = entry.model
+            values |= _chosen(entry)
         case PinnedEntry() | ArchivedEntry():
             values[entry.kind] = getattr(entry, entry.kind)
         case SystemInstructionEntry() | NotebookEntry() | EpochEntry() | ClearEntry():
             values[_NUMBERED[entry.kind]] = entry.seq
         case CompactionEntry():
             values["compaction_seq"] = entry.seq
-            values["billed"] = billed_with(values["billed"], entry)
+            _bill(values, entry)
         case WidgetEntry():
             values["widget_seqs"] = with_widget(values["widget_seqs"], entry)
         case RollbackEntry():
             values |= _after_rollback(values["hidden"], entry)
         case ForkedEntry():
             is_import = entry.from_session_id == values["session_id"]
-            values |= {"unfinished": (), "billed": values["billed"] if is_import else ()}
+            values |= {"unfinished": ()} | ({} if is_import else _NOT_BILLED)
         case CheckpointEntry() if "billed" in entry.state:
             more = read_billed(entry.state["billed"])
             values["billed"] = billed_together(values["billed"], more)
+            values["billed_details"] = details_together(
+                values["billed_details"], entry.state.get("billed_details")
+            )
         case _:
             pass
+
+
+_NOT_BILLED: Final[dict[str, Any]] = {"billed": (), "billed_details": ()}
+
+
+def _chosen(entry: ModelSwitchedEntry) -> dict[str, Any]:
+    chosen: dict[str, Any] = {"model": entry.model} if entry.model else {}
+    if entry.options is not None:
+        chosen["options"] = tuple(sorted(entry.options.items()))
+    return chosen
+
+
+def _bill(values: dict[str, Any], entry: ModelOutputEntry | CompactionEntry | FaultEntry) -> None:
+    values["billed"] = billed_with(values["billed"], entry)
+    values["billed_details"] = details_with(values["billed_details"], entry)
 
 
 def _take_in_message(values: dict[str, Any], entry: ModelInputEntry | ModelOutputEntry) -> None:
@@ -303,7 +356,7 @@ def _take_in_message(values: dict[str, Any], entry: ModelInputEntry | ModelOutpu
             values["unfinished"] = (*others, (entry.turn_id, entry.seq))
         return
     if entry.usage is not None:
-        values["billed"] = billed_with(values["billed"], entry)
+        _bill(values, entry)
     if entry.ends_turn:
         values["unfinished"] = _without(values["unfinished"], entry.turn_id)
 
@@ -363,13 +416,16 @@ def _single_line(text: str) -> str:
 # ------------------------------------------------------------------------------
 # Rows as JSON
 
+_LEFT_OUT_IF_EMPTY: Final = ("lost", "billed_details", "options")
+"""Fields that earlier versions do not know."""
 _ROW_DECODER: Final = Decoder(ConversationRow)
 
 
 def row_as_bytes(row: ConversationRow) -> bytes:
     source = to_builtins(row, builtin_types=(datetime,))
-    if row.lost is None:
-        del source["lost"]
+    for name in _LEFT_OUT_IF_EMPTY:
+        if not source[name]:
+            del source[name]
     return orjson.dumps(source)
 
 

@@ -120,21 +120,27 @@ def test_usage_keeps_billed_occupied_and_estimated_apart() -> None:
         "billed     4,470 tokens in, 849 out, 10 calls",
         "occupancy  1,716 of 4,096 tokens (41.9 %) in the last call, as the provider counts",
         "estimate   1,643 tokens in the next (o200k)",
-        "cost       no prices are configured",
+        "cost       unknown: nobody said what these models cost",
     ]
 
 
 def test_several_models_have_a_line_each_and_a_cost_says_if_it_is_not_all() -> None:
     models: list[JsonValue] = [
         {"model": "a/one", "input_tokens": 1_000, "cached_tokens": 400, "calls": 1},
-        {"model": "b/two", "input_tokens": 3_470, "output_tokens": 849, "calls": 9},
+        {
+            "model": "b/two",
+            "input_tokens": 3_470,
+            "output_tokens": 849,
+            "calls": 9,
+            "cost": "0.0035",
+        },
     ]
     billed: JsonObject = {**USAGE.billed, "models": models}
     cost: JsonObject = {"amount": "0.0035", "currency": "USD", "partial": True}
     shown = usage_text(replace(USAGE, billed=billed, cost=cost))
-    assert "  a/one    1,000 tokens in (400 cached), 0 out, 1 call\n" in shown
-    assert "  b/two    3,470 tokens in, 849 out, 9 calls\n" in shown
-    assert shown.endswith("cost       0.0035 USD (some models have no price)")
+    assert "  a/one    1,000 tokens in (400 cached), 0 out, 1 call, price unknown\n" in shown
+    assert "  b/two    3,470 tokens in, 849 out, 9 calls, 0.0035 USD\n" in shown
+    assert shown.endswith("cost       0.0035 USD and an unknown part: some models have no price")
 
 
 def test_tools_are_listed_with_the_first_sentence_of_what_they_say() -> None:

@@ -20,11 +20,13 @@ from nplt_server.providers import (
     ModelRequest,
     ReasoningPiece,
     Stopped,
+    TextPiece,
     ToolCallPiece,
     UsageReport,
 )
 from nplt_server.tokens import CharacterCounter
 
+SAID = "some words that were said before it was cancelled"
 USED = UsageReport(input_tokens=1_000, output_tokens=50)
 
 
@@ -58,6 +60,26 @@ async def calls_then_thinks(request: ModelRequest) -> AsyncGenerator[ModelOutput
     yield Stopped(reason="tool_calls")
 
 
+async def speaks(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    """Usage comes last, as through chat completions."""
+    yield TextPiece(text=SAID)
+    await anyio.sleep_forever()
+
+
+async def speaks_more_than_it_told(
+    request: ModelRequest,
+) -> AsyncGenerator[ModelOutputDelta, None]:
+    """The input is told first, as Anthropic does, with a first word of output."""
+    yield UsageReport(input_tokens=1_000, output_tokens=1, cache_write_tokens=900)
+    yield TextPiece(text=SAID)
+    await anyio.sleep_forever()
+
+
+async def is_silent(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+    await anyio.sleep_forever()
+    yield Stopped(reason="end")
+
+
 @asynccontextmanager
 async def _played(model: Model) -> AsyncIterator[tuple[Stage, UsageAccount]]:
     """Whoever does not come to an end is cancelled."""
@@ -86,3 +108,21 @@ async def test_a_call_that_is_remembered_is_not_billed_again_by_the_fault() -> N
         told = stage.finished[-1].usage["input_tokens"]
         assert usage.billed["input_tokens"] == told == 2_000
         assert usage.billed["calls"] == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "text"), [(speaks, SAID), (speaks_more_than_it_told, SAID), (is_silent, "")]
+)
+async def test_a_cancelled_call_is_counted_as_far_as_it_came_and_said_to_be_an_estimate(
+    model: Model, text: str
+) -> None:
+    async with _played(model) as (stage, usage):
+        counted = stage.finished[-1].usage
+        assert counted["estimated"] is True
+        assert counted["output_tokens"] == CharacterCounter().count(text)
+        assert (counted["input_tokens"] == 1_000) == (model is speaks_more_than_it_told)
+        assert counted["input_tokens"]
+        assert usage.billed["calls"] == usage.billed["estimated_calls"] == 1
+        assert usage.billed["input_tokens"] == counted["input_tokens"]
+        kept = usage.billed.get("cache_write_tokens")
+        assert kept == (900 if model is speaks_more_than_it_told else None)

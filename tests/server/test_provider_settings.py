@@ -314,7 +314,7 @@ def test_the_providers_the_document_shows_are_accepted(
     blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "providers.md").read_text(), re.S)
     shown = next(block for block in blocks if block.startswith("providers:"))
     settings = load(tmp_path, shown, KEYS)
-    assert [provider.id for provider in settings.providers] == ["openai", "anthropic", "box"]
+    assert [provider.id for provider in settings.providers] == ["openai", "anthropic", "ollama"]
 
 
 # What people are told first

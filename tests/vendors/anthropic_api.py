@@ -25,6 +25,7 @@ from tests.vendors.seals import Seals
 from tests.vendors.sse import Event, Wire
 from tests.vendors.tokens import canonical, tokens_of
 
+LISTED_MAX = 1_000
 _FAILURES = {
     429: ("rate_limit_error", "This request would exceed your organization's rate limit."),
     500: ("api_error", "Internal server error"),
@@ -38,6 +39,7 @@ class Anthropic:
     def __init__(self, *, key: str, models: Sequence[ClaudeModel]) -> None:
         self._key = key
         self._models = models
+        self.page_models_max = LISTED_MAX
 
     def authenticate(self, headers: Mapping[str, str]) -> None:
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
@@ -66,7 +68,18 @@ class Anthropic:
         error = {"type": rejection.kind, "message": rejection.message}
         return {"type": "error", "error": error, "request_id": request_id}
 
-    def models(self) -> JsonObject:
+    def models(self, query: Mapping[str, str]) -> JsonObject:
+        """docs.anthropic.com/en/api/models-list: pages of `limit` (20 if nothing is said, 1 to
+        1,000), each after the model `after_id`; `has_more` says whether another follows."""
+        limit = query.get("limit", "20")
+        if not limit.isdecimal() or not 1 <= int(limit) <= LISTED_MAX:
+            raise Rejection(f"limit: Input should be between 1 and {LISTED_MAX}")
+        names = [model.name for model in self._models]
+        after = query.get("after_id")
+        if after is not None and after not in names:
+            raise Rejection(f"after_id: there is no model {after}")
+        first = 0 if after is None else names.index(after) + 1
+        page = self._models[first : first + min(int(limit), self.page_models_max)]
         listed = [
             {
                 "type": "model",
@@ -77,10 +90,10 @@ class Anthropic:
                 "max_input_tokens": model.window_tokens,
                 "max_tokens": model.output_tokens_max,
             }
-            for model in self._models
+            for model in page
         ]
-        ends = {"first_id": listed[0]["id"], "last_id": listed[-1]["id"]}
-        return {"data": listed, "has_more": False, **ends}
+        ends = {"first_id": listed[0]["id"], "last_id": listed[-1]["id"]} if listed else {}
+        return {"data": listed, "has_more": first + len(page) < len(names), **ends}
 
     def model(self, name: str) -> ClaudeModel:
         for model in self._models:

@@ -83,7 +83,7 @@ class SteppedPrefixes:
         self._tokens_min = tokens_min
         self._known: set[bytes] = set()
 
-    def take(self, model: str, prompt: str) -> Usage:
+    def take(self, model: str, prompt: str, *, counts_writes: bool = False) -> Usage:
         running = hashlib.sha256(model.encode())
         read, hit = 0, True
         step = STEP_TOKENS * CHARACTERS_PER_TOKEN
@@ -94,7 +94,7 @@ class SteppedPrefixes:
             self._known.add(digest)
             if hit:
                 read = end // CHARACTERS_PER_TOKEN
-        return Usage(
-            input_tokens=tokens_of(prompt),
-            read_tokens=read if read >= self._tokens_min else 0,
-        )
+        read = read if read >= self._tokens_min else 0
+        last = len(prompt) // step * STEP_TOKENS
+        written = last - read if counts_writes and last >= self._tokens_min else 0
+        return Usage(input_tokens=tokens_of(prompt), read_tokens=read, written_tokens=written)

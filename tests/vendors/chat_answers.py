@@ -50,7 +50,7 @@ class ChatApi:
         check_chat(request, model)
         prompt = "\n".join(map(canonical, [request.get("tools"), *request["messages"]]))
         check_window(tokens_of(prompt), model)
-        return self._cache.take(model.name, prompt)
+        return self._cache.take(model.name, prompt, counts_writes=model.charges_cache_writes)
 
     def whole(self, body: JsonObject, answer: Answer, usage: Usage) -> JsonObject:
         return {
@@ -163,7 +163,11 @@ def _usage_json(answer: Answer, usage: Usage) -> JsonObject:
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": said,
         "total_tokens": usage.input_tokens + said,
-        "prompt_tokens_details": {"cached_tokens": usage.read_tokens, "audio_tokens": 0},
+        "prompt_tokens_details": {
+            "cached_tokens": usage.read_tokens,
+            "cache_write_tokens": usage.written_tokens,
+            "audio_tokens": 0,
+        },
         "completion_tokens_details": {"reasoning_tokens": reasoning, "audio_tokens": 0},
     }
 

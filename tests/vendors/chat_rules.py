@@ -31,7 +31,7 @@ from tests.vendors.fields import (
     told_by,
 )
 from tests.vendors.models import GptModel
-from tests.vendors.openai_api import check_effort, check_sampling, unsupported
+from tests.vendors.openai_api import check_cache_key, check_effort, check_sampling, unsupported
 from tests.vendors.openai_tools import (
     SAY,
     check_choice_of_tools,
@@ -78,6 +78,7 @@ def check_window(tokens: int, model: GptModel) -> None:
 
 def _check_parameters(body: JsonObject, model: GptModel) -> None:
     check_sampling(body)
+    check_cache_key(body)
     check_range(body.get("n"), ("n",), SAY, least=1, most=1)
     if model.reasons and body.get("temperature") not in (None, 1):
         raise invalid(

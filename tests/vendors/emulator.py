@@ -65,6 +65,9 @@ class Emulator:
         self.key = key
         self.wire = Wire()
         self.received: list[Received] = []
+        self.asked_for_lists: list[HttpRequest] = []
+        self.lists_stall = False
+        self.open_lists = False  # as servers of one's own have them: without a key
         self.port = 0
         self._faults: deque[Fault] = deque()
         self._released = asyncio.Event()
@@ -84,6 +87,10 @@ class Emulator:
             "/v1/messages": self._messages,
         }
         self._http = HttpServer(self._handle, body_bytes_max=limits.body_bytes_max)
+
+    def page_lists(self, models: int) -> None:
+        """No page of Anthropic's list has more than that."""
+        self._anthropic.page_models_max = models
 
     @property
     def url(self) -> str:
@@ -132,9 +139,14 @@ class Emulator:
         request_id = self._ids.new("req_")
         headers = {vendor.request_id_header: request_id, "content-type": "application/json"}
         try:
-            vendor.authenticate(request.headers)
-            if request.method == "GET" and request.path == "/v1/models":
-                await reply.whole(200, orjson.dumps(vendor.models()), headers)
+            is_list = request.method == "GET" and request.path == "/v1/models"
+            if not (is_list and self.open_lists):
+                vendor.authenticate(request.headers)
+            if is_list:
+                self.asked_for_lists.append(request)
+                if self.lists_stall:
+                    await self._released.wait()
+                await reply.whole(200, orjson.dumps(vendor.models(request.query)), headers)
                 return
             await self._answer(request, reply, vendor, headers)
         except Rejection as rejection:
@@ -180,11 +192,10 @@ class Emulator:
             await delivery.whole(api.whole(body, answer, usage), headers)
 
     def _vendor(self, request: HttpRequest) -> Vendor:
-        """The list of models has one path for both; only one of them knows these headers."""
+        """The list of models has one path for both; only one of them knows this header."""
         if request.path.startswith("/v1/messages"):
             return self._anthropic
-        asks_anthropic = {"anthropic-version", "x-api-key"} & request.headers.keys()
-        if request.path == "/v1/models" and asks_anthropic:
+        if request.path == "/v1/models" and "anthropic-version" in request.headers:
             return self._anthropic
         return self._openai
 

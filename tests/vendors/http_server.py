@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from urllib.parse import parse_qsl
 
 HEAD_BYTES_MAX = 64 * 1024
 
@@ -17,6 +18,7 @@ HEAD_BYTES_MAX = 64 * 1024
 class HttpRequest:
     method: str
     path: str
+    query: Mapping[str, str]
     headers: Mapping[str, str]  # names in lower case
     body: bytes | None  # none: larger than the limit
 
@@ -118,7 +120,9 @@ class HttpServer:
         headers = _headers(head)
         body = await self._read_body(reader, headers)
         reply = Reply(writer)
-        request = HttpRequest(method=method, path=path.split("?")[0], headers=headers, body=body)
+        path, _, query = path.partition("?")
+        asked = dict(parse_qsl(query))
+        request = HttpRequest(method=method, path=path, query=asked, headers=headers, body=body)
         await self._handle(request, reply)
         return reply.keeps_connection and headers.get("connection") != "close"
 

@@ -33,6 +33,9 @@ class GptModel:
     efforts: tuple[str, ...] = ()
     vendor: Literal["openai", "deepseek", "gemini"] = "openai"
     """Of others that speak as OpenAI does, through chat completions."""
+    charges_cache_writes: bool = False
+    """developers.openai.com/api/docs/guides/prompt-caching: from GPT-5.6 on, and then
+    `cache_write_tokens` says how many."""
     tools_on_chat: Literal["with any effort", "without an effort", "with none only"] = (
         "with any effort"
     )
@@ -60,7 +63,12 @@ _NEW_GPT = GptModel(
     efforts=("none", "low", "medium", "high", "xhigh"),
 )
 _GPT_5_4 = replace(_NEW_GPT, tools_on_chat="without an effort")
-_GPT_6 = replace(_NEW_GPT, efforts=(*_NEW_GPT.efforts, "max"), tools_on_chat="with none only")
+_GPT_6 = replace(
+    _NEW_GPT,
+    efforts=(*_NEW_GPT.efforts, "max"),
+    tools_on_chat="with none only",
+    charges_cache_writes=True,
+)
 
 CLAUDE_MODELS = (
     ClaudeModel(name="claude-opus-4-1", output_tokens_max=32_000, takes_schema=False),
@@ -89,6 +97,8 @@ GPT_MODELS = (
     replace(_GPT_6, name="gpt-6.1-sol", efforts=_GPT_6.efforts[1:]),
     replace(_GPT_6, name="gpt-6.1-terra"),
     GptModel(name="deepseek-v4-pro", vendor="deepseek"),
+    GptModel(name="acme-thinker", vendor="deepseek"),  # as a gateway may call it
+    GptModel(name="deepseek-distilled"),  # refuses fields OpenAI has not, as Groq does
     GptModel(name="gemini-3.8-flash", vendor="gemini"),
     replace(_GPT_6, name="deployment-of-mine"),  # as Azure lets one call it
 )

@@ -14,6 +14,7 @@ from tests.vendors.openai_tools import SAY
 from tests.vendors.rejections import Rejection
 from tests.vendors.wordings import and_list, invalid
 
+CACHE_KEY_CHARACTERS_MAX = 64
 SERVER_ERROR = "The server had an error while processing your request. Sorry about that!"
 _FAILURES = {
     429: ("requests", "Rate limit reached for requests", "rate_limit_exceeded"),
@@ -66,7 +67,8 @@ class OpenAI:
             }
         }
 
-    def models(self) -> JsonObject:
+    def models(self, query: Mapping[str, str]) -> JsonObject:
+        """ "List models" in the API reference: all at once, without parameters."""
         listed = [
             {"id": model.name, "object": "model", "created": 1_767_225_600, "owned_by": "openai"}
             for model in self._models
@@ -93,6 +95,18 @@ def check_effort(effort: object, path: Path, model: GptModel) -> None:
             f" Supported values are: {supported}.",
             path,
             code="unsupported_value",
+        )
+
+
+def check_cache_key(body: JsonObject) -> None:
+    """llmgateway pull request 3110 has the whole answer, with its code."""
+    key = body.get("prompt_cache_key")
+    if isinstance(key, str) and len(key) > CACHE_KEY_CHARACTERS_MAX:
+        raise invalid(
+            "Invalid 'prompt_cache_key': string too long. Expected a string with maximum length"
+            f" {CACHE_KEY_CHARACTERS_MAX}, but got a string with length {len(key)} instead.",
+            ("prompt_cache_key",),
+            code="string_above_max_length",
         )
 
 

@@ -63,7 +63,7 @@ class AnsweredResponse:
                 "input_tokens": self._usage.input_tokens,
                 "input_tokens_details": {
                     "cached_tokens": self._usage.read_tokens,
-                    "cache_write_tokens": 0,
+                    "cache_write_tokens": self._usage.written_tokens,
                 },
                 "output_tokens": said,
                 "output_tokens_details": {"reasoning_tokens": reasoning},

@@ -41,7 +41,7 @@ class ResponsesApi:
         listed = [request.get("tools"), request.get("instructions"), *items]
         prompt = "\n".join(map(canonical, listed))
         check_window(tokens_of(prompt), model)
-        return self._cache.take(model.name, prompt)
+        return self._cache.take(model.name, prompt, counts_writes=model.charges_cache_writes)
 
     def whole(self, body: JsonObject, answer: Answer, usage: Usage) -> JsonObject:
         return self._answered(body, answer, usage).whole()

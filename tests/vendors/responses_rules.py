@@ -23,7 +23,7 @@ from tests.vendors.fields import (
     told_by,
 )
 from tests.vendors.models import GptModel
-from tests.vendors.openai_api import check_effort, check_sampling, unsupported
+from tests.vendors.openai_api import check_cache_key, check_effort, check_sampling, unsupported
 from tests.vendors.openai_tools import (
     SAY,
     check_choice_of_tools,
@@ -48,6 +48,7 @@ OUTPUT_TOKENS_MIN = 16
 
 def check_parameters(body: JsonObject, model: GptModel) -> None:
     check_sampling(body)
+    check_cache_key(body)
     if model.reasons:
         for name in ("temperature", "top_p"):
             if body.get(name) is not None:

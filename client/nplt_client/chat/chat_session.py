@@ -204,7 +204,6 @@ class ChatSession:
         self.restart_server: Callable[[], Awaitable[None]] | None = None
         """Starts the background server where it is gone. `None`: it is none of ours."""
         self.attachments: list[str] = []
-        self._prompt_options: dict[str, JsonObject] = {}
         self.replace_from: int | None = None
         self.replaced_attachments: tuple[str, ...] = ()
         """The files of the message that is replaced: they go with the new one."""
@@ -506,11 +505,6 @@ class ChatSession:
             sent.turn_id.set_result(receipt.turn_id)
         return receipt
 
-    @property
-    def prompt_options(self) -> JsonObject:
-        """What prompts in this conversation ask for, as `/effort` set it."""
-        return self._prompt_options.setdefault(self.client.session_id, {})
-
     async def _send_until_accepted(
         self, text: str, message_id: str, attachments: tuple[str, ...], replace_from: int | None
     ) -> messages.Receipt:
@@ -521,7 +515,6 @@ class ChatSession:
                     message_id=message_id,
                     attachments=attachments,
                     replace_from=replace_from,
-                    options=self.prompt_options,
                 )
                 try:
                     async with turn:  # its events come through the feed

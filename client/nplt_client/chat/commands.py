@@ -221,8 +221,9 @@ async def _history(chat: ChatFace, argument: str) -> None:
 async def _model(chat: ChatFace, argument: str) -> None:
     client = chat.session.client
     if not argument:
-        listed = await client.models()
-        argument = await chat.choose("models", listed.models, listed.model) or ""
+        choice = await client.models(listed=True)
+        names = (*choice.models, *reports.listed_models(choice))
+        argument = await chat.choose("models", names, choice.model) or ""
     if argument:
         choice = await client.switch_model(argument)
         chat.remark(f"the model is now {choice.model}")
@@ -241,19 +242,17 @@ async def _role(chat: ChatFace, argument: str) -> None:
 
 
 async def _effort(chat: ChatFace, argument: str) -> None:
-    options = chat.session.prompt_options
+    client = chat.session.client
     if not argument:
-        current = str(options.get("effort", "default"))
+        current = str(((await client.models()).options or {}).get("effort", "default"))
         argument = await chat.choose("efforts", (*EFFORTS, "default"), current) or ""
     if not argument:
         return
     if argument not in (*EFFORTS, "default"):
         known = ", ".join((*EFFORTS, "default"))
         raise RequestRefused(f"/effort takes one of {known}.", code="malformed")
-    options.pop("effort", None)
-    if argument != "default":
-        options["effort"] = argument
-    chat.remark(f"the effort is now {argument}, for prompts from here")
+    await client.switch_model(options={"effort": None if argument == "default" else argument})
+    chat.remark(f"the effort is now {argument}, in this conversation")
 
 
 async def _clear(chat: ChatFace, argument: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -232,10 +233,23 @@ def tools(as_json: bool, server: str | None) -> None:
 @json_option
 @server_option
 def models(as_json: bool, server: str | None) -> None:
-    """List the models; * marks the default."""
+    """List the models; * marks the default. Providers are asked for lists of their own."""
+    request, stop_at = messages.ModelSwitch(listed=True), time.monotonic() + _LISTS_SECONDS_MAX
     with open_for_command(server) as connection:
-        choice = connection.request(messages.ModelSwitch(), messages.ModelChoice)
+        choice = connection.request(request, messages.ModelChoice)
+        while _is_asking(choice) and time.monotonic() < stop_at:
+            time.sleep(_LISTS_SECONDS)
+            choice = connection.request(request, messages.ModelChoice)
     _print(choice, reports.models_text, as_json=as_json)
+
+
+_LISTS_SECONDS = 0.1
+_LISTS_SECONDS_MAX = 5.0
+
+
+def _is_asking(choice: messages.ModelChoice) -> bool:
+    lists = (choice.listed or {}).values()
+    return any(isinstance(one, dict) and "asking" in one for one in lists)
 
 
 @nplt.command(epilog=notes("nplt status", "nplt status --json"))

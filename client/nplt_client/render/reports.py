@@ -172,10 +172,35 @@ def _message(message: JsonObject) -> str:
     return "\n".join(lines)
 
 
+def listed_models(choice: messages.ModelChoice) -> list[str]:
+    """Those that only the providers' own lists have."""
+    return [
+        f"{provider}/{name}"
+        for provider, told in (choice.listed or {}).items()
+        for name in _names_in(told)
+        if f"{provider}/{name}" not in choice.models
+    ]
+
+
+def _names_in(told: JsonValue) -> list[str]:
+    names = told.get("models") if isinstance(told, dict) else None
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
 def models_text(choice: messages.ModelChoice) -> str:
-    return "\n".join(
+    lines = [
         f"{'*' if model == choice.model else ' '} {sanitize_line(model)}" for model in choice.models
-    )
+    ]
+    more = listed_models(choice)
+    for provider, told in (choice.listed or {}).items():
+        names = [name for name in more if name.startswith(f"{provider}/")]
+        if names and isinstance(told, dict):
+            at = format_time(str(told.get("at")))
+            lines += ["", sanitize_line(f"also listed by {provider} ({at}):")]
+            lines += [
+                f"{'*' if name == choice.model else ' '} {sanitize_line(name)}" for name in names
+            ]
+    return "\n".join(lines)
 
 
 def status_text(status: messages.Status) -> str:
@@ -194,6 +219,7 @@ def status_text(status: messages.Status) -> str:
                 if isinstance(server, dict)
             ),
             *_members(status.cluster or {}),
+            *_present(status.conversation or {}),
         ]
     )
 
@@ -209,6 +235,14 @@ def _members(cluster: JsonObject) -> Iterator[tuple[str, str]]:
             up = f", up {_duration(uptime)}" if isinstance(uptime, int | float) else ""
             owns = f"{member.get('owned')} conversations open"
             yield "member", sanitize_line(f"{place}: {owns}{up}{here}")
+
+
+def _present(conversation: JsonObject) -> Iterator[tuple[str, str]]:
+    if model := word_in(conversation, "model"):
+        yield "model", sanitize_line(model)
+    options = conversation.get("options")
+    for name, value in options.items() if isinstance(options, dict) else ():
+        yield sanitize_line(name), sanitize_line(str(value))
 
 
 def _flat(name: str, value: JsonValue) -> Iterator[tuple[str, str]]:
@@ -423,10 +457,14 @@ def usage_text(account: messages.UsageAccount) -> str:
 
 def _billed(bill: JsonObject) -> str:
     cached, calls = number_in(bill, "cached_tokens"), number_in(bill, "calls")
-    from_cache = f" ({cached:,} cached)" if cached else ""
+    kept, guessed = number_in(bill, "cache_write_tokens"), number_in(bill, "estimated_calls")
+    parts = [f"{cached:,} cached"] * bool(cached) + [f"{kept:,} written to the cache"] * bool(kept)
+    from_cache = f" ({', '.join(parts)})" if parts else ""
+    of_them = f" ({guessed:,} estimated)" if guessed else ""
     return (
         f"{number_in(bill, 'input_tokens'):,} tokens in{from_cache}, "
-        f"{number_in(bill, 'output_tokens'):,} out, {calls:,} {'call' if calls == 1 else 'calls'}"
+        f"{number_in(bill, 'output_tokens'):,} out, "
+        f"{calls:,} {'call' if calls == 1 else 'calls'}{of_them}"
     )
 
 
@@ -434,7 +472,9 @@ def _by_model(billed: JsonObject) -> Iterator[tuple[str, str]]:
     """Only where there are several."""
     models = objects_in(billed.get("models"))
     for bill in models if len(models) > 1 else ():
-        yield f"  {sanitize_line(word_in(bill, 'model'))}", _billed(bill)
+        cost = word_in(bill, "cost")
+        price = f"{cost} USD" if cost else "price unknown"
+        yield f"  {sanitize_line(word_in(bill, 'model'))}", f"{_billed(bill)}, {price}"
 
 
 def _occupancy(occupancy: JsonObject) -> str:
@@ -452,8 +492,8 @@ def _estimate(estimate: JsonObject) -> str:
 
 def _cost(cost: JsonObject | None) -> str:
     if cost is None:
-        return "no prices are configured"
-    partly = " (some models have no price)" if cost.get("partial") else ""
+        return "unknown: nobody said what these models cost"
+    partly = " and an unknown part: some models have no price" if cost.get("partial") else ""
     return f"{cost.get('amount')} {word_in(cost, 'currency')}".rstrip() + partly
 
 

@@ -562,10 +562,12 @@ def usage_of(conversation: Conversation, model: str) -> UsageSeries:
     except ContextTooSmall as error:
         next_tokens = error.needed  # what was billed is told whatever fits
     row = conversation.row
-    prices = {name: facts.prices for name, facts in services.models.items() if facts.prices}
+    billed = row.billed if row is not None else ()
+    known = {name: services.facts(name).prices for name, *_ in billed}
+    prices = {name: price for name, price in known.items() if price is not None}
     counting = services.counting
     return UsageSeries(
-        billed=model_bills(row.billed if row is not None else (), prices),
+        billed=model_bills(billed, row.billed_details if row is not None else (), prices),
         occupancy=_occupancy(conversation, model),
         estimate=Estimate(
             tokens=counting.correction.corrected(model, next_tokens), counter=counting.now.name

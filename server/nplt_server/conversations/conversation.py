@@ -400,7 +400,9 @@ class Conversation:
         usage = turn.output.usage
         for name, tokens in usage.as_json().items():
             turn.usage[name] = turn.usage.get(name, 0) + tokens
-        if turn.view is not None:
+        if usage.estimated:
+            turn.usage["estimated"] = True
+        elif turn.view is not None:
             self.context.learn_usage(turn.model, turn.view, usage)
 
     async def get_token_usage(self) -> UsageSeries:

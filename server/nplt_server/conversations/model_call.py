@@ -18,10 +18,12 @@ is asked to mend it, once. `call_quietly` is a call outside of any turn.
 
 from __future__ import annotations
 
+from hashlib import sha256
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 import anyio
+from msgspec.structs import replace
 
 from nplt_server import logs
 from nplt_server.conversations.broadcast import TurnEvents
@@ -43,6 +45,7 @@ from nplt_server.providers import (
     ModelRequest,
     ReasoningPiece,
     TextPiece,
+    UsageReport,
 )
 from nplt_server.providers.accumulator import ModelOutputAccumulator, cleaned
 from nplt_server.providers.router import ModelRoute, RetryPolicy
@@ -52,6 +55,8 @@ if TYPE_CHECKING:
     from nplt_server.conversations.turn import TurnRun
 
 
+_CACHE_KEY_CHARACTERS: Final = 32
+"""OpenAI takes up to 64."""
 _SHORTENED: Final = (0.6, 0.3, 0.2)
 """Fractions by which a request is shortened when the provider does not say how much fits.
 All three leave about a thirtieth; a provider that refuses that has another reason."""
@@ -85,12 +90,31 @@ class ModelCall:
                         raise
                     retries = await self._recover_from(error, retries)
         except anyio.get_cancelled_exc_class():
+            self._estimate_usage()
             if turn.output is None or not turn.output.has_begun:
                 with anyio.CancelScope(shield=True):
                     await self._recovery.turn_cancelled()
             raise
         finally:
+            if turn.output is not None and turn.output.has_begun:
+                self._estimate_usage()
             turn.conversation.update_token_usage(turn)
+
+    def _estimate_usage(self) -> None:
+        """Of a call that was cut off: providers charge for what was sent and for what was
+        written until then, and mostly don't say how much that is."""
+        turn, services = self.turn, self.turn.conversation.services.context
+        output = turn.output
+        if output is None or output.stop_reason is not None or turn.view is None:
+            return
+        if not services.facts(turn.model).counts_tokens:
+            return
+        written = services.counting.estimate(output.text + output.reasoning)
+        if output.usage is None:
+            sent = services.counting.correction.corrected(turn.model, turn.view.tokens)
+            output.usage = UsageReport(input_tokens=sent, output_tokens=written, estimated=True)
+        elif written > output.usage.output_tokens:
+            output.usage = replace(output.usage, output_tokens=written, estimated=True)
 
     # One call
 
@@ -109,9 +133,14 @@ class ModelCall:
             invocation=turn.invocation,
             context=view.messages,
             tools=view.call_budget.offer.descriptions,
-            options={**facts.options, **turn.prompt.options},
+            options={
+                **facts.options,
+                **turn.conversation.writer.options,
+                **turn.prompt.options,
+            },
             answer_tokens_max=answer_tokens_max,
             answer_only=turn.has_rejected,
+            cache_key=_cache_key(turn.conversation.session_id),
         )
         await turn.conversation.writer.check_owned()
         try:
@@ -232,6 +261,11 @@ class ModelCall:
         self.turn.output = None
         self.turn.events.begin_call(self.turn.call)
         self.turn.events.thought("retrying", why)
+
+
+def _cache_key(session_id: str) -> str:
+    """The id itself may be a name that somebody chose."""
+    return sha256(f"nplt {session_id}".encode()).hexdigest()[:_CACHE_KEY_CHARACTERS]
 
 
 def _log_call(turn: TurnRun, output: ModelOutputAccumulator) -> None:

@@ -15,7 +15,7 @@ import anyio
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
-from nplt_protocol.json_text import JsonValue
+from nplt_protocol.json_text import JsonObject, JsonValue
 from nplt_protocol.messages import (
     Cleared,
     EpochBegun,
@@ -92,6 +92,24 @@ async def switch_model(conversation: Conversation, model: str) -> str:
         await conversation.writer.switch_model(checked, previous=previous)
         conversation.announce("model", {"model": checked, "previous_model": previous})
     return previous
+
+
+OPTIONS: Final = ("effort", "temperature", "output_tokens")
+
+
+async def set_options(conversation: Conversation, changes: JsonObject) -> None:
+    """Takes effect with the next call; `None` takes an option back. Other members than those of
+    a prompt are ignored."""
+    options = dict(conversation.writer.options)
+    for name, value in changes.items():
+        if value is None:
+            options.pop(name, None)
+        elif name in OPTIONS and isinstance(value, str | int | float):
+            options[name] = value
+    if options != conversation.writer.options:
+        conversation.check_open()
+        await conversation.writer.set_options(options)
+        conversation.announce("options", {"options": {**options}})
 
 
 async def clear(conversation: Conversation) -> Cleared:

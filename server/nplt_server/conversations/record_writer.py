@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
@@ -62,6 +62,7 @@ QUICK_ENTRIES_MAX: Final = 256
 class RecordWriter:
     __slots__ = (
         "_chosen_model",
+        "_chosen_options",
         "_conversation",
         "_is_closed",
         "_record",
@@ -85,6 +86,7 @@ class RecordWriter:
         self.profile = profile
         self._chosen_model = model
         """Chosen before the first entry, and written with it."""
+        self._chosen_options: Mapping[str, str | int | float] = {}
         self.history = (
             opened.history
             if opened
@@ -117,7 +119,19 @@ class RecordWriter:
         """The model that was chosen here; `None`: nobody has chosen one."""
         return self.history.model or self._chosen_model
 
+    @property
+    def options(self) -> Mapping[str, str | int | float]:
+        """What prompts here ask of a model that say nothing else."""
+        return self.history.options if self.history.head_seq else self._chosen_options
+
     # Writing
+
+    async def set_options(self, options: Mapping[str, str | int | float]) -> None:
+        async with self.exclusive():
+            if self.is_stored:
+                await self.append(ModelSwitchedEntry(model="", options=options))
+            else:
+                self._chosen_options = options
 
     async def switch_model(self, model: str, *, previous: str) -> None:
         """Before the conversation is stored, the choice is kept, and written with the first
@@ -359,8 +373,9 @@ class RecordWriter:
         entries: list[SystemInstructionEntry | ModelSwitchedEntry] = []
         if self.profile.system_message:
             entries.append(SystemInstructionEntry(content=self.profile.system_message))
-        if self._chosen_model is not None:
-            entries.append(ModelSwitchedEntry(model=self._chosen_model))
+        if self._chosen_model is not None or self._chosen_options:
+            options = self._chosen_options or None
+            entries.append(ModelSwitchedEntry(model=self._chosen_model or "", options=options))
         return entries
 
     def _is_ahead(self, entry: Entry) -> bool:

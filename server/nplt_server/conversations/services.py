@@ -151,6 +151,8 @@ async def begin_epoch_and_summarize(event: OverThreshold, conversation: Compress
 TOOL_TOKENS: Final = 8
 """For the format around each tool."""
 
+_COUNTED_CHARACTERS_MAX: Final = 50_000
+
 _widgets_once = cache(default_widgets)
 """The default widgets, made when they are first needed."""
 
@@ -176,6 +178,11 @@ class TokenCounting:
         """The counter, once it is loaded."""
         assert self._counter is not None
         return self._counter
+
+    def estimate(self, text: str) -> int:
+        """Of a long text by its beginning."""
+        counted = text[:_COUNTED_CHARACTERS_MAX]
+        return self.now.count(counted) * len(text) // len(counted) if counted else 0
 
     def tokens_of_tools(self, offer: ToolOffer) -> int:
         digest, tokens = self._tools
@@ -219,7 +226,11 @@ class ContextServices:
         return is_news
 
     def facts(self, model: str) -> ModelFacts:
-        known, window = self.models.get(model, _UNKNOWN_MODEL), self.windows.get(model)
+        try:
+            known = self.models[model]  # it may find out
+        except KeyError:
+            known = _UNKNOWN_MODEL
+        window = self.windows.get(model)
         return known if window is None else known.within(window)
 
     def summary_tokens_max(self, budget_tokens: int) -> int:

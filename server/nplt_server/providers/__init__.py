@@ -57,10 +57,19 @@ class UsageReport(Struct, frozen=True, kw_only=True):
     """All input tokens, those served from a cache included."""
     output_tokens: int
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    """Of the input those that were written to the cache."""
+    estimated: bool = False
+    """Counted by us, in part at least: the call was cut off."""
 
     def as_json(self) -> dict[str, int]:
+        """The counts; those that are often 0 only where they are not."""
         said = {"input_tokens": self.input_tokens, "output_tokens": self.output_tokens}
-        return said | {"cached_tokens": self.cached_tokens} if self.cached_tokens else said
+        if self.cached_tokens:
+            said["cached_tokens"] = self.cached_tokens
+        if self.cache_write_tokens:
+            said["cache_write_tokens"] = self.cache_write_tokens
+        return said
 
 
 class Stopped(Struct, frozen=True, kw_only=True):
@@ -93,6 +102,8 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     """How long the answer may be, unless the options say less."""
     answer_only: bool = False
     """The model has been asked to mend its answer: it need not call tools."""
+    cache_key: str | None = None
+    """The same for all calls of a conversation, so that a provider finds what it has cached."""
 
     @property
     def schema(self) -> JsonObject | None:

@@ -314,12 +314,11 @@ def cleaned(delta: ModelOutputDelta) -> ModelOutputDelta:
 def _within_range(usage: UsageReport) -> UsageReport:
     """Limits the counts to a valid range, so that odd counts do not make an answer fail."""
 
-    read, written, cached = (
-        min(max(tokens, 0), _TOKENS_MAX)
-        for tokens in (usage.input_tokens, usage.output_tokens, usage.cached_tokens)
-    )
-    return UsageReport(input_tokens=read, output_tokens=written, cached_tokens=cached)
+    counts = {name: min(max(n, 0), _TOKENS_MAX) for name, n in usage.as_json().items()}
+    return structs.replace(usage, **counts)
 
 
 def usage_as_json(usage: UsageReport | None) -> JsonObject | None:
-    return None if usage is None else {**usage.as_json()}
+    if usage is None:
+        return None
+    return {**usage.as_json(), **({"estimated": True} if usage.estimated else {})}

@@ -20,7 +20,13 @@ from pydantic import SecretStr
 from nplt_server.errors import ConfigurationError
 from nplt_server.providers import Patience, Provider
 from nplt_server.providers.models import MODEL as LOCAL_MODEL
-from nplt_server.providers.models import local_is_installed, models_of
+from nplt_server.providers.models import (
+    KnownModels,
+    is_open,
+    local_is_installed,
+    models_of,
+    probe,
+)
 from nplt_server.settings import (
     AnthropicSettings,
     AnyProviderSettings,
@@ -80,8 +86,7 @@ def base_url_of(provider: VendorSettings, environ: Mapping[str, str]) -> str | N
 
 
 def standard_variable(provider: VendorSettings, what: str) -> str:
-    vendor = "OPENAI" if isinstance(provider, OpenAISettings) else "ANTHROPIC"
-    return f"{vendor}_{what}"
+    return f"{provider.type.upper()}_{what}"
 
 
 def _checked(key: str, where: str, *, holder: str) -> SecretStr:
@@ -129,7 +134,13 @@ def is_on_this_machine(base_url: str) -> bool:
 # first call.
 
 
-def build_router(settings: Settings, environ: Mapping[str, str] = os.environ) -> ProviderRouter:
+def build_router(
+    settings: Settings,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    known: KnownModels | None = None,
+) -> ProviderRouter:
+    """`known` is told what providers say of their models."""
     from nplt_protocol.errors import RequestError
     from nplt_server.providers.router import ProviderRouter, RetryPolicy
 
@@ -142,7 +153,7 @@ def build_router(settings: Settings, environ: Mapping[str, str] = os.environ) ->
     builder = ProviderBuilder(environ=environ, models=settings.models, patience=patience)
     providers = [builder.build(each) for each in settings.providers or (OfflineSettings(),)]
     try:
-        return ProviderRouter(
+        router = ProviderRouter(
             providers,
             default_model=settings.default_model,
             roles={role: model for role, model in settings.roles if model is not None},
@@ -151,6 +162,72 @@ def build_router(settings: Settings, environ: Mapping[str, str] = os.environ) ->
         )
     except RequestError as error:
         raise ConfigurationError([f"{error.field}: {error.message}"]) from None
+    router.lists.keep_in(settings.data_dir / "models.json", known)
+    if settings.local_servers:
+        router.local_servers = LocalServers(settings, builder, router)
+    return router
+
+
+class LocalServers:
+    """Finds servers with models on this machine, and adds them to the router. Their models are
+    shown, and answer when they are named; none is ever chosen for anybody."""
+
+    def __init__(
+        self, settings: Settings, builder: ProviderBuilder, router: ProviderRouter
+    ) -> None:
+        self._ports = {
+            name: port
+            for name, port in (settings.local_servers or {}).items()
+            if name not in {each.id for each in settings.providers}
+        }
+        self._builder = builder
+        self._router = router
+        self._addresses = {
+            each.base_url
+            for each in settings.providers
+            if isinstance(each, OpenAISettings | AnthropicSettings)
+        }
+        self._found: dict[str, VendorProvider] = {}
+
+    def begin(self) -> dict[str, int]:
+        """The ports to look at; from now on the lists say so."""
+        asked = self._router.lists.begin_to_ask(self._ports.keys())
+        return {name: self._ports[name] for name in asked}
+
+    def provider(self, name: str) -> VendorProvider | None:
+        """One of them, found or not: a conversation that has chosen its model is never answered
+        by another one because the server is down."""
+        if name not in self._ports:
+            return None
+        if name not in self._found:
+            base_url = f"http://127.0.0.1:{self._ports[name]}/v1"
+            self._found[name] = self._builder.build_local_server(name, base_url)
+            self._router.add(self._found[name])
+        return self._found[name]
+
+    async def find(self, ports: Mapping[str, int] | None = None) -> None:
+        import anyio
+
+        ports = self.begin() if ports is None else ports
+        async with anyio.create_task_group() as looking:
+            for name, port in ports.items():
+                looking.start_soon(self._look, name, port)
+
+    async def _look(self, name: str, port: int) -> None:
+        base_url = f"http://127.0.0.1:{port}/v1"
+        is_configured = not self._addresses.isdisjoint((base_url, f"http://localhost:{port}/v1"))
+        try:
+            models = None if is_configured else await probe(port)
+        finally:
+            self._router.lists.asked(name)
+        if models is None:
+            self._router.lists.forget(name)
+            return
+        provider = self.provider(name)
+        assert provider is not None
+        log.debug("%s is on this machine at port %d: %d models", name, port, len(models))
+        self._router.lists.add(provider)
+        self._router.lists.take(provider, models)
 
 
 class ProviderBuilder:
@@ -189,12 +266,20 @@ class ProviderBuilder:
                         else self._anthropic(settings)
                     )
                     provider.extra_bodies = self._extra_bodies(settings.id)
+                    provider.is_open = is_open(settings)
                     return provider
                 case _:
                     assert_never(settings)
         except KeyMistake as mistake:
             sentence = f"providers, {settings.id}, {mistake.where}: {mistake}"
             raise ConfigurationError([sentence]) from None
+
+    def build_local_server(self, name: str, base_url: str) -> VendorProvider:
+        settings = OpenAISettings(id=name, base_url=base_url, api="chat", tokens_field="max_tokens")
+        provider = self._openai(settings)
+        provider.extra_bodies = self._extra_bodies(name)
+        provider.is_open = True
+        return provider
 
     def _key(self, settings: VendorSettings) -> str:
         key = read_key(settings, self._environ).get_secret_value()
@@ -211,9 +296,14 @@ class ProviderBuilder:
         from nplt_server.providers.openai.shared import needs_responses
 
         base_url = base_url_of(settings, self._environ)
-        responses = ResponsesApi(summarizes_reasoning=settings.summarizes_reasoning)
+        has_cache_key = base_url is None if settings.cache_key is None else settings.cache_key
+        responses = ResponsesApi(
+            summarizes_reasoning=settings.summarizes_reasoning, has_cache_key=has_cache_key
+        )
         chat = ChatApi(
-            tokens_field=settings.tokens_field, returns_reasoning=settings.returns_reasoning
+            tokens_field=settings.tokens_field,
+            returns_reasoning=settings.returns_reasoning,
+            has_cache_key=has_cache_key,
         )
         api = settings.api or ("responses" if base_url is None else None)
         return VendorProvider(

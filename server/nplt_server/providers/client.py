@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 from urllib.parse import urlsplit
 
 import anyio
@@ -32,6 +32,7 @@ from nplt_server.providers.failures import (
     unreadable,
     without_prompt,
 )
+from nplt_server.providers.models import ListedModel, read_list
 from nplt_server.providers.sse import SseParser, json_object_of
 
 if TYPE_CHECKING:
@@ -106,6 +107,13 @@ class VendorApi(Protocol):
     def parser(self, rendered: RenderedRequest) -> AnswerParser: ...
 
 
+@runtime_checkable
+class AdaptableApi(Protocol):
+    """One that servers differ in, and learns how from their refusals."""
+
+    def instead(self, refusal: ProviderRefused, model: str) -> VendorApi | None: ...
+
+
 class AnswerClock:
     """Time limits of a stream."""
 
@@ -174,6 +182,7 @@ def _ids_of(message: JsonObject) -> list[JsonValue]:
 # Their exceptions do not leave this file: they contain the request, and so the key.
 
 _DRAIN_SECONDS = 1.0
+_LIST_SECONDS_MAX = 10.0
 _BODY_BYTES_MAX = 32 * 1024 * 1024
 """Of an answer that is not streamed."""
 _Sdk = TypeVar("_Sdk", bound="ClosableSdk")
@@ -227,8 +236,25 @@ class VendorClient(ABC, Generic[_Sdk]):
         through it."""
 
     @abstractmethod
+    def _pages(self, sdk: _Sdk) -> AsyncIterator[RawResponse]:
+        """Of the list of models."""
+
+    @abstractmethod
     def _address_hint(self, path: str) -> str:
         """What may be wrong with the path of `base_url`, where nothing was found."""
+
+    @property
+    def address(self) -> str:
+        return self._base_url
+
+    async def list_models(self) -> tuple[ListedModel, ...]:
+        """Raises whatever goes wrong; the caller tells no more of it than its type."""
+        sdk = await self._opened()
+        models: list[ListedModel] = []
+        with anyio.fail_after(_LIST_SECONDS_MAX):  # what is imported first takes its time
+            async for page in self._pages(sdk):
+                models += read_list(json_object_of(page.http_response.content))
+        return tuple(models)
 
     async def stream(
         self, rendered: RenderedRequest, parser: AnswerParser
@@ -362,9 +388,12 @@ class VendorProvider:
         is_for_other_api: Callable[[str], bool] = lambda model: False,
     ) -> None:
         """`other_api`: of the same server. A model that is refused through the one is called
-        through the other, once; what answers is remembered for it."""
+        through the other, once; what answers is remembered for it. So is whether a model wants
+        its reasoning back."""
         self.id = provider_id
         self.models = models
+        self.is_open = False
+        """Whether other models may be called too."""
         self._client = client
         self.extra_bodies: Mapping[str, Mapping[str, Any]] = {}
         """By model: fields that its requests get as they are."""
@@ -376,15 +405,19 @@ class VendorProvider:
         """By model: schemas that the vendor refused to enforce."""
         self._compilers = {api.specification: ContextCompiler(api.rules) for api in self._apis}
 
+    @property
+    def address(self) -> str:
+        return self._client.address
+
+    async def list_models(self) -> tuple[ListedModel, ...]:
+        return await self._client.list_models()
+
     def specification_of(self, model: str) -> str:
         return self._api_of(model).specification
 
     def call_model(
         self, request: ModelRequest
     ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
-        model = request.invocation.model
-        if len(self._apis) == 1 or model in self._api_by_model:
-            return aclosing(self._stream(request, self._api_of(model)))
         return aclosing(self._stream_learning(request))
 
     async def aclose(self) -> None:
@@ -440,7 +473,6 @@ class VendorProvider:
         self, request: ModelRequest
     ) -> AsyncGenerator[ModelOutputDelta, None]:
         model, api = request.invocation.model, self._api_of(request.invocation.model)
-        other = next(each for each in self._apis if each is not api)
         try:
             async with aclosing(self._stream(request, api)) as deltas:
                 async for delta in deltas:
@@ -448,7 +480,8 @@ class VendorProvider:
                     yield delta
             return
         except ProviderRefused as refusal:
-            if not refusal.wrong_api:
+            other = self._instead(refusal, api, model)
+            if other is None:
                 raise
             first = refusal
         invocation = structs.replace(request.invocation, specification=other.specification)
@@ -459,4 +492,13 @@ class VendorProvider:
                     self._api_by_model[model] = other
                     yield delta
         except ProviderRefused as refusal:
-            raise (first if refusal.wrong_api else refusal) from None
+            is_no_better = refusal.wrong_api or refusal.wrong_reasoning
+            raise (first if is_no_better else refusal) from None
+
+    def _instead(self, refusal: ProviderRefused, api: VendorApi, model: str) -> VendorApi | None:
+        """What the refused request is to be sent through, once."""
+        if refusal.wrong_reasoning:
+            return api.instead(refusal, model) if isinstance(api, AdaptableApi) else None
+        if not refusal.wrong_api or len(self._apis) == 1 or model in self._api_by_model:
+            return None
+        return next(each for each in self._apis if each is not api)

@@ -298,6 +298,7 @@ def failure_of(
         failure.wrong_api = _OTHER_API.search(message) is not None or (
             status in (404, 405, 501) and not _NO_SUCH_MODEL.search(f"{code} {message}")
         )
+        failure.wrong_reasoning = status in (400, 422) and "reasoning_content" in message
     return failure
 
 

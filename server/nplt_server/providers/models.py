@@ -1,19 +1,30 @@
-"""What is known of models without asking: names, windows, images, prices.
+"""What is known of models: names, windows, images, prices, and the lists that providers give.
 
-What the settings say wins over what a name tells. Also finds out whether the local model
-is installed, without loading it.
+What the settings say wins over what the table (`vendors.toml`) says, and that over a provider's
+list. Also finds out whether the local model is installed, without loading it, and which servers
+with models run on this machine.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
+from datetime import UTC, datetime
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, assert_never
+from typing import Any, Final, Protocol, assert_never, runtime_checkable
 
-from msgspec import structs
+import anyio
+import anyio.to_thread
+import msgspec
+import orjson
+from msgspec import Struct, structs
 
+from nplt_protocol import JsonObject, JsonValue
 from nplt_server.providers import CONTEXT_TOKENS, OFFLINE_CONTEXT_TOKENS, ModelFacts
 from nplt_server.settings import (
     AnthropicSettings,
@@ -24,8 +35,13 @@ from nplt_server.settings import (
     OpenAISettings,
     PythonSettings,
     Settings,
+    VendorSettings,
+    known_vendors,
+    vendor_named,
 )
 from nplt_server.usage import ModelPrices
+
+log = logging.getLogger(__name__)
 
 # ------------------------------------------------------------------------------
 # The local model: whether it is installed, without loading it
@@ -55,60 +71,44 @@ def installed_model() -> Path | None:
 
 
 # ------------------------------------------------------------------------------
-# Known models of vendors: names and windows
+# Known models of vendors: names, windows, prices, from `vendors.toml`
 #
-# `models` in the settings adds to this list and overrides it. Prices are left to the
-# settings: a wrong one is worse than none.
-
-OPENAI_MODELS: Final[tuple[str, ...]] = (
-    "gpt-5.2",
-    "gpt-6.1-sol",
-    "gpt-6.1-terra",
-    "gpt-6-luna",
-    "gpt-5.5",
-    "gpt-5.4",
-    "gpt-5.4-mini",
-)
-ANTHROPIC_MODELS: Final[tuple[str, ...]] = (
-    "claude-opus-5-5",
-    "claude-sonnet-5-5",
-    "claude-haiku-5-5",
-    "claude-fable-5-1",
-    "claude-opus-4-5",
-    "claude-haiku-4-5",
-)
-
-# Not all of the largest windows, a million tokens: every call pays for what is in it.
-# OpenAI takes 272,000 of input, or twice the price for more, and the answer beside it.
-# Each with the longest answer, as the vendors' pages of their models have it (November 2026).
-_WINDOWS: Final = (
-    (re.compile(r"gpt-\d.*-chat"), 128_000, 16_384),
-    (re.compile(r"gpt-([5-9]|\d\d)|codex"), 272_000, 128_000),
-    (re.compile(r"gpt-4\.1"), 272_000, 32_768),
-    (re.compile(r"o[134]\b"), 200_000, 100_000),
-    (re.compile(r"claude-([a-z]+-)?([5-9]|\d\d)\b"), 400_000, 128_000),
-    (re.compile(r"claude-([a-z]+-)?4-[5-9]\b"), 200_000, 64_000),
-    (re.compile(r"claude"), 200_000, None),
-)
+# `models` in the settings adds to what it says and overrides it. Prices hold for the vendor
+# itself: what a router or a gateway charges for the same model is its own affair.
 
 
-_SEEING: Final = re.compile(r"gpt-(4o|4\.1|[5-9]|\d\d)|o[134]\b|claude")
+@cache
+def _rows() -> tuple[tuple[re.Pattern[str], dict[str, Any]], ...]:
+    rows = known_vendors()["models"]
+    whole = r"(-\d{4}.*)?$"  # a price is that of one model, of whatever date
+    return tuple((re.compile(row["name"] + whole * ("prices" in row)), row) for row in rows)
 
 
-def takes_images(model: str) -> bool:
-    return _SEEING.match(model.lower().rpartition("/")[2]) is not None
+def known_of(model: str, vendor: str = "") -> dict[str, Any]:
+    """What the table says of a model: each field as the first line says it that has one."""
+    name, known = model.lower().rpartition("/")[2], dict[str, Any]()
+    for pattern, row in _rows():
+        if pattern.match(name):
+            prices = {} if row.get("vendor") == vendor else {"prices": None}
+            known = {**row, **prices, **known}
+    return known
 
 
 def context_tokens_of(model: str) -> int | None:
     """By its name, also behind a vendor's, as routers write it."""
-    return _sizes_of(model)[0]
+    return known_of(model).get("context_tokens")
 
 
-def _sizes_of(model: str) -> tuple[int | None, int | None]:
-    """Window and longest answer."""
-    name = model.lower().rpartition("/")[2]
-    known = ((window, most) for pattern, window, most in _WINDOWS if pattern.match(name))
-    return next(known, (None, None))
+def _vendor_of(provider: VendorSettings) -> dict[str, Any]:
+    """The vendor's part of the table, if the provider is that vendor and no other server."""
+    vendor = vendor_named(provider.type)
+    is_there = provider.base_url in (None, vendor.get("base_url"))
+    return vendor if is_there else {}
+
+
+def is_open(provider: AnyProviderSettings) -> bool:
+    """Whether models may be named that are not listed here: the vendor knows better."""
+    return isinstance(provider, OpenAISettings | AnthropicSettings) and not provider.models
 
 
 def models_of(provider: AnyProviderSettings, described: Iterable[str] = ()) -> tuple[str, ...]:
@@ -121,27 +121,50 @@ def models_of(provider: AnyProviderSettings, described: Iterable[str] = ()) -> t
             return (MODEL,)
         case PythonSettings():
             return provider.models
-        case OpenAISettings():
-            known = OPENAI_MODELS
-        case AnthropicSettings():
-            known = ANTHROPIC_MODELS
+        case OpenAISettings() | AnthropicSettings():
+            if provider.models:
+                return provider.models
         case _:
             assert_never(provider)
-    if provider.models:
-        return provider.models
+    known: list[str] = _vendor_of(provider).get("models", [])
     added = (name.partition("/") for name in described)
     return tuple(dict.fromkeys((*known, *(model for id_, _, model in added if id_ == provider.id))))
 
 
-def facts_of_models(settings: Settings) -> dict[str, ModelFacts]:
-    facts = {
-        f"{provider.id}/{model}": _by_name(provider, model)
-        for provider in settings.providers or (OfflineSettings(),)
-        for model in models_of(provider, settings.models)
-    }
-    for name, told in settings.models.items():
-        facts[name] = _with_settings(facts.get(name) or ModelFacts(), told)
-    return facts
+class KnownModels(dict[str, ModelFacts]):
+    """What is known of each model, by `provider/model`; of one that nobody listed, as soon as
+    it is asked for."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._providers = {each.id: each for each in settings.providers or (OfflineSettings(),)}
+        names = (
+            f"{provider.id}/{model}"
+            for provider in self._providers.values()
+            for model in models_of(provider, settings.models)
+        )
+        super().__init__({name: self._facts(name) for name in (*names, *settings.models)})
+
+    def __missing__(self, name: str) -> ModelFacts:
+        return self._facts(name)
+
+    def listed(self, name: str, model: ListedModel) -> None:
+        """What its provider says, where neither the settings nor the table do."""
+        facts, window = self[name], model.context_tokens
+        told = self._settings.models.get(name)
+        if window and context_tokens_of(name) is None and not (told and told.context_tokens):
+            most = model.output_tokens or facts.output_tokens_max
+            self[name] = structs.replace(facts, context_tokens=window, output_tokens_max=most)
+
+    def _facts(self, name: str) -> ModelFacts:
+        id_, _, model = name.partition("/")
+        provider, told = self._providers.get(id_), self._settings.models.get(name)
+        known = ModelFacts() if provider is None else _by_name(provider, model)
+        return known if told is None else _with_settings(known, told)
+
+
+def facts_of_models(settings: Settings) -> KnownModels:
+    return KnownModels(settings)
 
 
 def _by_name(provider: AnyProviderSettings, model: str) -> ModelFacts:
@@ -150,19 +173,26 @@ def _by_name(provider: AnyProviderSettings, model: str) -> ModelFacts:
             return ModelFacts(context_tokens=OFFLINE_CONTEXT_TOKENS, counts_tokens=False)
         case LocalSettings():
             return FACTS
+        case PythonSettings():
+            return ModelFacts()
         case _:
-            window, most = _sizes_of(model)
-            return ModelFacts(
-                context_tokens=window or CONTEXT_TOKENS,
-                output_tokens_max=most,
-                takes_images=takes_images(model),
-            )
+            known = known_of(model, provider.type if _vendor_of(provider) else "")
+    prices = known.get("prices")
+    return ModelFacts(
+        context_tokens=known.get("context_tokens", CONTEXT_TOKENS),
+        output_tokens_max=known.get("output_tokens"),
+        takes_images=known.get("images", False),
+        prices=prices
+        and ModelPrices.of(prices["in"], prices["out"], prices["cached"], prices.get("written")),
+    )
 
 
 def _with_settings(known: ModelFacts, told: ModelSettings) -> ModelFacts:
     prices = known.prices
     if told.price_in is not None and told.price_out is not None:
-        prices = ModelPrices.of(told.price_in, told.price_out, told.price_cached)
+        prices = ModelPrices.of(
+            told.price_in, told.price_out, told.price_cached, told.price_cache_write
+        )
     return structs.replace(
         known,
         context_tokens=told.context_tokens or known.context_tokens,
@@ -176,3 +206,276 @@ def _with_settings(known: ModelFacts, told: ModelSettings) -> ModelFacts:
         prices=prices,
         takes_images=known.takes_images if told.images is None else told.images,
     )
+
+
+# ------------------------------------------------------------------------------
+# Lists of models, as providers give them
+#
+# Asked for beside everything else, and kept in memory and in a file with their dates: nobody
+# waits for one. Entries differ by vendor; all have an `id`.
+
+_LISTED_MAX: Final = 2_000
+_LIST_SECONDS: Final = 3_600.0
+"""Then it is asked for again, when somebody wants to see it."""
+_RETRY_SECONDS: Final = 60.0
+_WINDOW_MIN: Final = 2_048
+_WINDOW_FIELDS: Final = ("max_input_tokens", "context_length", "max_model_len", "context_window")
+"""Anthropic; OpenRouter and Together; vLLM; Groq."""
+_NOT_FOR_TALK: Final = re.compile(
+    r"(.*[-_/])?(embed|embedding|tts|whisper|dall-e|sora|moderation|realtime|transcribe|audio|"
+    r"image|live|rerank|babbage|davinci)"
+)
+
+
+class ListedModel(Struct, frozen=True):
+    name: str
+    context_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class ModelList(Struct, frozen=True, kw_only=True):
+    models: tuple[ListedModel, ...]
+    at: datetime
+
+    @property
+    def names(self) -> list[str]:
+        return [model.name for model in self.models if not _NOT_FOR_TALK.match(model.name.lower())]
+
+
+def read_list(answer: JsonValue) -> tuple[ListedModel, ...]:
+    """Raises `ValueError` for what is no list of models."""
+    data = answer.get("data") if isinstance(answer, dict) else answer
+    if not isinstance(data, list):
+        raise ValueError("a list of models has data")
+    entries = (entry for entry in data[:_LISTED_MAX] if isinstance(entry, dict))
+    return tuple(filter(None, map(_listed_model, entries)))
+
+
+def _listed_model(entry: JsonObject) -> ListedModel | None:
+    name = entry.get("id")
+    if not isinstance(name, str) or not is_model_name(name):
+        return None
+    meta = entry.get("meta")  # llama.cpp's
+    windows = [entry.get(field) for field in _WINDOW_FIELDS]
+    windows.append(meta.get("n_ctx") or meta.get("n_ctx_train") if isinstance(meta, dict) else None)
+    window = next((each for each in windows if type(each) is int and each >= _WINDOW_MIN), None)
+    most = entry.get("max_tokens")
+    return ListedModel(name.removeprefix("models/"), window, most if type(most) is int else None)
+
+
+def is_model_name(name: str) -> bool:
+    return re.fullmatch(r"[!-~]{1,128}", name) is not None
+
+
+@runtime_checkable
+class ModelLister(Protocol):
+    """A provider that can be asked which models it has."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def address(self) -> str: ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether models may be named that are not in the settings."""
+        ...
+
+    async def list_models(self) -> tuple[ListedModel, ...]: ...
+
+
+class ModelLists:
+    """The lists, by the provider's id. One task at a time asks for them."""
+
+    def __init__(self, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._path: Path | None = None
+        self._known: KnownModels | None = None
+        self._clock = clock
+        self._listers: dict[str, ModelLister] = {}
+        self._by_address: dict[str, ModelList] = {}
+        self._is_loaded = False
+        self._tried: dict[str, datetime] = {}
+        self._asking: set[str] = set()
+
+    def keep_in(self, path: Path, known: KnownModels | None) -> None:
+        """Keeps them over a restart. `known` is told of the windows."""
+        self._path, self._known = path, known
+
+    def add(self, lister: ModelLister) -> None:
+        self._listers[lister.id] = lister
+
+    def of(self, provider_id: str) -> ModelList | None:
+        lister = self._listers.get(provider_id)
+        return None if lister is None else self._by_address.get(lister.address)
+
+    def may_have(self, provider_id: str, model: str) -> bool:
+        """Whether the provider may know the model: its list says so, also by the beginning of a
+        name (`claude-opus-4-5` is listed with its date); or there is no list."""
+        known = self.of(provider_id)
+        return known is None or any(
+            each.name == model or each.name.startswith(f"{model}-") for each in known.models
+        )
+
+    def as_json(self) -> JsonObject:
+        """By provider: its list, when it was made, and whether it is being asked for."""
+        told: JsonObject = {}
+        for id_ in (*self._listers, *(self._asking - self._listers.keys())):
+            known, one = self.of(id_), dict[str, JsonValue]()
+            if known is not None:
+                one = {"models": [*known.names], "at": known.at.isoformat(timespec="seconds")}
+            told[id_] = one | ({"asking": True} if id_ in self._asking else {})
+        return told
+
+    def begin(self) -> list[ModelLister]:
+        """Those whose list is missing or old, and that nobody asks at the moment: they are
+        asked from now on, by whoever passes them to `update`."""
+        due = [each for each in self._listers.values() if self._is_due(each)]
+        self._asking.update(each.id for each in due)
+        return due
+
+    def _is_due(self, lister: ModelLister) -> bool:
+        if lister.id in self._asking:
+            return False
+        known, tried, now = self.of(lister.id), self._tried.get(lister.id), self._clock()
+        if tried is not None and (now - tried).total_seconds() < _RETRY_SECONDS:
+            return False
+        return known is None or (now - known.at).total_seconds() > _LIST_SECONDS
+
+    def begin_to_ask(self, ids: Set[str]) -> set[str]:
+        """Those of them that nobody asks at the moment, and that were not asked just now."""
+        now, due = self._clock(), set[str]()
+        for id_ in ids - self._asking:
+            tried = self._tried.get(id_)
+            if tried is None or (now - tried).total_seconds() > _PROBE_AGAIN_SECONDS:
+                self._tried[id_] = now
+                due.add(id_)
+        self._asking |= due
+        return due
+
+    def asked(self, provider_id: str) -> None:
+        self._asking.discard(provider_id)
+
+    async def update(self, due: Sequence[ModelLister]) -> None:
+        try:
+            await self.load()
+            async with anyio.create_task_group() as asking:
+                for lister in due:
+                    asking.start_soon(self._ask, lister)
+        finally:
+            self._asking.difference_update(each.id for each in due)
+        if due and self._path is not None:
+            data = msgspec.json.encode(self._by_address)
+            await anyio.to_thread.run_sync(self._write, self._path, data)
+
+    async def _ask(self, lister: ModelLister) -> None:
+        self._tried[lister.id] = self._clock()
+        try:
+            self.take(lister, await lister.list_models())
+        except Exception as error:
+            # Not the exception's text, which may contain a key.
+            log.info("%s gave no list of its models: %s", lister.id, type(error).__name__)
+        finally:
+            self.asked(lister.id)
+
+    def take(self, lister: ModelLister, models: tuple[ListedModel, ...]) -> None:
+        self._by_address[lister.address] = ModelList(models=models, at=self._clock())
+        self._tell(lister.id, models)
+
+    def forget(self, provider_id: str) -> None:
+        """A server that is not there any more."""
+        lister = self._listers.pop(provider_id, None)
+        if lister is not None:
+            self._by_address.pop(lister.address, None)
+
+    def _tell(self, provider_id: str, models: tuple[ListedModel, ...]) -> None:
+        if self._known is not None:
+            for model in models:
+                if model.context_tokens:
+                    self._known.listed(f"{provider_id}/{model.name}", model)
+
+    async def load(self) -> None:
+        """What the file has, unless something newer is known. A file that can't be read is
+        made anew."""
+        if self._is_loaded or self._path is None:
+            return
+        try:
+            data = await anyio.to_thread.run_sync(self._path.read_bytes)
+            kept = msgspec.json.decode(data, type=dict[str, ModelList])
+        except (OSError, ValueError, msgspec.MsgspecError):
+            kept = {}
+        self._is_loaded, self._by_address = True, kept | self._by_address
+        for lister in self._listers.values():
+            if (known := self.of(lister.id)) is not None:
+                self._tell(lister.id, known.models)
+
+    @staticmethod
+    def _write(path: Path, data: bytes) -> None:
+        draft = path.with_suffix(f".{os.getpid()}.new")
+        try:
+            draft.write_bytes(data)
+            draft.replace(path)
+        except OSError as error:
+            log.warning("the lists of models can't be kept in %s: %s", path, error.strerror)
+
+
+# ------------------------------------------------------------------------------
+# Servers on this machine
+#
+# Looked for by their ports, on loopback only: one GET of the list of models, without a key. A
+# port where nobody listens is refused at once; who listens and is silent is left soon.
+
+_PROBE_SECONDS: Final = 1.0
+_PROBE_AGAIN_SECONDS: Final = 5.0
+_PROBE_BYTES_MAX: Final = 1024 * 1024
+
+
+async def probe(port: int) -> tuple[ListedModel, ...] | None:
+    """The models of the server at that port of this machine; `None`: there is none."""
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(_PROBE_SECONDS):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            head = f"GET /v1/models HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n"
+            writer.write(head.encode())
+            answer = bytearray()
+            while len(answer) < _PROBE_BYTES_MAX and (chunk := await reader.read(65_536)):
+                answer += chunk
+                if _is_whole(answer):
+                    break
+    except (OSError, TimeoutError):
+        return None
+    finally:
+        if writer is not None:
+            writer.close()
+    head_bytes, _, body = bytes(answer).partition(b"\r\n\r\n")
+    if not re.match(rb"HTTP/1\.\d 200\b", head_bytes):
+        return None
+    try:
+        return read_list(orjson.loads(_unchunked(head_bytes, body))) or None
+    except ValueError:
+        return None
+
+
+def _is_whole(answer: bytearray) -> bool:
+    """Of servers that keep the connection open all the same."""
+    head, stop, body = bytes(answer).partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+    if length is not None:
+        return len(body) >= int(length[1])
+    return bool(stop) and _CHUNKED.search(head) is not None and body.endswith(b"0\r\n\r\n")
+
+
+_CHUNKED: Final = re.compile(rb"(?i)\r\ntransfer-encoding: *chunked")
+
+
+def _unchunked(head: bytes, body: bytes) -> bytes:
+    if _CHUNKED.search(head) is None:
+        return body
+    whole = bytearray()
+    while body:
+        size, _, body = body.partition(b"\r\n")
+        length = int(size.split(b";")[0], 16)
+        whole += body[:length]
+        body = body[length + 2 :] if length else b""
+    return bytes(whole)

@@ -24,7 +24,7 @@ from collections.abc import (
 )
 from contextlib import AbstractAsyncContextManager, aclosing
 from difflib import get_close_matches
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import anyio
 from msgspec import Struct, field
@@ -47,8 +47,12 @@ from nplt_server.providers import (
     TextPiece,
     UsageReport,
 )
+from nplt_server.providers.models import ModelLister, ModelLists, is_model_name
 from nplt_server.usage import ModelPrices, as_amount
 from nplt_storage.entries import ModelInvocationDescriptor
+
+if TYPE_CHECKING:
+    from nplt_server.providers.build import LocalServers
 
 log = logging.getLogger(__name__)
 
@@ -265,12 +269,14 @@ class ModelMetrics(Struct):
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
 
     def count_usage(self, usage: UsageReport) -> None:
         """Negative counts are treated as 0."""
         self.input_tokens += max(0, usage.input_tokens)
         self.output_tokens += max(0, usage.output_tokens)
         self.cached_tokens += max(0, usage.cached_tokens)
+        self.cache_write_tokens += max(0, usage.cache_write_tokens)
 
     def as_json(self, prices: ModelPrices | None) -> JsonObject:
         failures: JsonObject = {str(kind): number for kind, number in self.failures.items()}
@@ -290,6 +296,7 @@ class ModelMetrics(Struct):
                 input_tokens=self.input_tokens,
                 output_tokens=self.output_tokens,
                 cached_tokens=self.cached_tokens,
+                cache_write_tokens=self.cache_write_tokens,
             )
             metrics["cost"] = as_amount(cost)
         return metrics
@@ -482,6 +489,9 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
 # tried in order, only if there was no output.
 
 
+_UNLISTED_ROUTES_MAX: Final = 256
+
+
 class ProviderRouter:
     def __init__(
         self,
@@ -496,35 +506,80 @@ class ProviderRouter:
         """Raises `RequestError` for an unknown model; its `field` names the setting:
         `default_model`, `roles.planner`, `fallback`."""
         self.retries = retries or RetryPolicy()
-        self._providers = tuple(providers)
-        patience = self.retries.patience_seconds
-        self.breakers = {
-            provider.id: Breaker(patience_seconds=patience, clock=clock, of_provider=True)
-            for provider in self._providers
-        }
-        self.routes = {
-            f"{provider.id}/{model}": ModelRoute(
-                provider,
-                model,
-                self.breakers[provider.id],
-                Breaker(patience_seconds=patience, clock=clock),
-                clock=clock,
-            )
-            for provider in self._providers
-            for model in provider.models
-        }
+        self.lists = ModelLists()
+        self.local_servers: LocalServers | None = None
+        self._clock = clock
+        self._providers: dict[str, Provider] = {}
+        self.breakers: dict[str, Breaker] = {}
+        self.routes: dict[str, ModelRoute] = {}
+        """Of the models in the settings, and of others that were called."""
+        for provider in providers:
+            self.add(provider)
+            for model in provider.models:
+                self.routes[f"{provider.id}/{model}"] = self._new_route(provider, model)
         self.models = tuple(self.routes)
-        self.default_model = self.models[0]
+        """Without those that only a provider's own list has."""
         if default_model:
             self.default_model = self.check(default_model, field="default_model")
+        elif self.models:
+            self.default_model = self.models[0]
+        else:
+            example = f"{next(iter(self._providers))}/NAME"
+            message = f"no model is known here; say which, as in {example}"
+            raise RequestError(ErrorCode.NOT_FOUND, message, field="default_model")
         self.roles = {
             role: self.check(model, field=f"roles.{role}") for role, model in (roles or {}).items()
         }
         self.fallback = tuple(self.check(model, field="fallback") for model in fallback)
 
+    def add(self, provider: Provider) -> None:
+        self._providers[provider.id] = provider
+        self.breakers[provider.id] = Breaker(
+            patience_seconds=self.retries.patience_seconds, clock=self._clock, of_provider=True
+        )
+        if isinstance(provider, ModelLister):
+            self.lists.add(provider)
+
+    def _new_route(self, provider: Provider, model: str) -> ModelRoute:
+        breaker = Breaker(patience_seconds=self.retries.patience_seconds, clock=self._clock)
+        of_provider = self.breakers[provider.id]
+        return ModelRoute(provider, model, of_provider, breaker, clock=self._clock)
+
+    def begin_lists(self) -> Callable[[], Awaitable[None]]:
+        """Work that looks for servers on this machine and asks providers for lists that are
+        old; from now on `lists` says that they are asked."""
+        local = self.local_servers
+        ports = {} if local is None else local.begin()
+        due = self.lists.begin()
+
+        async def update() -> None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.lists.update, due)
+                if local is not None:
+                    tasks.start_soon(local.find, ports)
+
+        return update
+
+    def can_call(self, name: str) -> bool:
+        """Whether the model is in the settings, or of a provider that takes any name."""
+        provider_id, _, model = name.partition("/")
+        return name in self.routes or (
+            is_model_name(model) and self._open_provider(provider_id) is not None
+        )
+
+    def _open_provider(self, provider_id: str) -> Provider | None:
+        provider = self._providers.get(provider_id)
+        if provider is None and self.local_servers is not None:
+            provider = self.local_servers.provider(provider_id)
+        return provider if isinstance(provider, ModelLister) and provider.is_open else None
+
     def check(self, name: str, *, field: str = "model") -> str:
-        """Returns the name, or raises an error that lists the models."""
+        """Returns the name, or raises an error that lists the models. A name that is not in
+        the settings must be in the provider's list, if that is known."""
+        provider_id, _, model = name.partition("/")
         if name in self.routes:
+            return name
+        if self.can_call(name) and self.lists.may_have(provider_id, model):
             return name
         near = get_close_matches(name, self.models, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]}?" if near else f"; there is {', '.join(self.models)}"
@@ -556,19 +611,29 @@ class ProviderRouter:
         """The first of the models that exists, or the default: a conversation whose model was
         removed from the settings must stay usable."""
         for wish in wishes:
-            if wish and wish in self.routes:
+            if wish and self.can_call(wish):
                 return wish
         return self.default_model
 
     def route(self, name: str) -> tuple[ModelRoute, ModelInvocationDescriptor]:
-        route = self.routes[self.check(name)]
+        if name not in self.routes and not self.can_call(name):
+            self.check(name)
+        route = self.routes.get(name) or self._unlisted_route(name)
         return route, route.invocation
+
+    def _unlisted_route(self, name: str) -> ModelRoute:
+        others = [each for each in self.routes if each not in self.models]
+        if len(others) >= _UNLISTED_ROUTES_MAX:
+            del self.routes[others[0]]
+        provider_id, _, model = name.partition("/")
+        route = self.routes[name] = self._new_route(self._providers[provider_id], model)
+        return route
 
     def instead_of(self, tried: Sequence[str], *, avoid: str | None = None) -> str | None:
         """The next fallback that was not tried yet, is not of the provider to avoid, and
         whose breaker is not open; `None` if there is none."""
         for model in self.fallback:
-            route = self.routes[model]
+            route, _ = self.route(model)
             is_available = route.id != avoid and not route.is_paused
             if is_available and model not in tried:
                 return model
@@ -578,7 +643,7 @@ class ProviderRouter:
         """Closes all providers concurrently, so that one that hangs does not delay the
         others."""
         async with anyio.create_task_group() as closing:
-            for provider in self._providers:
+            for provider in self._providers.values():
                 closing.start_soon(_close, provider)
 
 

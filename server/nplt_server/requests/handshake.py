@@ -229,6 +229,17 @@ async def _cluster(histories: Histories) -> JsonObject | None:
     }
 
 
+def _present(session: Session) -> JsonObject | None:
+    here = session.conversation
+    if here is None:
+        return None
+    options: JsonObject = {**here.writer.options}
+    told: JsonObject = {"session_id": here.session_id, "model": here.model}
+    if options:
+        told["options"] = options
+    return told
+
+
 async def status(session: Session, request: StatusRequest, answer: Answer) -> None:
     """An operator is told about all users' connections, turns and calls, others about their
     own. Conversations are always those of who asks."""
@@ -273,5 +284,6 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
             providers=_providers(services.router, services.context, with_models=is_operator),
             mcp_servers=services.mcp_servers.described,
             cluster=cluster,
+            conversation=_present(session),
         )
     )

@@ -73,15 +73,25 @@ async def model_switch(session: Session, request: messages.ModelSwitch, answer: 
     conversation, router = session.here(), session.server.services.router
     previous = conversation.model
     wanted = router.wished(model=request.model, role=request.role)
-    if wanted is not None:
+    check_options(request.options or {})
+    if wanted is not None or request.options:
         session.check_may_speak()
+    if wanted is not None:
         previous = await operations.switch_model(conversation, wanted)
+    if request.options:
+        await operations.set_options(conversation, request.options)
+    if request.listed:
+        await router.lists.load()
+        # Beside this: nobody waits for a provider that is slow or gone.
+        session.server.services.spawn(router.begin_lists())
     answer.give(
         messages.ModelChoice(
             model=conversation.model,
             previous_model=previous,
             models=router.models,
             roles={**router.roles},
+            options={**conversation.writer.options} or None,
+            listed=router.lists.as_json() if request.listed else None,
         )
     )
 

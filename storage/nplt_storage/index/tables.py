@@ -165,7 +165,7 @@ being written to can be read as well: what it misses is noted right after."""
 
 
 SCHEMA_VERSION: Final = 3
-ROWS_VERSION: Final = 2
+ROWS_VERSION: Final = 3
 """Raised when `rows.fold` makes another row of the same entries."""
 
 _TABLES = """

@@ -7,17 +7,20 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from msgspec import structs
 from tests.server.conversations import Stage
 from tests.server.providers.openai_stage import request
 from tests.server.providers.poison_stage import conversation_with
 from tests.support.vendor_models import rendered_in
-from tests.vendors.answers import Answer, Call, Text, ToolCall, say
+from tests.vendors.answers import Answer, Call, Text, Thinking, ToolCall, say
 from tests.vendors.emulator import Emulator, emulator
 from tests.vendors.models import GPT_MODELS
 from tests.vendors.rejections import Rejection
+from tests.vendors.sse import Wire
 
 from nplt_server.providers import Patience, Provider
 from nplt_server.providers.build import ProviderBuilder
+from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.openai.chat import ChatApi
 from nplt_server.providers.openai.responses import ResponsesApi
 from nplt_server.settings import OpenAISettings
@@ -153,3 +156,93 @@ def test_an_effort_a_model_lacks_becomes_the_nearest(model: str, asked: str, sen
         ResponsesApi(), request(vendor_api=ResponsesApi(), model=model, options={"effort": asked})
     ).body
     assert body["reasoning"]["effort"] == sent
+
+
+# Reasoning that goes back, or does not
+
+
+def thinks_and_calls_a_tool(call: Call) -> Answer:
+    rounds = sum(each.get("role") == "tool" for each in call.body["messages"])
+    parts = (Thinking("the sky first"), ToolCall("now"))
+    return Answer(parts=parts) if rounds % 2 == 0 else say("done")
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        ("acme-thinker", "must be passed back to the API"),
+        ("deepseek-distilled", "reasoning_content"),
+    ],
+)
+async def test_whether_a_model_wants_its_reasoning_back_is_learned_from_its_refusal(
+    model: str, sentence: str
+) -> None:
+    async with (
+        emulator(thinks_and_calls_a_tool) as vendors,
+        provider_of(vendors, model) as provider,
+        conversation_with([], provider) as stage,
+    ):
+        vendors.wire = Wire(reasoning_field="reasoning_content")
+        assert (await stage.play("what time is it?")).state == "completed"
+        (refused,) = vendors.rejections
+        assert sentence in refused.message
+        assert (await stage.play("and now?")).state == "completed"
+    assert vendors.rejections == [refused]  # once
+
+
+async def test_a_refusal_of_reasoning_that_stays_is_told_as_it_was() -> None:
+    def refuses(call: Call) -> Answer:
+        raise Rejection("The `reasoning_content` must be passed back.")
+
+    async with (
+        emulator(refuses) as vendors,
+        provider_of(vendors, "acme-thinker") as provider,
+        conversation_with([], provider) as stage,
+    ):
+        finished = await stage.play("hello")
+    assert finished.state == "failed"
+    assert len(vendors.rejections) == 2
+
+
+# The key of the prompt's cache
+
+
+@pytest.mark.parametrize("model", ["gpt-5.2", "gpt-6-luna"])
+async def test_all_calls_of_a_conversation_have_one_cache_key_that_tells_nothing(
+    model: str,
+) -> None:
+    async with (
+        emulator(calls_a_tool) as vendors,
+        provider_of(vendors, model, cache_key=True) as provider,
+        conversation_with([], provider) as stage,
+    ):
+        await stage.play("what time is it?")
+        await stage.play("and now?")
+    keys: set[Any] = {each.body["prompt_cache_key"] for each in vendors.received}  # type: ignore[index]
+    (key,) = keys
+    assert len(vendors.received) == 3
+    assert len(key) == 32
+    assert stage.conversation.session_id not in key
+
+
+async def test_other_servers_get_no_cache_key_unless_they_are_known_to_take_it() -> None:
+    azure = OpenAISettings.model_validate({"type": "azure", "base_url": "https://x/openai/v1"})
+    assert azure.cache_key
+    async with (
+        emulator() as vendors,
+        provider_of(vendors, "gpt-5.2") as provider,
+        conversation_with([], provider) as stage,
+    ):
+        await stage.play("hello")
+    (received,) = vendors.received
+    assert isinstance(received.body, dict)
+    assert "prompt_cache_key" not in received.body
+
+
+async def test_openai_itself_gets_a_cache_key() -> None:
+    builder = ProviderBuilder(environ={"OPENAI_API_KEY": "sk"}, models={}, patience=Patience())
+    provider = builder.build(OpenAISettings())
+    assert isinstance(provider, VendorProvider)
+    asked = structs.replace(request(model="gpt-6.1-sol"), cache_key="k" * 32)
+    body = rendered_in(provider._api_of("gpt-6.1-sol"), asked).body
+    assert body["prompt_cache_key"] == "k" * 32

@@ -16,7 +16,7 @@ from nplt_protocol import JsonObject
 from nplt_server.providers.anthropic.render import RULES, abilities_of, render
 from nplt_server.providers.client import VendorApi
 from nplt_server.providers.compiler import compile_context
-from nplt_server.providers.models import ANTHROPIC_MODELS, OPENAI_MODELS
+from nplt_server.settings import vendor_named
 from nplt_server.tools import ToolDescription
 
 CITY: JsonObject = {"properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -96,5 +96,5 @@ def test_a_schema_too_long_for_a_description_is_not_told_by_half() -> None:
 
 
 def test_the_emulated_vendors_have_all_models_that_are_known() -> None:
-    assert set(OPENAI_MODELS) <= {model.name for model in GPT_MODELS}
-    assert set(ANTHROPIC_MODELS) <= {model.name for model in CLAUDE_MODELS}
+    assert set(vendor_named("openai")["models"]) <= {model.name for model in GPT_MODELS}
+    assert set(vendor_named("anthropic")["models"]) <= {model.name for model in CLAUDE_MODELS}

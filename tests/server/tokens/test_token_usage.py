@@ -27,7 +27,7 @@ prices = st.decimals(0, 1000, places=4)
 
 def said(billed: Billed) -> UsageSeries:
     return UsageSeries(
-        billed=model_bills(billed, PRICES),
+        billed=model_bills(billed, (), PRICES),
         occupancy=Occupancy(tokens=10, context_tokens=8192, source="api"),
         estimate=Estimate(tokens=11, counter="o200k"),
     )

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,11 +14,17 @@ from nplt_server.providers.anthropic.parse import MessageParser
 from nplt_server.providers.anthropic.render import RULES, abilities_of, render
 from nplt_server.providers.client import RawResponse, RenderedRequest, VendorClient, VendorProvider
 from nplt_server.providers.compiler import CompiledContext, VendorRules
+from nplt_server.providers.sse import json_object_of
 
 if TYPE_CHECKING:
     import anthropic
 
     from nplt_server.providers.http_client import ProviderHttpClient
+
+
+_PAGE_MODELS = 1_000
+"""As many as may be asked for at once."""
+_PAGES_MAX = 10
 
 
 class MessagesClient(VendorClient["anthropic.AsyncAnthropic"]):
@@ -55,6 +61,17 @@ class MessagesClient(VendorClient["anthropic.AsyncAnthropic"]):
             extra_body=body,
             extra_headers={"anthropic-beta": ",".join(betas)} if betas else None,
         )
+
+    async def _pages(self, sdk: anthropic.AsyncAnthropic) -> AsyncIterator[RawResponse]:
+        after: str | None = None
+        for _ in range(_PAGES_MAX):
+            query = {"after_id": after} if after else None
+            page = await sdk.models.with_raw_response.list(limit=_PAGE_MODELS, extra_query=query)
+            yield page
+            told = json_object_of(page.http_response.content) or {}
+            after = last if isinstance(last := told.get("last_id"), str) else None
+            if told.get("has_more") is not True or after is None:
+                return
 
 
 class MessagesApi:

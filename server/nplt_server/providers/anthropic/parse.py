@@ -186,11 +186,15 @@ class MessageParser(AnswerParser):
         self._usage |= {name: count for name, count in usage.items() if isinstance(count, int)}
         count = self._usage.get
         cached = count("cache_read_input_tokens", 0)
-        sent = count("input_tokens", 0) + cached + count("cache_creation_input_tokens", 0)
+        kept = count("cache_creation_input_tokens", 0)
+        sent = count("input_tokens", 0) + cached + kept
         if not sent:
             return []
         said = count("output_tokens", 0)
-        return [UsageReport(input_tokens=sent, output_tokens=said, cached_tokens=cached)]
+        report = UsageReport(
+            input_tokens=sent, output_tokens=said, cached_tokens=cached, cache_write_tokens=kept
+        )
+        return [report]
 
     def _wind_up(self, delta: dict[str, Any], usage: dict[str, Any]) -> list[ModelOutputDelta]:
         reason = delta.get("stop_reason")

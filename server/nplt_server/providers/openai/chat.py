@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nplt_protocol import JsonObject, JsonValue
+from nplt_server.errors import ProviderRefused
 from nplt_server.providers import (
     ModelOutputDelta,
     ModelRequest,
@@ -183,6 +184,7 @@ def _usage(usage: JsonObject) -> UsageReport:
         input_tokens=count_of(usage, "prompt_tokens"),
         output_tokens=count_of(usage, "completion_tokens"),
         cached_tokens=count_of(usage.get("prompt_tokens_details"), "cached_tokens"),
+        cache_write_tokens=count_of(usage.get("prompt_tokens_details"), "cache_write_tokens"),
     )
 
 
@@ -203,6 +205,7 @@ class ChatApi(Struct, frozen=True, kw_only=True):
     returns_reasoning: bool | None = None
     """DeepSeek wants to see its reasoning again, OpenAI refuses a field it doesn't know. None:
     by the model's name."""
+    has_cache_key: bool = False
 
     def parser(self, rendered: RenderedRequest) -> ChatParser:
         returns = self._returns_reasoning(rendered.body["model"])
@@ -212,6 +215,13 @@ class ChatApi(Struct, frozen=True, kw_only=True):
         if self.returns_reasoning is not None:
             return self.returns_reasoning
         return model.startswith("deepseek")
+
+    def instead(self, refusal: ProviderRefused, model: str) -> ChatApi | None:
+        """DeepSeek refuses calls without the reasoning that led to them; others refuse the
+        field. Which it is, a refusal tells."""
+        if not refusal.wrong_reasoning:
+            return None
+        return structs.replace(self, returns_reasoning=not self._returns_reasoning(model))
 
     def render(self, request: ModelRequest, compiled: CompiledContext) -> RenderedRequest:
         messages: list[JsonValue] = []
@@ -240,6 +250,7 @@ class ChatApi(Struct, frozen=True, kw_only=True):
             "temperature": temperature_of(request),
             "reasoning_effort": chat_effort_of(request),
             **_answer_format(request),
+            "prompt_cache_key": request.cache_key if self.has_cache_key else None,
         }
         body |= without_nulls(options)
         return RenderedRequest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,9 @@ class OpenAIClient(VendorClient["openai.AsyncOpenAI"]):
         sdk.organization = sdk.project = None
         sdk._custom_headers = self._headers
         return sdk
+
+    async def _pages(self, sdk: openai.AsyncOpenAI) -> AsyncIterator[RawResponse]:
+        yield await sdk.models.with_raw_response.list()
 
     def _address_hint(self, path: str) -> str:
         return "" if "/v1" in path else "it mostly ends in /v1"

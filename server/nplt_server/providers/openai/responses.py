@@ -271,6 +271,7 @@ def _usage(usage: JsonObject) -> UsageReport:
         input_tokens=count_of(usage, "input_tokens"),
         output_tokens=count_of(usage, "output_tokens"),
         cached_tokens=count_of(usage.get("input_tokens_details"), "cached_tokens"),
+        cache_write_tokens=count_of(usage.get("input_tokens_details"), "cache_write_tokens"),
     )
 
 
@@ -288,6 +289,7 @@ class ResponsesApi(Struct, frozen=True, kw_only=True):
     rules: ClassVar[VendorRules] = RULES
     summarizes_reasoning: bool = False
     """OpenAI refuses it to organisations that have not shown who they are."""
+    has_cache_key: bool = False
 
     def parser(self, rendered: RenderedRequest) -> ResponsesParser:
         return ResponsesParser(rendered.own_names)
@@ -327,6 +329,7 @@ class ResponsesApi(Struct, frozen=True, kw_only=True):
         options: JsonObject = {
             "max_output_tokens": None if tokens is None else max(tokens, _OUTPUT_TOKENS_MIN),
             "temperature": temperature_of(request),
+            "prompt_cache_key": request.cache_key if self.has_cache_key else None,
         }
         if may_reason(request.invocation.model):
             summary = "auto" if self.summarizes_reasoning else None
