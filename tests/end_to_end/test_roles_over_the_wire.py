@@ -1,4 +1,5 @@
-"""Over the wire: a role chooses who answers, and STATUS says what became of the calls."""
+"""Over the wire: a role chooses who answers, and STATUS says what became of the calls; what
+`nplt ask` is told of a prompt reaches the model."""
 
 from __future__ import annotations
 
@@ -6,8 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.client.nplt_process import run_nplt
 from tests.support.raw_client import ENTRY, ERROR, PROMPT, STATUS, TURN_FINISHED, RawClient
 from tests.support.server_process import ServerProcess
+from tests.support.server_thread import serving
+from tests.vendors import emulator_in_thread
 
 SETTINGS: dict[str, object] = {
     "providers": [
@@ -63,3 +67,33 @@ def test_a_role_nobody_plays_is_refused_with_those_that_are(client: RawClient) -
     assert refused.type == ERROR
     assert (refused.json["code"], refused.json["field"]) == ("not_found", "role")
     assert refused.json["candidates"] == ["planner"]
+
+
+def test_what_ask_is_told_of_a_prompt_reaches_the_model_of_the_role(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("a-key")
+    (tmp_path / "key").chmod(0o600)
+    with emulator_in_thread(key="a-key") as vendors:
+        box = {"id": "box", "type": "openai", "base_url": vendors.openai_url}
+        models = ["gpt-4o-mini", "gpt-4.1"]
+        settings = {
+            "providers": [{**box, "api_key_file": str(tmp_path / "key"), "models": models}],
+            "default_model": "box/gpt-4o-mini",
+            "roles": {"reviewer": "box/gpt-4.1"},
+            "models": {"box/gpt-4.1": {"temperature": 1, "output_tokens": 4_000}},
+        }
+        asked = ("--role", "reviewer", "--temperature", "0.25", "--output-tokens", "50")
+        with serving(tmp_path / "data", settings) as port:
+            server = f"nplt://127.0.0.1:{port}"
+            for arguments in (asked, asked[:2], ()):
+                done = run_nplt("ask", *arguments, "hello", home=tmp_path, server=server)
+                assert (done.stdout, done.returncode) == ("hello\n", 0)
+            done = run_nplt("ask", "--role", "nobody", "x", home=tmp_path, server=server)
+            assert (done.stdout, done.returncode) == ("", 2)
+            assert "reviewer" in done.stderr
+    told = [
+        (body["model"], body.get("temperature"), body["max_completion_tokens"])
+        for body in (each.body for each in vendors.received)
+        if isinstance(body, dict)
+    ]
+    assert told[:2] == [("gpt-4.1", 0.25, 50), ("gpt-4.1", 1, 4_000)]
+    assert told[2][:2] == ("gpt-4o-mini", None)

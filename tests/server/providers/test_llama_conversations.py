@@ -11,6 +11,7 @@ from tests.server.providers.contract_stages import Api, provider_of
 from tests.support.llama import speech
 from tests.support.llama.server import MODEL, llama_server
 
+from nplt_protocol import JsonObject
 from nplt_server.context.messages import (
     ContextMessage,
     ModelInputMessage,
@@ -20,6 +21,7 @@ from nplt_server.context.messages import (
 )
 from nplt_server.errors import RequestTooLarge
 from nplt_server.providers import ModelRequest, Provider
+from nplt_server.providers.schemas import fault_of_answer
 from nplt_server.tools import ToolDescription
 from nplt_storage.entries import ModelInvocationDescriptor, ToolCallResult
 
@@ -101,6 +103,27 @@ async def test_one_conversation_may_take_all_three_apis_in_turn() -> None:
         talk.runs(await talk.goes_on(api, PAINT))
         assert (await talk.goes_on(api, PAINT)).content == speech.spoken(speech.SENTENCE)
         del talk.context[1:-4]  # its window is small
+
+
+@EACH_API
+async def test_a_schema_is_held_to_by_chat_completions_and_harms_nowhere(api: Api) -> None:
+    schema: JsonObject = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    provider = llama(api)
+    asked = ModelInvocationDescriptor(
+        provider=provider.id, specification=provider.specification_of(MODEL), model=MODEL
+    )
+    prompt = ModelInputMessage(content="a number", seq=1)
+    request = ModelRequest(invocation=asked, context=(prompt,), options={"schema": schema})
+    async with provider.call_model(request) as deltas:
+        output = accumulated([delta async for delta in deltas])
+    await provider.aclose()
+    fault = await fault_of_answer(schema, output.text)
+    assert (fault is None) == (api == "chat")
 
 
 @EACH_API
