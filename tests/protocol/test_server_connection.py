@@ -180,6 +180,16 @@ def test_a_frame_between_fragments_costs_the_fragments_and_is_heard_itself() -> 
     assert isinstance(status, RequestReceived)
 
 
+def test_fragments_under_a_number_in_use_are_answered_under_none() -> None:
+    connection = structured()
+    data = encode_frame(STATUS, 3) + encode_frame(0x01 | MORE, 3, b"not a full frame")
+    status, broken = connection.receive_data(data)
+    assert isinstance(status, RequestReceived)
+    assert isinstance(broken, RequestRefused)
+    assert (broken.seq, broken.error.code) == (0, ErrorCode.MALFORMED)
+    assert connection.unanswered == 1
+
+
 def test_a_ping_between_fragments_is_still_answered() -> None:
     connection = structured()
     data = HEADER.pack(0x01 | MORE, 3, 65_535) + bytes(65_535) + encode_frame(PING, 4, b"x")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -275,3 +276,23 @@ async def test_connecting_that_is_cancelled_leaves_no_socket_open(steps: int) ->
 
 def open_sockets() -> int:
     return sum(link.is_socket() for link in Path("/proc/self/fd").iterdir())
+
+
+async def test_before_anything_was_sent_it_counts_from_the_beginning() -> None:
+    begun = asyncio.get_running_loop().time()
+    stream, _, _ = remembering()
+    assert begun <= stream.last_sent <= asyncio.get_running_loop().time()
+
+
+async def test_a_peer_that_is_gone_without_a_word_is_noticed_by_the_system() -> None:
+    with socket.socket() as endpoint:
+
+        class Connected(RememberingTransport):
+            def get_extra_info(self, name: str, default: Any = None) -> Any:
+                return endpoint if name == "socket" else default
+
+        limits = WireLimits()
+        FrameStream(ServerConnection(limits), limits=limits).connection_made(Connected())
+        assert endpoint.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            assert endpoint.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 60

@@ -128,6 +128,31 @@ async def test_replies_that_wait_do_not_count_against_events() -> None:
     assert len(transport.written[0]) == 101_001
 
 
+async def test_events_that_wait_do_not_count_as_replies_and_the_peer_is_heard() -> None:
+    stream, _, transport = remembering(WireLimits(event_bytes_max=2 * UNSENT_REPLY_BYTES_MAX))
+    stream.pause_writing()
+    assert stream.send_event(bytes(UNSENT_REPLY_BYTES_MAX + 1))
+    assert not stream.replies_pile_up
+    stream.data_received(requests(2, 1))
+    assert transport.reading
+    stream.send(bytes(UNSENT_REPLY_BYTES_MAX + 1))
+    assert stream.replies_pile_up
+
+
+async def test_all_that_came_is_heard_in_the_end_though_replies_had_piled_up() -> None:
+    stream, _, _ = remembering()
+    stream.pause_writing()
+    stream.send(bytes(UNSENT_REPLY_BYTES_MAX + 1))
+    count = 2 * SLICE_BYTES // SMALLEST_FRAME
+    stream.data_received(requests(2, count))
+    first = await stream.receive()
+    assert 0 < len(first) < count
+    stream.connection_lost(None)
+    rest = await asyncio.wait_for(stream.receive(), timeout=60)
+    assert len(first) + len(rest) == count
+    assert await stream.receive() == []
+
+
 async def test_events_that_the_transport_holds_count_until_it_is_empty() -> None:
     stream, _, transport = remembering(WireLimits(event_bytes_max=1_000))
     transport.stuck_bytes = 900
