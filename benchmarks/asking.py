@@ -12,6 +12,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from benchmarks.measuring import Rounds, alternate_several
 from benchmarks.processes import PEERS, cost_of, peer, server
@@ -29,16 +30,15 @@ def asking(plan: Plan) -> list[Verdict]:
     llm = Question(number="B11", what="nplt ask, to llm with an echo plugin")
     with server(plan.new_path("ask")) as program, peer("streaming_vendor", "1") as vendor:
         address = f"nplt://127.0.0.1:{program.port}"
-        ask = (sys.executable, "-m", "nplt_client", "ask", TEXT, "-q", "--server", address)
-        things = {"ask": _running(*ask)}
+        nplt = Path(sys.executable).parent / "nplt"
+        things = {"ask": _running(str(nplt), "ask", TEXT, "-q", "--server", address)}
         if curl := shutil.which("curl"):
             body = json.dumps({"model": "burst", "messages": [{"role": "user", "content": TEXT}]})
             url = f"http://127.0.0.1:{vendor.port}/v1/chat/completions"
             things["curl"] = _running(curl, "-sf", url, "-d", body)
-        if (program_of_llm := PEERS / "llm").exists():
-            things["llm"] = _running(
-                str(program_of_llm), "-m", "echo", TEXT, LLM_USER_PATH=str(plan.new_path("llm"))
-            )
+        if (other := PEERS / "llm").exists():
+            place = str(plan.new_path("llm"))
+            things["llm"] = _running(str(other), "-m", "echo", TEXT, LLM_USER_PATH=place)
         for measure in things.values():
             measure()
         found = alternate_several(things, rounds=plan.rounds(ROUNDS))

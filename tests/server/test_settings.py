@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -153,3 +155,15 @@ def test_a_users_folders_are_where_other_programs_have_theirs(
         monkeypatch.setenv(variable, named)
     expected = getattr(platformdirs, f"user_{kind}_dir")("nplt", appauthor=False)
     assert user_dir(kind) == Path(expected)
+
+
+def test_what_the_server_needs_to_listen_is_loaded_without_the_rest() -> None:
+    code = "import nplt_server.start, nplt_server.settings_loader, sys; print(*sys.modules)"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    loaded = set(done.stdout.split())
+    assert "nplt_storage.opening" in loaded
+    assert not loaded & {
+        *("platformdirs", "difflib", "openai", "anthropic", "httpx2", "nplt_server.app"),
+        *("nplt_protocol.messages", "nplt_protocol.codec", "nplt_protocol.server_connection"),
+    }
