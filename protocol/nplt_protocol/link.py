@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
@@ -142,11 +142,13 @@ def split_messages(frames: bytes) -> list[Enclosed]:
 
 
 class LinkConnection:
-    """Bytes of a link to its messages. PINGs are answered here."""
+    """Bytes of a link to its messages. PINGs are answered here. Messages are handed to `take`
+    as they come, if it is given; else to whoever reads the stream."""
 
-    __slots__ = ("_answers", "_decoder", "_joiner")
+    __slots__ = ("_answers", "_decoder", "_joiner", "_take")
 
-    def __init__(self) -> None:
+    def __init__(self, take: Callable[[Frame], None] | None = None) -> None:
+        self._take = take
         self._decoder = FrameDecoder()
         self._joiner = FragmentJoiner(LINK_MESSAGE_BYTES_MAX)
         self._answers: list[bytes] = []
@@ -167,7 +169,11 @@ class LinkConnection:
                 self._answers.append(encode_message(MessageType.PONG, frame.seq, frame.payload))
             elif frame.type != MessageType.PONG:
                 received.append(frame)
-        return received
+        if self._take is None:
+            return received
+        for message in received:
+            self._take(message)
+        return []
 
     def data_to_send(self) -> bytes:
         answers = b"".join(self._answers)

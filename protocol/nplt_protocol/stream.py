@@ -183,6 +183,10 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
             self._log.sent(data)
         return sent
 
+    def flush(self) -> None:
+        """What was sent leaves now, not at the end of this tick."""
+        self._writer.flush()
+
     async def drain(self) -> None:
         """Waits until the transport takes more."""
         self._writer.flush()

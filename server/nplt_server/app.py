@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 import anyio.to_thread
 
 from nplt_protocol import FRAME_PAYLOAD_BYTES_MAX, ErrorCode, WireLimits
@@ -284,10 +285,17 @@ class Server:
                 SessionEvent(session_id=conversation.session_id, event="shutdown")
             )
             conversation.queue.suspend("the server is shutting down")
-        with anyio.move_on_after(self._settings.limits.drain_seconds_max) as self._patience:
-            # Quiet: no turn runs and every line is written. Prompts that only
-            # wait are on disk and can be left for the next start.
-            await activity.quiet()
+        async with anyio.create_task_group() as handing_over:
+            if self._state.peers is not None:
+                for conversation in conversations:
+                    if conversation.writer.is_leased:
+                        handing_over.start_soon(self._hand_over, conversation)
+            with anyio.move_on_after(self._settings.limits.drain_seconds_max) as self._patience:
+                # Quiet: no turn runs and every line is written. Prompts that only
+                # wait are on disk and can be left for the next start.
+                await activity.quiet()
+                await anyio.lowlevel.checkpoint()
+            handing_over.cancel_scope.cancel()
         for conversation in self._state.registry:
             conversation.interrupt("the server is shutting down")
         with anyio.move_on_after(_INTERRUPT_SECONDS_MAX):
@@ -300,6 +308,20 @@ class Server:
             session.send_away("The server is shutting down.", ErrorCode.SHUTTING_DOWN)
         with anyio.move_on_after(1.0):
             await self._state.admission.empty()
+
+    async def _hand_over(self, conversation: Conversation) -> None:
+        """To the other servers, and those who are attached with it."""
+        peers = self._state.peers
+        assert peers is not None
+        await conversation.activity.quiet()
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._state.registry.hand_over(conversation)
+            except Exception:
+                log.exception("%s could not be handed over", conversation.session_id)
+        for session in (*self._state.admission, *peers.sessions):
+            if session.conversation is conversation:
+                session.hand_over()
 
 
 def _release_memory() -> None:

@@ -265,6 +265,7 @@ class EdgeLink:
         self.address = address
         self.request_bytes_max = request_bytes_max
         self.is_closed = False
+        stream.connection = LinkConnection(self._take)
         self._stream = stream
         self._channels: dict[int, Channel] = {}
         self._numbers = count(1)
@@ -291,10 +292,9 @@ class EdgeLink:
         """Until it is lost."""
         pinging = asyncio.create_task(_ping(self._stream))
         try:
-            while batch := await self._stream.receive():
-                await _take_all(batch, self._take)
-        except ProtocolError as error:
-            log.warning("the link to %s ended: %s", self.address, error)
+            while batch := await self._stream.receive():  # what comes is given to `_take`
+                log.warning("the link to %s ended: %s", self.address, batch)
+                break
         finally:
             pinging.cancel()
             self.is_closed = True
@@ -303,7 +303,14 @@ class EdgeLink:
             for channel in channels.values():
                 channel.lost()
 
-    async def _take(self, message: Frame) -> None:
+    def _take(self, message: Frame) -> None:
+        try:
+            self._dispatch(message)
+        except Exception as error:  # the edge of a connection
+            log.exception("the link to %s is closed", self.address)
+            self._stream.abort(str(error))
+
+    def _dispatch(self, message: Frame) -> None:
         match decode_link_message(message):
             case ChannelData(channels=numbers, frames=frames):
                 items = [
@@ -317,19 +324,6 @@ class EdgeLink:
                     channel.lost()
             case _:
                 pass
-
-
-async def _take_all(
-    batch: list[Frame | ConnectionRefused], take: Callable[[Frame], Awaitable[None]]
-) -> None:
-    began = monotonic()
-    for message in batch:
-        if isinstance(message, ConnectionRefused):
-            raise ProtocolError(message.reason)
-        await take(message)
-        if monotonic() - began > _BATCH_SECONDS_MAX:
-            await anyio.lowlevel.checkpoint()  # others want to be served too
-            began = monotonic()
 
 
 async def _ping(stream: FrameStream[Frame]) -> None:
@@ -851,6 +845,12 @@ class ChannelSession(Session):
         """The edge has fresh ones of its own."""
         self.depart()
 
+    def hand_over(self) -> None:
+        if (here := self.conversation) is not None:
+            details: JsonObject = {"head_seq": here.history.head_seq}
+            told = SessionEvent(session_id=here.session_id, event="lagged", details=details)
+            self.deliver(BroadcastEvent(told, self.server.services.limits.message_bytes_max))
+
     async def _ask_owner(
         self,
         request: Request,
@@ -867,6 +867,19 @@ class ChannelSession(Session):
         if is_moved or told.code == ErrorCode.SHUTTING_DOWN:
             told = RequestError(told.code, told.message, details={MOVED: True})
         answer.refuse(told)
+
+
+async def _take_all(
+    batch: list[Frame | ConnectionRefused], take: Callable[[Frame], Awaitable[None]]
+) -> None:
+    began = monotonic()
+    for message in batch:
+        if isinstance(message, ConnectionRefused):
+            raise ProtocolError(message.reason)
+        await take(message)
+        if monotonic() - began > _BATCH_SECONDS_MAX:
+            await anyio.lowlevel.checkpoint()  # others want to be served too
+            began = monotonic()
 
 
 class OwnerLink:
@@ -958,6 +971,7 @@ class OwnerLink:
             for start in range(0, len(numbers), CHANNELS_PER_MESSAGE_MAX):
                 some = numbers[start : start + CHANNELS_PER_MESSAGE_MAX]
                 self._stream.send(encode_channel_data(some, data))
+        self._stream.flush()
         if not self._is_blocked and self._stream.unsent_bytes > _LINK_UNSENT_BYTES_MAX:
             self._is_blocked = True
             for channel in self._channels.values():
@@ -1060,7 +1074,6 @@ class Peers:
             log.warning("the server at %s can't be reached: %s", address, error or "no answer")
             raise LinkLost(str(error)) from None
         link_stream: FrameStream[Frame] = stream  # type: ignore[assignment]
-        link_stream.connection = LinkConnection()
         return EdgeLink(address, link_stream, self._limits.message_bytes_max)
 
     async def _introduce(self, stream: FrameStream[Heard], connection: ClientConnection) -> None:

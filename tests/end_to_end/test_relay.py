@@ -381,3 +381,20 @@ def test_a_server_that_does_not_know_the_secret_gets_no_link(cluster: Cluster) -
         while (frame := stranger.receive()).seq != 2:
             pass
         assert (frame.type, frame.json["code"]) == (ERROR, "unauthorized")
+
+
+def test_a_server_that_shuts_down_hands_over_what_is_idle_while_another_turn_runs(
+    cluster: Cluster,
+) -> None:
+    limits = {"drain_seconds_max": 3600}
+    owner, edge = cluster.start("owner", limits=limits), cluster.start("edge")
+    _, session_id = cluster.begin(owner)
+    busy, _ = cluster.begin(owner)
+    busy.request(PROMPT, {"text": "!slow 3600 for ever"})
+    client, _ = cluster.attach(edge, session_id)
+    owner.signal(signal.SIGTERM)
+    told = lagged(client)
+    attached = client.request(ATTACH, {"session_id": session_id, "after_seq": told["head_seq"]})
+    assert attached.type == ATTACH, attached
+    assert client.ask("at the edge now")
+    assert prompts_of(client, session_id) == ["hello", "at the edge now"]

@@ -483,6 +483,10 @@ class Session:
                 self.stream.send(self.connection.send_text(reason))
         self.stream.close_soon()
 
+    def hand_over(self) -> None:
+        """Another server may have the conversation now: the client finds it there."""
+        self.send_away("The server is shutting down.", ErrorCode.SHUTTING_DOWN)
+
     def check_timeouts(self, now: float) -> None:
         if self._presenter is not None and not self._presenter.is_ready:
             # The client waits for an answer, and sends nothing meanwhile.

@@ -260,6 +260,11 @@ class RecordWriter:
         return tombstone
 
     @property
+    def is_leased(self) -> bool:
+        """Whether another server can have it once this one has closed it."""
+        return isinstance(self._record, Leased)
+
+    @property
     def is_lapsed(self) -> bool:
         """Whether another server may have it by now."""
         record = self._record

@@ -70,6 +70,7 @@ class Registry:
         self._open: dict[str, Conversation] = {}
         self._locks: dict[str, anyio.Lock] = {}
         self._reserved: OrderedDict[str, _Reservation] = OrderedDict()
+        self._handed_over: set[str] = set()
 
     def __iter__(self) -> Iterator[Conversation]:
         return iter(tuple(self._open.values()))
@@ -85,6 +86,10 @@ class Registry:
     async def get(self, session_id: str, user: str) -> Conversation:
         """The conversation of that id, opened if need be."""
         conversation = self._open.get(session_id)
+        if session_id in self._handed_over:
+            raise RequestError(
+                ErrorCode.SHUTTING_DOWN, "the server is shutting down; try again later"
+            )
         if conversation is None or conversation.is_stale:
             async with self.alone_with(session_id):
                 await self._put_away_stale(session_id)
@@ -329,6 +334,16 @@ class Registry:
                     return  # the others would wait for the same
                 except StorageError as error:
                     log.info("%s: %s", conversation.session_id, error)
+
+    async def hand_over(self, conversation: Conversation) -> None:
+        """While the server shuts down: once nothing of it runs here, another one may have it.
+        It is not opened here again."""
+        conversation.interrupt("the server is shutting down")  # what goes on beside the turns
+        await conversation.note_shutdown()
+        async with self.alone_with(conversation.session_id):
+            self._handed_over.add(conversation.session_id)
+            self._open.pop(conversation.session_id, None)
+            await conversation.close()
 
     async def close_all(self) -> None:
         """Side by side: one that is slow keeps nobody else waiting."""
