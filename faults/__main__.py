@@ -18,6 +18,7 @@ from pathlib import Path
 from faults.approvals import approvals
 from faults.backups import backups
 from faults.cancels import cancels
+from faults.cluster_costs import costs
 from faults.cluster_rows import acquire, clusters, failover, frozen, rolling, slots
 from faults.failed_syncs import failed_syncs
 from faults.full_disk import full_disk
@@ -64,9 +65,10 @@ CHECKS: dict[str, tuple[Check, str]] = {
     "SEARCH": (searches, "heavy searches, and a catalogue that is harmed while in use"),
     "SWITCH": (switching, "clients to and fro between conversations that stream"),
     "CLUSTER": (clusters, "servers over one Redis: kills, stops, cut links, Redis restarted"),
-    "ROLLING": (rolling, "servers behind HAProxy restarted one after the other (haproxy)"),
+    "ROLLING": (rolling, "servers behind HAProxy and nginx restarted one after the other"),
     "FAILOVER": (failover, "Sentinel makes the replica the primary under load"),
     "SLOTS": (slots, "slots of a Redis Cluster moved, and servers killed, under load"),
+    "COSTS": (costs, "what relaying costs, what a second server brings, a thousand watchers"),
     "ACQUIRE": (acquire, "fifty processes try to get the same thousand conversations"),
     "FROZEN": (frozen, "an owner stopped past its lease goes on, after another took over"),
 }

@@ -290,6 +290,11 @@ class Member:
     def log_path(self) -> Path:
         return self._place.directory / f"{self.name}.log"
 
+    @property
+    def cpu_seconds(self) -> float:
+        stat = Path(f"/proc/{self._pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+
     def start(self) -> None:
         config = self._place.directory / f"{self.name}.yaml"
         config.write_text(json.dumps(self._settings()))  # JSON is YAML
@@ -340,7 +345,8 @@ class Member:
         if self.to_redis is not None:
             url = url.replace(f":{self._place.storage.port}/", f":{self.to_redis.port}/")
         return {
-            "listen": {"host": _HOST, "port": self.port},
+            # A balancer may run as another user of this machine.
+            "listen": {"host": _HOST, "port": self.port, "local_users": "any"},
             "data_dir": str(self._place.directory / self.name),
             "histories": [
                 {"id": "team", "backend": {"type": "redis", "url": url, "lease": LEASE_SECONDS}}
@@ -393,7 +399,7 @@ def running_cluster(
     kind: Literal["single", "sentinel", "cluster"] = "single",
     *,
     servers: int = 3,
-    balanced: bool = False,
+    balancer: str | None = None,
     limits: dict[str, object] | None = None,
 ) -> Iterator[Cluster]:
     if find_redis_server() is None:
@@ -420,14 +426,17 @@ def running_cluster(
             members.append(member)
             member.start()
         cluster = Cluster(place, members)
-        if balanced:
-            cluster.balancer = stack.enter_context(Balancer(directory, [m.port for m in members]))
+        if balancer is not None:
+            ports = [member.port for member in members]
+            cluster.balancer = stack.enter_context(Balancer(balancer, directory, ports))
         yield cluster
 
 
 # ------------------------------------------------------------------------------
 # A balancer in front
 
+
+# As docs/cluster.md shows them.
 
 HAPROXY = """\
 global
@@ -443,39 +452,77 @@ listen nplt
     bind 127.0.0.1:{port}
     balance leastconn
     option tcp-check
-    default-server check inter 200ms fall 1 rise 1 on-marked-down shutdown-sessions
+    default-server check inter 200ms fall 1 rise 1
 {servers}
 """
 
+NGINX = """\
+load_module {module};
+daemon off;
+pid {directory}/nginx.pid;
+error_log {directory}/nginx.log warn;
+events {{ worker_connections 4000; }}
+stream {{
+    upstream nplt {{
+        least_conn;
+{servers}
+    }}
+    server {{
+        listen 127.0.0.1:{port};
+        proxy_pass nplt;
+        proxy_connect_timeout 1s;
+        proxy_timeout 1h;
+        proxy_next_upstream on;
+    }}
+}}
+"""
+NGINX_STREAM = Path(os.environ.get("NGINX_STREAM", "/usr/lib/nginx/modules/ngx_stream_module.so"))
+"""Debian has it in a package of its own, libnginx-mod-stream."""
+
+BALANCERS = ("HAProxy", "nginx")
+
 
 class Balancer:
-    """HAProxy, with the lines that docs/cluster.md shows."""
-
-    def __init__(self, directory: Path, ports: Sequence[int]) -> None:
+    def __init__(self, name: str, directory: Path, ports: Sequence[int]) -> None:
         self.port = free_port()
-        self._config = directory / "haproxy.cfg"
-        servers = "\n".join(f"    server s{port} {_HOST}:{port}" for port in ports)
-        self._config.write_text(HAPROXY.format(port=self.port, servers=servers))
+        self._log = directory / "balancer.log"
+        config = directory / "balancer.conf"
+        if name == "nginx":
+            servers = "\n".join(
+                f"        server {_HOST}:{port} max_fails=1 fail_timeout=1s;" for port in ports
+            )
+            if not NGINX_STREAM.exists():
+                raise CannotBeDone("nginx has no stream module here (libnginx-mod-stream)")
+            text = NGINX.format(
+                port=self.port, servers=servers, module=NGINX_STREAM, directory=directory
+            )
+            self._command = [_program("nginx"), "-c", str(config), "-e", str(self._log)]
+        else:
+            servers = "\n".join(f"    server s{port} {_HOST}:{port}" for port in ports)
+            text = HAPROXY.format(port=self.port, servers=servers)
+            self._command = [_program("haproxy"), "-f", str(config), "-db"]
+        config.write_text(text)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Balancer:
-        program = shutil.which("haproxy") or shutil.which("haproxy", path="/usr/sbin")
-        if program is None:
-            raise CannotBeDone("there is no haproxy here")
-        log = self._config.with_suffix(".log").open("wb")
-        self._process = subprocess.Popen(
-            [program, "-f", str(self._config), "-db"], stdout=log, stderr=log
-        )
-        log.close()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             with suppress(OSError), socket.create_connection((_HOST, self.port), timeout=5):
                 return self
             if time.monotonic() > deadline or self._process.poll() is not None:
-                raise DidNotStart(self._config.with_suffix(".log").read_text())
+                raise DidNotStart(self._log.read_text())
             time.sleep(0.02)
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None:
-            self._process.kill()
+            self._process.terminate()
             self._process.wait()
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin")
+    if found is None:
+        raise CannotBeDone(f"there is no {name} here")
+    return found

@@ -2,7 +2,7 @@
 
     CLUSTER   owners killed, stopped past their lease, cut off from Redis or from their peers;
               Redis restarted
-    ROLLING   one server after the other is restarted behind HAProxy
+    ROLLING   one server after the other is restarted behind HAProxy, and behind nginx
     FAILOVER  Sentinel makes the replica the primary
     SLOTS     slots of a Redis Cluster are moved, owners killed
     ACQUIRE   many processes try to get the same conversations
@@ -33,7 +33,7 @@ import redis
 from redis.crc import key_slot
 from tests.support.redis_server import RedisServer, find_redis_server
 
-from faults.cluster import LEASE_SECONDS, Cluster, Member, running_cluster
+from faults.cluster import BALANCERS, LEASE_SECONDS, Cluster, Member, running_cluster
 from faults.cluster_crowd import Crowd, verdict
 from faults.counted_model import calls_in
 from faults.frozen_owner import TRIES
@@ -212,13 +212,25 @@ def _part(ordered: Sequence[float], part: float) -> float:
 
 
 def rolling(plan: Plan) -> list[Result]:
+    return [_rolling(plan, balancer) for balancer in BALANCERS]
+
+
+def _rolling(plan: Plan, balancer: str) -> Result:
+    promised = Promised(number="ROLLING", what=f"rolling restart behind {balancer}")
+    try:
+        return promised.judged(*_restarted(plan, balancer))
+    except CannotBeDone as reason:
+        return promised.skipped(str(reason))
+
+
+def _restarted(plan: Plan, balancer: str) -> tuple[list[str], str]:
     rounds, clients = (1, 10) if plan.quick else (4, 30)
-    chance = plan.chance("rolling")
-    with running_cluster(plan, balanced=True) as cluster:
+    chance = plan.chance("rolling", balancer)
+    with running_cluster(plan, balancer=balancer) as cluster:
         crowd = Crowd(cluster=cluster)
         crowd.create(_CONVERSATIONS)
         threads = crowd.talk(chance, clients=clients)
-        progress = Progress("ROLLING restarts", rounds * len(cluster.members))
+        progress = Progress(f"ROLLING restarts, {balancer}", rounds * len(cluster.members))
         for member in cluster.members * rounds:
             crowd.wait_for(len(crowd.acknowledged) + 30, seconds_max=60)
             member.terminate()
@@ -243,8 +255,7 @@ def rolling(plan: Plan) -> list[Result]:
     stall = _part(sorted(each.seconds for each in crowd.acknowledged), 0.99)
     if stall > _STALL_SECONDS_MAX:
         complaints.append(f"stalls: p99 is {stall:.2f} s, not {_STALL_SECONDS_MAX:g}")
-    today = f"{rounds * len(cluster.members)} restarts behind HAProxy, {_figures(crowd)}"
-    return [Promised(number="ROLLING", what="rolling restart").judged(complaints, today)]
+    return complaints, f"{rounds * len(cluster.members)} restarts, {_figures(crowd)}"
 
 
 # ------------------------------------------------------------------------------
