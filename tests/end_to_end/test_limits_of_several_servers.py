@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.raw_client import ERROR, HISTORY_REQUEST, PROMPT, STATUS, RawClient
+from tests.support.raw_client import (
+    ERROR,
+    HISTORY_REQUEST,
+    PROMPT,
+    SESSION_LIST,
+    STATUS,
+    TURN_STARTED,
+    RawClient,
+)
 from tests.support.redis_server import RedisServer
 from tests.support.server_process import ServerProcess
 
@@ -41,7 +49,7 @@ def test_turns_of_a_user_wait_for_those_at_the_other_server(start: Start) -> Non
         first.hello()
         second.hello()
         begun = first.request(PROMPT, {"text": "!slow 2 first"}).json
-        first.event(0x20)  # its turn has started
+        first.event(TURN_STARTED)
         assert second.ask("second") == "second"
         assert first.answer_of(begun["turn_id"]) == "first"
         (ended,), (waited,) = (
@@ -76,6 +84,20 @@ def test_prompts_per_minute_count_at_both_servers(start: Start) -> None:
                 accepted.append(server)
     assert accepted.count(one) == limit
     assert 0 < accepted.count(two) < limit
+
+
+def test_the_list_of_one_server_says_what_runs_at_the_other(start: Start) -> None:
+    one, two = start()
+    with RawClient(one.port) as client, RawClient(two.port) as other:
+        client.hello()
+        other.hello()
+        begun = client.request(PROMPT, {"text": "!slow 3 word"}).json
+        client.event(TURN_STARTED)
+        (row,) = other.request(SESSION_LIST).json["sessions"]
+        assert row["state"] == "running"
+        client.answer_of(begun["turn_id"])
+        (row,) = other.request(SESSION_LIST).json["sessions"]
+        assert row["state"] == "idle"
 
 
 def test_status_names_both_servers_and_what_they_have_open(start: Start) -> None:

@@ -186,9 +186,13 @@ class Registry:
 
     # Looking around
 
-    def state_of(self, session_id: str) -> str:
-        conversation = self._open.get(session_id)
-        return conversation.state if conversation else "idle"
+    def state_of(self, row: ConversationRow) -> str:
+        """What is not open here may be open at another server: its row tells."""
+        conversation = self._open.get(row.session_id)
+        if conversation is not None:
+            return conversation.state
+        is_shared = self._services.histories.shared is not None
+        return "running" if row.unfinished and is_shared else "idle"
 
     def turn_holder(self, turn_id: str, user: str) -> Conversation | None:
         for conversation in self._open.values():

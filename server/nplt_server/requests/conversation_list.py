@@ -50,7 +50,7 @@ def as_row(session: Session, row: ConversationRow) -> messages.SessionRow:
         last_accessed=last_accessed,
         is_current=session.current_id == row.session_id,
         model=session.server.services.router.choose(row.model),
-        state=session.server.registry.state_of(row.session_id),
+        state=session.server.registry.state_of(row),
         preview=row.preview,
         pinned=row.pinned,
         archived=row.archived,
