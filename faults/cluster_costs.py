@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 from tests.support.raw_client import ATTACH, ERROR, PROMPT, SESSION_NEW, TURN_FINISHED, RawClient
 
@@ -144,7 +145,7 @@ def _cost_of_stream(
                 text = f"fast {watchers} {number} {place} " + "word " * words
                 spent = _spent(
                     [owner, edge],
-                    lambda wire=wire, wires=wires, text=text: _stream(wire, wires, text),
+                    partial(_stream, wire, wires, text),
                 )
                 for each in wires:
                     each.sock.close()

@@ -27,12 +27,13 @@ SCHEMA: dict[str, Any] = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
+OFFLINE = {"id": "offline", "type": "offline", "words_per_second": 0}
 ADA = '{"name": "Ada", "age": 36}'
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    settings = {"providers": [{"id": "offline", "type": "offline", "words_per_second": 0}]}
+    settings: dict[str, object] = {"providers": [OFFLINE]}
     running = ServerProcess(tmp_path_factory.mktemp("schemas") / "data", settings=settings).start()
     yield running
     running.kill()
@@ -104,7 +105,7 @@ def test_a_refused_schema_names_its_field(server: ServerProcess) -> None:
 
 
 def test_a_schema_is_part_of_the_prompt_and_survives_a_restart(tmp_path: Path) -> None:
-    settings = {"providers": [{"id": "offline", "type": "offline", "words_per_second": 0}]}
+    settings: dict[str, object] = {"providers": [OFFLINE]}
     server = ServerProcess(tmp_path / "data", settings=settings).start()
     try:
         with RawClient(server.port) as client:

@@ -73,7 +73,7 @@ async def model_switch(session: Session, request: messages.ModelSwitch, answer: 
     conversation, router = session.here(), session.server.services.router
     previous = conversation.model
     wanted = router.wished(model=request.model, role=request.role)
-    check_options(request.options or {})
+    await check_options(request.options or {})
     if wanted is not None or request.options:
         session.check_may_speak()
     if wanted is not None:
