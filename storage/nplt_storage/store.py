@@ -85,10 +85,13 @@ class Record(Protocol):
         has changed then."""
         ...
 
-    def journal_delta(self, turn_id: str, call: int, kind: DeltaKind, text: str) -> None:
+    def journal_delta(
+        self, turn_id: str, call: int, kind: DeltaKind, text: str
+    ) -> Future[None] | None:
         """Notes a piece of a running answer before it is shown, so that it outlives
         this process. Quick, unsynced, and never an error: the entry that holds the
-        whole call, or ends its turn, is what counts, and forgets it."""
+        whole call, or ends its turn, is what counts, and forgets it. Where the note is
+        under way, gives what ends when the piece may be shown; `None`: at once."""
         ...
 
     async def keep_blob(self, data: bytes) -> BlobReference:

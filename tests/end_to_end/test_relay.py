@@ -398,3 +398,26 @@ def test_a_server_that_shuts_down_hands_over_what_is_idle_while_another_turn_run
     assert attached.type == ATTACH, attached
     assert client.ask("at the edge now")
     assert prompts_of(client, session_id) == ["hello", "at the edge now"]
+
+
+@pytest.mark.slow
+def test_all_text_that_a_client_was_shown_is_in_the_record_after_a_kill(cluster: Cluster) -> None:
+    owner, edge = cluster.start("owner"), cluster.start("edge")
+    text = " ".join(f"w{number}" for number in range(4_000))
+    for attempt in range(5):
+        _, session_id = cluster.begin(owner)
+        client, _ = cluster.attach(edge, session_id)
+        client.request(PROMPT, {"text": f"!slow 4 {text}"})
+        seen = ""
+        for frame in client.events():
+            if frame.type == TEXT_DELTA:
+                seen += frame.json["text"]
+                if len(seen) > 1_000 * (attempt + 1) and owner.is_running:
+                    owner.kill()
+            if frame.type == SESSION_EVENT and frame.json["event"] == "lagged":
+                break
+        other, _ = cluster.attach(edge, session_id)
+        (cut,) = answers_of(other, session_id)[f"!slow 4 {text}"]
+        assert cut["state"] == "interrupted"
+        assert cut["content"][: len(seen)] == seen
+        owner.start()

@@ -55,6 +55,11 @@ class ServerProcess:
         assert self._pid is not None
         return self._pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not ended from here."""
+        return self._pid is not None
+
     def terminate(self) -> int:
         """SIGTERM; gives the exit code."""
         return self._end(signal.SIGTERM)

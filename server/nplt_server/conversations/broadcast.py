@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -181,20 +181,31 @@ _RESULT_CHARACTERS_MAX = 32 * 1024
 OutputKind = Literal["text", "reasoning"]
 
 
+class _HeldEvents(NamedTuple):
+    """Events that wait until the text in them is noted, or behind such."""
+
+    noted: asyncio.Future[None] | None
+    events: list[Event]
+    kind: OutputKind
+    length: int
+
+
 class TurnEvents:
     """Sends the events of a running turn to the subscribers, in order.
 
     Pieces of text that arrive within one tick of the event loop are sent as one event, so
     that a fast provider does not cause many tiny frames, and the text of a slow one is still
     sent word by word. Text is written to the live journal before it is sent, so that it
-    survives a crash.
+    survives a crash; where that takes time, it is held until then, and so is what comes after.
     """
 
     __slots__ = (
+        "_broadcast",
         "_call",
-        "_emit",
         "_flush_scheduled",
+        "_held",
         "_kind",
+        "_noted",
         "_offsets",
         "_pieces",
         "_session_id",
@@ -203,7 +214,7 @@ class TurnEvents:
     )
 
     def __init__(self, conversation: Conversation, turn_id: str) -> None:
-        self._emit = conversation.broadcast.emit
+        self._broadcast = conversation.broadcast
         self._writer = conversation.writer
         self._session_id = conversation.session_id
         self._turn_id = turn_id
@@ -211,12 +222,18 @@ class TurnEvents:
         self._kind: OutputKind = "text"
         self._pieces: list[str] = []
         self._offsets: dict[OutputKind, int] = {"text": 0, "reasoning": 0}
+        """What was sent."""
+        self._noted: dict[OutputKind, int] = {"text": 0, "reasoning": 0}
+        """What was sent or is held."""
+        self._held: list[_HeldEvents] = []
         self._flush_scheduled: asyncio.Handle | None = None
 
     def begin_call(self, call: int) -> None:
         self.flush()
+        self.send_held()
         self._call = call
         self._offsets = {"text": 0, "reasoning": 0}
+        self._noted = {"text": 0, "reasoning": 0}
 
     def offset(self, kind: OutputKind) -> int:
         """How many code points of the current call were sent so far."""
@@ -268,12 +285,47 @@ class TurnEvents:
             self._flush_scheduled = None
         if not self._pieces:
             return
-        text = "".join(self._pieces)
+        text, kind = "".join(self._pieces), self._kind
         self._pieces.clear()
-        self._writer.note_output(self._turn_id, self._call, self._kind, text)
-        for event in self.deltas(self._kind, text, self._offsets[self._kind]):
-            self._emit(event)
-        self._offsets[self._kind] += len(text)
+        noted = self._writer.note_output(self._turn_id, self._call, kind, text)
+        events = self.deltas(kind, text, self._noted[kind])
+        self._noted[kind] += len(text)
+        ready = _HeldEvents(noted, events, kind, len(text))
+        if noted is None and not self._held:
+            self._send(ready)
+            return
+        self._held.append(ready)
+        if noted is not None:
+            noted.add_done_callback(lambda _: self._send_ready())
+
+    def _emit(self, event: Event) -> None:
+        """After what is held."""
+        if self._held:
+            self._held.append(_HeldEvents(None, [event], "text", 0))
+        else:
+            self._broadcast.emit(event)
+
+    def _send(self, ready: _HeldEvents) -> None:
+        for event in ready.events:
+            self._broadcast.emit(event)
+        self._offsets[ready.kind] += ready.length
+
+    def _send_ready(self) -> None:
+        while self._held and (self._held[0].noted is None or self._held[0].noted.done()):
+            self._send(self._held.pop(0))
+
+    async def settled(self) -> None:
+        """Returns when all that was flushed is sent."""
+        while self._held:
+            if (noted := self._held[0].noted) is not None:
+                await asyncio.wait([noted])
+            self._send_ready()
+
+    def send_held(self) -> None:
+        """At once, noted or not: something else is to be told."""
+        held, self._held = self._held, []
+        for ready in held:
+            self._send(ready)
 
     def deltas(self, kind: OutputKind, text: str, offset: int) -> list[Event]:
         """One event, or several if the text does not fit in one message."""

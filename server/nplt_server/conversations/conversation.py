@@ -327,6 +327,7 @@ class Conversation:
         """Makes one model call: prepares the context, checks its tokens, calls the model and
         writes its output."""
         turn, output = call.turn, await call.run()
+        await turn.events.settled()
         draft = output.entry(
             turn_id=turn.turn_id,
             call=turn.call,

@@ -283,10 +283,14 @@ class RecordWriter:
                 self._mark_stale()
                 raise
 
-    def note_output(self, turn_id: str, call: int, kind: OutputKind, text: str) -> None:
-        """Notes output of a running call, in case this process dies before its entry is written."""
-        if self._record is not None:
-            self._record.journal_delta(turn_id, call, kind, text)
+    def note_output(
+        self, turn_id: str, call: int, kind: OutputKind, text: str
+    ) -> asyncio.Future[None] | None:
+        """Notes output of a running call, in case this process dies before its entry is
+        written. Gives what ends when the output may be shown; `None`: at once."""
+        if self._record is None:
+            return None
+        return self._record.journal_delta(turn_id, call, kind, text)
 
     async def keep_blob(self, data: bytes) -> BlobReference:
         return await (await self.open()).keep_blob(data)

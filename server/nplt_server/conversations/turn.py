@@ -286,6 +286,8 @@ class TurnRun:
         """Ends the turn without a complete answer: writes a result for every open tool call,
         then the partial answer or a fault."""
         code, reason = str(error["code"]), str(error["message"])
+        with anyio.CancelScope(shield=True):
+            await self.events.settled()
         await self.write_results(why_skipped=reason, execute_error=reason)
         output, self.output = self.output, None
         entry: Entry

@@ -230,6 +230,7 @@ class TurnQueue:
         except Exception as error:
             outcome = self._unrecorded(turn, error)
         finally:
+            turn.events.send_held()
             turn.tool_host.close()
             turn.give_back_slot()
             if turn.asks_people:

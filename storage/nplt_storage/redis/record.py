@@ -12,8 +12,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from asyncio import Future, get_running_loop
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from queue import SimpleQueue
@@ -351,19 +353,22 @@ class PartialAnswers:
         self._owned = owned
         self._leases = context.leases
         self._call = (so_far.turn_id, so_far.call) if so_far else None
-        self._pieces: deque[tuple[tuple[str, int], bytes]] = deque()
+        self._pieces: deque[tuple[tuple[str, int], bytes, Future[None]]] = deque()
         self._sent_call = self._call
         self._is_broken = False
         self._sending = Lock()
 
-    def journal_delta(self, piece: Piece) -> None:
+    def journal_delta(self, piece: Piece) -> Future[None]:
+        """Done when Redis has it, or won't get it."""
         self._call = piece[:2]
         try:
             encoded = orjson.dumps(piece) + b"\n"
         except orjson.JSONEncodeError:
             encoded = b""  # half a surrogate pair: nobody could read it
-        self._pieces.append((self._call, encoded))
+        sent: Future[None] = get_running_loop().create_future()
+        self._pieces.append((self._call, encoded, sent))
         self._sender.post(self._send)
+        return sent
 
     def is_outdated_by(self, entry: Entry) -> bool:
         return self._call is not None and outdates(entry, *self._call)
@@ -371,7 +376,7 @@ class PartialAnswers:
     def is_over(self) -> None:
         """Blocks while a piece is on its way, so that none arrives after this."""
         with self._sending:
-            self._pieces.clear()
+            _settle([self._pieces.popleft() for _ in range(len(self._pieces))])
             self._call = self._sent_call = None
 
     def flush(self) -> None:
@@ -382,20 +387,39 @@ class PartialAnswers:
             pieces = [self._pieces.popleft() for _ in range(len(self._pieces))]
             if not pieces:
                 return
-            call = pieces[-1][0]
-            spoken = [encoded for of, encoded in pieces if of == call]
-            begins = call != self._sent_call
-            if self._is_broken and not begins:
-                return
-            self._sent_call, self._is_broken = call, True
-            if all(spoken) and not self._leases.is_over(self._owned):
-                answer = self._connection.run(
-                    scripts.APPEND_LIVE,
-                    self._owned.keys.all,
-                    *(self._owned.token, self._leases.milliseconds),
-                    *(int(begins), b"".join(spoken)),
-                )
-                self._is_broken = answer != b"done"
+            try:
+                self._send_all(pieces)
+            finally:
+                _settle(pieces)
+
+    def _send_all(self, pieces: Sequence[tuple[tuple[str, int], bytes, Future[None]]]) -> None:
+        call = pieces[-1][0]
+        spoken = [encoded for of, encoded, _ in pieces if of == call]
+        begins = call != self._sent_call
+        if self._is_broken and not begins:
+            return
+        self._sent_call, self._is_broken = call, True
+        if all(spoken) and not self._leases.is_over(self._owned):
+            answer = self._connection.run(
+                scripts.APPEND_LIVE,
+                self._owned.keys.all,
+                *(self._owned.token, self._leases.milliseconds),
+                *(int(begins), b"".join(spoken)),
+            )
+            self._is_broken = answer != b"done"
+
+
+def _settle(pieces: Sequence[tuple[tuple[str, int], bytes, Future[None]]]) -> None:
+    """In whatever thread: whoever waits for them goes on."""
+
+    def settle() -> None:
+        for _, _, sent in pieces:
+            if not sent.done():
+                sent.set_result(None)
+
+    if pieces:
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+            pieces[0][2].get_loop().call_soon_threadsafe(settle)
 
 
 def decode_pieces(data: bytes) -> PartialAnswer | None:
@@ -553,9 +577,12 @@ class RedisRecord:
     async def append(self, entry: Entry) -> ConversationRow:
         return await self._connection.in_thread(partial(self._append, entry))
 
-    def journal_delta(self, turn_id: str, call: int, kind: DeltaKind, text: str) -> None:
-        if not self._is_closed:
-            self._partial_answers.journal_delta((turn_id, call, kind, text))
+    def journal_delta(
+        self, turn_id: str, call: int, kind: DeltaKind, text: str
+    ) -> Future[None] | None:
+        if self._is_closed:
+            return None
+        return self._partial_answers.journal_delta((turn_id, call, kind, text))
 
     async def keep_blob(self, data: bytes) -> BlobReference:
         blob = BlobReference.of(data)
