@@ -7,7 +7,7 @@ busiest of them.
 
 from __future__ import annotations
 
-import socket
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -183,9 +183,10 @@ def _attached(member: Member, session_id: str, count: int) -> list[RawClient]:
 def _drain(wire: RawClient) -> None:
     """Drops what has come."""
     wire.pushed.clear()
-    with suppress(BlockingIOError):
-        while data := wire.sock.recv(1 << 16, socket.MSG_DONTWAIT):
-            wire.buffer += data
+    coming = select.poll()  # not `select`, which knows a thousand descriptors only
+    coming.register(wire.sock, select.POLLIN)
+    while coming.poll(0) and (data := wire.sock.recv(1 << 16)):
+        wire.buffer += data
     while len(wire.buffer) >= HEADER.size:
         end = HEADER.size + HEADER.unpack_from(wire.buffer)[2]
         if len(wire.buffer) < end:
