@@ -174,7 +174,7 @@ def _by_name(provider: AnyProviderSettings, model: str) -> ModelFacts:
         case LocalSettings():
             return FACTS
         case PythonSettings():
-            return ModelFacts()
+            known = known_of(model)
         case _:
             known = known_of(model, provider.type if _vendor_of(provider) else "")
     prices = known.get("prices")
