@@ -52,13 +52,13 @@ def talking(data_dir: Path, settings: Mapping[str, object]) -> Iterator[Client]:
 
 def lists(client: Client) -> dict[str, Any]:
     """As soon as nobody is asked any more."""
-    stop_at, told = time.monotonic() + SECONDS_MAX, dict[str, Any]()
-    while time.monotonic() < stop_at:
-        told = dict(client.models(listed=True).listed or {})
+    stop_at = time.monotonic() + SECONDS_MAX
+    while True:
+        told: dict[str, Any] = dict(client.models(listed=True).listed or {})
         if not any("asking" in one for one in told.values()):
             return told
+        assert time.monotonic() < stop_at, f"still asking: {told}"
         time.sleep(0.02)
-    raise AssertionError(f"still asking: {told}")
 
 
 def test_every_vendor_is_asked_for_its_models_page_by_page(tmp_path: Path, key_file: str) -> None:
