@@ -196,8 +196,12 @@ def entry_as_json(entry: Entry) -> JsonObject:
 
 
 def time_as_text(moment: datetime) -> str:
-    if moment.tzinfo is not UTC:
-        moment = moment.astimezone(UTC)
+    return _utc_as_text(moment if moment.tzinfo is UTC else moment.astimezone(UTC))
+
+
+@lru_cache(maxsize=256)
+def _utc_as_text(moment: datetime) -> str:
+    """An entry's time is written several times: in its line, the closing line, its event."""
     return moment.isoformat(timespec="microseconds")
 
 
