@@ -93,6 +93,12 @@ class Growth:
         (x1, y1), (x2, y2) = self.points[-2:]
         return math.log(y2 / y1) / math.log(x2 / x1)
 
+    @property
+    def curve(self) -> Curve:
+        where = f" from {self.fitted_from:,}" if self.fitted_from else ""
+        name = f"{self.what}: n^{self.exponent:.2f}{where}"
+        return Curve(name=name, unit=self.unit, points=self.points)
+
     def verdict(self, of: str) -> Verdict:
         (first_x, first), (last_x, last) = self.points[0], self.points[-1]
         details = (
@@ -122,18 +128,7 @@ def growth(plan: Plan) -> list[Verdict]:
     }.items():
         found[of] = measure(plan)
         tick()
-    panels = [
-        Panel(
-            x=of,
-            curves=[
-                Curve(
-                    name=f"{each.what}: n^{each.exponent:.2f}", unit=each.unit, points=each.points
-                )
-                for each in curves
-            ],
-        )
-        for of, curves in found.items()
-    ]
+    panels = [Panel(x=of, curves=[each.curve for each in curves]) for of, curves in found.items()]
     directory = plan.plots or plan.scratch
     (directory / "growth.svg").write_text(draw(panels), encoding="utf-8")
     return [curve.verdict(of) for of, curves in found.items() for curve in curves]

@@ -16,7 +16,7 @@ from benchmarks.measuring import figure
 
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd")
 WIDTH, HEIGHT = 340, 300
-LEFT, RIGHT, TOP, BOTTOM = 46, 14, 74, 44
+LEFT, RIGHT, TOP, BOTTOM = 46, 34, 74, 44
 COLUMNS = 3
 
 

@@ -89,7 +89,7 @@ def streaming(plan: Plan) -> list[Verdict]:
 def first_token(plan: Plan) -> list[Verdict]:
     """B18: from the vendor's first word to the hands of who reads, and before that from
     asking to the vendor, through nplt and with the SDK."""
-    names = ("nplt", "openai SDK")
+    names: tuple[str, ...] = ("nplt", "openai SDK")
     before: dict[str, list[float]] = {name: [] for name in names}
     after: dict[str, list[float]] = {name: [] for name in names}
     with _readers(plan, plan.sized(CHUNKS, smoke=100)) as readers:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 WARM_UP = 5
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 180.0
 _CPU_CLOCK_OF_PROCESS = 2
 
 
