@@ -256,3 +256,15 @@ class _stop_at:  # noqa: N801
         self._left -= 1
         if self._left <= 0:
             raise PowerCut
+
+
+def test_a_file_whose_last_line_has_changed_meanwhile_is_not_written_to_again() -> None:
+    disk = MemoryFiles()
+    disk.put(PATH, file_bytes(Pen().write_all([prompt("t1", "one"), prompt("t2", "two")])))
+    file = _file(disk)
+    disk.close(file.open_for_appending())
+    changed = bytes(disk.contents[PATH]).replace(b"two", b"owt")
+    disk.put(PATH, changed)
+    with pytest.raises(ConversationDamaged):
+        file.open_for_appending()
+    assert disk.contents == {PATH: changed}

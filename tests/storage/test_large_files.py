@@ -167,3 +167,14 @@ def test_opening_to_go_on_reads_the_end_of_the_file_only(large_file: Path) -> No
     assert kept == list(range(kept[0], LINES + 1))
     assert 1_000 < len(kept) <= WindowSize().entries
     assert disk.bytes_read < 2 * 1024 * 1024 < large_file.stat().st_size / 7
+
+
+@pytest.mark.parametrize("through", [1, 2, 777, LINES - 1, LINES])
+def test_a_file_is_read_as_it_stood_when_an_entry_was_its_last(
+    large_file: Path, through: int
+) -> None:
+    file = JsonFile(large_file, "s1", files=SystemFiles(), new_id=counting_ids())
+    with file.reading(through) as entries:
+        assert entries.head_seq == through
+        assert next(entries.before(through + 1)).seq == through
+        assert [entry.seq for entry in entries.after(through - 1)] == [through]

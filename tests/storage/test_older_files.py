@@ -114,6 +114,17 @@ def test_its_tool_calls_are_joined_as_before() -> None:
     assert tool_call.timestamp.isoformat() == "2025-12-31T10:00:02+00:00"
 
 
+def test_what_its_tools_were_given_is_kept_as_a_model_would_have_sent_it() -> None:
+    history, _ = _open(json.dumps(OLD).encode())
+    (asked,) = (
+        call
+        for entry in history.entries
+        if isinstance(entry, ModelOutputEntry)
+        for call in entry.tool_calls
+    )
+    assert json.loads(asked.raw_arguments) == {"metric": "cpu"}
+
+
 def test_a_taken_in_file_is_opened_like_any_other() -> None:
     history, files = _open(json.dumps(OLD).encode())
     again = _load(_file(files))
