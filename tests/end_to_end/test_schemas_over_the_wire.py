@@ -27,14 +27,15 @@ SCHEMA: dict[str, Any] = {
     "required": ["name", "age"],
     "additionalProperties": False,
 }
-OFFLINE = {"id": "offline", "type": "offline", "words_per_second": 0}
+OFFLINE: dict[str, object] = {
+    "providers": [{"id": "offline", "type": "offline", "words_per_second": 0}]
+}
 ADA = '{"name": "Ada", "age": 36}'
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    settings: dict[str, object] = {"providers": [OFFLINE]}
-    running = ServerProcess(tmp_path_factory.mktemp("schemas") / "data", settings=settings).start()
+    running = ServerProcess(tmp_path_factory.mktemp("schemas") / "data", settings=OFFLINE).start()
     yield running
     running.kill()
 
@@ -105,8 +106,7 @@ def test_a_refused_schema_names_its_field(server: ServerProcess) -> None:
 
 
 def test_a_schema_is_part_of_the_prompt_and_survives_a_restart(tmp_path: Path) -> None:
-    settings: dict[str, object] = {"providers": [OFFLINE]}
-    server = ServerProcess(tmp_path / "data", settings=settings).start()
+    server = ServerProcess(tmp_path / "data", settings=OFFLINE).start()
     try:
         with RawClient(server.port) as client:
             client.hello()
@@ -115,7 +115,7 @@ def test_a_schema_is_part_of_the_prompt_and_survives_a_restart(tmp_path: Path) -
             session_id = first.json["session_id"]
             assert waits.json["state"] == "waiting"
         server.kill()
-        server = ServerProcess(tmp_path / "data", settings=settings).start()
+        server = ServerProcess(tmp_path / "data", settings=OFFLINE).start()
         with RawClient(server.port) as client:
             client.hello()
             client.request(ATTACH, {"session_id": session_id, "after_seq": 0})

@@ -162,13 +162,13 @@ async def _in_other_process(schema: JsonObject, answer: str | None) -> str | Non
 
 def _fault(schema: JsonObject, answer: str | None) -> str | None:
     """What is wrong with the answer, or with the schema itself. In the other process."""
-    import jsonschema  # type: ignore[import-untyped]
+    from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]
+    from jsonschema.exceptions import best_match  # type: ignore[import-untyped]
+    from jsonschema.validators import validator_for  # type: ignore[import-untyped]
     from referencing import Registry
     from referencing.exceptions import Unresolvable
 
-    kind_of_validator = jsonschema.validators.validator_for(
-        schema, default=jsonschema.Draft202012Validator
-    )
+    kind_of_validator = validator_for(schema, default=Draft202012Validator)
     validator = kind_of_validator(schema, registry=Registry())
     try:
         if answer is None:
@@ -177,8 +177,8 @@ def _fault(schema: JsonObject, answer: str | None) -> str | None:
             for reference in _references(schema):
                 resolver.lookup(reference)
             return None
-        error = jsonschema.exceptions.best_match(validator.iter_errors(answer_value(answer)))
-    except jsonschema.SchemaError as wrong:
+        error = best_match(validator.iter_errors(answer_value(answer)))
+    except SchemaError as wrong:
         error = wrong
     except Unresolvable as wrong:
         return f"there is no {wrong.ref!r} in it"
