@@ -121,8 +121,8 @@ async def test_its_system_message_is_the_first_thing_a_new_conversation_says_to_
 async def test_a_model_is_shown_no_more_turns_than_the_history_says() -> None:
     async with opened_registry() as here:
         conversation = await here.begin("short", *(f"prompt {number}" for number in range(5)))
-        # The instruction, two turns that ended, and the prompt itself.
-        assert len(here.contexts[-1]) == 1 + 2 * 2 + 1
+        # The instruction, the line that says so, two turns that ended, and the prompt itself.
+        assert len(here.contexts[-1]) == 1 + 1 + 2 * 2 + 1
         assert conversation.history.message_count == 10
 
 
