@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import signal
+import ssl
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,12 +64,19 @@ class Cluster:
         self._servers: list[ServerProcess] = []
         self._clients: list[RawClient] = []
 
-    def start(self, name: str, **settings: object) -> ServerProcess:
+    def start(
+        self, name: str, certificate: dict[str, str] | None = None, **settings: object
+    ) -> ServerProcess:
         port = free_port()
         backend = {"type": "redis", "url": self._redis.url, "lease": LEASE_SECONDS}
         every: dict[str, object] = {
             "histories": [{"id": "team", "backend": backend}],
-            "cluster": {"advertise": f"127.0.0.1:{port}", "secret_file": str(self._secret)},
+            "cluster": {
+                "advertise": f"127.0.0.1:{port}",
+                "secret_file": str(self._secret),
+                **({"ca_file": certificate["cert"]} if certificate else {}),
+            },
+            "listen": {"tls": certificate},
             "providers": [
                 {"id": "offline", "type": "offline", "words_per_second": 0},
                 {"id": "slow", "type": "offline", "words_per_second": 10},
@@ -421,3 +432,48 @@ def test_all_text_that_a_client_was_shown_is_in_the_record_after_a_kill(cluster:
         assert cut["state"] == "interrupted"
         assert cut["content"][: len(seen)] == seen
         owner.start()
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> dict[str, str]:
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command to make a certificate")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(cert)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return {"cert": str(cert), "key": str(key)}
+
+
+def test_links_are_tls_where_servers_are_and_users_stay_apart(
+    cluster: Cluster, certificate: dict[str, str]
+) -> None:
+    users = [
+        {"name": name, "token_sha256": hashlib.sha256(name.encode()).hexdigest()}
+        for name in ("ada", "bob")
+    ]
+    owner = cluster.start("owner", certificate, users=users)
+    edge = cluster.start("edge", certificate, users=users)
+    context = ssl.create_default_context(cafile=certificate["cert"])
+
+    def connect(server: ServerProcess, **hello: str) -> tuple[RawClient, Any]:
+        client = cluster.connect(server)
+        client.sock = context.wrap_socket(client.sock, server_hostname="127.0.0.1")
+        return client, client.hello({**hello})
+
+    here, welcome = connect(owner, token="ada")
+    assert here.ask("hello")
+    session_id = welcome["session_id"]
+    there, welcome = connect(edge, token="ada", session_id=session_id)
+    assert (welcome["user"], welcome["session_id"]) == ("ada", session_id)
+    assert there.ask("from the edge")
+    assert prompts_of(here, session_id) == ["hello", "from the edge"]
+    other, _ = connect(edge, token="bob")
+    refused = other.request(PROMPT, {"text": "let me in", "session_id": session_id})
+    assert (refused.type, refused.json["code"]) == (ERROR, "not_found")
