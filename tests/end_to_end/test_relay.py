@@ -477,3 +477,18 @@ def test_links_are_tls_where_servers_are_and_users_stay_apart(
     other, _ = connect(edge, token="bob")
     refused = other.request(PROMPT, {"text": "let me in", "session_id": session_id})
     assert (refused.type, refused.json["code"]) == (ERROR, "not_found")
+
+
+def test_two_servers_that_make_the_same_id_have_one_conversation(cluster: Cluster) -> None:
+    one, two = cluster.start("one"), cluster.start("two")
+    wanted = {"session_id": "user_123", "create": True}
+    first, second = cluster.connect(one), cluster.connect(two)
+    assert first.hello(wanted)["session_id"] == second.hello(wanted)["session_id"]
+    assert first.ask("from one")
+    receipt = second.request(PROMPT, {"text": "from two"})
+    assert receipt.type == PROMPT, receipt
+    lagged(second)
+    attached = second.request(ATTACH, {"session_id": "user_123"})
+    assert attached.type == ATTACH, attached
+    assert prompts_of(second, "user_123") == ["from one", "from two"]
+    assert second.ask("again from two")

@@ -273,6 +273,8 @@ class Session:
         try:
             if isinstance(error, ConversationHeld):
                 relay = self.relayed(error)
+                if (mine := self.conversation) is not None and here == error.session_id:
+                    mine.writer.mark_stale()  # one of the same id, made here and never stored
                 await relay.forward(request, answer, error.session_id, error.address)
             else:
                 session_id = getattr(request, "session_id", None) or here

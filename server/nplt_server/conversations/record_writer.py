@@ -36,7 +36,6 @@ from nplt_storage.entries import (
 )
 from nplt_storage.errors import (
     ConversationExists,
-    ConversationHeld,
     ConversationNotFound,
     StorageError,
     WrittenElsewhere,
@@ -199,7 +198,7 @@ class RecordWriter:
                 task.cancel(*cancelled.args)
                 self.row = writing.result()
         except (WrittenElsewhere, ConversationNotFound):
-            self._mark_stale()
+            self.mark_stale()
             raise
         if after is not None or not isinstance(entry, RollbackEntry):
             self.history.add(entry, after)
@@ -280,7 +279,7 @@ class RecordWriter:
             try:
                 await record.reclaim()
             except (WrittenElsewhere, ConversationNotFound):
-                self._mark_stale()
+                self.mark_stale()
                 raise
 
     def note_output(
@@ -339,11 +338,7 @@ class RecordWriter:
         self.row = new_row(self.session_id, user=user, created_at=clock())
 
     async def _adopt(self) -> None:
-        try:
-            opened = await self.profile.store.open(self.session_id)
-        except ConversationHeld:
-            self._mark_stale()  # whoever waits here for its first entry is at the wrong place
-            raise
+        opened = await self.profile.store.open(self.session_id)
         if opened.row.user != self._conversation.user or self._is_closed:
             await opened.record.close()
             raise no_such_conversation(self.session_id)
@@ -399,11 +394,12 @@ class RecordWriter:
             opened = await self.profile.store.open(self.session_id)
         except StorageError as error:
             log.warning("%s must be opened anew: %s", self.session_id, error)
-            self._mark_stale()
+            self.mark_stale()
         else:
             self._record, self.history, self.row = opened.record, opened.history, opened.row
 
-    def _mark_stale(self) -> None:
+    def mark_stale(self) -> None:
+        """Another server has it: whoever is attached here is told to attach again."""
         if not self.is_stale:
             self.is_stale = True
             log.warning("%s: another server has it now", self.session_id)
