@@ -157,10 +157,7 @@ def _cost_of_stream(
                 _ask(wire, f"fast first {watchers} {number} {place}")
                 wires = _attached(member, session_id, watchers)
                 text = f"fast {watchers} {number} {place} " + "word " * words
-                spent = _spent(
-                    [owner, edge],
-                    partial(_stream, wire, wires, text),
-                )
+                spent = _spent([owner, edge], partial(_stream, wire, wires, text))
                 for each in wires:
                     each.sock.close()
             found[place].append(sum(spent) / (words * watchers))
