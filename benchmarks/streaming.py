@@ -89,11 +89,11 @@ def streaming(plan: Plan) -> list[Verdict]:
 def first_token(plan: Plan) -> list[Verdict]:
     """B18: from the vendor's first word to the hands of who reads, and before that from
     asking to the vendor, through nplt and with the SDK."""
-    names: tuple[str, ...] = ("nplt", "openai SDK")
+    names = ("nplt", "openai SDK")
     before: dict[str, list[float]] = {name: [] for name in names}
     after: dict[str, list[float]] = {name: [] for name in names}
     with _readers(plan, plan.sized(CHUNKS, smoke=100)) as readers:
-        asks = dict(zip(names, (readers.ask_client, readers.ask_sdk), strict=True))
+        asks: dict[str, Ask] = {"nplt": readers.ask_client, "openai SDK": readers.ask_sdk}
         for number in range(plan.sized(FIRST_TOKENS, smoke=3)):
             for name in rotated(list(names), number):
                 _, asked, said = asks[name]("stamped")

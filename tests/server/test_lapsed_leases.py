@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 import anyio
 import pytest
@@ -23,6 +24,7 @@ from nplt_server.providers import (
 )
 from nplt_server.tools import Tool, ToolDescription, ToolHost
 from nplt_storage.memory import MemoryStore
+from nplt_storage.store import ConversationStore
 
 
 class Counted:
@@ -58,7 +60,12 @@ class Counted:
 @asynccontextmanager
 async def played(counted: Counted, store: FailingStore) -> AsyncIterator[Stage]:
     async with anyio.create_task_group() as tasks:
-        services = make_services(tasks, model_of(counted.model), store=store, tools=(counted.tool,))
+        services = make_services(
+            tasks,
+            model_of(counted.model),
+            store=cast(ConversationStore, store),
+            tools=(counted.tool,),
+        )
         profile = services.histories.default
         yield Stage(Conversation("s1", user="local", services=services, profile=profile))
         tasks.cancel_scope.cancel()

@@ -174,15 +174,17 @@ def _fault(schema: JsonObject, answer: str | None) -> str | None:
     from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]
     from jsonschema.exceptions import best_match  # type: ignore[import-untyped]
     from jsonschema.validators import validator_for  # type: ignore[import-untyped]
-    from referencing import Registry
+    from referencing import Registry, Resource
     from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
 
-    kind_of_validator = validator_for(schema, default=Draft202012Validator)
+    kind_of_validator: Any = validator_for(schema, default=Draft202012Validator)
     validator = kind_of_validator(schema, registry=Registry())
     try:
         if answer is None:
             kind_of_validator.check_schema(schema, format_checker=kind_of_validator.FORMAT_CHECKER)
-            resolver = validator._resolver
+            resource = Resource.from_contents(schema, default_specification=DRAFT202012)
+            resolver = Registry().resolver_with_root(resource)
             for reference in _references(schema):
                 resolver.lookup(reference)
             return None
