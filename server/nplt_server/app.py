@@ -345,9 +345,12 @@ async def serve(
     sockets: list[socket.socket],
     tls: ssl.SSLContext | None,
     ready: Callable[[Server], None],
+    *,
+    ends_copies: bool = True,
 ) -> None:
     """Serves until it is stopped; `ready` is told when connections are accepted. The
-    histories and the sockets are open, and are closed by whoever opened them."""
+    histories and the sockets are open, and are closed by whoever opened them. `ends_copies`:
+    no other process is copying attachments in this data directory."""
     known = facts_of_models(settings)
     router = build_router(settings, known=known)
     parts = build_shared_parts(settings, router, utc_now, known=known)
@@ -373,7 +376,8 @@ async def serve(
                 Listener(sockets, handler.on_accept),
                 turns_are_over=tools.cancel,
             )
-            await server.end_copies()
+            if ends_copies:
+                await server.end_copies()
             if histories.shared is not None:
                 histories.shared.join()
             ready(server)

@@ -124,7 +124,8 @@ async def serve(
             announce(str(host), int(port))
             from nplt_server import app
 
-            await app.serve(settings, histories, sockets, tls, ready)
+            is_alone = as_worker is None or as_worker.is_alone
+            await app.serve(settings, histories, sockets, tls, ready, ends_copies=is_alone)
         finally:
             for sock in sockets:
                 sock.close()
@@ -302,6 +303,8 @@ class Worker(Struct, frozen=True, kw_only=True):
     """That it listens at besides the port they share."""
     parent: int
     """A descriptor that can be read once the parent is gone."""
+    is_alone: bool
+    """No other runs yet, which might be copying attachments."""
 
 
 class Workers:
@@ -437,7 +440,8 @@ class Workers:
         )
         listen = self._settings.listen.model_copy(update={"unix": None})
         settings = self._settings.model_copy(update={"cluster": cluster, "listen": listen})
-        return Worker(sockets=sockets, parent=self._alive[0]), settings
+        worker = Worker(sockets=sockets, parent=self._alive[0], is_alone=not self._running)
+        return worker, settings
 
     def _supervise(self) -> int:
         while self._running:

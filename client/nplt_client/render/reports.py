@@ -233,7 +233,8 @@ def _members(cluster: JsonObject) -> Iterator[tuple[str, str]]:
             here = ", this one" if member.get("id") == cluster.get("member") else ""
             uptime = member.get("uptime")
             up = f", up {_duration(uptime)}" if isinstance(uptime, int | float) else ""
-            owns = f"{member.get('owned')} conversations open"
+            owned = member.get("owned")
+            owns = f"{owned} conversation{'' if owned == 1 else 's'} open"
             yield "member", sanitize_line(f"{place}: {owns}{up}{here}")
 
 
