@@ -16,6 +16,7 @@ from functools import partial
 
 from tests.support.raw_client import (
     ATTACH,
+    DETACH,
     ERROR,
     HEADER,
     PROMPT,
@@ -155,9 +156,10 @@ def _cost_of_stream(
             with _connected(owner) as wire:
                 session_id = wire.request(SESSION_NEW).json["session_id"]
                 _ask(wire, f"fast first {watchers} {number} {place}")
+                wire.request(DETACH)  # it hears nothing itself
                 wires = _attached(member, session_id, watchers)
                 text = f"fast {watchers} {number} {place} " + "word " * words
-                spent = _spent([owner, edge], partial(_stream, wire, wires, text))
+                spent = _spent([owner, edge], partial(_stream, wire, wires, session_id, text))
                 for each in wires:
                     each.sock.close()
             found[place].append(sum(spent) / (words * watchers))
@@ -191,9 +193,9 @@ def _drain(wire: RawClient) -> None:
         wire.buffer = wire.buffer[end:]
 
 
-def _stream(wire: RawClient, wires: list[RawClient], text: str) -> None:
-    wire.request(PROMPT, {"text": text})
-    for each in (wire, *wires):
+def _stream(wire: RawClient, wires: list[RawClient], session_id: str, text: str) -> None:
+    wire.request(PROMPT, {"text": text, "session_id": session_id})
+    for each in wires:
         each.event(TURN_FINISHED)
 
 
