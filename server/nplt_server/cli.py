@@ -605,7 +605,6 @@ def _now() -> datetime:
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_notes(
-        "nplt-server --port 0 --data-dir /srv/nplt",
         "nplt-server --config server.yaml --check",
         "nplt-server --config server.yaml --workers 4",
     ),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import anyio
+from msgspec.structs import replace
 from tests.server.conversations import Stage
 from tests.server.services import make_services, model_of
 from tests.server.test_turns import two_words
