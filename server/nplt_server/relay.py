@@ -8,8 +8,9 @@ cancelling, uploads and limits are the same code for all clients.
 
 The edge keeps nothing of the record. A request that meets another server's conversation is
 sent there, and the reply is given in the client's own dialect. If the owner or the link is
-lost, the edge asks the store again: it becomes the owner itself or learns the next one. What
-was not answered is sent again, as long as sending it twice does no harm; prompts have a
+lost, the edge asks the store again: it becomes the owner itself or learns the next one. An
+owner that has the conversation still is asked, through the store, to hand it over. What was
+not answered is sent again, as long as sending it twice does no harm; prompts have a
 `message_id` for that, given by the edge if the client gave none. Clients that can are told
 `lagged` and attach again; for the others (plain ones, and those that have closed their side)
 the edge attaches again, and reads from the record how their turns ended.
@@ -98,6 +99,8 @@ log = logging.getLogger(__name__)
 
 RELAY_SECONDS_MAX: Final = 25.0
 """How long a request waits for an owner: longer than a lease, shorter than clients wait."""
+_UNREACHED_SECONDS: Final = 4.0
+"""After which an owner that has not been reached is asked, through the store, to hand over."""
 _PAUSE_SECONDS: Final = (0.02, 0.5)
 _CONNECT_SECONDS_MAX: Final = 3.0
 _PING_SECONDS: Final = 1.0
@@ -466,13 +469,15 @@ class Relay:
         here: Callable[[Conversation], Awaitable[None]],
     ) -> bool:
         """Calls `there` with a channel to the owner, or `here` if this server is the owner or
-        becomes it; again with the next owner if that one is lost or has lost it. Whether one
-        was lost."""
+        becomes it; again with the next owner if that one is lost or has lost it. An owner that
+        can't be reached is asked for the conversation. Whether one was lost."""
         registry, user = self._session.server.registry, self._session.user
         give_up_at = monotonic() + RELAY_SECONDS_MAX
         pause, longest = _PAUSE_SECONDS
         was_lost = False
+        failed: list[tuple[str | None, float]] = []
         while True:
+            began = monotonic()
             try:
                 if address is not None:
                     await there(await self._channel_to(address))
@@ -484,9 +489,14 @@ class Relay:
                 if held.address is None:
                     raise
                 address = held.address
+                attempts = [at for each, at in failed if each == address]
+                if len(attempts) > 1 and began - attempts[0] > _UNREACHED_SECONDS:
+                    await registry.ask_for(held, user)
                 if monotonic() < give_up_at:
                     continue
-            except (LinkLost, Moved, WrittenElsewhere):
+            except (LinkLost, Moved, WrittenElsewhere) as error:
+                if isinstance(error, LinkLost):
+                    failed.append((address, began))
                 address, was_lost = None, True
             if monotonic() > give_up_at:
                 raise RequestError(

@@ -57,10 +57,14 @@ class ConversationReadOnly(StorageError):
 class ConversationHeld(ConversationReadOnly):
     """Another server has it open."""
 
-    def __init__(self, session_id: str, address: str | None = None) -> None:
+    def __init__(
+        self, session_id: str, address: str | None = None, token: str | None = None
+    ) -> None:
         who = f"the server at {address}" if address else "another server"
         super().__init__(session_id, f"{who} has it open")
         self.address = address
+        self.token = token
+        """Of its ownership, which ends when another one begins."""
 
 
 class StorageUnavailable(StorageError):

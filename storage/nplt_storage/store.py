@@ -19,6 +19,7 @@ from typing import Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 from msgspec import Struct, field
 
 from nplt_storage.entries import BlobReference, Entry, FaultEntry, ModelOutputEntry
+from nplt_storage.errors import ConversationHeld
 from nplt_storage.history import ConversationHistory, SentBefore
 from nplt_storage.json_values import JsonValue
 from nplt_storage.pages import MessagePage, PageQuery
@@ -224,6 +225,12 @@ class Leased(Protocol):
         """Whether that time is over, by the clock of this process."""
         ...
 
+    @property
+    def wanted_within(self) -> float | None:
+        """In how many seconds it is to be closed, because another server has asked for it
+        (`Shared.ask_for`); that one has it then. `None`: nobody has."""
+        ...
+
     async def reclaim(self) -> None:
         """Holds it again. `WrittenElsewhere`: another server has had it meanwhile."""
         ...
@@ -253,6 +260,11 @@ class Shared(Protocol):
 
     def join(self) -> None:
         """Tells the others, from now until it is closed, that this server is there."""
+        ...
+
+    async def ask_for(self, held: ConversationHeld) -> None:
+        """Asks the server that has a conversation to hand it over. To be repeated for as long
+        as it is wanted."""
         ...
 
     async def members(self) -> Sequence[Member]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ from tests.support.server_process import ServerProcess
 
 APPROVAL, APPROVAL_REQUEST = 0x1D, 0x27
 LEASE_SECONDS = 3.0
+UNREACHABLE = "127.0.0.1:1"
 WORDS = " ".join(f"word{number}" for number in range(40))
 
 
@@ -65,14 +67,19 @@ class Cluster:
         self._clients: list[RawClient] = []
 
     def start(
-        self, name: str, certificate: dict[str, str] | None = None, **settings: object
+        self,
+        name: str,
+        certificate: dict[str, str] | None = None,
+        *,
+        advertise: str | None = None,
+        **settings: object,
     ) -> ServerProcess:
         port = free_port()
         backend = {"type": "redis", "url": self._redis.url, "lease": LEASE_SECONDS}
         every: dict[str, object] = {
             "histories": [{"id": "team", "backend": backend}],
             "cluster": {
-                "advertise": f"127.0.0.1:{port}",
+                "advertise": advertise or f"127.0.0.1:{port}",
                 "secret_file": str(self._secret),
                 **({"ca_file": certificate["cert"]} if certificate else {}),
             },
@@ -322,7 +329,7 @@ def test_cancelling_presence_and_looking_on_work_over_the_relay(cluster: Cluster
 
 
 def test_a_tool_is_allowed_and_a_file_sent_over_the_relay(cluster: Cluster) -> None:
-    tools = {"tools": {"now": "ask"}}
+    tools: dict[str, Any] = {"tools": {"now": "ask"}}
     owner, edge = cluster.start("owner", **tools), cluster.start("edge", **tools)
     here, session_id = cluster.begin(owner)
     there, _ = cluster.attach(edge, session_id)
@@ -409,6 +416,107 @@ def test_a_server_that_shuts_down_hands_over_what_is_idle_while_another_turn_run
     assert attached.type == ATTACH, attached
     assert client.ask("at the edge now")
     assert prompts_of(client, session_id) == ["hello", "at the edge now"]
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """An address where somebody listens, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("link", ["refused", "silent"])
+def test_an_owner_that_the_edge_cannot_reach_hands_over_through_redis(
+    cluster: Cluster, silent: str, link: str
+) -> None:
+    owner = cluster.start("owner", advertise=UNREACHABLE if link == "refused" else silent)
+    edge = cluster.start("edge")
+    here, session_id = cluster.begin(owner)
+    there = cluster.connect(edge)
+    there.hello()
+    receipt = there.request(PROMPT, {"text": "from the edge", "session_id": session_id})
+    assert receipt.type == PROMPT, receipt
+    told = lagged(here)
+    attached = here.request(ATTACH, {"session_id": session_id, "after_seq": told["head_seq"]})
+    assert attached.type == ATTACH, attached
+    assert there.request(ATTACH, {"session_id": session_id}).type == ATTACH
+    said = here.request(PROMPT, {"text": "from the old owner"}).json  # which is an edge now
+    for client in (here, there):
+        assert events_of_turn(client, said["turn_id"])[-1].json["state"] == "completed"
+    answers = answers_of(here, session_id)
+    assert list(answers) == ["hello", "from the edge", "from the old owner"]
+    assert [[each["state"] for each in said] for said in answers.values()] == [["completed"]] * 3
+    assert "another server has asked for it" in owner.log
+
+
+@pytest.mark.slow
+def test_an_answer_that_takes_long_is_cut_off_when_another_server_has_asked(
+    cluster: Cluster,
+) -> None:
+    owner, edge = cluster.start("owner", advertise=UNREACHABLE), cluster.start("edge")
+    here, session_id = cluster.begin(owner)
+    long = f"!slow 3600 {WORDS}"
+    running = here.request(PROMPT, {"text": long}).json
+    here.request(PROMPT, {"text": "and then?"})
+    seen = text_seen(here, running["turn_id"], 1)
+    there = cluster.connect(edge)
+    there.hello()
+    receipt = there.request(PROMPT, {"text": "from the edge", "session_id": session_id})
+    assert receipt.type == PROMPT, receipt
+    for frame in here.events():
+        if frame.type == TEXT_DELTA:
+            seen += frame.json["text"]
+        if frame.type == TURN_FINISHED:
+            assert (frame.json["turn_id"], frame.json["state"]) == (
+                running["turn_id"],
+                "interrupted",
+            )
+            break
+    lagged(here)
+    assert there.request(ATTACH, {"session_id": session_id}).type == ATTACH
+    assert there.ask("is that all?")
+    answers = answers_of(there, session_id)
+    assert list(answers) == ["hello", long, "and then?", "from the edge", "is that all?"]
+    (cut,) = answers[long]
+    assert (cut["state"], cut["content"]) == ("interrupted", seen)
+    for text in ("and then?", "from the edge"):
+        assert [each["state"] for each in answers[text]] == ["completed"]
+
+
+@pytest.mark.slow
+def test_a_question_about_a_tool_stays_open_when_another_server_has_asked(cluster: Cluster) -> None:
+    tools: dict[str, Any] = {"tools": {"now": "ask"}}
+    owner = cluster.start("owner", advertise=UNREACHABLE, **tools)
+    edge = cluster.start("edge", **tools)
+    here, session_id = cluster.begin(owner)
+    here.request(PROMPT, {"text": "!tool now {}"})
+    asked = here.event(APPROVAL_REQUEST).json
+    there, attached = cluster.attach(edge, session_id)
+    assert [each["approval_id"] for each in attached["pending_approvals"]] == [asked["approval_id"]]
+    there.request(APPROVAL, {"approval_id": asked["approval_id"], "decision": "allow"})
+    assert there.event(TOOL_FINISHED).json["status"] == "success"
+    assert there.event(TURN_FINISHED).json["state"] == "completed"
+
+
+@pytest.mark.slow
+def test_servers_that_cannot_reach_each_other_hand_over_once_for_each_request(
+    cluster: Cluster, redis: RedisServer
+) -> None:
+    servers = [cluster.start(name, advertise=UNREACHABLE) for name in ("one", "two")]
+    _, session_id = cluster.begin(servers[0])
+    clients = [cluster.connect(server) for server in servers]
+    for client in clients:
+        client.hello()
+    for number in (1, 0):
+        prompt = {"text": f"from {number}", "session_id": session_id}
+        receipt = clients[number].request(PROMPT, prompt)
+        assert receipt.type == PROMPT, receipt
+    assert prompts_of(clients[0], session_id) == ["hello", "from 1", "from 0"]
+    with redis.client() as client:
+        (key,) = client.keys(f"*{{{session_id}}}:meta")
+        token: Any = client.hget(key, "token")
+        assert token.partition(b":")[0] == b"3"
 
 
 @pytest.mark.slow

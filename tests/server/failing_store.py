@@ -80,6 +80,10 @@ class FailingRecord:
     def is_lapsed(self) -> bool:
         return self._store.is_lapsed
 
+    @property
+    def wanted_within(self) -> None:
+        return None
+
     async def reclaim(self) -> None:
         if self._store.is_overtaken:
             raise WrittenElsewhere("another server has taken it over")

@@ -9,7 +9,7 @@ import pytest
 
 from nplt_server.conversations.services import TurnSlots
 from nplt_server.settings import Limits
-from nplt_storage.errors import StorageUnavailable
+from nplt_storage.errors import ConversationHeld, StorageUnavailable
 from nplt_storage.store import Member
 
 pytestmark = pytest.mark.anyio
@@ -26,6 +26,8 @@ class SharedSlots:
         self.taken: list[str] = []
 
     def join(self) -> None: ...
+
+    async def ask_for(self, held: ConversationHeld) -> None: ...
 
     async def members(self) -> Sequence[Member]:
         return ()

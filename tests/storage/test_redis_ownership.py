@@ -288,6 +288,87 @@ async def test_who_is_refused_learns_the_address_of_the_owner(
     await one.close()
 
 
+async def refusal(store: RedisStore) -> ConversationHeld:
+    with pytest.raises(ConversationHeld) as caught:
+        await store.open("s1")
+    return caught.value
+
+
+async def test_only_the_owner_that_was_seen_is_asked_and_asking_makes_no_owner(
+    one: RedisStore, two: RedisStore, redis_server: RedisServer, prefix: str
+) -> None:
+    record = await one.create("s1", user="ada")
+    seen = await refusal(two)
+    await record.close()
+    with redis_server.client() as client:
+        await two.ask_for(seen)
+        assert not client.exists(f"{prefix}{{s1}}:owner")
+        await one.open("s1")
+        before = everything(client, prefix)
+        await two.ask_for(seen)
+        assert everything(client, prefix) == before
+        left = client.pttl(f"{prefix}{{s1}}:owner")
+        await two.ask_for(await refusal(two))
+        assert client.hexists(f"{prefix}{{s1}}:owner", "wanted")
+        assert 0 < client.pttl(f"{prefix}{{s1}}:owner") <= left
+
+
+async def test_who_has_asked_gets_it_when_it_is_closed_and_nobody_else_does(
+    one: RedisStore,
+    two: RedisStore,
+    redis_server: RedisServer,
+    prefix: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writer = await Writer.create(MAKE, one)
+    record: Any = writer.record
+    await two.ask_for(await refusal(two))
+    one._leases.renew()
+    assert record.wanted_within is None  # it has just got it
+    monkeypatch.setattr(one._leases, "clock", lambda: time.monotonic() + LEASE_SECONDS)
+    one._leases.renew()
+    within: Any = record.wanted_within
+    assert 0 < within < LEASE_SECONDS
+    await writer.turns(1, 1)
+    await writer.record.close()
+    await refusal(one)
+    heir = Writer.of(MAKE, await two.open("s1"))
+    with redis_server.client() as client:
+        assert set(client.hkeys(f"{prefix}{{s1}}:owner")) == {b"token", b"server"}
+    await heir.turns(2, 2)
+    with pytest.raises(ConversationReadOnly):
+        await writer.turns(3, 3)
+
+
+async def test_who_has_asked_and_does_not_come_keeps_nobody_out_for_long(
+    one: RedisStore, two: RedisStore, redis_server: RedisServer, prefix: str
+) -> None:
+    record: Any = await one.create("s1", user="ada")
+    record.owned.since -= LEASE_SECONDS
+    await two.ask_for(await refusal(two))
+    one._leases.renew()
+    await record.close()
+    redis_server.pass_time(60, prefix=prefix)
+    await one.open("s1")
+
+
+async def test_a_wish_that_is_not_repeated_is_forgotten(
+    one: RedisStore, two: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record: Any = await one.create("s1", user="ada")
+    record.owned.since -= LEASE_SECONDS
+    held = await refusal(two)
+    await two.ask_for(held)
+    one._leases.renew()
+    assert record.wanted_within is not None
+    monkeypatch.setattr(two._leases, "milliseconds", 0)
+    await two.ask_for(held)  # until now
+    one._leases.renew()
+    assert record.wanted_within is None
+    await record.close()
+    await one.open("s1")
+
+
 def test_only_a_process_of_this_machine_is_known_to_be_dead() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         there = ownership._process(process.pid)

@@ -47,7 +47,7 @@ from nplt_storage.entries import (
     ToolCallResult,
     ToolResultsEntry,
 )
-from nplt_storage.errors import BadEntry
+from nplt_storage.errors import BadEntry, WrittenElsewhere
 from nplt_storage.history import (
     ConversationHistory,
     NotInReach,
@@ -75,6 +75,7 @@ class Conversation:
         "approvals",
         "broadcast",
         "deleted",
+        "is_leaving",
         "queue",
         "services",
         "session_id",
@@ -98,6 +99,8 @@ class Conversation:
         self.user = user
         self.services = services
         self.deleted = False
+        self.is_leaving = False
+        """Another server is to have it: no further turn begins here."""
         self.used_at = monotonic()
         self.activity = Activity(part_of=services.activity)
         self.broadcast = Broadcast(services.limits.message_bytes_max)
@@ -288,6 +291,7 @@ class Conversation:
         self.queue.advance()
 
     def cancel(self, turn_id: str, reason: str = "cancelled") -> bool:
+        self._check_not_left()
         return self.queue.cancel(turn_id, reason)
 
     def _first_receipt(self, prompt: ModelInputEntry, *, ahead: int) -> Receipt:
@@ -482,11 +486,11 @@ class Conversation:
         self.queue.cancel_all(reason)
         self._drop_jobs(RequestError(ErrorCode.NOT_FOUND, reason, field="session_id"))
 
-    def interrupt(self, reason: str) -> None:
-        """The server stops: what runs ends now. Turns that wait are kept for later,
-        jobs are not: nobody would hear of them."""
+    def interrupt(self, reason: str, code: ErrorCode = ErrorCode.SHUTTING_DOWN) -> None:
+        """The server stops, or another one is to have it: what runs ends now. Turns that wait
+        are kept for later, jobs are not: nobody would hear of them."""
         self.queue.interrupt(reason)
-        self._drop_jobs(RequestError(ErrorCode.SHUTTING_DOWN, reason))
+        self._drop_jobs(RequestError(code, reason))
 
     def _drop_jobs(self, why: RequestError) -> None:
         self.queue.drop_jobs(why)
@@ -530,6 +534,12 @@ class Conversation:
             raise RequestError(
                 ErrorCode.SHUTTING_DOWN, "the server is shutting down; try again later"
             )
+        self._check_not_left()
+
+    def _check_not_left(self) -> None:
+        """What was left to another server is asked of that one."""
+        if self.is_leaving and self.is_stale:
+            raise WrittenElsewhere("another server is to have it")
 
     def _check_room(self) -> None:
         waiting_max = self.services.limits.waiting_prompts_max

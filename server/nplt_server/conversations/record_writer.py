@@ -269,6 +269,12 @@ class RecordWriter:
         record = self._record
         return isinstance(record, Leased) and record.is_lapsed
 
+    @property
+    def wanted_within(self) -> float | None:
+        """In how many seconds another server wants to have it; `None`: none does."""
+        record = self._record
+        return record.wanted_within if isinstance(record, Leased) else None
+
     async def check_owned(self) -> None:
         """Before a model or a tool is called: a record that is held for a time only must be
         this server's still. `WrittenElsewhere`: it is not."""

@@ -19,6 +19,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
@@ -36,6 +37,7 @@ from nplt_server.histories import FoundConversation, HistoryProfile
 from nplt_storage.errors import (
     ConversationDamaged,
     ConversationExists,
+    ConversationHeld,
     ConversationNotFound,
     StorageError,
     StorageUnavailable,
@@ -43,7 +45,7 @@ from nplt_storage.errors import (
 from nplt_storage.files.format import LOCAL_USER
 from nplt_storage.ids import is_session_id
 from nplt_storage.rows import ConversationRow, RowQuery
-from nplt_storage.store import Repairable
+from nplt_storage.store import Repairable, Shared
 
 log = logging.getLogger(__name__)
 
@@ -328,12 +330,20 @@ class Registry:
                 await self._close(conversation)
 
     async def check_owned(self) -> None:
-        """Conversations that are held for a time only, and whose time is over: they are
-        reclaimed, or whoever is attached is told to attach again."""
+        """Conversations that are held for a time only. If that time is over they are
+        reclaimed, or whoever is attached is told to attach again; those that another server
+        has asked for are given away."""
         for conversation in self:
-            if conversation.writer.is_lapsed and not conversation.is_stale:
+            writer = conversation.writer
+            if conversation.is_stale:
+                continue
+            within = writer.wanted_within
+            if within is not None and not conversation.is_leaving:
+                conversation.is_leaving = True
+                self._services.spawn(partial(self._give_away, conversation, within))
+            if writer.is_lapsed:
                 try:
-                    await conversation.writer.check_owned()
+                    await writer.check_owned()
                 except StorageUnavailable:
                     return  # the others would wait for the same
                 except StorageError as error:
@@ -348,6 +358,40 @@ class Registry:
             self._handed_over.add(conversation.session_id)
             self._open.pop(conversation.session_id, None)
             await conversation.close()
+
+    async def _give_away(self, conversation: Conversation, within: float) -> None:
+        """To the server that has asked for it: when the turn that runs has ended, or after so
+        many seconds. Whoever is attached finds it there."""
+        session_id, writer = conversation.session_id, conversation.writer
+        why = "another server takes the conversation over"
+        log.info("%s: another server has asked for it", session_id)
+        conversation.queue.suspend(why)
+        with anyio.move_on_after(within) as patience:
+            await conversation.activity.quiet()
+        is_running = patience.cancelled_caught and conversation.queue.running is not None
+        if is_running and writer.wanted_within is None:
+            conversation.is_leaving = False  # it is wanted no more: the turn goes on
+            return
+        async with self.alone_with(session_id):
+            is_ours = self._open.get(session_id) is conversation and not conversation.is_stale
+            if not is_ours or self._services.draining:
+                return
+            conversation.interrupt(why, ErrorCode.UNAVAILABLE)
+            await conversation.activity.quiet()
+            writer.mark_stale()
+            try:
+                await conversation.activity.quiet()  # what was let in before
+                await conversation.note_shutdown()
+            except StorageError as error:
+                log.warning("%s: what waits could not be noted: %s", session_id, error)
+            del self._open[session_id]
+            await conversation.close()
+
+    async def ask_for(self, held: ConversationHeld, user: str) -> None:
+        """Asks the server that has it, and can't be reached, to hand it over."""
+        found = await self.find(held.session_id, user)
+        if found is not None and isinstance(found.profile.store, Shared):
+            await found.profile.store.ask_for(held)
 
     async def close_all(self) -> None:
         """Side by side: one that is slow keeps nobody else waiting."""

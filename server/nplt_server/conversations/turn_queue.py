@@ -149,8 +149,9 @@ class TurnQueue:
         return len(self._waiting) - 1 + self._is_at_work
 
     def advance(self) -> None:
-        if self._is_at_work or not self._waiting or self._services.draining:
-            return  # what waits while the server shuts down runs after the next start
+        is_ending = self._services.draining or self._conversation.is_leaving
+        if self._is_at_work or not self._waiting or is_ending:
+            return  # what waits runs after the next start, or at the next owner
         item = self._waiting.pop(0)
         self._is_at_work = True
         if isinstance(item, TurnRun):

@@ -10,6 +10,11 @@ only if nobody else had the conversation meanwhile.
 A thread renews the leases of open conversations; closing returns them. Those of a process
 that died expire, unless a server of the same machine sees that it is dead.
 
+Another server that can't reach the owner asks for a conversation by a note beside the token.
+The owner reads it when it renews the lease; when it closes the conversation, the lease goes
+to the one that asked. Who has just got a conversation keeps it for the length of a lease, so
+that two servers that can't reach each other don't take it from each other all the time.
+
 The same thread notes that this server is there and which turns run in it, for the others:
 these notes too expire with the lease.
 """
@@ -45,6 +50,8 @@ LEASE_SECONDS: Final = 15.0
 _RENEWALS_PER_LEASE: Final = 3
 _RENEWED_AT_ONCE: Final = 500
 _RENEWALS_AT_ONCE: Final = 16
+_HANDED_OVER_WITHIN: Final = 2 / 3
+"""Of the lease: how long an answer that runs may go on once another server has asked."""
 _SAFE_PART: Final = 0.9
 """Of the lease: clocks do not run equally fast."""
 
@@ -95,12 +102,17 @@ def _process(pid: int) -> Process | None:
 class Ownership:
     """One conversation that this server owns, or owned."""
 
-    def __init__(self, session_id: str, keys: Keys, token: str, *, until: float) -> None:
+    def __init__(
+        self, session_id: str, keys: Keys, token: str, *, since: float, until: float
+    ) -> None:
         self.session_id = session_id
         self.keys = keys
         self.token = token
+        self.since = since
         self.until = until
         """By the monotonic clock."""
+        self.wanted_by: bytes | None = None
+        """The server that has asked for it."""
         self.next_nonce: str | None = None
         """Of an acquisition of which nothing was heard."""
 
@@ -179,11 +191,12 @@ class Leases:
                 return answer
             server = _read_server(answer[2])
             if not server.is_dead:
-                raise ConversationHeld(session_id, server.address)
+                raise ConversationHeld(session_id, server.address, answer[1].decode())
             dead = answer[1].decode()
 
     def owned(self, session_id: str, keys: Keys, token: bytes, asked_at: float) -> Ownership:
-        return Ownership(session_id, keys, token.decode(), until=self.until(asked_at))
+        until = self.until(asked_at)
+        return Ownership(session_id, keys, token.decode(), since=asked_at, until=until)
 
     def reclaim(self, owned: Ownership) -> None:
         """After its lease has lapsed. `WrittenElsewhere`: another server has had it."""
@@ -200,8 +213,20 @@ class Leases:
         owned.until = self.until(asked_at)
 
     def give_back(self, owned: Ownership) -> None:
+        """To whoever comes first, or to the server that has asked for it."""
         self.forget(owned)
-        self._connection.run(scripts.RELEASE, [owned.keys.owner], owned.token)
+        heir = (owned.wanted_by or b"", self.milliseconds)
+        self._connection.run(scripts.RELEASE, [owned.keys.owner], owned.token, *heir)
+
+    def ask_for(self, session_id: str, token: str) -> bool:
+        """Asks the owner that has this token; it is known for the length of a lease. Whether
+        it is the owner still."""
+        key = self._keyspace.of(session_id).owner
+        wish = (token, self.server, self.milliseconds)
+        return bool(self._connection.run(scripts.ASK_FOR, [key], *wish))
+
+    def wanted_within(self, owned: Ownership) -> float | None:
+        return None if owned.wanted_by is None else self._seconds * _HANDED_OVER_WITHIN
 
     def renew(self) -> None:
         """On all nodes at once: one that hangs keeps no other waiting."""
@@ -229,6 +254,8 @@ class Leases:
         for (owned, token), answer in zip(asked, answers, strict=True):
             if answer:
                 owned.until = max(owned.until, self.until(asked_at))
+                may_ask = asked_at - owned.since >= self._seconds
+                owned.wanted_by = answer if may_ask and isinstance(answer, bytes) else None
             elif owned.token == token:
                 owned.until = asked_at  # it is not ours any more
 

@@ -571,6 +571,10 @@ class RedisRecord:
     def is_lapsed(self) -> bool:
         return not self._is_closed and self._leases.is_over(self.owned)
 
+    @property
+    def wanted_within(self) -> float | None:
+        return None if self._is_closed else self._leases.wanted_within(self.owned)
+
     async def reclaim(self) -> None:
         await self._connection.in_thread(self._reclaim)
 

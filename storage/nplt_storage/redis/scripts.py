@@ -135,6 +135,7 @@ end
 
 local function own(token, server, lease)
   redis.call('HSET', meta, 'token', token)
+  redis.call('DEL', owner)
   redis.call('HSET', owner, 'token', token, 'server', server)
   redis.call('PEXPIRE', owner, lease)
   return token
@@ -226,13 +227,43 @@ return own(token, server, lease)
 """
 )
 
-RENEW: Final = """
-if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
-return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+_NOW: Final = """
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 
+# Gives 0 if it is not the owner's, else 1, or the server that has asked for it.
+RENEW: Final = (
+    _NOW
+    + """
+local known = redis.call('HMGET', KEYS[1], 'token', 'wanted', 'wanted_until')
+if known[1] ~= ARGV[1] then return 0 end
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return known[2] and tonumber(known[3]) > now and known[2] or 1
+"""
+)
+
+# Asks the owner, which has this token, for a conversation.
+ASK_FOR: Final = (
+    _NOW
+    + """
+local token, server, lasts = unpack(ARGV)
+if redis.call('HGET', KEYS[1], 'token') ~= token then return 0 end
+redis.call('HSET', KEYS[1], 'wanted', server, 'wanted_until', string.format('%.0f', now + lasts))
+return 1
+"""
+)
+
+# With a server that has asked for it: for that long no other can have it. The token that
+# stands there meanwhile is nobody's.
 RELEASE: Final = """
-if redis.call('HGET', KEYS[1], 'token') == ARGV[1] then redis.call('DEL', KEYS[1]) end
+local token, server, lasts = unpack(ARGV)
+if redis.call('HGET', KEYS[1], 'token') ~= token then return 'done' end
+redis.call('DEL', KEYS[1])
+if server ~= '' then
+  redis.call('HSET', KEYS[1], 'token', token .. ':released', 'server', server)
+  redis.call('PEXPIRE', KEYS[1], lasts)
+end
 return 'done'
 """
 
@@ -385,11 +416,6 @@ return 'done'
 )
 
 # What servers know of each other. These have one key each, in slots of their own.
-
-_NOW: Final = """
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-"""
 
 # Notes a server (its id, how it is) for so many milliseconds, unless the id is empty; gives all
 # that are noted, and drops those that were not noted again in time.

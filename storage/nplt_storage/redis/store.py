@@ -498,6 +498,11 @@ class RedisStore:
     def server_id(self) -> str:
         return self._leases.server_id
 
+    async def ask_for(self, held: ConversationHeld) -> None:
+        if held.token is not None:
+            ask = partial(self._leases.ask_for, held.session_id, held.token)
+            await self._connection.in_thread(ask)
+
     async def members(self) -> Sequence[Member]:
         def read() -> tuple[Sequence[Member], str]:
             return self._leases.members(), how_durable(self._connection)
