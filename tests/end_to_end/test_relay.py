@@ -485,6 +485,24 @@ def test_an_answer_that_takes_long_is_cut_off_when_another_server_has_asked(
 
 
 @pytest.mark.slow
+def test_plain_clients_notice_only_a_pause_when_another_server_has_asked(cluster: Cluster) -> None:
+    sessions = {"create": True, "default": "common"}
+    owner = cluster.start("owner", advertise=UNREACHABLE, sessions=sessions)
+    edge = cluster.start("edge", sessions=sessions)
+    first, second = cluster.connect(owner), cluster.connect(edge)
+    first.greeting()
+    second.greeting()
+    assert "one" in "".join(frame.text for frame in first.chat("one"))
+    assert "two" in "".join(frame.text for frame in second.chat("two"))
+    assert "three" in "".join(frame.text for frame in first.chat("three"))
+    assert "four" in "".join(frame.text for frame in second.chat("four"))
+    second.send(HISTORY_REQUEST, 0, "20")
+    said = second.receive().json["messages"]
+    asked = [each["content"] for each in said if each["role"] == "user"]
+    assert asked == ["one", "two", "three", "four"]
+
+
+@pytest.mark.slow
 def test_a_question_about_a_tool_stays_open_when_another_server_has_asked(cluster: Cluster) -> None:
     tools: dict[str, Any] = {"tools": {"now": "ask"}}
     owner = cluster.start("owner", advertise=UNREACHABLE, **tools)
