@@ -16,7 +16,7 @@ import pytest
 
 from nplt_storage import StorageUnavailable
 from nplt_storage.files import commit_threads
-from nplt_storage.files.commit_threads import COMMITTING_AT_ONCE, CommitThreads
+from nplt_storage.files.commit_threads import CommitThreads
 
 
 @pytest.fixture
@@ -143,25 +143,6 @@ async def test_a_commit_that_hangs_holds_up_nobody_else(
     assert not any(one.done() for one in hanging)
     gate.set()
     await asyncio.gather(*hanging)
-
-
-async def test_few_threads_commit_at_once_and_more_only_beside_those_that_hang(
-    threads: CommitThreads, gate: threading.Event
-) -> None:
-    settled: list[BaseException | None] = []
-    for _ in range(40):
-        threads.commit(_nothing, settled.append)
-    await _until(lambda: len(settled) == 40)
-    assert threads.count <= COMMITTING_AT_ONCE
-    for _ in range(COMMITTING_AT_ONCE + 2):
-        threads.commit(_hang_at(gate), settled.append)
-    for _ in range(100):
-        threads.commit(_nothing, settled.append)
-    await _until(lambda: len(settled) == 140)
-    assert threads.busy == COMMITTING_AT_ONCE + 2
-    gate.set()
-    await _until(lambda: len(settled) == 142 + COMMITTING_AT_ONCE)
-    assert not any(settled)
 
 
 async def test_the_loop_is_woken_once_for_all_that_finished_meanwhile(

@@ -362,14 +362,14 @@ class Committer(Generic[_T]):
         return self._appender.session_id
 
     def begin(self, entry: Entry) -> Unstoppable[_T]:
-        """The append can no longer be stopped when this returns."""
+        """The append is under way when this returns."""
         with self._lock:
             if self._is_closed:
                 raise ConversationReadOnly(self.session_id, "this record was closed")
             if self._is_writing:
                 raise ConversationReadOnly(self.session_id, "the disk has not answered yet")
             commit: _Commit[_T] = _Commit(entry, self._appender.prepare(entry))
-            self._threads.commit(partial(self._run, commit), partial(self._settle, commit))
+            self._threads.run(partial(self._run, commit), partial(self._settle, commit))
             self._is_writing = True  # set before the thread can read it under this lock
         self._watch(commit)
         return commit
@@ -416,22 +416,12 @@ class Committer(Generic[_T]):
             return  # it was given up
         try:
             if error is not None:
-                if not commit.is_begun:
-                    self._never_begun()
                 raise error
             outcome = self._appended(commit.entry)
         except BaseException as failure:
             commit.set_exception(failure)
         else:
             commit.set_result(outcome)
-
-    def _never_begun(self) -> None:
-        """There was no thread for the commit, so it wrote nothing."""
-        with self._lock:
-            self._is_writing = False
-            is_closed = self._is_closed
-        if is_closed:
-            self._appender.close()
 
     # The deadline. A timer that is set finds the next commit, if there is one by then, and
     # goes on with that one: so there is one timer for many commits.

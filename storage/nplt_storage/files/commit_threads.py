@@ -1,17 +1,13 @@
-"""The threads in which the disk works: some for commits, few for other work.
+"""The threads in which the disk works: one per commit, few for other work.
 
-A commit is done by one thread from beginning to end. Several commit at once, because
-they mostly wait, and the system lets files that are synced at the same time share that
-wait; from `COMMITTING_AT_ONCE` on, more threads only take the interpreter from each
-other. For the same reason a commit is handed to its thread at the end of the tick of the
-event loop that began it. The loop is woken once for all commits that have finished since
-it last looked.
+Each commit has a thread of its own from beginning to end, because it mostly waits,
+and the system lets files that are synced at the same time share that wait. The
+event loop is woken once for all commits that have finished since it last looked.
 
 Threads are started on demand. Work goes to the thread that became idle last, so
-the others stay idle and end after a while. Commits that hang occupy only their own
-threads: when those that wait get no further, more threads are started, up to a limit.
-All are daemon threads, so that a disk that never answers does not keep the process from
-ending.
+the others stay idle and end after a while. A commit that hangs occupies only its
+own thread; others are started beside it, up to a limit. All are daemon threads, so
+that a disk that never answers does not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -31,9 +27,6 @@ from nplt_storage.errors import StorageUnavailable
 log = logging.getLogger(__name__)
 
 THREADS_MAX: Final = 32
-COMMITTING_AT_ONCE: Final = 8
-STUCK_SECONDS: Final = 0.25
-"""After so long, more threads are started for commits that wait."""
 IDLE_SECONDS_MAX: Final = 10.0
 
 
@@ -79,8 +72,6 @@ class CommitThreads:
         self._idle: list[_ThreadSlot] = []
         self._waiting: deque[_Job] = deque()
         """Work for which there is no thread: all that may be are busy."""
-        self._is_watching = False
-        """Whether a timer will see if what waits gets further."""
         self._finished: dict[AbstractEventLoop, list[_Job]] = {}
         """Finished jobs by the event loop that waits for them. A loop in here was woken and
         has not fetched its jobs yet."""
@@ -96,16 +87,13 @@ class CommitThreads:
     def submit(self, work: Callable[[], None]) -> Future[None]:
         """The work is under way when this returns, and cancelling the future does not
         stop it. `StorageUnavailable`: there is no thread, and it will not be done."""
-        loop = get_running_loop()
-        done: Future[None] = loop.create_future()
-        self._add(_Job(work, partial(_settle, done), loop))
+        done: Future[None] = get_running_loop().create_future()
+        self.run(work, partial(_settle, done))
         return done
 
-    def commit(self, work: Callable[[], None], settled: Settled) -> None:
-        """Begins at the end of this tick of the event loop, which calls `settled` when it is
-        done, or when there is no thread for it."""
-        loop = get_running_loop()
-        loop.call_soon(self._hand_over, _Job(work, settled, loop), loop)
+    def run(self, work: Callable[[], None], settled: Settled) -> None:
+        """As `submit`, and calls `settled` in this event loop when it is done."""
+        self._add(_Job(work, settled, get_running_loop()))
 
     def submit_or_do(self, work: Callable[[], None]) -> Future[None]:
         """For what has to be done even if there is no thread for it: then here."""
@@ -132,40 +120,14 @@ class CommitThreads:
             self._count -= len(self._idle)
             self._idle.clear()
 
-    def _hand_over(self, job: _Job, loop: AbstractEventLoop) -> None:
-        try:
-            self._add(job, min(COMMITTING_AT_ONCE, self._threads_max))
-        except StorageUnavailable as error:
-            job.settled(error)
-        self._watch(loop)
-
-    def _watch(self, loop: AbstractEventLoop) -> None:
-        if self._waiting and not self._is_watching:
-            self._is_watching = True
-            loop.call_later(STUCK_SECONDS, self._look, self._waiting[0], loop)
-
-    def _look(self, first: _Job, loop: AbstractEventLoop) -> None:
-        self._is_watching = False
-        with self._lock:
-            is_stuck = bool(self._waiting) and self._waiting[0] is first
-            stuck = list(self._waiting) if is_stuck else []
-            if is_stuck:
-                self._waiting.clear()
-        for job in stuck:
-            try:
-                self._add(job)
-            except StorageUnavailable as error:
-                job.settled(error)
-        self._watch(loop)
-
-    def _add(self, job: _Job, threads_max: int | None = None) -> None:
+    def _add(self, job: _Job) -> None:
         with self._lock:
             if self._idle:
                 slot = self._idle.pop()
                 slot.job = job
                 slot.wake.release()
                 return
-            if self._count >= (threads_max or self._threads_max):
+            if self._count >= self._threads_max:
                 self._waiting.append(job)
                 return
             self._count += 1
