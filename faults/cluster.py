@@ -243,7 +243,7 @@ class Streams:
             if checksum != b'%08x"}' % zlib.crc32(body):
                 self.complaints.append(f"{session_id}: the checksum of {number} is wrong")
             entry: dict[str, Any] = json.loads(line)
-            if number != b"%d-0" % entry["seq"]:
+            if int(number.partition(b"-")[0]) != entry["seq"]:
                 self.complaints.append(f"{session_id}: entry {entry['seq']} is at {number}")
             entries.append(entry)
         head = int(self._client.hget(self.key(session_id, "meta"), "head") or 0)

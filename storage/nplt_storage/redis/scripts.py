@@ -155,7 +155,7 @@ local function done()
 end
 
 local function digest_at(seq)
-  local found = redis.call('XRANGE', log, seq .. '-0', seq .. '-0')[1]
+  local found = redis.call('XRANGE', log, seq, seq)[1]
   return found and redis.sha1hex(found[2][2]) or 'none'
 end
 
@@ -164,8 +164,7 @@ end
 local function take_back(seq, doubts)
   local name = doubts[digest_at(seq)]
   if not name then return false end
-  redis.call('XDEL', log, seq .. '-0')
-  redis.call('XSETID', log, (seq - 1) .. '-0')
+  redis.call('XDEL', log, redis.call('XRANGE', log, seq, seq)[1][1])
   redis.call('HSET', meta, 'head', seq - 1)
   if name ~= '' and redis.call('HDEL', prompts, name) == 1 then
     redis.call('HINCRBY', meta, 'prompts', -1)
@@ -281,11 +280,17 @@ end
 if head ~= seq - 1 then return 'stale' end
 if name ~= '' and redis.call('HEXISTS', prompts, name) == 1 then return 'sent' end
 local last = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1]
-if head >= tonumber(first) and not (last and last[1] == head .. '-0') then
+if head >= tonumber(first) and not (last and last[1]:match('^(%d+)-') == tostring(head)) then
   redis.call('HSET', meta, 'damaged', 'entry ' .. head .. ' is not there')
   return 'lost'
 end
-redis.call('XADD', log, seq .. '-0', 'line', line)
+-- The id of an entry that was taken back can't be used again.
+local part, added = 0, nil
+repeat
+  added = redis.pcall('XADD', log, seq .. '-' .. part, 'line', line)
+  part = part + 1
+until not (type(added) == 'table' and added.err and added.err:find('equal or smaller'))
+if type(added) == 'table' and added.err then return added end
 redis.call('HSET', meta, 'head', seq, 'row', row)
 if name ~= '' then note_prompt(name, '[' .. seq .. ']') end
 if forget == '1' then redis.call('DEL', live) end
