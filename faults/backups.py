@@ -29,7 +29,7 @@ from faults.promises import Promises
 from faults.results import Promised, Result
 from faults.sabotage import take_out_a_line
 from faults.serving import PATIENCE_SECONDS, ServerProgram, clean_environment
-from faults.stored import through_the_wire
+from faults.stored import from_the_files, through_the_wire, wait_for_lists
 
 _CONVERSATIONS = 4
 
@@ -64,6 +64,9 @@ def backups(plan: Plan) -> list[Result]:
                         _copy(server.data_dir, target, promises)
                     else:
                         _back_up(server.data_dir, target, made)
+                        in_the_files, unreadable = from_the_files(target)
+                        lost = [s for s in verdict(acked, in_the_files) if s.startswith("lost")]
+                        made.complaints += [*unreadable, *lost]
                     if plan.sabotage:
                         take_out_a_line(target, acked)
                         (target / "catalog.sqlite").unlink(missing_ok=True)
@@ -139,6 +142,7 @@ def _judge(target: Path, acked: Acked, copies: Copies) -> None:
     with ServerProgram(target) as server:
         server.start()
         copies.count += 1
+        wait_for_lists(server.port, acked)
         with (
             Talker(server.port, Promises()) as talker,
             RawClient(server.port, timeout=PATIENCE_SECONDS) as client,

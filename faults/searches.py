@@ -26,14 +26,13 @@ from tests.support.raw_client import (
 )
 
 from faults.clients import Talker
-from faults.comparison import Acked
 from faults.plan import Plan
 from faults.progress import Progress
 from faults.promises import Promises
 from faults.results import Promised, Result
 from faults.sabotage import take_out_a_line
 from faults.serving import PATIENCE_SECONDS, ServerProgram
-from faults.stored import judge
+from faults.stored import judge, wait_for_lists
 
 _WORDS = " ".join(f"w{number}" for number in range(60))
 _SEARCHERS = 6
@@ -146,20 +145,10 @@ def _harm(plan: Plan, server: ServerProgram, promises: Promises) -> list[str]:
         take_out_a_line(server.data_dir, promises.acked())
     server.start()
     acked = promises.acked()
-    _wait_for_lists(server.port, acked)
+    wait_for_lists(server.port, acked)
     # What the talkers of the filling said is not written down: only what is lost counts.
     lost = judge(server.port, server.data_dir, acked)
     return complaints + [said for said in lost if "never sent" not in said]
-
-
-def _wait_for_lists(port: int, acked: Acked) -> None:
-    """A catalogue that is made anew is served meanwhile, with what is known so far."""
-    given_up = time.monotonic() + PATIENCE_SECONDS
-    with Talker(port, Promises()) as talker:
-        while time.monotonic() < given_up:
-            if acked.conversations <= {row["session_id"] for row in talker.rows()}:
-                return
-            time.sleep(0.1)
 
 
 def _do_harm(harm: str, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -10,6 +11,7 @@ from typing import Any, TypeAlias
 from faults.clients import NotGranted, Talker
 from faults.comparison import Acked, Found, FoundEntry, verdict
 from faults.promises import Promises
+from faults.serving import PATIENCE_SECONDS
 
 Records: TypeAlias = dict[str, list[dict[str, Any]]]
 """Every entry of every conversation, as it is shown or written."""
@@ -27,6 +29,16 @@ def judge(port: int, data_dir: Path, acked: Acked) -> list[str]:
         *(f"on the wire: {said}" for said in verdict(acked, on_the_wire)),
         *(f"in the files: {said}" for said in verdict(acked, in_the_files)),
     ]
+
+
+def wait_for_lists(port: int, acked: Acked) -> None:
+    """A catalogue that is made anew is served meanwhile, with what is known so far."""
+    given_up = time.monotonic() + PATIENCE_SECONDS
+    with Talker(port, Promises()) as talker:
+        while time.monotonic() < given_up:
+            if acked.conversations <= {row["session_id"] for row in talker.rows()}:
+                return
+            time.sleep(0.1)
 
 
 def through_the_wire(port: int) -> tuple[Found, list[str]]:
