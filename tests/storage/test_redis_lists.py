@@ -163,3 +163,25 @@ async def test_a_deleted_conversation_leaves_the_list_though_the_server_died_in_
     assert await ids_of(store) == ["s2"]
     assert [each.row.session_id for each in await store.trash("ada")] == ["s1"]
     assert await store.count("ada") == 1
+
+
+async def test_an_access_that_reaches_redis_while_the_row_is_read_is_seen(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await Writer.create(MAKE, store)
+    row = await store.row("s1")
+    assert row is not None
+    at = row.last_accessed + timedelta(days=1)
+    touches, connection, ask = store._touches, store._connection, store._connection.ask
+
+    def ask_before_it_is_sent(*command: Any) -> Any:
+        found = ask(*command)
+        touches._send()
+        return found
+
+    monkeypatch.setattr(touches._sender, "post", lambda send: None)
+    store.touch("s1", at)
+    monkeypatch.setattr(connection, "ask", ask_before_it_is_sent)
+    seen = await store.row("s1")
+    assert seen is not None
+    assert seen.last_accessed == at

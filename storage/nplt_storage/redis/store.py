@@ -104,7 +104,8 @@ class RedisReader:
     # moves in the list while it is read appears at its new place or not at all.
 
     def row_of(self, session_id: str) -> ConversationRow | None:
-        return self._decode(session_id, self._fields(session_id))
+        noted = self._touches.noted(session_id)  # forgotten once Redis has it
+        return _accessed_at(self._decode(session_id, self._fields(session_id)), noted)
 
     def row(self, session_id: str) -> ConversationRow:
         row = self.row_of(session_id) if is_session_id(session_id) else None
@@ -195,10 +196,12 @@ class RedisReader:
 
     def _rows_at(self, places: list[bytes]) -> list[ConversationRow | None]:
         ids = [session_id_in(place) for place in places]
+        noted = [self._touches.noted(id_) for id_ in ids]  # forgotten once Redis has them
         found = self._connection.ask_many(
             [("HMGET", self._keyspace.of(id_).meta, *_ROW_FIELDS) for id_ in ids]
         )
-        return [self._decode(id_, fields) for id_, fields in zip(ids, found, strict=True)]
+        rows = [self._decode(id_, fields) for id_, fields in zip(ids, found, strict=True)]
+        return [_accessed_at(row, at) for row, at in zip(rows, noted, strict=True)]
 
     def _fields(self, session_id: str, *more: str, in_trash: bool = False) -> list[bytes | None]:
         """Those of its row, and more; of the layout before, it is brought to this one first."""
@@ -784,6 +787,12 @@ class RedisStore:
     def _forget_writer(self, record: RedisRecord) -> None:
         if self._writers.get(record.session_id) is record:
             del self._writers[record.session_id]
+
+
+def _accessed_at(row: ConversationRow | None, at: datetime | None) -> ConversationRow | None:
+    if row is None or at is None or at <= row.last_accessed:
+        return row
+    return replace(row, last_accessed=at)
 
 
 def _check_id(session_id: str) -> None:
