@@ -27,12 +27,12 @@ from typing import Any, Literal, Protocol
 import redis
 from redis.cluster import ClusterNode
 from tests.support.fork_server import ForkServer
+from tests.support.ports import free_port
 from tests.support.redis_server import (
     RedisClusterServers,
     RedisServer,
     SentinelServers,
     find_redis_server,
-    free_port,
 )
 
 from faults.counted_model import CALLS_FILE

@@ -16,8 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -51,7 +50,8 @@ def ensure_running(
         return running.address
     folder = Path(state_dir())
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _lock(folder / "server.lock"):
+    with (folder / "server.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if (running := find_server()) is not None:
             return running.address
         if (who := who_listens(address)) == "nplt":
@@ -80,16 +80,10 @@ def who_listens(address: Address) -> Literal["nobody", "nplt", "other"]:
     return "nplt" if is_ours and greeting[5:].startswith(b"nplt ") else "other"
 
 
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 def _start(tell: Callable[[str], None]) -> Address:
     log = log_path()
-    _keep_small(log)
+    if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
+        log.replace(log.with_suffix(".log.1"))
     # -P: modules in the user's current folder must not be imported.
     command = [sys.executable, "-P", "-m", "nplt_server", "--any-port"]
     with log.open("ab") as output:
@@ -135,11 +129,6 @@ def _with_log(sentence: str, log: Path) -> str:
 
 def log_path() -> Path:
     return Path(state_dir()) / "server.log"
-
-
-def _keep_small(log: Path) -> None:
-    if log.exists() and log.stat().st_size > _LOG_BYTES_MAX:
-        log.replace(log.with_suffix(".log.1"))
 
 
 def last_lines(path: Path, count: int) -> list[str]:

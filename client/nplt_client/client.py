@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec.structs import replace
 
 from nplt_client.errors import ProtocolViolation
 from nplt_client.settings import (
@@ -34,6 +35,7 @@ from nplt_protocol import messages
 from nplt_protocol.json_text import JsonObject, JsonValue
 
 R = TypeVar("R", bound=messages.Reply)
+Page = TypeVar("Page", messages.SessionRows, messages.SearchHits)
 
 _ROWS_PER_PAGE = 100
 
@@ -99,9 +101,7 @@ class Client:
 
     def reconnect_now(self, address: Address | None = None) -> None:
         """While `Reconnecting`: makes the next attempt now, at another address if given."""
-        if address is not None:
-            self._runner.move_to(address)
-        self._runner.retry_now()
+        self._runner.retry_now(address)
 
     @property
     def session_id(self) -> str:
@@ -199,17 +199,10 @@ class Client:
         self, query: str | None = None, *, trash: bool = False
     ) -> AsyncIterator[messages.SessionRow]:
         """`trash`: the deleted ones, which `undelete` brings back."""
-        pages, cursor = PageGuard(), None
-        while True:
-            request = messages.SessionList(
-                query=query, cursor=cursor, limit=_ROWS_PER_PAGE, trash=trash
-            )
-            page = await self._call(request, messages.SessionRows)
+        request = messages.SessionList(query=query, limit=_ROWS_PER_PAGE, trash=trash)
+        async for page in self._pages(request, messages.SessionRows):
             for row in page.sessions:
                 yield row
-            cursor = pages.next_page(page.next_cursor)
-            if cursor is None:
-                return
 
     async def switch(
         self, id_or_name: str, *, create: bool = False, history: str | None = None
@@ -275,16 +268,21 @@ class Client:
 
     async def search(self, query: str) -> AsyncIterator[messages.SearchHit]:
         """Conversations by their names first, then messages, newest first."""
-        pages, cursor = PageGuard(), None
-        while True:
-            page = await self._call(
-                messages.Search(query=query, cursor=cursor), messages.SearchHits
-            )
+        async for page in self._pages(messages.Search(query=query), messages.SearchHits):
             for hit in page.hits:
                 yield hit
-            cursor = pages.next_page(page.next_cursor)
+
+    async def _pages(
+        self, request: messages.SessionList | messages.Search, expected: type[Page]
+    ) -> AsyncIterator[Page]:
+        guard = PageGuard()
+        while True:
+            page = await self._call(request, expected)
+            yield page
+            cursor = guard.next_page(page.next_cursor)
             if cursor is None:
                 return
+            request = replace(request, cursor=cursor)
 
     async def repair(self, session_id: str) -> messages.Repaired:
         """Makes a damaged conversation usable: keeps every entry that can be read."""

@@ -8,6 +8,7 @@ that entry was cut to fit a message.
 
 from __future__ import annotations
 
+from nplt_client.errors import TurnInterrupted, error_from_turn
 from nplt_client.wire.cursor import Extent
 from nplt_protocol import messages
 from nplt_protocol.json_text import JsonObject
@@ -83,6 +84,13 @@ class ReceivedTurn:
     def last_text(self) -> str:
         """Of the last call: with a schema that is the whole answer."""
         return self._calls[max(self._calls)].text if self._calls else ""
+
+    def raise_unless_completed(self) -> None:
+        if self.finished is None or self.finished.state == "completed":
+            return
+        if self.finished.state == "interrupted":
+            raise TurnInterrupted("the answer was interrupted", text=self.text)
+        raise error_from_turn(self.finished.error)
 
     def apply(self, event: messages.Event) -> str:
         """Takes an event of this turn in; gives the piece of the answer it adds."""

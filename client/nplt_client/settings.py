@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -50,51 +51,38 @@ class Address(Struct, frozen=True, kw_only=True):
         return f"{'nplts' if self.tls else 'nplt'}://{host}:{self.port}"
 
 
+_URL = re.compile(
+    r"(nplts?)://"
+    r"(?:\[([^\s\[\]@?#/\\]*:[^\s\[\]@?#/\\]*)\]|([^\s\[\]@?#/\\:]+))"
+    r"(?::([^/]+))?(?:/([^/?#]*))?"
+)
+"""Scheme, IPv6 host or other host, port, conversation."""
+
+
 def parse_url(url: str) -> Address:
-    scheme, found, rest = url.strip().partition("://")
-    place, _, session = rest.partition("/")
-    host, port = _split_place(place)
-    if not (found and scheme in ("nplt", "nplts") and _is_host(host) and _is_name(session)):
+    found = _URL.fullmatch(url.strip())
+    if found is None:
         raise ConfigurationError(
             f"{url!r} is not a server address; one looks like nplt://host:9999, "
             "nplts://host:9999 (TLS) or nplt://host:9999/conversation"
         )
+    scheme, numeric_host, host, port, session = found.groups()
+    if session:
+        from urllib.parse import unquote  # rarely needed, and slow to load
+
+        session = unquote(session)
     return Address(
-        host=host,
+        host=numeric_host or host,
         port=_port(port or str(DEFAULT_PORT), f"{url!r}: a port"),
         tls=scheme == "nplts",
-        session=_unquoted(session) if session else None,
+        session=session or None,
     )
-
-
-def _split_place(place: str) -> tuple[str, str]:
-    """`host`, `host:port`, `[::1]` or `[::1]:port`; what fits none has no host."""
-    if not place.startswith("["):
-        host, colon, port = place.partition(":")
-        return ("", "") if colon and not port else (host, port)
-    host, closed, rest = place[1:].partition("]")
-    is_whole = closed and ":" in host and (not rest or (rest[0] == ":" and rest[1:]))
-    return (host, rest[1:]) if is_whole else ("", "")
-
-
-def _is_host(host: str) -> bool:
-    return bool(host) and not any(c.isspace() or c in "[]@?#/\\" for c in host)
-
-
-def _is_name(session: str) -> bool:
-    return not any(c in "/?#" for c in session)
 
 
 def _port(text: str, what: str) -> int:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= 65_535):
         raise ConfigurationError(f"{what} is a number from 1 to 65535, not {text!r}")
     return int(text)
-
-
-def _unquoted(text: str) -> str:
-    from urllib.parse import unquote  # rarely needed, and slow to load
-
-    return unquote(text)
 
 
 def find_address(argument: str | None, environ: Mapping[str, str] = os.environ) -> Address:
@@ -157,10 +145,6 @@ def find_server(environ: Mapping[str, str] = os.environ) -> RunningServer | None
     return None  # left behind by a server that was killed
 
 
-def own_settings_path(environ: Mapping[str, str]) -> str:
-    return f"{_config_dir(environ)}/client.toml"
-
-
 def _config_dir(environ: Mapping[str, str]) -> str:
     folder = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME') or '~'}/.config"
     return f"{folder}/nplt"
@@ -168,7 +152,7 @@ def _config_dir(environ: Mapping[str, str]) -> str:
 
 def _own_settings(environ: Mapping[str, str]) -> ClientConfig | None:
     """Most people have no such file; then nothing is loaded to read it."""
-    if not os.access(own_settings_path(environ), os.F_OK):
+    if not os.access(f"{_config_dir(environ)}/client.toml", os.F_OK):
         return None
     config = read_config(environ)
     if config.mistakes:
@@ -177,15 +161,13 @@ def _own_settings(environ: Mapping[str, str]) -> ClientConfig | None:
 
 
 def _default_port(environ: Mapping[str, str]) -> int:
-    """The server's own setting, so that client and server agree on the default address."""
+    """The server's own setting, so that client and server agree on the default address. The
+    server itself says what is wrong with its settings."""
     if text := environ.get("NPLT_LISTEN__PORT"):
         return _port(text, "NPLT_LISTEN__PORT")
     path = f"{_config_dir(environ)}/server.yaml"
-    return _port_in(path) if os.access(path, os.R_OK) else DEFAULT_PORT
-
-
-def _port_in(path: str) -> int:
-    """The server itself says what is wrong with its settings."""
+    if not os.access(path, os.R_OK):
+        return DEFAULT_PORT
     from pathlib import Path  # slow to load, as the next one
 
     import yaml
@@ -220,17 +202,13 @@ def find_token(
     if path := environ.get("NPLT_TOKEN_FILE"):
         return _token_in(path, "NPLT_TOKEN_FILE")
     if address is not None and address.is_default:
-        return _local_token(environ)
+        # Made by the server on systems that can't tell whose a connection is.
+        path = f"{state_dir(environ)}/token"
+        return _token_in(path, "the server's token") if os.access(path, os.F_OK) else None
     own = None if address is None else _own_settings(environ)
     if own and own.token_file and own.server and str(parse_url(own.server)) == str(address):
         return _token_in(own.token_file, f"{own.path}: token_file")
     return None
-
-
-def _local_token(environ: Mapping[str, str]) -> str | None:
-    """Made by the server on systems that can't tell whose a connection is."""
-    path = f"{state_dir(environ)}/token"
-    return _token_in(path, "the server's token") if os.access(path, os.F_OK) else None
 
 
 def _token_in(path: str, named_by: str) -> str:
@@ -275,7 +253,7 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
 def config_path(environ: Mapping[str, str] = os.environ) -> Path:
     from pathlib import Path  # slow to load
 
-    return Path(own_settings_path(environ))
+    return Path(f"{_config_dir(environ)}/client.toml")
 
 
 def read_config(environ: Mapping[str, str] = os.environ) -> ClientConfig:

@@ -15,7 +15,6 @@ from typing import TypedDict
 
 import anyio
 
-from nplt_client.errors import TurnInterrupted, error_from_turn
 from nplt_client.received_turn import ReceivedTurn
 from nplt_client.wire.transport import SessionRunner
 from nplt_client.wire.wire_session import FollowedTurn
@@ -90,12 +89,7 @@ class Turn:
         return isinstance(reply, Cancelled) and reply.cancelled
 
     def raise_unless_completed(self) -> None:
-        finished = self._received.finished
-        if finished is None or finished.state == "completed":
-            return
-        if finished.state == "interrupted":
-            raise TurnInterrupted("the answer was interrupted", text=self.text)
-        raise error_from_turn(finished.error)
+        self._received.raise_unless_completed()
 
     async def __aenter__(self) -> Turn:
         runner = self._runner

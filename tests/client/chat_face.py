@@ -9,13 +9,14 @@ from contextlib import asynccontextmanager
 import nplt_client
 from nplt_client.chat.changes import Change, NoticeShown, TextGrew, TextStored, TurnEnded, Turns
 from nplt_client.chat.chat_session import ChatSession, new_message_id
+from nplt_client.chat.display import ChatDisplay
 from nplt_client.wire.reconnect_policy import ConnectionState
 
 TRIES_MAX = 8_000
 
 
-class RecordingFace:
-    """`ChatFace` and `ChatDisplay`."""
+class RecordingFace(ChatDisplay):
+    """Draws nothing."""
 
     keys_help: Sequence[tuple[str, str]] = (("a key", "what it does"),)
     waits_for_server = False
@@ -50,7 +51,7 @@ class RecordingFace:
         receipt = await self.session.send(prompt, new_message_id())
         await self.session.wait_for_turn_end(receipt.turn_id)
 
-    # ChatDisplay
+    # What the session asks for
 
     async def show(self, turns: Turns, *, has_moved: bool) -> None:
         self.shown, self.texts = turns, {}
@@ -87,7 +88,7 @@ class RecordingFace:
     def call_back(self, words: str) -> None:
         pass
 
-    # ChatFace
+    # What commands do
 
     async def show_raw(self, is_raw: bool) -> None:
         self.is_raw = is_raw

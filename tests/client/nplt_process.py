@@ -1,7 +1,8 @@
 """Whole `nplt` and `nplt-server` processes, as a user would run them.
 
 Every process gets a home of its own; nothing of the person who runs the tests
-is read or written.
+is read or written. Those that are only run to their end are forked from one that has
+imported `nplt` (`tests.support.fork_server`), which saves most of their time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.support.server_process import fork_server, run_forked
 
 NPLT = (sys.executable, "-m", "nplt_client")
 SECONDS_MAX = 40
@@ -39,24 +42,24 @@ def private_environment(home: Path, **more: str) -> dict[str, str]:
 @contextmanager
 def running_server(home: Path, *options: str) -> Iterator[str]:
     """Gives its address once it says that it listens."""
-    command = [sys.executable, "-m", "nplt_server", "--port", "0"]
-    command += ["--data-dir", str(home / "data"), *options]
-    with subprocess.Popen(
-        command,
-        env=private_environment(home),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as server:
+    arguments = ["--port", "0", "--data-dir", str(home / "data"), *options]
+    reading, writing = os.pipe()
+    with Path(os.devnull).open("r+") as nothing:
+        pid = fork_server().run(
+            "nplt-server",
+            arguments,
+            environment=private_environment(home),
+            streams=(nothing.fileno(), writing, nothing.fileno()),
+        )
+    os.close(writing)
+    with os.fdopen(reading) as said:
         try:
-            assert server.stdout is not None
-            line = server.stdout.readline()
+            line = said.readline()
             assert line.startswith("listening on "), line
             yield f"nplt://{line.removeprefix('listening on ').strip()}"
         finally:
-            server.terminate()
-            server.wait(timeout=SECONDS_MAX)
+            os.kill(pid, signal.SIGTERM)
+            fork_server().wait_for(pid)
 
 
 def hear_ctrl_c() -> None:
@@ -70,12 +73,16 @@ def run_nplt(
     server: str | None = None,
     stdin: str = "",
     environ: Mapping[str, str] | None = None,
-    command: Sequence[str] = NPLT,
+    command: Sequence[str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
+    """Runs `nplt` in a forked process, or the command that is given in one of its own."""
     more = {**({"NPLT_SERVER": server} if server else {}), **(environ or {})}
+    environment = private_environment(home, **more)
+    if command is None:
+        return run_forked("nplt", arguments, environment=environment, stdin=stdin)
     return subprocess.run(
         [*command, *arguments],
-        env=private_environment(home, **more),
+        env=environment,
         input=stdin,
         capture_output=True,
         text=True,

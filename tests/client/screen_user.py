@@ -33,9 +33,6 @@ class ScreenPerson:
         """Row and column of the terminal's own cursor."""
         return self._screen.cursor.y, self._screen.cursor.x
 
-    def line_with(self, words: str) -> str:
-        return next(line for line in self.screen.splitlines() if words in line)
-
     def sees(self, *words: str) -> None:
         """Waits until all of it stands on the screen at once."""
         self._wait(lambda: all(each in self.screen for each in words), f"to see {words}")

@@ -229,11 +229,6 @@ def attaches(
     return place
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        return int(unused.getsockname()[1])
-
-
 Script = Callable[[Talk], None]
 
 

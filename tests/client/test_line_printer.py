@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nplt_client.chat.changes import (
@@ -190,6 +190,7 @@ def shape(text: str) -> list[tuple[str, str, str]]:
 
 
 @given(documents, st.lists(st.integers(0, 400), max_size=8))
+@example("  ```\n````\n````\ntext", [])  # the second line closes a fence that is indented
 def test_blocks_are_the_text_and_mean_what_the_whole_means(text: str, places: list[int]) -> None:
     early, late = cut(text, places)
     blocks = [*early, *late]

@@ -13,13 +13,13 @@ from tests.client.scripted_peer import (
     delta,
     entry,
     finished,
-    free_port,
     receipt,
     scripted_peer,
     started,
 )
 from tests.client.session_shells import OpenShell, open_asynchronous, open_blocking
 from tests.support.faulty_network import FaultyNetwork, open_road
+from tests.support.ports import free_port
 
 from nplt_client.errors import (
     AuthenticationFailed,

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.ports import free_port
 from tests.support.raw_client import (
     ERROR,
     HISTORY_REQUEST,
@@ -20,7 +21,7 @@ from tests.support.raw_client import (
     TURN_FINISHED,
     RawClient,
 )
-from tests.support.redis_server import RedisServer, free_port
+from tests.support.redis_server import RedisServer
 from tests.support.server_process import ServerProcess
 
 pytestmark = pytest.mark.slow

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.ports import free_port
 from tests.support.raw_client import (
     AGENT_THOUGHT,
     ATTACH,
@@ -39,7 +40,7 @@ from tests.support.raw_client import (
     Frame,
     RawClient,
 )
-from tests.support.redis_server import RedisServer, free_port
+from tests.support.redis_server import RedisServer
 from tests.support.server_process import ServerProcess
 
 APPROVAL, APPROVAL_REQUEST = 0x1D, 0x27

@@ -12,11 +12,11 @@ import pytest
 import redis
 from redis.crc import key_slot
 from tests.storage.store_makers import MemoryMaker, RedisMaker
+from tests.support.ports import free_port
 from tests.support.redis_server import (
     RedisClusterServers,
     RedisServer,
     SentinelServers,
-    free_port,
     wait_until,
 )
 

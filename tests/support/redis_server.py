@@ -4,10 +4,8 @@ or one with a replica that a Sentinel watches."""
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 import redis
+from tests.support.ports import free_port
 
 READY_SECONDS_MAX = 20.0
 
@@ -131,17 +130,6 @@ class RedisServer:
 
 SLOTS = 16384
 AGREE_SECONDS_MAX = 60.0
-
-
-def free_port() -> int:
-    """One that is free together with that of the cluster's bus, 10000 above, and below those
-    that the system gives to clients."""
-    for port in random.sample(range(12_000, 22_000), 100):
-        with socket.socket() as one, socket.socket() as other, suppress(OSError):
-            one.bind(("127.0.0.1", port))
-            other.bind(("127.0.0.1", port + 10_000))
-            return port
-    raise AssertionError("no port is free")
 
 
 def wait_until(is_so: Callable[[], object], what: str) -> None:

@@ -6,13 +6,18 @@ import atexit
 import os
 import select
 import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from signal import Signals
 
 import yaml
-from tests.support.fork_server import ForkServer
+from tests.support.fork_server import ForkServer, Program
 
+_SECONDS_MAX = 40
 DEFAULTS = {"providers": [{"id": "offline", "type": "offline", "words_per_second": 0}]}
 
 
@@ -33,7 +38,7 @@ class ServerProcess:
         said.unlink(missing_ok=True)
         os.mkfifo(said)
         arguments = ["--config", str(config), "--port", "0", "--data-dir", str(self.data_dir)]
-        self._pid = _fork_server().start([*arguments, *self._flags], said=said, log=self.log_path)
+        self._pid = fork_server().start([*arguments, *self._flags], said=said, log=self.log_path)
         with said.open() as pipe:
             line = pipe.readline()
         if not line.startswith("listening on "):
@@ -75,7 +80,7 @@ class ServerProcess:
         if pid is not None:
             os.kill(pid, number)  # gone already: its parent has not looked yet, so no error
             self._wait(pid)
-            self._exit_code = _fork_server().wait_for(pid)
+            self._exit_code = fork_server().wait_for(pid)
         return self._exit_code
 
     @staticmethod
@@ -93,14 +98,51 @@ class ServerProcess:
 
 
 @cache
-def _fork_server() -> ForkServer:
-    """One for all servers of this process's tests."""
-    fork_server = ForkServer(clean_environment())
-    atexit.register(fork_server.close)
-    return fork_server
+def fork_server() -> ForkServer:
+    """One for all processes of this process's tests."""
+    server = ForkServer(clean_environment())
+    atexit.register(server.close)
+    return server
 
 
 def clean_environment() -> dict[str, str]:
     """Ours, without anything that would configure a server or a client."""
     configures = ("NPLT_", "OPENAI_", "ANTHROPIC_")
     return {key: value for key, value in os.environ.items() if not key.startswith(configures)}
+
+
+def run_nplt_server(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """Runs the command to its end."""
+    return run_forked("nplt-server", list(map(str, arguments)), environment=clean_environment())
+
+
+def run_forked(
+    program: Program, arguments: Sequence[str], *, environment: Mapping[str, str], stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
+    (read_stdin, write_stdin), (read_stdout, write_stdout), (read_stderr, write_stderr) = (
+        os.pipe() for _ in range(3)
+    )
+    theirs = (read_stdin, write_stdout, write_stderr)
+    pid = fork_server().run(program, arguments, environment=environment, streams=theirs)
+    for stream in theirs:
+        os.close(stream)
+    with ThreadPoolExecutor(3) as threads:
+        threads.submit(_write, write_stdin, stdin.encode())
+        said = [threads.submit(_read, stream) for stream in (read_stdout, read_stderr)]
+        ended = wait(said, timeout=_SECONDS_MAX)
+        if ended.not_done:
+            os.kill(pid, signal.SIGKILL)
+    code = fork_server().wait_for(pid)
+    assert not ended.not_done, f"{program} {arguments} did not end: {said}"
+    stdout, stderr = (future.result().decode() for future in said)
+    return subprocess.CompletedProcess([program, *arguments], code, stdout, stderr)
+
+
+def _write(stream: int, data: bytes) -> None:
+    with suppress(BrokenPipeError), os.fdopen(stream, "wb") as pipe:
+        pipe.write(data)
+
+
+def _read(stream: int) -> bytes:
+    with os.fdopen(stream, "rb") as pipe:
+        return pipe.read()

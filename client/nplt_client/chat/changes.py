@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from nplt_client.chat.approvals import ApprovalWanted, approval_wanted
 from nplt_client.received_turn import model_of
 from nplt_client.render.text import (
-    SafeStream,
+    LINE_ENDS,
+    Sanitizer,
     attachment_words,
     number_in,
     objects_in,
@@ -274,18 +275,6 @@ def _answer_changes(
             pass
 
 
-def _fault_changes(entry: JsonObject, *, turn_id: str) -> Iterator[TurnChange]:
-    """The entry that says how a turn failed, or was cut short by the end of the server."""
-    match entry.get("state"):
-        case "interrupted":
-            yield TurnEnded(turn_id=turn_id, state="interrupted")
-        case "failed":
-            error: JsonObject = {"code": entry.get("code"), "message": entry.get("content")}
-            yield _ended(turn_id, "failed", error)
-        case _:
-            pass
-
-
 def _ended(
     turn_id: str, state: Literal["completed", "interrupted", "failed"], error: JsonValue
 ) -> TurnEnded:
@@ -342,7 +331,7 @@ class _TextStream:
 
     def __init__(self, *, is_exact: bool = False) -> None:
         self.length = 0
-        self._sanitizer = None if is_exact else SafeStream()
+        self._sanitizer = None if is_exact else Sanitizer()
         self._pieces: list[str] = []
 
     @property
@@ -353,7 +342,7 @@ class _TextStream:
         start = self.length if offset is None else offset
         new = text[max(0, self.length - start) :]
         self.length = max(self.length, start + len(text))
-        piece = self._sanitizer.feed(new) if self._sanitizer else new
+        piece = self._sanitizer.feed(new).translate(LINE_ENDS) if self._sanitizer else new
         self._pieces.append(piece)
         return piece
 
@@ -443,13 +432,18 @@ class EventTranslator:
         entry, turn_id = event.entry, event.turn_id or word_in(event.entry, "turn_id")
         match entry.get("role"):
             case "user" if turn_id:
+                listed = entry.get("attachments")
+                files = listed if isinstance(listed, list) else ()
                 yield PromptShown(
                     turn_id=turn_id,
                     text=safe(word_in(entry, "content")),
                     message_id=word_in(entry, "message_id") or None,
                     seq=number_in(entry, "seq"),
                     is_mine=self._started_here(turn_id),
-                    attachments=tuple(self._files_of(entry)),
+                    attachments=tuple(
+                        self._files.get(str(file_id)) or attachment_words({"file_id": file_id})
+                        for file_id in files
+                    ),
                 )
             case "assistant" if turn_id:
                 call = event.call or 0
@@ -463,15 +457,17 @@ class EventTranslator:
             case _ if turn_id and entry.get("kind") == "tool_results":
                 yield from _tool_changes(entry, turn_id=turn_id, call=event.call or 0)
             case _ if turn_id and entry.get("kind") == "fault":
-                yield from _fault_changes(entry, turn_id=turn_id)
+                # How a turn failed, or was cut short by the end of the server.
+                error: JsonObject = {"code": entry.get("code"), "message": entry.get("content")}
+                match entry.get("state"):
+                    case "interrupted":
+                        yield _ended(turn_id, "interrupted", None)
+                    case "failed":
+                        yield _ended(turn_id, "failed", error)
+                    case _:
+                        pass
             case _ if entry.get("kind") == "attachment":
                 self._files[word_in(entry, "file_id")] = attachment_words(entry)
-
-    def _files_of(self, entry: JsonObject) -> Iterator[str]:
-        listed = entry.get("attachments")
-        for file_id in listed if isinstance(listed, list) else ():
-            known = self._files.get(str(file_id))
-            yield known or attachment_words({"file_id": file_id})
 
     def _end(self, event: messages.TurnFinished) -> Change:
         for streams in (self._texts, self._reasoning):

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from time import monotonic
-from typing import Protocol, TypeAlias, assert_never
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 from uuid import uuid4
 
 from msgspec import Struct, field
@@ -23,8 +23,9 @@ from msgspec.structs import replace
 from nplt_client.background import compare_versions, ensure_running
 from nplt_client.chat import changes
 from nplt_client.chat.approvals import Approvals, ApprovalWanted, approval_wanted
+from nplt_client.cli import LAST
 from nplt_client.client import Client, connect
-from nplt_client.errors import CannotConnect, ConnectionLost, NpltError, TimedOut
+from nplt_client.errors import ConnectionLost, NpltError, RequestRefused, TimedOut
 from nplt_client.render.terminal import print_remark, remark_if_silent
 from nplt_client.render.text import safe_line, shorten, width_of
 from nplt_client.settings import (
@@ -34,7 +35,7 @@ from nplt_client.settings import (
     find_server,
     find_token,
 )
-from nplt_client.wire.blocking import COMMAND_NAME
+from nplt_client.wire.blocking import COMMAND_NAME, with_server
 from nplt_client.wire.reconnect_policy import (
     ConnectionState,
     Offline,
@@ -45,6 +46,9 @@ from nplt_client.wire.reconnect_policy import (
 from nplt_client.wire.wire_session import pending_approvals
 from nplt_protocol import messages
 from nplt_protocol.json_text import JsonObject
+
+if TYPE_CHECKING:
+    from nplt_client.chat.display import ChatDisplay
 
 MESSAGES_PER_PAGE = 30
 _PAGES_BACK_MAX = 40
@@ -133,36 +137,6 @@ class TurnStatus:
                 pass
 
 
-class ChatDisplay(Protocol):
-    """What draws a conversation. Its methods are called one at a time."""
-
-    async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
-        """Begins afresh, in another conversation or in the one we are in."""
-        ...
-
-    async def show_again(self, turns: changes.Turns) -> None:
-        """The same conversation, read again because something was missed or taken back."""
-        ...
-
-    async def show_older(self, turns: changes.Turns) -> None: ...
-
-    async def draw(self, change: changes.Change) -> None: ...
-
-    async def drawn(self) -> None:
-        """All changes that had arrived are drawn."""
-        ...
-
-    async def pause(self, began: float) -> None:
-        """Before the next round; `began`: when this one did."""
-        ...
-
-    def connection_changed(self, state: ConnectionState) -> None: ...
-
-    def call_back(self, words: str) -> None:
-        """Somebody is waited for, who may look at another window."""
-        ...
-
-
 class _SentPrompt:
     """One of ours on its way to the server, or not drawn as a turn yet."""
 
@@ -182,8 +156,10 @@ class ChatSession:
         *,
         exact_answers: bool = False,
         shows_history: bool = True,
+        background: Address | None = None,
     ) -> None:
-        """`shows_history`: of the conversation it enters."""
+        """`shows_history`: of the conversation it enters. `background`: where the server
+        listens, if it is one in the background that may be started again."""
         self.client = client
         self.turn_status = TurnStatus()
         self.change_queue = changes.ChangeQueue()
@@ -199,10 +175,10 @@ class ChatSession:
         self.has_older = False
         self.is_stored = False
         """There is something to come back to."""
-        self.was_stopped = False
+        self.background = background
+        self._was_stopped = False
         """The server said that it shuts down: somebody wanted that."""
-        self.restart_server: Callable[[], Awaitable[None]] | None = None
-        """Starts the background server where it is gone. `None`: it is none of ours."""
+        self._restarting: asyncio.Task[None] | None = None
         self.attachments: list[str] = []
         self.replace_from: int | None = None
         self.replaced_attachments: tuple[str, ...] = ()
@@ -225,6 +201,9 @@ class ChatSession:
         self._ends: dict[str, changes.TurnEnded] = {}
         self._turn_ended = asyncio.Event()
         self._lost: NpltError | None = None
+        self._lag_seconds = 0.0
+        self._state: ConnectionState = Online()
+        self._state_since = 0.0
 
     @property
     def model(self) -> str:
@@ -238,7 +217,7 @@ class ChatSession:
                 await self._settled.wait()
                 session_id = getattr(event, "session_id", None)
                 if isinstance(event, messages.SessionEvent) and event.event == "shutdown":
-                    self.was_stopped = True
+                    self._was_stopped = True
                 if session_id in (None, self.client.session_id):
                     self.change_queue.add(self._changes_of(event))
         except NpltError as error:
@@ -266,6 +245,33 @@ class ChatSession:
         except NpltError:
             self._expected.discard(event)
             raise
+
+    # The server of the background
+
+    def connection_changed(self, state: ConnectionState) -> None:
+        self.display.connection_changed(state)
+        if isinstance(state, Online):
+            self._was_stopped = False
+        # After a first attempt of its own: somebody else may be starting it.
+        is_due = isinstance(state, Reconnecting) and state.attempt == _RESTART_ATTEMPT
+        if is_due and self.background is not None and not self._was_stopped:
+            self._restarting = asyncio.ensure_future(self.restart_server(self.background))
+
+    async def restart_server(self, address: Address) -> None:
+        """It was lost: starts it again, and goes on with it at once."""
+        told: list[str] = []
+        try:
+            found = await asyncio.to_thread(ensure_running, address, tell=told.append)
+        except NpltError as error:
+            told.append(f"the server can't be started again: {error.message}")
+        else:
+            if isinstance(self.client.connection, Reconnecting):
+                self.client.reconnect_now(found)
+        self.change_queue.add([changes.NoticeShown(text=safe_line(words)) for words in told])
+
+    def stop_restarting(self) -> None:
+        if self._restarting is not None:
+            self._restarting.cancel()
 
     # Drawing
 
@@ -559,9 +565,28 @@ class ChatSession:
         mine = [turn_id for turn_id, prompt in waiting if prompt.is_mine]
         return [turn_id for turn_id in mine if turn_id not in self._taken_back]
 
-    def facts(self, *, lag_seconds: float, connection: ConnectionState) -> StatusFacts:
-        return StatusFacts(
-            connection=connection,
+    @property
+    def connection(self) -> ConnectionState:
+        """`Reconnecting` with the seconds that are left now."""
+        state = self.client.connection
+        if state is not self._state:
+            self._state, self._state_since = state, monotonic()
+        if not isinstance(state, Reconnecting):
+            return state
+        left = max(0.0, state.in_seconds - (monotonic() - self._state_since))
+        return replace(state, in_seconds=left)
+
+    async def measure_lag(self) -> None:
+        if not isinstance(self.client.connection, Online):
+            return
+        sent = monotonic()
+        with suppress(NpltError):  # the state of the connection says the rest
+            await self.client.ping()
+            self._lag_seconds = monotonic() - sent
+
+    def status_line(self, width: int) -> str:
+        facts = StatusFacts(
+            connection=self.connection,
             model=self.model,
             name=self.name,
             input_tokens=self.turn_status.input_tokens,
@@ -569,7 +594,7 @@ class ChatSession:
             context_percent=self.context_percent,
             cost=self.cost,
             others=self.others,
-            lag_seconds=lag_seconds,
+            lag_seconds=self._lag_seconds,
             doing=self.turn_status.doing,
             is_running=self.turn_status.running is not None,
             seconds=self.turn_status.seconds,
@@ -578,6 +603,7 @@ class ChatSession:
             attached=len(self.attachments),
             is_asked=self.approvals.oldest is not None,
         )
+        return status_words(facts, width)
 
 
 class StopControl:
@@ -640,11 +666,6 @@ class StopControl:
             await self._session.client.cancel(running)
         finally:
             self._asked = None
-
-
-def queue_emptied(count: int) -> str:
-    prompts = "1 prompt" if count == 1 else f"{count} prompts"
-    return f"{prompts} taken back; Up brings back what you typed"
 
 
 def new_message_id() -> str:
@@ -765,36 +786,6 @@ def short_number(tokens: int) -> str:
     return f"{tokens / 1_000_000:.1f}M"
 
 
-class ConnectionWatch:
-    """The state of the connection, with a countdown to the next attempt, and its lag."""
-
-    def __init__(self, client: Client) -> None:
-        self.lag_seconds = 0.0
-        self._client = client
-        self._state: ConnectionState = Online()
-        self._since = 0.0
-
-    def current_state(self) -> ConnectionState:
-        """`Reconnecting` with the seconds that are left now."""
-        now = monotonic()
-        if self._client.connection is not self._state:
-            self._state, self._since = self._client.connection, now
-        if not isinstance(self._state, Reconnecting):
-            return self._state
-        left = max(0.0, self._state.in_seconds - (now - self._since))
-        return replace(self._state, in_seconds=left)
-
-    async def measure(self) -> None:
-        if not isinstance(self._client.connection, Online):
-            return
-        sent = monotonic()
-        try:
-            await self._client.ping()
-        except NpltError:
-            return  # the state of the connection says the rest
-        self.lag_seconds = monotonic() - sent
-
-
 class ChatOptions(Struct, frozen=True, kw_only=True):
     server: str | None = None
     go_on: bool = False
@@ -828,17 +819,10 @@ class ChatRunner(Struct, frozen=True, kw_only=True):
     """Shows earlier messages, and at the end how to come back."""
 
     def run(self, options: ChatOptions) -> int:
-        address = find_address(options.server)
-        if not address.is_default:
-            return asyncio.run(self._talk_on(options, address))
-        address = ensure_running(address)
-        try:
-            return asyncio.run(self._talk_on(options, address))
-        except CannotConnect as error:
-            if not error.nobody_listens:
-                raise
-        address = ensure_running(address, is_ending=True)
-        return asyncio.run(self._talk_on(options, address))
+        return with_server(
+            find_address(options.server),
+            lambda address: asyncio.run(self._talk_on(options, address)),
+        )
 
     async def _talk_on(self, options: ChatOptions, address: Address) -> int:
         ended, session_id = await self._talk_once(options, address, "")
@@ -858,23 +842,9 @@ class ChatRunner(Struct, frozen=True, kw_only=True):
         """How it ended, and where there is something to come back to."""
         session: ChatSession | None = None
 
-        restarting: asyncio.Task[None] | None = None
-
-        async def restart() -> None:
-            assert session is not None
-            await _restart_server(session, address)
-
         def connection_changed(state: ConnectionState) -> None:
-            nonlocal restarting
-            if session is None or not hasattr(session, "display"):
-                return
-            session.display.connection_changed(state)
-            if isinstance(state, Online):
-                session.was_stopped = False
-            # After a first attempt of its own: somebody else may be starting it.
-            is_due = isinstance(state, Reconnecting) and state.attempt == _RESTART_ATTEMPT
-            if is_due and address.is_default and not session.was_stopped:
-                restarting = asyncio.ensure_future(restart())
+            if session is not None and hasattr(session, "display"):
+                session.connection_changed(state)
 
         patience = Patience(give_up_seconds=find_reconnect_seconds(self.give_up_seconds))
         connecting = connect(
@@ -890,49 +860,26 @@ class ChatRunner(Struct, frozen=True, kw_only=True):
                 client = await stack.enter_async_context(connecting)
             if address.is_default and find_server() is not None:
                 compare_versions(client.welcome.server)
-            wanted = options.resume or address.session
-            if options.go_on:
-                wanted = await _most_recent(client)
             session = ChatSession(
                 client,
                 exact_answers=self.exact_answers,
                 shows_history=self.is_interactive,
+                background=address if address.is_default else None,
             )
-            if address.is_default:
-                session.restart_server = restart
-            if wanted is not None:
+            if options.go_on:
+                await self._go_on(session)
+            elif (wanted := options.resume or address.session) is not None:
                 await session.start_in(wanted, create=options.create, history=options.history)
             if options.model is not None:
                 await client.switch_model(options.model)
             ended = await self.talk(session, draft)
-            if restarting is not None:
-                restarting.cancel()
+            session.stop_restarting()
             return ended, client.session_id if session.is_stored else None
 
-
-async def _restart_server(session: ChatSession, address: Address) -> None:
-    """The background server was lost: starts it again, and goes on with it at once."""
-    told: list[str] = []
-    try:
-        found = await asyncio.to_thread(ensure_running, address, tell=told.append)
-    except NpltError as error:
-        told.append(f"the server can't be started again: {error.message}")
-    else:
-        if isinstance(session.client.connection, Reconnecting):
-            session.client.reconnect_now(found)
-    notices = [changes.NoticeShown(text=safe_line(words)) for words in told]
-    session.change_queue.add(notices)
-
-
-async def _most_recent(client: Client) -> str | None:
-    """Lists are newest first, except that pinned ones come before all others."""
-    newest = None
-    async for row in client.sessions():
-        if newest is None or row.updated_at > newest.updated_at:
-            newest = row
-        if not row.pinned:
-            break
-    if newest is None:
-        print_remark("there is no conversation yet; this is a new one")
-        return None
-    return newest.session_id
+    async def _go_on(self, session: ChatSession) -> None:
+        try:
+            await session.start_in(LAST)
+        except RequestRefused as error:
+            if error.code != "not_found":
+                raise
+            print_remark("there is no conversation yet; this is a new one")

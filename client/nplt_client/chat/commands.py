@@ -1,8 +1,8 @@
-"""The slash commands: one table of names, arguments, help and what each one does.
+"""The slash commands: names, arguments, help and what each one does.
 
-Every chat has all of them. A command acts on a chat through `ChatFace`, which each display
-implements. A command is done now or not at all; only prompts wait for the connection
-(a chat in a pipe waits with commands too). Errors are shown by whoever runs a command.
+Every chat has all of them. A command acts on the `ChatDisplay` it was typed in. It is done
+now or not at all; only prompts wait for the connection (a chat in a pipe waits with
+commands too). Errors are shown by whoever runs a command.
 """
 
 from __future__ import annotations
@@ -11,86 +11,56 @@ import contextlib
 import difflib
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
 from nplt_client.chat.approvals import ApprovalDecision
-from nplt_client.chat.chat_session import ChatSession
 from nplt_client.cli.commands import check_delete_target
 from nplt_client.client import Client
 from nplt_client.errors import ConfigurationError, ConnectionLost, LimitExceeded, RequestRefused
 from nplt_client.render import reports
-from nplt_client.render.export import FORMS, exported, form_of, left_waiting
+from nplt_client.render.export import FORMS, ConversationWalk, exported, form_of
 from nplt_client.render.text import number_in, objects_in, pairs, safe_line, word_in
 from nplt_client.wire.reconnect_policy import Offline, Online
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import EFFORTS
 
+if TYPE_CHECKING:
+    from nplt_client.chat.display import ChatDisplay
 
-class ChatFace(Protocol):
-    """What a command may do with the chat it was typed in."""
+Run: TypeAlias = "Callable[[ChatDisplay, str], Awaitable[None]]"
 
-    session: ChatSession
-    keys_help: Sequence[tuple[str, str]]
-    waits_for_server: bool
-    """Commands wait for the connection too: nobody is there to give them again."""
-
-    @property
-    def answers(self) -> Sequence[str]:
-        """Those that are shown, the newest last."""
-        ...
-
-    @property
-    def is_raw(self) -> bool: ...
-
-    async def show_raw(self, is_raw: bool) -> None: ...
-
-    async def show_text(self, text: str) -> None:
-        """Puts a text into the transcript; it is made safe there."""
-        ...
-
-    def remark(self, text: str) -> None:
-        """One line that may go away by itself."""
-        ...
-
-    async def ask(self, text: str) -> None: ...
-
-    def fill(self, text: str) -> None:
-        """Puts a text into the input, to be changed and sent."""
-        ...
-
-    async def choose(
-        self, title: str, choices: Sequence[str], marked: str | None = None
-    ) -> str | None:
-        """`None`: nothing was chosen, or the choices are only listed."""
-        ...
-
-    async def show_sessions(self, wanted: str) -> None: ...
-
-    async def show_history(self, count: int | None) -> None: ...
-
-    async def search(self, wanted: str) -> None: ...
-
-    def set_theme(self, name: str) -> None: ...
-
-    def copy(self, text: str) -> None: ...
-
-    def leave(self, *, reconnect: bool = False) -> None: ...
-
-
-Run: TypeAlias = Callable[[ChatFace, str], Awaitable[None]]
+THEMES = {"dark": "dark", "light": "light", "terminal": "ansi-dark"}
+"""What `/theme` takes, and what textual calls it."""
+DEFAULT_THEME = "dark"
+_ENTRIES_SHOWN = 20
+_MESSAGES_PER_PAGE = 200
+_CODE_BLOCK = re.compile(r"^ {0,3}(```+|~~~+)[^\n]*\n(.*?)^ {0,3}\1", re.MULTILINE | re.DOTALL)
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    argument: str = ""
+    argument: str
     """`[…]` may be left out."""
     help: str
     run: Run
-    needs_server: bool = True
+    needs_server: bool
+
+
+COMMANDS: dict[str, Command] = {}
+"""In the order of `/help`, which is that of the functions below."""
+
+
+def _command(argument: str, about: str, *, needs_server: bool = True) -> Callable[[Run], Run]:
+    def add(run: Run) -> Run:
+        COMMANDS[run.__name__.strip("_")] = Command(
+            argument=argument, help=about, run=run, needs_server=needs_server
+        )
+        return run
+
+    return add
 
 
 def parse_prompt(line: str) -> str | None:
@@ -119,7 +89,7 @@ def parse_command(line: str) -> tuple[str, str]:
     return name, argument
 
 
-async def run_command(chat: ChatFace, line: str) -> None:
+async def run_command(chat: ChatDisplay, line: str) -> None:
     name, argument = parse_command(line)
     command = COMMANDS[name]
     is_online = isinstance(chat.session.client.connection, Online)
@@ -130,31 +100,37 @@ async def run_command(chat: ChatFace, line: str) -> None:
     await command.run(chat, argument)
 
 
-async def _help(chat: ChatFace, argument: str) -> None:
+@_command("", "this list", needs_server=False)
+async def _help(chat: ChatDisplay, argument: str) -> None:
     rows = [(f"/{name} {one.argument}".rstrip(), one.help) for name, one in COMMANDS.items()]
     await chat.show_text(
         pairs([*rows, ("//…", "a text that begins with a slash"), *chat.keys_help])
     )
 
 
-async def _new(chat: ChatFace, argument: str) -> None:
+@_command("[NAME]", "begin a new conversation")
+async def _new(chat: ChatDisplay, argument: str) -> None:
     await chat.session.move(chat.session.client.new(argument or None), name=argument)
 
 
-async def _sessions(chat: ChatFace, argument: str) -> None:
+@_command("[TEXT]", "list conversations")
+async def _sessions(chat: ChatDisplay, argument: str) -> None:
     await chat.show_sessions(argument)
 
 
-async def _switch(chat: ChatFace, argument: str) -> None:
+@_command("ID|NAME", "go to a conversation")
+async def _switch(chat: ChatDisplay, argument: str) -> None:
     await chat.session.move(chat.session.client.switch(argument))
 
 
-async def _rename(chat: ChatFace, argument: str) -> None:
+@_command("NAME", "rename this conversation")
+async def _rename(chat: ChatDisplay, argument: str) -> None:
     row = await chat.session.client.rename(argument)
     chat.remark(f"this conversation is now called {row.name!r}")
 
 
-async def _delete(chat: ChatFace, argument: str) -> None:
+@_command("[ID|NAME]", "move one to the trash (this one)")
+async def _delete(chat: ChatDisplay, argument: str) -> None:
     client, here = chat.session.client, chat.session.client.session_id
     if not argument:
         name = chat.session.name or "the conversation"
@@ -176,14 +152,48 @@ async def _delete(chat: ChatFace, argument: str) -> None:
     await chat.show_text(f"{found.name!r} is in the trash; {way_back}")
 
 
-async def _fork(chat: ChatFace, argument: str) -> None:
-    origin = chat.session.name or chat.session.client.session_id
-    created = await chat.session.client.fork(name=argument or None)
-    await chat.session.move(chat.session.client.switch(created.session_id))
-    await chat.show_text(f"this is a copy of {origin!r}, which stays as it is")
+@_command("[NAME]", "show or switch the model")
+async def _model(chat: ChatDisplay, argument: str) -> None:
+    client = chat.session.client
+    if not argument:
+        choice = await client.models(listed=True)
+        names = (*choice.models, *reports.listed_models(choice))
+        argument = await chat.choose("models", names, choice.model) or ""
+    if argument:
+        choice = await client.switch_model(argument)
+        chat.remark(f"the model is now {choice.model}")
 
 
-async def _system(chat: ChatFace, argument: str) -> None:
+@_command("[NAME]", "switch to the model of a role")
+async def _role(chat: ChatDisplay, argument: str) -> None:
+    client = chat.session.client
+    if not argument:
+        roles = sorted((await client.models()).roles)
+        if not roles:
+            raise RequestRefused("The server's settings give no role a model.", code="not_found")
+        argument = await chat.choose("roles", roles) or ""
+    if argument:
+        choice = await client.switch_model(role=argument)
+        chat.remark(f"the model is now {choice.model}, the {argument}")
+
+
+@_command("[LEVEL]", "how much the model thinks")
+async def _effort(chat: ChatDisplay, argument: str) -> None:
+    client = chat.session.client
+    if not argument:
+        current = str(((await client.models()).options or {}).get("effort", "default"))
+        argument = await chat.choose("efforts", (*EFFORTS, "default"), current) or ""
+    if not argument:
+        return
+    if argument not in (*EFFORTS, "default"):
+        known = ", ".join((*EFFORTS, "default"))
+        raise RequestRefused(f"/effort takes one of {known}.", code="malformed")
+    await client.switch_model(options={"effort": None if argument == "default" else argument})
+    chat.remark(f"the effort is now {argument}, in this conversation")
+
+
+@_command("[TEXT]", "show or set the system message")
+async def _system(chat: ChatDisplay, argument: str) -> None:
     client = chat.session.client
     if argument:
         await client.update(system=argument)
@@ -194,14 +204,8 @@ async def _system(chat: ChatFace, argument: str) -> None:
     await chat.show_text(str(newest) if newest else "there is no system message")
 
 
-async def _search(chat: ChatFace, argument: str) -> None:
-    await chat.search(argument)
-
-
-_ENTRIES_SHOWN = 20
-
-
-async def _history(chat: ChatFace, argument: str) -> None:
+@_command("[N] [--entries]", "the last messages, or all that is stored, by kind")
+async def _history(chat: ChatDisplay, argument: str) -> None:
     words = argument.split()
     wants_entries = "--entries" in words
     if wants_entries:
@@ -218,84 +222,18 @@ async def _history(chat: ChatFace, argument: str) -> None:
     await chat.show_text(reports.entries_text(page))
 
 
-async def _model(chat: ChatFace, argument: str) -> None:
-    client = chat.session.client
-    if not argument:
-        choice = await client.models(listed=True)
-        names = (*choice.models, *reports.listed_models(choice))
-        argument = await chat.choose("models", names, choice.model) or ""
-    if argument:
-        choice = await client.switch_model(argument)
-        chat.remark(f"the model is now {choice.model}")
+@_command("TEXT", "find words in all conversations")
+async def _search(chat: ChatDisplay, argument: str) -> None:
+    await chat.search(argument)
 
 
-async def _role(chat: ChatFace, argument: str) -> None:
-    client = chat.session.client
-    if not argument:
-        roles = sorted((await client.models()).roles)
-        if not roles:
-            raise RequestRefused("The server's settings give no role a model.", code="not_found")
-        argument = await chat.choose("roles", roles) or ""
-    if argument:
-        choice = await client.switch_model(role=argument)
-        chat.remark(f"the model is now {choice.model}, the {argument}")
-
-
-async def _effort(chat: ChatFace, argument: str) -> None:
-    client = chat.session.client
-    if not argument:
-        current = str(((await client.models()).options or {}).get("effort", "default"))
-        argument = await chat.choose("efforts", (*EFFORTS, "default"), current) or ""
-    if not argument:
-        return
-    if argument not in (*EFFORTS, "default"):
-        known = ", ".join((*EFFORTS, "default"))
-        raise RequestRefused(f"/effort takes one of {known}.", code="malformed")
-    await client.switch_model(options={"effort": None if argument == "default" else argument})
-    chat.remark(f"the effort is now {argument}, in this conversation")
-
-
-async def _clear(chat: ChatFace, argument: str) -> None:
+@_command("", "show the model nothing older")
+async def _clear(chat: ChatDisplay, argument: str) -> None:
     await chat.session.client.clear()  # the event tells everyone, us too
 
 
-async def _context(chat: ChatFace, argument: str) -> None:
-    await chat.show_text(
-        reports.context_text(await chat.session.client.context(text=argument or None))
-    )
-
-
-async def _compact(chat: ChatFace, argument: str) -> None:
-    with chat.session.expecting("compacted"):
-        begun = await chat.session.client.compact()
-    await chat.show_text(reports.epoch_text(begun))
-    await chat.session.refresh_usage()
-
-
-async def _usage(chat: ChatFace, argument: str) -> None:
-    await chat.show_text(reports.usage_text(await chat.session.client.usage()))
-
-
-async def _tools(chat: ChatFace, argument: str) -> None:
-    await chat.show_text(reports.tools_text(await chat.session.client.tools()))
-
-
-async def _decide(chat: ChatFace, argument: str, *, allow: bool) -> None:
-    if argument not in ("", "always"):
-        raise RequestRefused("/allow and /deny take nothing, or always.", code="malformed")
-    decision = ApprovalDecision(allow=allow, remember=bool(argument))
-    chat.remark(await chat.session.approvals.decide_oldest(decision))
-
-
-_allow = partial(_decide, allow=True)
-_deny = partial(_decide, allow=False)
-
-
-async def _status(chat: ChatFace, argument: str) -> None:
-    await chat.show_text(reports.status_text(await chat.session.client.status()))
-
-
-async def _undo(chat: ChatFace, argument: str) -> None:
+@_command("[N]", "take back your last message (or N) and its answer")
+async def _undo(chat: ChatDisplay, argument: str) -> None:
     if argument and not (argument.isdecimal() and 1 <= int(argument) <= _MESSAGES_PER_PAGE):
         raise RequestRefused("/undo takes a number of messages of yours.", code="malformed")
     client, count = chat.session.client, int(argument or 1)
@@ -314,7 +252,8 @@ async def _undo(chat: ChatFace, argument: str) -> None:
     chat.remark(f"taken back: {text}{more} (/redo brings it back)")
 
 
-async def _redo(chat: ChatFace, argument: str) -> None:
+@_command("", "bring back what /undo took")
+async def _redo(chat: ChatDisplay, argument: str) -> None:
     with _at_rest("redo"), chat.session.expecting("rolled_back"):
         try:
             await chat.session.client.redo()
@@ -340,19 +279,21 @@ def _still_running(command: str) -> LimitExceeded:
     return LimitExceeded(f"An answer is still running. Press Esc, then /{command}.", code="busy")
 
 
-async def _edit(chat: ChatFace, argument: str) -> None:
+@_command("", "change your last message and ask again")
+async def _edit(chat: ChatDisplay, argument: str) -> None:
     """Taken back only when the new text is sent."""
     last = await _replace_last(chat, "edit")
     chat.fill(str(last.get("content") or ""))
     chat.remark("sending this replaces your last message; Ctrl+C leaves it as it was")
 
 
-async def _retry(chat: ChatFace, argument: str) -> None:
+@_command("", "ask your last message again")
+async def _retry(chat: ChatDisplay, argument: str) -> None:
     last = await _replace_last(chat, "retry")
     await chat.ask(str(last.get("content") or ""))
 
 
-async def _replace_last(chat: ChatFace, command: str) -> JsonObject:
+async def _replace_last(chat: ChatDisplay, command: str) -> JsonObject:
     """What is sent next takes the place of the last message, with its files."""
     session = chat.session
     newest = (await session.client.history(1, roles=("user",))).messages
@@ -367,23 +308,13 @@ async def _replace_last(chat: ChatFace, command: str) -> JsonObject:
     return last
 
 
-_MESSAGES_PER_PAGE = 200
-
-
 async def all_messages(client: Client) -> AsyncIterator[JsonObject]:
     """Each prompt with its answer, and at the end the prompts that wait."""
-    known = {0}
-    page = await client.history(_MESSAGES_PER_PAGE, after=0)
-    while True:
-        for message in page.messages:
+    walk = ConversationWalk()
+    while not walk.is_over:
+        page = await client.history(_MESSAGES_PER_PAGE, after=walk.after)
+        for message in walk.take(page):
             yield await _whole(client, message)
-        if not page.page.has_more_after or page.page.after in known:
-            break
-        known.add(page.page.after)
-        page = await client.history(_MESSAGES_PER_PAGE, after=page.page.after)
-    newest = await client.history(_MESSAGES_PER_PAGE)
-    for message in left_waiting(page.messages, newest.messages):
-        yield await _whole(client, message)
 
 
 async def _whole(client: Client, message: JsonObject) -> JsonObject:
@@ -400,6 +331,105 @@ async def _whole(client: Client, message: JsonObject) -> JsonObject:
         read, size = read + len(part.content), part.size
     rest = {name: value for name, value in message.items() if name not in ("truncated", "size")}
     return {**rest, "content": "".join(parts)}
+
+
+@_command("[NAME]", "go on in a copy of this conversation")
+async def _fork(chat: ChatDisplay, argument: str) -> None:
+    origin = chat.session.name or chat.session.client.session_id
+    created = await chat.session.client.fork(name=argument or None)
+    await chat.session.move(chat.session.client.switch(created.session_id))
+    await chat.show_text(f"this is a copy of {origin!r}, which stays as it is")
+
+
+@_command("[TEXT]", "what the model would be sent")
+async def _context(chat: ChatDisplay, argument: str) -> None:
+    await chat.show_text(
+        reports.context_text(await chat.session.client.context(text=argument or None))
+    )
+
+
+@_command("", "show the model older turns in less detail")
+async def _compact(chat: ChatDisplay, argument: str) -> None:
+    with chat.session.expecting("compacted"):
+        begun = await chat.session.client.compact()
+    await chat.show_text(reports.epoch_text(begun))
+    await chat.session.refresh_usage()
+
+
+@_command("", "tokens and cost of this conversation")
+async def _usage(chat: ChatDisplay, argument: str) -> None:
+    await chat.show_text(reports.usage_text(await chat.session.client.usage()))
+
+
+@_command("", "what the model may call")
+async def _tools(chat: ChatDisplay, argument: str) -> None:
+    await chat.show_text(reports.tools_text(await chat.session.client.tools()))
+
+
+@_command("[always]", "let the tool that waits for it be run")
+async def _allow(chat: ChatDisplay, argument: str) -> None:
+    await _decide(chat, argument, allow=True)
+
+
+@_command("[always]", "don't let it be run")
+async def _deny(chat: ChatDisplay, argument: str) -> None:
+    await _decide(chat, argument, allow=False)
+
+
+async def _decide(chat: ChatDisplay, argument: str, *, allow: bool) -> None:
+    if argument not in ("", "always"):
+        raise RequestRefused("/allow and /deny take nothing, or always.", code="malformed")
+    decision = ApprovalDecision(allow=allow, remember=bool(argument))
+    chat.remark(await chat.session.approvals.decide_oldest(decision))
+
+
+@_command("", "how the server is")
+async def _status(chat: ChatDisplay, argument: str) -> None:
+    await chat.show_text(reports.status_text(await chat.session.client.status()))
+
+
+@_command("FILE", "send a file, or mcp:… of /tools, with the next message")
+async def _attach(chat: ChatDisplay, argument: str) -> None:
+    stored = await chat.session.client.upload(argument)
+    chat.session.attachments.append(stored.file_id)
+    name = argument if argument.startswith("mcp:") else Path(argument).name
+    chat.remark(f"{name} ({stored.size:,} bytes) goes with your next message")
+
+
+@_command("[N|code]", "copy an answer, the N-th from the end, or its code", needs_server=False)
+async def _copy(chat: ChatDisplay, argument: str) -> None:
+    """By OSC 52: the terminal's clipboard, also over ssh."""
+    answers = [answer for answer in chat.answers if answer]
+    if argument == "code":
+        blocks = [block for answer in answers for block in code_blocks(answer)]
+        if not blocks:
+            raise RequestRefused("There is no code to copy.", code="not_found")
+        chat.copy(blocks[-1])
+        return
+    if argument and not argument.isdecimal():
+        raise RequestRefused("/copy takes a number, or code.", code="malformed")
+    place = int(argument or 1)
+    if not 1 <= place <= len(answers):
+        raise RequestRefused("There is no such answer on the screen.", code="not_found")
+    chat.copy(answers[-place])
+
+
+def code_blocks(markdown: str) -> list[str]:
+    return [found.group(2) for found in _CODE_BLOCK.finditer(markdown)]
+
+
+@_command("[FILE]", "write this conversation to a file.md, .html, .json or .jsonl")
+async def _export(chat: ChatDisplay, argument: str) -> None:
+    """The form goes by the file's ending."""
+    form = form_of(Path(argument)) if argument else "md"
+    if form is None:
+        endings = ", ".join(f".{known}" for known in FORMS)
+        raise RequestRefused(f"/export writes files that end in {endings}.", code="malformed")
+    client = chat.session.client
+    messages = [message async for message in all_messages(client)]
+    name = chat.session.name or (await client.history(1)).name
+    text = "".join(exported(form, name, client.session_id, messages))
+    chat.remark(f"written to {write_new_file(argument or file_name(name), text)}")
 
 
 def file_name(title: str) -> str:
@@ -419,61 +449,27 @@ def write_new_file(name: str, text: str) -> Path:
     return path
 
 
-async def _attach(chat: ChatFace, argument: str) -> None:
-    stored = await chat.session.client.upload(argument)
-    chat.session.attachments.append(stored.file_id)
-    name = argument if argument.startswith("mcp:") else Path(argument).name
-    chat.remark(f"{name} ({stored.size:,} bytes) goes with your next message")
+@_command("", "show answers as they are written, or as Markdown", needs_server=False)
+async def _raw(chat: ChatDisplay, argument: str) -> None:
+    await chat.show_raw(not chat.is_raw)
+    chat.remark("answers as they are written" if chat.is_raw else "answers as Markdown")
 
 
-async def _export(chat: ChatFace, argument: str) -> None:
-    """The form goes by the file's ending."""
-    form = form_of(Path(argument)) if argument else "md"
-    if form is None:
-        endings = ", ".join(f".{known}" for known in FORMS)
-        raise RequestRefused(f"/export writes files that end in {endings}.", code="malformed")
-    client = chat.session.client
-    messages = [message async for message in all_messages(client)]
-    name = chat.session.name or (await client.history(1)).name
-    text = "".join(exported(form, name, client.session_id, messages))
-    chat.remark(f"written to {write_new_file(argument or file_name(name), text)}")
-
-
-_CODE_BLOCK = re.compile(r"^ {0,3}(```+|~~~+)[^\n]*\n(.*?)^ {0,3}\1", re.MULTILINE | re.DOTALL)
-
-
-def code_blocks(markdown: str) -> list[str]:
-    return [found.group(2) for found in _CODE_BLOCK.finditer(markdown)]
-
-
-async def _copy(chat: ChatFace, argument: str) -> None:
-    """By OSC 52: the terminal's clipboard, also over ssh."""
-    answers = [answer for answer in chat.answers if answer]
-    if argument == "code":
-        blocks = [block for answer in answers for block in code_blocks(answer)]
-        if not blocks:
-            raise RequestRefused("There is no code to copy.", code="not_found")
-        chat.copy(blocks[-1])
-        return
-    if argument and not argument.isdecimal():
-        raise RequestRefused("/copy takes a number, or code.", code="malformed")
-    place = int(argument or 1)
-    if not 1 <= place <= len(answers):
-        raise RequestRefused("There is no such answer on the screen.", code="not_found")
-    chat.copy(answers[-place])
-
-
-THEMES = {"dark": "dark", "light": "light", "terminal": "ansi-dark"}
-"""What `/theme` takes, and what textual calls it."""
-DEFAULT = "dark"
+@_command("[NAME]", "light, dark, or the terminal's own colours", needs_server=False)
+async def _theme(chat: ChatDisplay, argument: str) -> None:
+    name = argument or await chat.choose("themes", list(THEMES)) or ""
+    if name and name not in THEMES:
+        raise RequestRefused(f"There is no theme {name!r}; there are {', '.join(THEMES)}.")
+    if name:
+        chat.set_theme(name)
 
 
 def remembered_theme(file: Path) -> str:
     try:
         name = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
-        return DEFAULT
-    return name if name in THEMES else DEFAULT
+        return DEFAULT_THEME
+    return name if name in THEMES else DEFAULT_THEME
 
 
 def remember_theme(file: Path, name: str) -> None:
@@ -482,92 +478,19 @@ def remember_theme(file: Path, name: str) -> None:
         file.write_text(f"{name}\n", encoding="utf-8")
 
 
-async def _raw(chat: ChatFace, argument: str) -> None:
-    await chat.show_raw(not chat.is_raw)
-    chat.remark("answers as they are written" if chat.is_raw else "answers as Markdown")
-
-
-async def _theme(chat: ChatFace, argument: str) -> None:
-    name = argument or await chat.choose("themes", list(THEMES)) or ""
-    if name and name not in THEMES:
-        raise RequestRefused(f"There is no theme {name!r}; there are {', '.join(THEMES)}.")
-    if name:
-        chat.set_theme(name)
-
-
-async def _reconnect(chat: ChatFace, argument: str) -> None:
+@_command("", "try the server again now", needs_server=False)
+async def _reconnect(chat: ChatDisplay, argument: str) -> None:
     client = chat.session.client
     if isinstance(client.connection, Online):
         chat.remark("already connected")
     elif isinstance(client.connection, Offline):
         chat.leave(reconnect=True)
-    elif chat.session.restart_server is not None:
-        await chat.session.restart_server()
+    elif chat.session.background is not None:
+        await chat.session.restart_server(chat.session.background)
     else:
         client.reconnect_now()
 
 
-async def _quit(chat: ChatFace, argument: str) -> None:
+@_command("", "leave", needs_server=False)
+async def _quit(chat: ChatDisplay, argument: str) -> None:
     chat.leave()
-
-
-COMMANDS: dict[str, Command] = {
-    "help": Command(help="this list", run=_help, needs_server=False),
-    "new": Command(argument="[NAME]", help="begin a new conversation", run=_new),
-    "sessions": Command(argument="[TEXT]", help="list conversations", run=_sessions),
-    "switch": Command(argument="ID|NAME", help="go to a conversation", run=_switch),
-    "rename": Command(argument="NAME", help="rename this conversation", run=_rename),
-    "delete": Command(argument="[ID|NAME]", help="move one to the trash (this one)", run=_delete),
-    "model": Command(argument="[NAME]", help="show or switch the model", run=_model),
-    "role": Command(argument="[NAME]", help="switch to the model of a role", run=_role),
-    "effort": Command(argument="[LEVEL]", help="how much the model thinks", run=_effort),
-    "system": Command(argument="[TEXT]", help="show or set the system message", run=_system),
-    "history": Command(
-        argument="[N] [--entries]",
-        help="the last messages, or all that is stored, by kind",
-        run=_history,
-    ),
-    "search": Command(argument="TEXT", help="find words in all conversations", run=_search),
-    "clear": Command(help="show the model nothing older", run=_clear),
-    "undo": Command(
-        argument="[N]",
-        help="take back your last message (or N) and its answer",
-        run=_undo,
-    ),
-    "redo": Command(help="bring back what /undo took", run=_redo),
-    "edit": Command(help="change your last message and ask again", run=_edit),
-    "retry": Command(help="ask your last message again", run=_retry),
-    "fork": Command(argument="[NAME]", help="go on in a copy of this conversation", run=_fork),
-    "context": Command(argument="[TEXT]", help="what the model would be sent", run=_context),
-    "compact": Command(help="show the model older turns in less detail", run=_compact),
-    "usage": Command(help="tokens and cost of this conversation", run=_usage),
-    "tools": Command(help="what the model may call", run=_tools),
-    "allow": Command(argument="[always]", help="let the tool that waits for it be run", run=_allow),
-    "deny": Command(argument="[always]", help="don't let it be run", run=_deny),
-    "status": Command(help="how the server is", run=_status),
-    "attach": Command(
-        argument="FILE", help="send a file, or mcp:… of /tools, with the next message", run=_attach
-    ),
-    "copy": Command(
-        argument="[N|code]",
-        help="copy an answer, the N-th from the end, or its code",
-        run=_copy,
-        needs_server=False,
-    ),
-    "export": Command(
-        argument="[FILE]",
-        help="write this conversation to a file.md, .html, .json or .jsonl",
-        run=_export,
-    ),
-    "raw": Command(
-        help="show answers as they are written, or as Markdown", run=_raw, needs_server=False
-    ),
-    "theme": Command(
-        argument="[NAME]",
-        help="light, dark, or the terminal's own colours",
-        run=_theme,
-        needs_server=False,
-    ),
-    "reconnect": Command(help="try the server again now", run=_reconnect, needs_server=False),
-    "quit": Command(help="leave", run=_quit, needs_server=False),
-}

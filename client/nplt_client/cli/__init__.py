@@ -18,7 +18,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING
 
 import click
 
@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-F = TypeVar("F", bound=Callable[..., object])
-
-
-def server_option(command: F) -> F:
-    return click.option(
-        "--server", metavar="URL", help="nplt://host:port[/session]; default: $NPLT_SERVER"
-    )(command)
+def server_option(command: click.Command) -> click.Command:
+    """Adds it behind the others."""
+    command.params.append(
+        click.Option(
+            ["--server"], metavar="URL", help="nplt://host:port[/session]; default: $NPLT_SERVER"
+        )
+    )
+    return command
 
 
 def complete_sessions(
@@ -240,32 +241,6 @@ def _load_short_commands() -> None:
     import nplt_client.cli.commands  # noqa: F401 (they add themselves to the group)
 
 
-class ChatArguments(TypedDict):
-    go_on: bool
-    resume: str | None
-    new: bool
-    create: bool
-    history: str | None
-    model: str | None
-
-
-class AskArguments(TypedDict):
-    create: bool
-    history: str | None
-    model: str | None
-    role: str | None
-    effort: str | None
-    temperature: float | None
-    output_tokens: int | None
-    schema: str | None
-    system: str | None
-    attach: tuple[str, ...]
-    detach: bool
-    quiet: bool
-    timeout: float | None
-    server: str | None
-
-
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """`nplt_protocol.messages.EFFORTS`, without the time its import takes."""
 
@@ -310,6 +285,7 @@ def _names_conversation(server: str | None) -> bool:
     return find_address(server).session is not None
 
 
+@server_option
 @nplt.command("chat", epilog=notes("nplt chat -c", 'nplt chat --resume "my notes" -m offline/echo'))
 @click.argument("server_url", required=False)
 @continue_option
@@ -327,23 +303,24 @@ def _names_conversation(server: str | None) -> bool:
     "--no-alt-screen", is_flag=True, help="line mode: keeps the terminal's own scrollback"
 )
 @click.option("--plain", is_flag=True, help="plain lines without colours, for any terminal")
-@server_option
 def chat_command(
     server_url: str | None,
     server: str | None,
     *,
     plain: bool,
     no_alt_screen: bool,
-    **choices: Unpack[ChatArguments],
+    **choices: object,
 ) -> int:
     """Open a chat. If stdin is not a terminal, each line is a prompt."""
+    from msgspec import convert
+
     from nplt_client.chat.chat_session import ChatOptions
 
-    if sum(map(bool, (choices["go_on"], choices["resume"], choices["new"]))) > 1:
+    options = convert({**choices, "server": server_url or server}, ChatOptions)
+    if sum(map(bool, (options.go_on, options.resume, options.new))) > 1:
         raise click.UsageError("Give only one of --continue, --resume and --new.")
-    if choices["create"] and not (choices["resume"] or _names_conversation(server_url or server)):
+    if options.create and not (options.resume or _names_conversation(options.server)):
         raise click.UsageError("--create needs a name: --resume ID|NAME.")
-    options = ChatOptions(server=server_url or server, **choices)
     if plain or not has_screen():
         from nplt_client.lines.app import run_plain_chat
 
@@ -359,6 +336,7 @@ def chat_command(
     return run_full_screen_chat(options)
 
 
+@server_option
 @nplt.command(
     "ask",
     epilog=notes(
@@ -430,37 +408,25 @@ def chat_command(
     is_flag=True,
     help="print the ids of conversation and turn and leave; the answer goes on",
 )
-@server_option
-def ask_command(
-    prompt: str | None,
-    session: str | None,
-    form: Literal["json", "jsonl", "code"] | None,
-    *,
-    go_on: bool,
-    no_stream: bool,
-    **choices: Unpack[AskArguments],
-) -> int:
+def ask_command(*, go_on: bool, **choices: object) -> int:
     """Send one prompt and print the answer.
 
     The prompt is PROMPT, or stdin if PROMPT is -. With both, stdin is context.
     Ctrl+C, SIGTERM, a closed pipe and --timeout cancel the answer.
     """
+    from msgspec import convert
+
     from nplt_client.cli.ask import AskOptions, ask
 
-    if go_on and session:
+    if go_on and choices["session"]:
         raise click.UsageError("Give either --continue or --session, not both.")
-    if choices["create"] and not (session or _names_conversation(choices["server"])):
+    if go_on:
+        choices["session"] = LAST
+    options = convert(choices, AskOptions)
+    if options.create and not (options.session or _names_conversation(options.server)):
         raise click.UsageError("--create needs a name: -s ID|NAME.")
-    if form == "code" and choices["schema"] is not None:
+    if options.form == "code" and options.schema is not None:
         raise click.UsageError("With --schema the answer is JSON; there is no code to extract.")
-    if form == "code" and choices["detach"]:
+    if options.form == "code" and options.detach:
         raise click.UsageError("With --detach there is no answer to extract code from.")
-    return ask(
-        AskOptions(
-            prompt=prompt,
-            session=LAST if go_on else session,
-            form=form or "text",
-            streams=not no_stream,
-            **choices,
-        )
-    )
+    return ask(options)

@@ -32,8 +32,6 @@ from nplt_client.errors import (
     ProviderFailed,
     RequestRefused,
     TimedOut,
-    TurnInterrupted,
-    error_from_turn,
 )
 from nplt_client.received_turn import ReceivedTurn
 from nplt_client.render.terminal import AnswerWriter, is_terminal, print_remark
@@ -71,7 +69,8 @@ def assemble_prompt(argument: str | None, deadline: Deadline) -> str:
     elif argument is None:
         raise click.UsageError("Say what to ask: nplt ask PROMPT, or nplt ask - to read stdin.")
     else:
-        text = _clean(argument)
+        # Bytes that are not UTF-8 arrive as lone surrogates.
+        text = argument.encode(errors="surrogateescape").decode(errors="replace")
         context = "" if is_terminal(sys.stdin) else _read_stdin(deadline)
         if context.strip():
             text = f"{text}\n\n{context}"
@@ -100,11 +99,6 @@ def _read_stdin(deadline: Deadline) -> str:
                 f"stdin holds more than {STDIN_BYTES_MAX:,} bytes; send a file with -a instead"
             )
     return b"".join(pieces).decode(errors="replace")
-
-
-def _clean(argument: str) -> str:
-    """Replaces bytes that are not UTF-8; they arrive as lone surrogates."""
-    return argument.encode(errors="surrogateescape").decode(errors="replace")
 
 
 class TextOutput:
@@ -162,8 +156,8 @@ class AskOptions(Struct, frozen=True, kw_only=True):
     output_tokens: int | None = None
     schema: str | None = None
     system: str | None = None
-    form: Literal["text", "json", "jsonl", "code"] = "text"
-    streams: bool = True
+    form: Literal["json", "jsonl", "code"] | None = None
+    no_stream: bool = False
     attach: tuple[str, ...] = ()
     detach: bool = False
     quiet: bool = False
@@ -183,11 +177,17 @@ def ask(options: AskOptions) -> int:
             patience = Patience(give_up_seconds=find_reconnect_seconds(RECONNECT_SECONDS_MAX))
             with open_or_start(address, deadline, patience=patience) as connection:
                 _go_to_conversation(connection, options, address.session)
+                asked: JsonObject = {
+                    "schema": schema,
+                    "effort": options.effort,
+                    "temperature": options.temperature,
+                    "output_tokens": options.output_tokens,
+                }
                 prompt = messages.Prompt(
                     text=text,
                     message_id=uuid4().hex,
                     role=options.role,
-                    options=_prompt_options(options, schema),
+                    options={name: value for name, value in asked.items() if value is not None},
                     attachments=tuple(_upload(connection, *file) for file in files),
                 )
                 with Interrupts() as connection.interrupts:
@@ -203,9 +203,13 @@ def ask(options: AskOptions) -> int:
     if stopped_by == signal.SIGTERM:
         sys.stdout.flush()
         os.kill(os.getpid(), signal.SIGTERM)  # whoever sent it sees what it did
-    if not options.quiet:
-        _print_way_back(received)
-    return _exit_code(received)
+    if received.receipt is not None and not options.quiet and is_terminal(sys.stderr):
+        short = received.receipt.session_id[:SHORT_ID]
+        print_remark(f"conversation {short} · go on with: nplt ask -s {short} …", dimmed=True)
+    if received.abandoned or received.finished is None:
+        return INTERRUPTED
+    received.raise_unless_completed()
+    return 0
 
 
 def _read_schema(path: str) -> JsonObject:
@@ -221,28 +225,19 @@ def _read_schema(path: str) -> JsonObject:
     return schema
 
 
-def _prompt_options(options: AskOptions, schema: JsonObject | None) -> JsonObject:
-    asked: JsonObject = {
-        "schema": schema,
-        "effort": options.effort,
-        "temperature": options.temperature,
-        "output_tokens": options.output_tokens,
-    }
-    return {name: value for name, value in asked.items() if value is not None}
-
-
 def _output_for(options: AskOptions) -> AskOutput:
-    if options.form == "text" and options.schema is not None:
-        return ValueOutput(sys.stdout, streams=False, quiet=options.quiet)
-    if options.form == "text":
-        return TextOutput(sys.stdout, streams=options.streams, quiet=options.quiet)
-    if options.form == "code":
-        return CodeOutput(sys.stdout, streams=False, quiet=options.quiet)
-
-    has_value = options.schema is not None
-    if options.form == "json":
-        return JsonOutput(sys.stdout, has_value=has_value)
-    return JsonLinesOutput(sys.stdout, has_value=has_value)
+    has_value, quiet = options.schema is not None, options.quiet
+    match options.form:
+        case "json":
+            return JsonOutput(sys.stdout, has_value=has_value)
+        case "jsonl":
+            return JsonLinesOutput(sys.stdout, has_value=has_value)
+        case "code":
+            return CodeOutput(sys.stdout, streams=False, quiet=quiet)
+        case None if has_value:
+            return ValueOutput(sys.stdout, streams=False, quiet=quiet)
+        case None:
+            return TextOutput(sys.stdout, streams=not options.no_stream, quiet=quiet)
 
 
 def _read_files(paths: Sequence[str]) -> list[tuple[str, bytes]]:
@@ -354,24 +349,6 @@ def _cancel(
                 output.event_received(event, received.apply(event))
 
 
-def _exit_code(received: ReceivedTurn) -> int:
-    if received.abandoned or received.finished is None:
-        return INTERRUPTED
-    match received.finished.state:
-        case "completed":
-            return 0
-        case "failed":
-            raise error_from_turn(received.finished.error)
-        case _:
-            raise TurnInterrupted("the answer was interrupted", text=received.text)
-
-
-def _print_way_back(received: ReceivedTurn) -> None:
-    if received.receipt is not None and is_terminal(sys.stderr):
-        short = received.receipt.session_id[:SHORT_ID]
-        print_remark(f"conversation {short} · go on with: nplt ask -s {short} …", dimmed=True)
-
-
 class CodeBlock(Struct, frozen=True, kw_only=True):
     language: str
     code: str
@@ -403,16 +380,12 @@ def code_blocks(text: str) -> Iterator[CodeBlock]:
         opening = _FENCE.match(line[quote.end() :] if quote else line)
         # What follows a fence of backticks holds none: ```x``` is code within a line.
         if opening and not (opening[2][0] == "`" and "`" in opening[3]):
+            # The first word after the fence: `python title="x"` is python.
+            language = (opening[3].split() or [""])[0].lower()
             yield CodeBlock(
-                language=_language(opening[3]),
+                language=language,
                 code=_until_closed(lines, opening, quoted=quote is not None),
             )
-
-
-def _language(info: str) -> str:
-    """The first word after the fence; `python title="x"` is python."""
-    words = info.split()
-    return words[0].lower() if words else ""
 
 
 def _until_closed(lines: Iterator[str], opening: re.Match[str], *, quoted: bool) -> str:

@@ -80,7 +80,20 @@ session_argument = click.argument("wanted", metavar="ID|NAME", shell_complete=co
 last_by_default = click.argument(
     "wanted", metavar="[ID|NAME]", required=False, default=LAST, shell_complete=complete_sessions
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="print JSON")
+
+
+def command(
+    *examples: str, name: str | None = None, has_json: bool = False
+) -> Callable[[Callable[..., object]], click.Command]:
+    """A command of `nplt` that talks to a server; `has_json`: it can print JSON too."""
+
+    def add(function: Callable[..., object]) -> click.Command:
+        made = nplt.command(name, epilog=notes(*examples))(function)
+        if has_json:
+            made.params.append(click.Option(["--json", "as_json"], is_flag=True, help="print JSON"))
+        return server_option(made)
+
+    return add
 
 
 @contextmanager
@@ -126,11 +139,9 @@ def _print_list(
         print_remark(if_none)
 
 
-@nplt.command(epilog=notes("nplt sessions --query notes", "nplt sessions --trash"))
+@command("nplt sessions --query notes", "nplt sessions --trash", has_json=True)
 @click.option("--query", metavar="TEXT", help="list only those that match")
 @click.option("--trash", is_flag=True, help="list the deleted ones, which can be undeleted")
-@json_option
-@server_option
 def sessions(query: str | None, trash: bool, as_json: bool, server: str | None) -> None:
     """List the conversations, newest first."""
     with open_for_command(server) as connection:
@@ -152,7 +163,7 @@ class HistoryOptions(TypedDict):
     detail: Literal["live", "summary", "gist"]
 
 
-@nplt.command(epilog=notes("nplt history", 'nplt history "my notes" --limit 50'))
+@command("nplt history", 'nplt history "my notes" --limit 50', has_json=True)
 @last_by_default
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
 @click.option(
@@ -165,8 +176,6 @@ class HistoryOptions(TypedDict):
     default="live",
     help="how much of each message, as models are shown older ones",
 )
-@json_option
-@server_option
 def history(
     wanted: str, as_json: bool, server: str | None, **asked: Unpack[HistoryOptions]
 ) -> None:
@@ -185,7 +194,7 @@ def history(
     _print(page, text, as_json=as_json)
 
 
-@nplt.command(epilog=notes("nplt context", 'nplt context "my notes" --text "and now?"'))
+@command("nplt context", 'nplt context "my notes" --text "and now?"', has_json=True)
 @last_by_default
 @click.option("--text", metavar="TEXT", help="as if this were the next prompt")
 @click.option(
@@ -194,8 +203,6 @@ def history(
     help="as if this model were to answer",
     shell_complete=complete_models,
 )
-@json_option
-@server_option
 def context(
     wanted: str, text: str | None, model: str | None, as_json: bool, server: str | None
 ) -> None:
@@ -206,10 +213,8 @@ def context(
     _print(account, reports.context_text, as_json=as_json)
 
 
-@nplt.command(epilog=notes("nplt usage", 'nplt usage "my notes" --json'))
+@command("nplt usage", 'nplt usage "my notes" --json', has_json=True)
 @last_by_default
-@json_option
-@server_option
 def usage(wanted: str, as_json: bool, server: str | None) -> None:
     """Show the tokens a conversation has used, and their cost."""
     with _conversation(server, wanted) as (connection, found):
@@ -219,9 +224,7 @@ def usage(wanted: str, as_json: bool, server: str | None) -> None:
     _print(account, reports.usage_text, as_json=as_json)
 
 
-@nplt.command(epilog=notes("nplt tools", "nplt tools --json"))
-@json_option
-@server_option
+@command("nplt tools", "nplt tools --json", has_json=True)
 def tools(as_json: bool, server: str | None) -> None:
     """List the tools that models may call."""
     with open_for_command(server) as connection:
@@ -229,9 +232,7 @@ def tools(as_json: bool, server: str | None) -> None:
     _print(listed, reports.tools_text, as_json=as_json)
 
 
-@nplt.command(epilog=notes("nplt models", "nplt models --json"))
-@json_option
-@server_option
+@command("nplt models", "nplt models --json", has_json=True)
 def models(as_json: bool, server: str | None) -> None:
     """List the models; * marks the default. Providers are asked for lists of their own."""
     request, stop_at = messages.ModelSwitch(listed=True), time.monotonic() + _LISTS_SECONDS_MAX
@@ -252,9 +253,7 @@ def _is_asking(choice: messages.ModelChoice) -> bool:
     return any(isinstance(one, dict) and "asking" in one for one in lists)
 
 
-@nplt.command(epilog=notes("nplt status", "nplt status --json"))
-@json_option
-@server_option
+@command("nplt status", "nplt status --json", has_json=True)
 def status(as_json: bool, server: str | None) -> None:
     """Show the state of the server. Starts none."""
     address = find_address(server)
@@ -265,10 +264,9 @@ def status(as_json: bool, server: str | None) -> None:
     _print(reply, reports.status_text, as_json=as_json)
 
 
-@nplt.command(epilog=notes('nplt rename @last "my notes"', "nplt rename 1f0c2a3b plans"))
+@command('nplt rename @last "my notes"', "nplt rename 1f0c2a3b plans")
 @session_argument
 @click.argument("name")
-@server_option
 def rename(wanted: str, name: str, server: str | None) -> None:
     """Rename a conversation."""
     with _conversation(server, wanted) as (connection, found):
@@ -278,9 +276,8 @@ def rename(wanted: str, name: str, server: str | None) -> None:
     print_remark(f"{row.session_id} is now called {row.name!r}")
 
 
-@nplt.command(epilog=notes('nplt delete "my notes"', "nplt delete @last"))
+@command('nplt delete "my notes"', "nplt delete @last")
 @session_argument
-@server_option
 def delete(wanted: str, server: str | None) -> None:
     """Move a conversation to the trash.
 
@@ -328,11 +325,9 @@ def check_delete_target(wanted: str, found: messages.Attached | messages.Session
         )
 
 
-@nplt.command(epilog=notes('nplt search "trailing newline"', "nplt search parser --limit 5 --json"))
+@command('nplt search "trailing newline"', "nplt search parser --limit 5 --json", has_json=True)
 @click.argument("query")
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True)
-@json_option
-@server_option
 def search(query: str, limit: int, as_json: bool, server: str | None) -> None:
     """Search the names of conversations and the text of messages."""
     with open_for_command(server) as connection:
@@ -343,13 +338,12 @@ def search(query: str, limit: int, as_json: bool, server: str | None) -> None:
     _print_list(hits, reports.hits_text, as_json=as_json, if_none=none)
 
 
-@nplt.command(epilog=notes('nplt fork "my notes" --name "other notes"', "nplt fork @last --at 12"))
+@command('nplt fork "my notes" --name "other notes"', "nplt fork @last --at 12")
 @session_argument
 @click.option(
     "--at", "at_seq", type=click.IntRange(min=1), metavar="SEQ", help="copy up to this entry"
 )
 @click.option("--name", metavar="NAME", help="the name of the new conversation")
-@server_option
 def fork(wanted: str, at_seq: int | None, name: str | None, server: str | None) -> None:
     """Copy a conversation into a new one, and print its id."""
     with _conversation(server, wanted) as (connection, found):
@@ -359,9 +353,8 @@ def fork(wanted: str, at_seq: int | None, name: str | None, server: str | None) 
     print_remark(f"{made.name!r} begins like {found.name!r}")
 
 
-@nplt.command(epilog=notes('nplt undelete "my notes"', "nplt undelete 1f0c2a3b"))
+@command('nplt undelete "my notes"', "nplt undelete 1f0c2a3b")
 @click.argument("wanted", metavar="ID|NAME", shell_complete=complete_trash)
-@server_option
 def undelete(wanted: str, server: str | None) -> None:
     """Bring a conversation back from the trash.
 
@@ -375,11 +368,10 @@ def undelete(wanted: str, server: str | None) -> None:
     print_remark(f"{row.session_id} ({row.name}) is back")
 
 
-@nplt.command(epilog=notes('nplt redact "my notes" 12', "nplt redact @last 12 --yes"))
+@command('nplt redact "my notes" 12', "nplt redact @last 12 --yes")
 @session_argument
 @click.argument("seq", type=click.IntRange(min=1))
 @click.option("-y", "--yes", is_flag=True, help="do not ask for confirmation")
-@server_option
 def redact(wanted: str, seq: int, yes: bool, server: str | None) -> None:
     """Erase the content of one entry for good."""
     with _conversation(server, wanted) as (connection, found):
@@ -405,10 +397,8 @@ def _confirm(words: str, name: str, seq: int) -> None:
         raise click.Abort
 
 
-@nplt.command(epilog=notes('nplt repair "my notes"', "nplt repair 1f0c2a3b --json"))
+@command('nplt repair "my notes"', "nplt repair 1f0c2a3b --json", has_json=True)
 @session_argument
-@json_option
-@server_option
 def repair(wanted: str, as_json: bool, server: str | None) -> None:
     """Make a damaged conversation usable again.
 
@@ -420,9 +410,8 @@ def repair(wanted: str, as_json: bool, server: str | None) -> None:
     _print(done, reports.repair_text, as_json=as_json)
 
 
-@nplt.command("import", epilog=notes("nplt import talk.json", "nplt import *.json"))
+@command("nplt import talk.json", "nplt import *.json", name="import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
-@server_option
 def import_(files: tuple[str, ...], server: str | None) -> int:
     """Import conversations from files, and print their ids."""
     from pathlib import Path
@@ -432,9 +421,7 @@ def import_(files: tuple[str, ...], server: str | None) -> int:
     return import_files([Path(file) for file in files], server=server)
 
 
-@nplt.command(
-    epilog=notes("nplt export > last.md", 'nplt export "my notes" --format html -o notes.html')
-)
+@command("nplt export > last.md", 'nplt export "my notes" --format html -o notes.html')
 @last_by_default
 @click.option(
     "--format",
@@ -443,7 +430,6 @@ def import_(files: tuple[str, ...], server: str | None) -> int:
     help="default: by the ending of FILE, else md",
 )
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE")
-@server_option
 def export(
     wanted: str,
     form: Literal["md", "json", "jsonl", "html"] | None,

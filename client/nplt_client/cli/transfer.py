@@ -14,7 +14,7 @@ from time import monotonic
 from typing import TextIO
 
 from nplt_client.errors import ConfigurationError, NpltError
-from nplt_client.render.export import Form, exported, form_of, left_waiting
+from nplt_client.render.export import ConversationWalk, Form, exported, form_of
 from nplt_client.render.terminal import exact_stream, is_terminal, print_error, print_remark
 from nplt_client.render.text import sanitize_line, shorten, width_of
 from nplt_client.wire.blocking import BlockingConnection, open_for_command, read_file
@@ -161,27 +161,17 @@ def _counted(messages: Iterable[JsonObject], progress: ProgressBar) -> Iterator[
 
 
 def _all_messages(connection: BlockingConnection, session_id: str) -> Iterator[JsonObject]:
-    def page_after(after: int | None) -> HistoryPage:
+    walk = ConversationWalk()
+    while not walk.is_over:
         asked = HistoryRequest(
             session_id=session_id,
-            after=after,
+            after=walk.after,
             limit=_PAGE_MESSAGES,
             max_bytes=_PAGE_BYTES,
             roles=("user", "assistant", "system"),
         )
-        return connection.request(asked, HistoryPage)
-
-    known = {0}
-    page = page_after(0)
-    while True:
-        for message in page.messages:
+        for message in walk.take(connection.request(asked, HistoryPage)):
             yield _whole(connection, session_id, message)
-        if not page.page.has_more_after or page.page.after in known:
-            break
-        known.add(page.page.after)
-        page = page_after(page.page.after)
-    for message in left_waiting(page.messages, page_after(None).messages):
-        yield _whole(connection, session_id, message)
 
 
 def _whole(connection: BlockingConnection, session_id: str, message: JsonObject) -> JsonObject:

@@ -9,29 +9,16 @@ nor rich.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import assert_never
 
 from nplt_client.chat import changes
 from nplt_client.chat.approvals import ApprovalDecision, ApprovalWanted, parse_decision
-from nplt_client.chat.chat_session import (
-    ChatEnded,
-    ChatOptions,
-    ChatRunner,
-    ChatSession,
-    StopControl,
-    new_message_id,
-)
-from nplt_client.chat.commands import parse_prompt, remember_theme, run_command
+from nplt_client.chat.chat_session import ChatEnded, ChatOptions, ChatRunner, ChatSession
+from nplt_client.chat.display import ChatDisplay
 from nplt_client.errors import NpltError
-from nplt_client.render.reports import (
-    first_contact_text,
-    history_text,
-    hits_text,
-    sessions_table,
-)
+from nplt_client.render.reports import history_text, hits_text, sessions_table
 from nplt_client.render.terminal import clipboard_sequence, is_terminal, print_remark
 from nplt_client.render.text import safe, safe_line
 from nplt_client.settings import RECONNECT_SECONDS_MAX, find_notify_by, state_dir
@@ -42,31 +29,25 @@ _HITS_MAX = 50
 _MESSAGES_SHOWN = 20
 
 
-class LineChat:
+class LineChat(ChatDisplay):
     """A chat in lines; subclasses read and print on their kind of terminal."""
 
-    keys_help: Sequence[tuple[str, str]]
-    answers: deque[str]
     is_interactive = True
     """A person types, not a pipe."""
     is_sequential = False
     """Reads the next line when the answer to the one before is complete."""
     shows_status = False
-    is_raw = False
     exit_code = 0
 
     def __init__(self, session: ChatSession, folder: Path) -> None:
-        self.session = session
-        self.stop_control = StopControl(session)
+        super().__init__(session, folder)
         self.waits_for_server = not self.is_interactive
-        self._theme_file = folder / "theme"
         self._tasks: set[asyncio.Task[None]] = set()
         self._wants_reconnect = False
         self._was_lost = False
         self._last_remark = ""
         self._seen_by_line: str | None = None
         self._broken: BaseException | None = None
-        session.display = self
 
     # What a terminal does
 
@@ -74,29 +55,15 @@ class LineChat:
         """Reads until the person leaves or the input ends; gives what was not sent."""
         raise NotImplementedError
 
-    def end_input(self) -> None:
-        raise NotImplementedError
+    def end_input(self) -> None: ...
 
-    def fill(self, text: str) -> None:
-        raise NotImplementedError
+    async def show_turns(self, turns: changes.Turns, *, has_moved: bool) -> None: ...
 
-    async def show_turns(self, turns: changes.Turns, *, has_moved: bool) -> None:
-        raise NotImplementedError
+    def apply(self, change: changes.TurnChange) -> None: ...
 
-    async def show_again(self, turns: changes.Turns) -> None:
-        raise NotImplementedError
+    def put_activity(self, change: changes.ActivityChanged) -> None: ...
 
-    def apply(self, change: changes.TurnChange) -> None:
-        raise NotImplementedError
-
-    def put_activity(self, change: changes.ActivityChanged) -> None:
-        pass
-
-    def call_back(self, words: str) -> None:
-        pass
-
-    def put_question(self, wanted: ApprovalWanted) -> None:
-        raise NotImplementedError
+    def put_question(self, wanted: ApprovalWanted) -> None: ...
 
     def put_remark(self, text: str) -> None:
         """What a command has to say."""
@@ -104,31 +71,15 @@ class LineChat:
 
     def put_notice(self, text: str, *, is_error: bool = False) -> None:
         """Something that nobody here asked for."""
-        raise NotImplementedError
 
-    def put_listing(self, text: str) -> None:
-        raise NotImplementedError
+    def put_listing(self, text: str) -> None: ...
 
-    def put_error(self, error: NpltError) -> None:
-        raise NotImplementedError
+    def put_error(self, error: NpltError) -> None: ...
 
     def put_raw(self, text: str) -> None:
         """A sequence for the terminal itself."""
-        raise NotImplementedError
 
-    def flush(self) -> None:
-        pass
-
-    # Our own prompt, before the server has sent an event about it
-
-    def sending(self, message_id: str, text: str) -> None:
-        raise NotImplementedError
-
-    def accepted(self, message_id: str, turn_id: str) -> None:
-        raise NotImplementedError
-
-    def refused(self, message_id: str, text: str) -> None:
-        raise NotImplementedError
+    def flush(self) -> None: ...
 
     # What all line chats do
 
@@ -161,16 +112,7 @@ class LineChat:
             self.leave()
 
     def begin(self, work: Awaitable[object]) -> asyncio.Task[None]:
-        """Beside everything else. An expected error is printed, and the chat goes on."""
-
-        async def attempt() -> None:
-            try:
-                await work
-            except NpltError as error:
-                self.put_error(error)
-                self.flush()
-
-        task = asyncio.create_task(attempt())
+        task = asyncio.create_task(self.attempt(work))
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
         return task
@@ -185,14 +127,10 @@ class LineChat:
     # What is typed
 
     async def take(self, text: str) -> None:
-        prompt = parse_prompt(text)
-        decision = self._answer_in(text)
-        if decision is not None:
+        if (decision := self._answer_in(text)) is not None:
             self.remark(await self.session.approvals.decide_oldest(decision))
-        elif prompt is not None:
-            await self.ask(prompt)
         else:
-            await run_command(self, text)
+            await super().take(text)
 
     def line_begins(self) -> None:
         """The first character of a new line: which question the person saw by then."""
@@ -206,14 +144,13 @@ class LineChat:
             return None
         return parse_decision(line)
 
-    # What is drawn (`ChatDisplay`)
+    # What is drawn by the session
 
     async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
         if has_moved:
             self.remark(self._place())
         elif not turns and self.is_interactive:
-            models = self.session.client.welcome.models
-            await self.show_text(first_contact_text(self.session.model, models))
+            await self.show_text(self.first_contact)
         await self.show_turns(turns, has_moved=has_moved)
         self._refresh_usage()
 
@@ -222,9 +159,6 @@ class LineChat:
         if self.session.is_new:
             return f"in the new conversation {name!r}" if name else "in a new conversation"
         return f"in {name!r}" if name else "in a conversation without a name"
-
-    async def show_older(self, turns: changes.Turns) -> None:
-        pass  # the scrollback has what was shown, /history the rest
 
     async def draw(self, change: changes.Change) -> None:
         if isinstance(change, changes.TurnChange):
@@ -255,9 +189,6 @@ class LineChat:
     async def drawn(self) -> None:
         self.flush()
 
-    async def pause(self, began: float) -> None:
-        pass
-
     def connection_changed(self, state: ConnectionState) -> None:
         """One line per loss and one per return; the status line counts the attempts."""
         match state:
@@ -281,11 +212,11 @@ class LineChat:
             self._last_remark = text
             self.put_notice(text, is_error=is_error)
 
-    # What commands do (`ChatFace`)
+    # What commands do
 
-    async def show_raw(self, is_raw: bool) -> None:
-        """From now on: what is printed stays as it is."""
-        self.is_raw = is_raw
+    async def show_error(self, error: NpltError) -> None:
+        self.put_error(error)
+        self.flush()
 
     async def show_text(self, text: str) -> None:
         self._last_remark = ""
@@ -301,14 +232,7 @@ class LineChat:
 
     async def ask(self, text: str) -> None:
         self._last_remark = ""
-        message_id = new_message_id()
-        self.sending(message_id, text)
-        try:
-            receipt = await self.session.send(text, message_id)
-        except NpltError:
-            self.refused(message_id, text)
-            raise
-        self.accepted(message_id, receipt.turn_id)
+        await super().ask(text)
 
     async def choose(
         self, title: str, choices: Sequence[str], marked: str | None = None
@@ -335,7 +259,7 @@ class LineChat:
         await self.show_text(hits_text(hits) if hits else f"nothing was found for {wanted!r}")
 
     def set_theme(self, name: str) -> None:
-        remember_theme(self._theme_file, name)
+        super().set_theme(name)
         self.remark(f"the theme is now {name}")
 
     def copy(self, text: str) -> None:

@@ -25,7 +25,7 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
-from prompt_toolkit.filters import Condition, has_focus, is_searching
+from prompt_toolkit.filters import Condition, Filter, has_focus, is_searching
 from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import History
 from prompt_toolkit.input.ansi_escape_sequences import ANSI_SEQUENCES
@@ -37,12 +37,7 @@ from prompt_toolkit.styles import Style
 
 from nplt_client.chat.approvals import CHOICES, ApprovalDecision, ApprovalWanted, OpenQuestion
 from nplt_client.chat.changes import TurnChange, Turns
-from nplt_client.chat.chat_session import (
-    ChatSession,
-    ConnectionWatch,
-    queue_emptied,
-    status_words,
-)
+from nplt_client.chat.chat_session import ChatSession
 from nplt_client.chat.commands import remembered_theme
 from nplt_client.chat.input import (
     COMMANDS_WITH_NAMES,
@@ -148,11 +143,9 @@ class PromptChat(LineChat):
         self._has_focus = True
         self._typed_lines = typed_lines
         self._question = OpenQuestion()
-        self._watch = ConnectionWatch(session.client)
         self._scrollback = ScrollbackWriter(self._put_above, lambda: _size().columns)
-        self._scrollback.theme = remembered_theme(folder / "theme")
+        self._scrollback.theme = remembered_theme(self.theme_file)
         self._printer = ChangePrinter(self._scrollback, self._name_of_others)
-        self.answers = self._printer.answers
         self._output = _BracketedPasteOutput(
             exact_stream(sys.stdout), _size, term=os.environ.get("TERM")
         )
@@ -164,7 +157,7 @@ class PromptChat(LineChat):
             multiline=True,
             prompt_continuation=" " * len(PROMPT),
             completer=_SlashCompleter(session),
-            complete_while_typing=Condition(lambda: self._draft.startswith("/")),
+            complete_while_typing=Condition(lambda: self.draft.startswith("/")),
             reserve_space_for_menu=_MENU_ROWS,
             history=_SharedHistory(PromptHistory(folder / "prompts.jsonl")),
             key_bindings=self._key_bindings(),
@@ -181,7 +174,11 @@ class PromptChat(LineChat):
     # Reading
 
     @property
-    def _draft(self) -> str:
+    def answers(self) -> Sequence[str]:
+        return self._printer.answers
+
+    @property
+    def draft(self) -> str:
         return self._prompt.default_buffer.text
 
     async def run(self, draft: str) -> str:
@@ -192,7 +189,7 @@ class PromptChat(LineChat):
                 await self._prompt.prompt_async(default=draft)
         finally:
             self._output.release()
-        return self._draft
+        return self.draft
 
     async def _take_typed_lines(self) -> None:
         for line in self._typed_lines:
@@ -206,9 +203,14 @@ class PromptChat(LineChat):
     def fill(self, text: str) -> None:
         self._prompt.default_buffer.document = Document(sanitize(text))
 
+    def clear_draft(self) -> None:
+        buffer = self._prompt.default_buffer
+        buffer.reset()
+        buffer.on_text_changed.fire()  # which `reset` leaves out
+
     async def _edit_draft(self) -> None:
         """In the person's own editor; what is printed meanwhile is printed after it."""
-        draft, self._held = self._draft, []
+        draft, self._held = self.draft, []
         try:
             async with self._without_us():
                 text = await asyncio.to_thread(edit_in_editor, draft)
@@ -237,25 +239,34 @@ class PromptChat(LineChat):
 
     def _key_bindings(self) -> KeyBindings:
         bindings = KeyBindings()
-        for handler, *keys in (
-            (self._send_or_break, "enter"),
-            (self._break_line, "c-j"),
-            (self._break_line, "escape", "enter"),
-            (self._paste, Named.BracketedPaste),
-            (self._open_editor, "c-g"),
-            (self._stop, "escape"),
-            (self._stop_all, "escape", "escape"),
-            (self._interrupt, "c-c"),
-            (self._leave_or_delete, "c-d"),
-            (self._suspend, "c-z"),
-        ):
-            bindings.add(*keys, filter=_TYPING)(handler)
-        can_take_back = Condition(lambda: not self._draft and self.session.has_queued)
-        bindings.add("up", filter=_TYPING & can_take_back)(self._take_back)
-        can_choose = Condition(lambda: not self._draft and self._question.listens)
+
+        def bind(
+            *keys: Named | str, to: Callable[[KeyPressEvent], object], when: Filter = _TYPING
+        ) -> None:
+            def handle(event: KeyPressEvent) -> None:
+                to(event)  # what it gives would be waited for
+
+            bindings.add(*keys, filter=when)(handle)
+
+        bind("enter", to=self._send_or_break)
+        bind("c-j", to=lambda event: event.current_buffer.insert_text("\n"))
+        bind("escape", "enter", to=lambda event: event.current_buffer.insert_text("\n"))
+        bind(
+            Named.BracketedPaste,
+            to=lambda event: event.current_buffer.insert_text(sanitize(event.data)),
+        )
+        bind("c-g", to=lambda _: self.begin(self._edit_draft()))
+        bind("escape", to=self._stop)
+        bind("escape", "escape", to=lambda _: self.begin(self.empty_queue()))
+        bind("c-c", to=lambda _: self.press_interrupt())
+        bind("c-d", to=self._leave_or_delete)
+        bind("c-z", to=lambda _: self.begin(self._suspend()))
+        can_take_back = Condition(lambda: not self.draft and self.session.has_queued)
+        bind("up", to=lambda _: self.take_back(), when=_TYPING & can_take_back)
+        can_choose = Condition(lambda: not self.draft and self._question.listens)
         for key in ("left", "up", "right", "down"):
-            bindings.add(key, filter=_TYPING & can_choose)(self._move_mark)
-        bindings.add("<sigint>")(self._interrupt)
+            bind(key, to=self._move_mark, when=_TYPING & can_choose)
+        bindings.add("<sigint>")(lambda _: self.press_interrupt())
         for named, is_gained in FOCUS_KEYS.items():
             bindings.add(named)(partial(self._focus_changed, is_gained))
         return bindings
@@ -267,12 +278,9 @@ class PromptChat(LineChat):
         if not self._has_focus:
             self.put_raw(notification_sequence(words, self._notify_by))
 
-    def _suspend(self, event: KeyPressEvent) -> None:
-        async def suspend() -> None:
-            async with self._without_us():
-                os.kill(0, signal.SIGTSTP)
-
-        self.begin(suspend())
+    async def _suspend(self) -> None:
+        async with self._without_us():
+            os.kill(0, signal.SIGTSTP)
 
     def _send_or_break(self, event: KeyPressEvent) -> None:
         buffer = event.current_buffer
@@ -288,7 +296,7 @@ class PromptChat(LineChat):
         elif buffer.text.strip():
             text = buffer.text
             buffer.append_to_history()
-            _empty(buffer)
+            self.clear_draft()
             self.begin(self.take(text))
 
     def _move_mark(self, event: KeyPressEvent) -> None:
@@ -300,51 +308,11 @@ class PromptChat(LineChat):
             self._question.note_typing()
             self.remark(await self.session.approvals.decide(wanted, decision))
 
-    def _break_line(self, event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text("\n")
-
-    def _paste(self, event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text(sanitize(event.data))
-
-    def _open_editor(self, event: KeyPressEvent) -> None:
-        self.begin(self._edit_draft())
-
     def _stop(self, event: KeyPressEvent) -> None:
-        control = self.stop_control
         if event.current_buffer.complete_state is not None:
             event.current_buffer.cancel_completion()
-        elif control.note_escape():
-            self.begin(self._empty_queue())
-        elif control.is_possible:
-            self.begin(control.stop())
-        elif control.why_not:
-            self.remark(control.why_not)
-
-    def _stop_all(self, event: KeyPressEvent) -> None:
-        self.begin(self._empty_queue())
-
-    async def _empty_queue(self) -> None:
-        if count := await self.stop_control.empty_queue():
-            self.remark(queue_emptied(count))
-
-    def _take_back(self, event: KeyPressEvent) -> None:
-        """The last prompt that waits; it is cancelled at the server."""
-        if (taken := self.session.take_back_queued()) is not None:
-            text, cancelling = taken
-            self.fill(text)
-            self.begin(cancelling)
-
-    def _interrupt(self, event: KeyPressEvent) -> None:
-        buffer, control = event.current_buffer, self.stop_control
-        if control.is_possible:
-            self.begin(control.stop())
-        elif buffer.text:
-            _empty(buffer)
-            self.session.replace_from = None
-        elif control.note_press():
-            self.leave()
         else:
-            self.remark(control.how_to_leave)
+            self.press_escape()
 
     def _leave_or_delete(self, event: KeyPressEvent) -> None:
         if event.current_buffer.text:
@@ -391,17 +359,17 @@ class PromptChat(LineChat):
         self._scrollback.flush()
         self._prompt.app.invalidate()
 
-    def sending(self, message_id: str, text: str) -> None:
+    async def sending(self, message_id: str, text: str) -> None:
         self._printer.sending(message_id, safe(text))
         self._prompt.app.invalidate()
 
     def accepted(self, message_id: str, turn_id: str) -> None:
         self._printer.take_back(message_id)
 
-    def refused(self, message_id: str, text: str) -> None:
+    async def refused(self, message_id: str, text: str) -> None:
         """It is put back, selected: typing replaces it."""
         self._printer.take_back(message_id)
-        if not self._draft:
+        if not self.draft:
             self.fill(text)
             buffer = self._prompt.default_buffer
             buffer.cursor_position = 0
@@ -423,13 +391,12 @@ class PromptChat(LineChat):
     def _message(self) -> StyleAndTextTuples:
         size = _size()
         width = size.columns - 1
-        facts = self.session.facts(lag_seconds=0.0, connection=self._watch.current_state())
         rows = status_rows(
             width,
             unfinished=self._printer.unfinished,
             waiting=self._printer.waiting,
             question=tuple(_question_rows(self._question, size)),
-            status=status_words(facts, width),
+            status=self.session.status_line(width),
         )
         return [*((style, f"{row}\n") for style, row in rows), ("class:you", PROMPT)]
 
@@ -475,11 +442,6 @@ def _fitting(arguments: str, size: Size) -> list[str] | None:
     lines = arguments.expandtabs(4).split("\n")
     rows = [row for line in lines for row in _broken(line, size.columns - 1)]
     return rows if len(rows) <= rows_max else None
-
-
-def _empty(buffer: Buffer) -> None:
-    buffer.reset()
-    buffer.on_text_changed.fire()  # which `reset` leaves out
 
 
 class _BracketedPasteOutput(Vt100_Output):

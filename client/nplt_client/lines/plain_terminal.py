@@ -283,7 +283,7 @@ class PlainChat(LineChat):
     def __init__(self, session: ChatSession, reader: LineReader, folder: Path) -> None:
         self.is_interactive = reader.is_interactive
         super().__init__(session, folder)
-        self.answers = deque(maxlen=_TURNS_KEPT)
+        self._answers: deque[str] = deque(maxlen=_TURNS_KEPT)
         self._draft = ""
         self._reader = reader
         self._is_coloured = colour_wanted(sys.stderr)
@@ -298,6 +298,10 @@ class PlainChat(LineChat):
         self._is_waiting = False
         self._is_stopping = False
         self._is_over = False
+
+    @property
+    def answers(self) -> Sequence[str]:
+        return self._answers
 
     async def show_raw(self, is_raw: bool) -> None:
         if not is_raw:
@@ -450,7 +454,7 @@ class PlainChat(LineChat):
                 self._aside(turn, _tool_words(change))
             case changes.TurnEnded():
                 self._end_reasoning(turn)
-                self.answers.append(turn.text)
+                self._answers.append(turn.text)
                 self._ended.append(change.turn_id)
                 del self._turns[change.turn_id]
             case _:
@@ -516,14 +520,11 @@ class PlainChat(LineChat):
 
     # Our own prompt
 
-    def sending(self, message_id: str, text: str) -> None:
+    async def sending(self, message_id: str, text: str) -> None:
         self._is_waiting = True
 
     def accepted(self, message_id: str, turn_id: str) -> None:
         self._asked.append(turn_id)
-
-    def refused(self, message_id: str, text: str) -> None:
-        pass  # the line that asked for it says so
 
     # Approvals
 

@@ -14,7 +14,6 @@ from io import StringIO
 from typing import assert_never
 
 from markdown_it import MarkdownIt
-from markdown_it.token import Token
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markdown import CodeBlock, Heading, Markdown
 from rich.padding import Padding
@@ -76,9 +75,13 @@ class MarkdownBlockSplitter:
         if self._closing is not None:
             if not self._closing.fullmatch(line):
                 return []
-            self._closing = None
-            return self._all_lines()
-        return self._cut_before_last() if self._may_begin_block(line) else []
+            block, self._lines, self._closing = "".join(self._lines), [], None
+            return [block]
+        if line[0].isspace():
+            return []
+        after_empty = len(self._lines) > 1 and not self._lines[-2].strip()
+        may_begin_block = after_empty or _BEGINS_BY_ITSELF.match(line)
+        return self._cut_before_last() if may_begin_block else []
 
     def _look_ahead(self) -> list[str]:
         """A paragraph is one long line, mostly: its first word is enough to end the one before."""
@@ -90,32 +93,23 @@ class MarkdownBlockSplitter:
         self._lines.pop()
         return blocks
 
-    def _all_lines(self) -> list[str]:
-        block, self._lines = "".join(self._lines), []
-        return [block]
-
-    def _may_begin_block(self, line: str) -> bool:
-        if line[0].isspace():
-            return False
-        after_empty = len(self._lines) > 1 and not self._lines[-2].strip()
-        return after_empty or _BEGINS_BY_ITSELF.match(line) is not None
-
     def _cut_before_last(self) -> list[str]:
-        last = _last_block(self._lines)
-        if last is None or last.map is None:
+        tokens = markdown_parser().parse("".join(self._lines))
+        outermost = [(token, token.map[0]) for token in tokens if token.level == 0 and token.map]
+        if not outermost:
             return []
-        start = last.map[0]
+        last, start = outermost[-1]
         before, self._lines = self._lines[:start], self._lines[start:]
+        blocks = ["".join(before)] if before else []
         if last.type == "fence" and _FENCE.match(self._lines[0]):
             mark = re.escape(last.markup[0])
-            self._closing = re.compile(rf" {{0,3}}{mark}{{{len(last.markup)},}}[ \t]*\n")
-        return ["".join(before)] if before else []
-
-
-def _last_block(lines: list[str]) -> Token | None:
-    tokens = markdown_parser().parse("".join(lines))
-    outermost = [token for token in tokens if token.level == 0 and token.map is not None]
-    return outermost[-1] if outermost else None
+            closing = re.compile(rf" {{0,3}}{mark}{{{len(last.markup)},}}[ \t]*\n")
+            # The parser was not asked at the first line if that is indented.
+            if len(self._lines) > 1 and closing.fullmatch(self._lines[-1]):
+                block, self._lines = "".join(self._lines), []
+                return [*blocks, block]
+            self._closing = closing
+        return blocks
 
 
 _CODE_THEMES = {"dark": "ansi_dark", "light": "ansi_light", "terminal": "ansi_dark"}

@@ -11,7 +11,8 @@ from typing import Literal, TypeAlias, get_args
 
 from nplt_client.render.reports import format_time
 from nplt_client.render.text import attachment_words, dump_json, objects_in
-from nplt_protocol.json_text import JsonObject
+from nplt_protocol.json_text import JsonObject, JsonValue
+from nplt_protocol.messages import HistoryPage
 
 Form: TypeAlias = Literal["md", "json", "jsonl", "html"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -64,13 +65,32 @@ def _json(name: str, session_id: str, messages: Iterable[JsonObject]) -> Iterato
     yield "\n]}\n"
 
 
-def left_waiting(
-    last_page: Sequence[JsonObject], newest_page: Sequence[JsonObject]
-) -> Sequence[JsonObject]:
-    """Prompts that wait for the running answer: reading on gives them only after it, and
-    the newest page has them."""
-    seqs = [message.get("seq") for message in newest_page]
-    if not last_page:
-        return newest_page
-    last = last_page[-1].get("seq")
-    return newest_page[seqs.index(last) + 1 :] if last in seqs else ()
+class ConversationWalk:
+    """Which page of a conversation to read next, from its beginning.
+
+    Prompts that wait for the running answer come only after it when one reads on; the
+    newest page has them, so it is read last.
+    """
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.after: int | None = 0
+        """Where the next page begins; `None`: the newest page."""
+        self._known: set[int] = {0}
+        self._last_seq: JsonValue = None
+
+    def take(self, page: HistoryPage) -> Sequence[JsonObject]:
+        """Its messages that are new."""
+        if self.after is None:
+            self.is_over = True
+            seqs = [message.get("seq") for message in page.messages]
+            if self._last_seq is None:
+                return page.messages
+            is_here = self._last_seq in seqs
+            return page.messages[seqs.index(self._last_seq) + 1 :] if is_here else ()
+        if page.messages:
+            self._last_seq = page.messages[-1].get("seq")
+        goes_on = page.page.has_more_after and page.page.after not in self._known
+        self.after = page.page.after if goes_on else None
+        self._known.add(page.page.after)
+        return page.messages

@@ -20,9 +20,10 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nplt_client.render.reports import format_time
-from nplt_client.render.text import attachment_words, dump_json, objects_in
+from nplt_client.render.text import attachment_words, dump_json, number_in, objects_in
 from nplt_protocol.json_text import JsonObject, JsonValue
 
 if TYPE_CHECKING:
@@ -126,17 +127,13 @@ def prose(text: str) -> str:
     return str(_markdown().render(visible(text)))
 
 
-def leads_somewhere_harmless(url: str) -> bool:
-    return url.lower().startswith(_SCHEMES)
-
-
 @cache
 def _markdown() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
     reader = MarkdownIt("commonmark", {"html": False, "breaks": True, "maxNesting": _NESTING_MAX})
     reader.enable(["table", "strikethrough"])
-    reader.validateLink = leads_somewhere_harmless  # type: ignore[method-assign]
+    reader.validateLink = lambda url: url.lower().startswith(_SCHEMES)  # type: ignore[method-assign]
     reader.add_render_rule("image", _picture)
     reader.add_render_rule("link_open", _link)
     reader.add_render_rule("th_open", _cell)
@@ -160,13 +157,9 @@ def _link(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: Any
 
 def _cell(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: Any, env: Any) -> str:
     """Columns are aligned by a class, since the policy forbids inline styles."""
-    style = str(tokens[at].attrs.get("style", ""))
-    side = style.removeprefix("text-align:")
-    return (
-        f'<{tokens[at].tag} class="{side}">'
-        if side in ("right", "center")
-        else f"<{tokens[at].tag}>"
-    )
+    side = str(tokens[at].attrs.get("style", "")).removeprefix("text-align:")
+    aligned = f' class="{side}"' if side in ("right", "center") else ""
+    return f"<{tokens[at].tag}{aligned}>"
 
 
 WIDTH, HEIGHT, ROOM_ABOVE, ROOM_BELOW, ROOM_LEFT = 720, 132, 16, 20, 48
@@ -182,12 +175,21 @@ class TurnTokens(Struct, frozen=True, kw_only=True):
 
 def chart(turns: Sequence[TurnTokens]) -> str:
     """Empty when nothing was counted."""
-    bars = _together(turns)
-    top = max((bar[0].sent + bar[0].received for bar in bars), default=0)
+    step = turns_per_bar(turns)
+    groups = [turns[at : at + step] for at in range(0, len(turns), step)]
+    bars = [
+        TurnTokens(
+            number=group[0].number,
+            sent=sum(turn.sent for turn in group),
+            received=sum(turn.received for turn in group),
+        )
+        for group in groups
+    ]
+    top = max((bar.sent + bar.received for bar in bars), default=0)
     if not top:
         return ""
     floor = HEIGHT - ROOM_BELOW
-    drawn = "".join(_bars(bars, top=top, floor=floor))
+    drawn = "".join(_bars(bars, top=top, floor=floor, last=turns[-1].number))
     half = (floor + ROOM_ABOVE) / 2
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="tokens per turn">'
@@ -205,35 +207,20 @@ def turns_per_bar(turns: Sequence[TurnTokens]) -> int:
     return -(-len(turns) // BARS_MAX) or 1
 
 
-def _together(turns: Sequence[TurnTokens]) -> list[tuple[TurnTokens, int]]:
-    """Each bar with the number of the last turn in it."""
-    step = turns_per_bar(turns)
-    groups = [turns[at : at + step] for at in range(0, len(turns), step)]
-    return [
-        (
-            TurnTokens(
-                number=group[0].number,
-                sent=sum(turn.sent for turn in group),
-                received=sum(turn.received for turn in group),
-            ),
-            group[-1].number,
-        )
-        for group in groups
-    ]
-
-
-def _bars(bars: Sequence[tuple[TurnTokens, int]], *, top: int, floor: int) -> Iterator[str]:
+def _bars(bars: Sequence[TurnTokens], *, top: int, floor: int, last: int) -> Iterator[str]:
+    """`last`: the number of the last turn."""
     room = (WIDTH - ROOM_LEFT) / len(bars)
     width = min(room * 0.72, _BAR_WIDTH_MAX)
     # Numbers below, as many as are easily read side by side.
     every = -(-len(bars) * 40 // (WIDTH - ROOM_LEFT)) or 1
-    for place, (bar, last) in enumerate(bars):
+    ends = [*(bar.number - 1 for bar in bars[1:]), last]
+    for place, (bar, end) in enumerate(zip(bars, ends, strict=True)):
         # A few turns stand together at the left, not far apart.
         step = min(room, _BAR_WIDTH_MAX * 1.6)
         left = ROOM_LEFT + 8 + place * step if step < room else ROOM_LEFT + place * room
         scale = (floor - ROOM_ABOVE) / top
         sent, received = bar.sent * scale, bar.received * scale
-        name = f"turn {bar.number}" if last == bar.number else f"turns {bar.number}–{last}"
+        name = f"turn {bar.number}" if end == bar.number else f"turns {bar.number}–{end}"
         yield (
             f'<a href="#turn-{bar.number}"><title>{name}: {bar.sent:,} in, '
             f"{bar.received:,} out</title>"
@@ -274,74 +261,40 @@ def page(name: str, session_id: str, messages: Iterable[JsonObject]) -> Iterator
         f'<div class="page">\n<header class="head"><h1 dir="auto">{title}</h1>\n'
         f'<div class="dim">conversation {plain(session_id)}</div></header>\n<main>\n'
     )
-    progress = _Progress()
+    turns: list[TurnTokens] = []
+    turn_id: JsonValue = None
+    count, first, last = 0, "", ""
     for message in messages:
-        yield from progress.add(message)
-    yield from progress.end()
-
-
-class _Progress:
-    """What was written so far: which turn is open, and what each has used."""
-
-    def __init__(self) -> None:
-        self._turn_id: JsonValue = None
-        self._turns: list[TurnTokens] = []
-        self._messages = 0
-        self._first = self._last = ""
-
-    def add(self, message: JsonObject) -> Iterator[str]:
-        timestamp = str(message.get("timestamp") or "")
-        self._messages += 1
-        self._first, self._last = self._first or timestamp, timestamp
-        if not self._turns or message.get("turn_id") != self._turn_id:
-            yield "</section>\n" if self._turns else ""
-            self._turn_id = message.get("turn_id")
-            self._turns.append(TurnTokens(number=len(self._turns) + 1, sent=0, received=0))
-            yield f'<section class="turn" id="turn-{len(self._turns)}">\n'
-        self._count(message.get("usage"))
+        count, last = count + 1, str(message.get("timestamp") or "")
+        first = first or last
+        if not turns or message.get("turn_id") != turn_id:
+            yield "</section>\n" if turns else ""
+            turn_id = message.get("turn_id")
+            turns.append(TurnTokens(number=len(turns) + 1, sent=0, received=0))
+            yield f'<section class="turn" id="turn-{len(turns)}">\n'
+        if isinstance(usage := message.get("usage"), dict):
+            turns[-1] = replace(
+                turns[-1],
+                sent=turns[-1].sent + max(0, number_in(usage, "input_tokens")),
+                received=turns[-1].received + max(0, number_in(usage, "output_tokens")),
+            )
         yield _message(message)
-
-    def _count(self, usage: JsonValue) -> None:
-        if isinstance(usage, dict):
-            here = self._turns[-1]
-            self._turns[-1] = TurnTokens(
-                number=here.number,
-                sent=here.sent + _whole(usage.get("input_tokens")),
-                received=here.received + _whole(usage.get("output_tokens")),
-            )
-
-    def end(self) -> Iterator[str]:
-        yield "</section>\n" if self._turns else '<p class="dim">Nothing was said yet.</p>\n'
-        yield "</main>\n"
-        if drawing := chart(self._turns):
-            sent = sum(turn.sent for turn in self._turns)
-            received = sum(turn.received for turn in self._turns)
-            yield (
-                f'<section class="tokens"><h2>Tokens per {_so_many(turns_per_bar(self._turns))} '
-                f'<span class="in">{sent:,} in</span> <span>{received:,} out</span></h2>'
-                f"{drawing}</section>\n"
-            )
+    yield "</section>\n" if turns else '<p class="dim">Nothing was said yet.</p>\n'
+    yield "</main>\n"
+    if drawing := chart(turns):
+        per_bar = turns_per_bar(turns)
+        per_what = "turn" if per_bar == 1 else f"{per_bar} turns"
         yield (
-            f"<footer>{self._messages:,} messages in {len(self._turns):,} turns"
-            f"{plain(_span(self._first, self._last))} · kept by nplt</footer>\n"
-            "</div>\n</body>\n</html>\n"
+            f'<section class="tokens"><h2>Tokens per {per_what} '
+            f'<span class="in">{sum(turn.sent for turn in turns):,} in</span> '
+            f"<span>{sum(turn.received for turn in turns):,} out</span></h2>{drawing}</section>\n"
         )
-
-
-def _so_many(turns: int) -> str:
-    return "turn" if turns == 1 else f"{turns} turns"
-
-
-def _time_zone() -> str:
-    return datetime.now(UTC).astimezone().tzname() or ""
-
-
-def _span(first: str, last: str) -> str:
-    return f" · {format_time(first)} to {format_time(last)} {_time_zone()}" if first else ""
-
-
-def _whole(value: JsonValue) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
+    zone = datetime.now(UTC).astimezone().tzname() or ""
+    span = f" · {format_time(first)} to {format_time(last)} {zone}" if first else ""
+    yield (
+        f"<footer>{count:,} messages in {len(turns):,} turns{plain(span)} · kept by nplt</footer>\n"
+        "</div>\n</body>\n</html>\n"
+    )
 
 
 def _message(message: JsonObject) -> str:
@@ -354,24 +307,18 @@ def _message(message: JsonObject) -> str:
         f'<div class="dim">{plain(attachment_words(attached))}</div>\n'
         for attached in objects_in(message.get("attachments"))
     )
+    who = {"user": "You", "assistant": "Answer"}.get(role) or plain(role.capitalize())
+    said = ""
+    if text := str(message.get("content") or ""):
+        inner = prose(text) if kind == "assistant" else plain(text)
+        said = f'<div class="said" dir="auto">{inner}</div>\n'
     outcome = f'<span class="bad">{plain(state)}</span>' if state not in ("", "completed") else ""
     return (
-        f'<article class="message {kind}"><header><b>{_who(role)}</b> '
+        f'<article class="message {kind}"><header><b>{who}</b> '
         f'<span class="dim">{plain(model)}</span> {outcome}'
         f'<time datetime="{plain(timestamp)}">{plain(format_time(timestamp))}</time></header>\n'
-        f"{_said(kind, str(message.get('content') or ''))}{files}{calls}</article>\n"
+        f"{said}{files}{calls}</article>\n"
     )
-
-
-def _who(role: str) -> str:
-    return {"user": "You", "assistant": "Answer"}.get(role, plain(role.capitalize()))
-
-
-def _said(kind: str, text: str) -> str:
-    if not text:
-        return ""
-    inner = prose(text) if kind == "assistant" else plain(text)
-    return f'<div class="said" dir="auto">{inner}</div>\n'
 
 
 def _call(call: JsonObject) -> str:

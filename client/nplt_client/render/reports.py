@@ -94,23 +94,19 @@ def row_flags(row: messages.SessionRow) -> list[str]:
 
 
 def history_text(page: messages.HistoryPage) -> str:
-    blocks = [_title(page), *map(_message, page.messages)]
-    if page.page.has_more_before:
-        blocks.append(f"(older messages: nplt history … --before {page.page.before})")
-    return "\n\n".join(blocks)
-
-
-def _title(page: messages.HistoryPage) -> str:
-    words = [page.name, page.session_id, f"{page.message_count} messages"]
-    return sanitize_line(" · ".join([*words, page.model] if page.model else words))
+    return _page_text(page, [_message(one) for one in page.messages], "messages", "")
 
 
 def entries_text(page: messages.HistoryPage) -> str:
     """Every stored entry by its kind, with the fields of its own."""
-    blocks = [_title(page), *map(_entry, page.messages)]
-    if page.page.has_more_before:
-        blocks.append(f"(older entries: nplt history … --entries --before {page.page.before})")
-    return "\n\n".join(blocks)
+    return _page_text(page, [_entry(one) for one in page.messages], "entries", "--entries ")
+
+
+def _page_text(page: messages.HistoryPage, blocks: list[str], what: str, option: str) -> str:
+    words = [page.name, page.session_id, f"{page.message_count} messages"]
+    title = sanitize_line(" · ".join([*words, page.model] if page.model else words))
+    older = f"(older {what}: nplt history … {option}--before {page.page.before})"
+    return "\n\n".join([title, *blocks, *([older] if page.page.has_more_before else [])])
 
 
 _SHOWN_ELSEWHERE = frozenset(
@@ -174,32 +170,24 @@ def _message(message: JsonObject) -> str:
 
 def listed_models(choice: messages.ModelChoice) -> list[str]:
     """Those that only the providers' own lists have."""
-    return [
-        f"{provider}/{name}"
-        for provider, told in (choice.listed or {}).items()
-        for name in _names_in(told)
-        if f"{provider}/{name}" not in choice.models
-    ]
-
-
-def _names_in(told: JsonValue) -> list[str]:
-    names = told.get("models") if isinstance(told, dict) else None
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    found: list[str] = []
+    for provider, told in (choice.listed or {}).items():
+        names = told.get("models") if isinstance(told, dict) else None
+        listed = names if isinstance(names, list) else ()
+        found += [f"{provider}/{name}" for name in listed if isinstance(name, str)]
+    return [name for name in found if name not in choice.models]
 
 
 def models_text(choice: messages.ModelChoice) -> str:
-    lines = [
-        f"{'*' if model == choice.model else ' '} {sanitize_line(model)}" for model in choice.models
-    ]
-    more = listed_models(choice)
+    def marked(models: Sequence[str]) -> list[str]:
+        return [f"{'*' if one == choice.model else ' '} {sanitize_line(one)}" for one in models]
+
+    lines, more = marked(choice.models), listed_models(choice)
     for provider, told in (choice.listed or {}).items():
         names = [name for name in more if name.startswith(f"{provider}/")]
         if names and isinstance(told, dict):
             at = format_time(str(told.get("at")))
-            lines += ["", sanitize_line(f"also listed by {provider} ({at}):")]
-            lines += [
-                f"{'*' if name == choice.model else ' '} {sanitize_line(name)}" for name in names
-            ]
+            lines += ["", sanitize_line(f"also listed by {provider} ({at}):"), *marked(names)]
     return "\n".join(lines)
 
 
@@ -268,15 +256,12 @@ def _duration(seconds: float) -> str:
 def hits_text(hits: Sequence[messages.SearchHit]) -> str:
     """Two lines each: the place, and the words found there."""
     short = short_ids([hit.session_id for hit in hits])
-    return "\n".join(
-        f"{_hit_place(hit, short[hit.session_id])}\n    {sanitize_line(hit.snippet)}".rstrip()
-        for hit in hits
-    )
-
-
-def _hit_place(hit: messages.SearchHit, short_id: str) -> str:
-    who = "its name" if hit.role == "name" else f"[{hit.seq}] {hit.role}"
-    return sanitize_line(f"{short_id}  {hit.name} · {who} · {format_time(hit.timestamp)}")
+    lines: list[str] = []
+    for hit in hits:
+        who = "its name" if hit.role == "name" else f"[{hit.seq}] {hit.role}"
+        place = f"{short[hit.session_id]}  {hit.name} · {who} · {format_time(hit.timestamp)}"
+        lines.append(f"{sanitize_line(place)}\n    {sanitize_line(hit.snippet)}".rstrip())
+    return "\n".join(lines)
 
 
 _DESCRIPTION_WIDTH_MAX = 72
@@ -314,68 +299,43 @@ _EPOCH_REASONS = {
 
 
 def context_text(account: messages.ContextAccount) -> str:
-    rows = table(
-        ("ENTRY", "WHO", "DETAIL", "TOKENS", "WHY", "WHAT"),
-        [
-            (
-                _place(row),
-                _who(row),
-                word_in(row, "detail") or "-",
-                f"{number_in(row, 'tokens'):,}",
-                _why(row),
-                _first_words(row),
-            )
-            for row in account.entries
-        ],
-        numbers=("TOKENS",),
-    )
+    header = ("ENTRY", "WHO", "DETAIL", "TOKENS", "WHY", "WHAT")
+    rows = table(header, map(_context_row, account.entries), numbers=("TOKENS",))
     return f"{rows}\n{sanitize_line(' · '.join(_totals(account)))}"
 
 
-def _place(row: JsonObject) -> str:
+def _context_row(row: JsonObject) -> tuple[str, ...]:
     seq, through = number_in(row, "seq"), number_in(row, "through_seq")
+    role, kind, detail, reason = (
+        word_in(row, name) for name in ("role", "kind", "detail", "reason")
+    )
     if not seq:
-        return "next" if row.get("kind") == "model_input" else "-"
-    return f"{seq}-{through}" if through > seq else str(seq)
-
-
-def _who(row: JsonObject) -> str:
-    return word_in(row, "role") or word_in(row, "kind").replace("_", " ") or "several"
-
-
-def _why(row: JsonObject) -> str:
-    reason = word_in(row, "reason")
-    if reason in (word_in(row, "detail"), word_in(row, "role"), word_in(row, "kind")):
-        return ""
-    return _WHY.get(reason) or reason.replace("_", " ")
+        place = "next" if kind == "model_input" else "-"
+    else:
+        place = f"{seq}-{through}" if through > seq else str(seq)
+    why = "" if reason in (detail, role, kind) else _WHY.get(reason) or reason.replace("_", " ")
+    what = _first_words(row)
+    if through > seq and "detail" in row:  # a run of entries that is one row
+        what = f"({through - seq + 1:,} entries)"
+    tokens = f"{number_in(row, 'tokens'):,}"
+    who = role or kind.replace("_", " ") or "several"
+    return place, who, detail or "-", tokens, why, what
 
 
 def _first_words(row: JsonObject) -> str:
     """Of the text; otherwise of the tool calls or their results."""
-    if joined := _joined_rows(row):
-        return joined
     if content := word_in(row, "content").strip():
         return content
     calls = (
         f"calls {word_in(call, 'tool_name')} {word_in(call, 'arguments')}"
         for call in objects_in(row.get("tool_calls"))
     )
-    results = (
-        f"{word_in(result, 'tool_name')}{_unless_success(result)}: {word_in(result, 'result')}"
-        for result in objects_in(row.get("results"))
-    )
+    results: list[str] = []
+    for result in objects_in(row.get("results")):
+        status = word_in(result, "status")
+        failed = "" if status in ("", "success") else f" ({status})"
+        results.append(f"{word_in(result, 'tool_name')}{failed}: {word_in(result, 'result')}")
     return "; ".join((*calls, *results))
-
-
-def _joined_rows(row: JsonObject) -> str:
-    """Of a run of entries that the server reports as one row."""
-    count = number_in(row, "through_seq") - number_in(row, "seq") + 1
-    return f"({count:,} entries)" if count > 1 and "detail" in row else ""
-
-
-def _unless_success(result: JsonObject) -> str:
-    status = word_in(result, "status")
-    return "" if status in ("", "success") else f" ({status})"
 
 
 def _totals(account: messages.ContextAccount) -> Iterator[str]:
@@ -393,7 +353,15 @@ def _totals(account: messages.ContextAccount) -> Iterator[str]:
 
 
 def tools_text(listed: messages.ToolList) -> str:
-    parts = [_tool_table(listed)] if listed.tools else ["no tools"]
+    rows = [
+        (
+            *(word_in(tool, name) for name in ("name", "class", "policy")),
+            _first_sentence(word_in(tool, "description")),
+        )
+        for tool in listed.tools
+    ]
+    header = ("NAME", "CLASS", "POLICY", "DESCRIPTION")
+    parts = [table(header, rows, cell_width_max=_DESCRIPTION_WIDTH_MAX) if rows else "no tools"]
     if unoffered := sum(
         tool.get("offered") is False and tool.get("policy") != "deny" for tool in listed.tools
     ):
@@ -403,8 +371,13 @@ def tools_text(listed: messages.ToolList) -> str:
         )
     for name, server in (listed.mcp_servers or {}).items():
         if isinstance(server, dict):
-            heading = f"MCP server {sanitize_line(name)}: {_mcp_server(server)}"
-            parts.append("\n".join((heading, *_sources(server))))
+            lines = [f"MCP server {sanitize_line(name)}: {_mcp_server(server)}"]
+            for one in objects_in(server.get("sources")):
+                # What can be attached, each reference whole, to be copied.
+                said = shorten(_first_sentence(word_in(one, "description")), _DESCRIPTION_WIDTH_MAX)
+                reference = sanitize_line(word_in(one, "reference"))
+                lines.append(f"  {reference}  {word_in(one, 'kind')}: {said}")
+            parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
@@ -415,42 +388,29 @@ def _mcp_server(server: JsonObject) -> str:
     return sanitize_line(", ".join(words))
 
 
-def _sources(server: JsonObject) -> Iterator[str]:
-    """What can be attached, each reference whole, to be copied."""
-    for one in objects_in(server.get("sources")):
-        said = shorten(_first_sentence(word_in(one, "description")), _DESCRIPTION_WIDTH_MAX)
-        yield f"  {sanitize_line(word_in(one, 'reference'))}  {word_in(one, 'kind')}: {said}"
-
-
-def _tool_table(listed: messages.ToolList) -> str:
-    return table(
-        ("NAME", "CLASS", "POLICY", "DESCRIPTION"),
-        [
-            (
-                word_in(tool, "name"),
-                word_in(tool, "class"),
-                word_in(tool, "policy"),
-                _first_sentence(word_in(tool, "description")),
-            )
-            for tool in listed.tools
-        ],
-        cell_width_max=_DESCRIPTION_WIDTH_MAX,
-    )
-
-
 def _first_sentence(text: str) -> str:
     first, stop, _ = sanitize_line(text).partition(". ")
     return first + stop.strip()
 
 
 def usage_text(account: messages.UsageAccount) -> str:
+    rows = [("model", account.model), ("billed", _billed(account.billed))]
+    models = objects_in(account.billed.get("models"))
+    for bill in models if len(models) > 1 else ():
+        cost = word_in(bill, "cost")
+        price = f"{cost} USD" if cost else "price unknown"
+        rows.append((f"  {sanitize_line(word_in(bill, 'model'))}", f"{_billed(bill)}, {price}"))
+    occupied, estimate = account.occupancy, account.estimate
+    share = _share(number_in(occupied, "tokens"), number_in(occupied, "context_tokens"))
+    counted_by = {"api": ", as the provider counts", "counted": ", as the server counts"}
+    source = counted_by.get(word_in(occupied, "source"), "")
+    counter = word_in(estimate, "counter")
+    by = f" ({counter})" if counter else ""
     return pairs(
         [
-            ("model", account.model),
-            ("billed", _billed(account.billed)),
-            *_by_model(account.billed),
-            ("occupancy", _occupancy(account.occupancy)),
-            ("estimate", _estimate(account.estimate)),
+            *rows,
+            ("occupancy", f"{share} in the last call{source}"),
+            ("estimate", f"{number_in(estimate, 'tokens'):,} tokens in the next{by}"),
             ("cost", _cost(account.cost)),
         ]
     )
@@ -467,28 +427,6 @@ def _billed(bill: JsonObject) -> str:
         f"{number_in(bill, 'output_tokens'):,} out, "
         f"{calls:,} {'call' if calls == 1 else 'calls'}{of_them}"
     )
-
-
-def _by_model(billed: JsonObject) -> Iterator[tuple[str, str]]:
-    """Only where there are several."""
-    models = objects_in(billed.get("models"))
-    for bill in models if len(models) > 1 else ():
-        cost = word_in(bill, "cost")
-        price = f"{cost} USD" if cost else "price unknown"
-        yield f"  {sanitize_line(word_in(bill, 'model'))}", f"{_billed(bill)}, {price}"
-
-
-def _occupancy(occupancy: JsonObject) -> str:
-    counted_by = {"api": "as the provider counts", "counted": "as the server counts"}
-    source = counted_by.get(word_in(occupancy, "source"), "")
-    share = _share(number_in(occupancy, "tokens"), number_in(occupancy, "context_tokens"))
-    return ", ".join(filter(None, (f"{share} in the last call", source)))
-
-
-def _estimate(estimate: JsonObject) -> str:
-    counter = word_in(estimate, "counter")
-    by = f" ({counter})" if counter else ""
-    return f"{number_in(estimate, 'tokens'):,} tokens in the next{by}"
 
 
 def _cost(cost: JsonObject | None) -> str:

@@ -221,24 +221,13 @@ def pairs(values: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{pad(name, width)}  {value}".rstrip() for name, value in safe)
 
 
-_LINE_ENDS = str.maketrans({"\u2028": "\n", "\u2029": "\n"})
-
-
-class SafeStream:
-    """A sanitizer that also turns U+2028 and U+2029 into newlines: Python takes them for
-    line ends and Markdown does not, so streamed and stored text would differ."""
-
-    __slots__ = ("_sanitizer",)
-
-    def __init__(self) -> None:
-        self._sanitizer = Sanitizer()
-
-    def feed(self, piece: str) -> str:
-        return self._sanitizer.feed(piece).translate(_LINE_ENDS)
+LINE_ENDS = str.maketrans({"\u2028": "\n", "\u2029": "\n"})
+"""Python takes them for line ends and Markdown does not, so streamed and stored text would
+differ."""
 
 
 def safe(text: object) -> str:
-    return sanitize(str(text)).translate(_LINE_ENDS)
+    return sanitize(str(text)).translate(LINE_ENDS)
 
 
 def safe_line(text: object, width: int | None = None) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from time import monotonic
 from typing import ClassVar, cast
 
+from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.command import DiscoveryHit, Hit, Hits, Provider
@@ -31,21 +32,9 @@ from nplt_client.chat.chat_session import (
     ChatOptions,
     ChatRunner,
     ChatSession,
-    ConnectionWatch,
-    StopControl,
-    new_message_id,
-    queue_emptied,
-    status_words,
 )
-from nplt_client.chat.commands import (
-    COMMANDS,
-    THEMES,
-    Command,
-    parse_prompt,
-    remember_theme,
-    remembered_theme,
-    run_command,
-)
+from nplt_client.chat.commands import COMMANDS, THEMES, Command, remembered_theme
+from nplt_client.chat.display import ChatDisplay
 from nplt_client.chat.input import (
     PromptHistory,
     PromptRecall,
@@ -54,15 +43,14 @@ from nplt_client.chat.input import (
     typed_ahead,
 )
 from nplt_client.errors import NpltError
-from nplt_client.render.reports import first_contact_text
 from nplt_client.render.terminal import notification_sequence
 from nplt_client.render.text import safe, safe_line
 from nplt_client.settings import NotifyBy, find_notify_by, state_dir
 from nplt_client.tui.composer import ApprovalPanel, Composer, SuggestionList
 from nplt_client.tui.keyboard import install_alt_enter, install_paste_parser
-from nplt_client.tui.screens import ChoicePicker, Picked, PickerScreen, SessionPicker
+from nplt_client.tui.screens import ChoicePicker, PickerScreen, SessionPicker
 from nplt_client.tui.transcript import NewerHint, Transcript
-from nplt_client.wire.reconnect_policy import ConnectionState, Online
+from nplt_client.wire.reconnect_policy import Online
 
 FRAME_SECONDS = 1 / 30
 PAUSE_PER_WORK = 2
@@ -87,7 +75,6 @@ class StatusLine(Static):
     def __init__(self, session: ChatSession) -> None:
         super().__init__(markup=False)
         self._session = session
-        self._watch = ConnectionWatch(session.client)
         self._shown = ""
 
     def on_mount(self) -> None:
@@ -96,12 +83,10 @@ class StatusLine(Static):
         self.set_interval(MEASURE_SECONDS, self._measure)
 
     def update_words(self) -> None:
-        connection, lag = self._watch.current_state(), self._watch.lag_seconds
-        facts = self._session.facts(lag_seconds=lag, connection=connection)
-        words = status_words(facts, max(20, self.content_size.width or 80))
+        words = self._session.status_line(max(20, self.content_size.width or 80))
         if words != self._shown:
             self._shown = words
-            self.set_class(not isinstance(facts.connection, Online), "-offline")
+            self.set_class(not isinstance(self._session.client.connection, Online), "-offline")
             self.update(Content(words))
 
     def _spin(self) -> None:
@@ -113,7 +98,7 @@ class StatusLine(Static):
         self.update_words()
 
     def _measure(self) -> None:
-        self.run_worker(self._watch.measure(), group="lag", exclusive=True)
+        self.run_worker(self._session.measure_lag(), group="lag", exclusive=True)
 
 
 class CommandPalette(Provider):
@@ -169,7 +154,7 @@ LIGHT = Theme(
 )
 
 
-class ChatApp(App[bool]):
+class ChatApp(ChatDisplay, App[bool]):
     keys_help: Sequence[tuple[str, str]] = (
         ("Enter", "sends; Ctrl+J, Alt+Enter, Shift+Enter or \\ Enter: a new line"),
         ("Up, Down, Ctrl+R", "earlier prompts; Up first takes back one that waits"),
@@ -180,7 +165,6 @@ class ChatApp(App[bool]):
         ("Esc, Ctrl+C", "stop the answer; Ctrl+C twice or Ctrl+D: leave"),
         ("Esc Esc", "also take back all prompts that wait"),
     )
-    waits_for_server = False
 
     TITLE = "nplt"
     CSS = """
@@ -208,24 +192,21 @@ class ChatApp(App[bool]):
         install_paste_parser()
         colourless = bool(os.environ.get("NO_COLOR"))
         # None at all, not grey ones: only the terminal's own colours can be left out.
-        super().__init__(ansi_color=True if colourless else None)
-        self.session = session
+        App.__init__(self, ansi_color=True if colourless else None)
+        ChatDisplay.__init__(self, session, state_folder)
         self.transcript = Transcript()
         self._history = PromptHistory(state_folder / "prompts.jsonl")
-        self._theme_file = state_folder / "theme"
-        self._first_theme = "terminal" if colourless else remembered_theme(self._theme_file)
+        self._first_theme = "terminal" if colourless else remembered_theme(self.theme_file)
         self._suggestions = SuggestionList(session)
         self._question = ApprovalPanel()
         self._composer = Composer(
-            PromptRecall(self._history.load()), self._suggestions, self._question, self._take_back
+            PromptRecall(self._history.load()), self._suggestions, self._question, self.take_back
         )
         self._hint = NewerHint()
         self._status = StatusLine(session)
-        self._stopping = StopControl(session)
         self._typed = typed or TypedAhead()
         self._notify_by: NotifyBy = notify_by
         self._draft = draft or self._typed.rest
-        session.display = self
 
     @property
     def draft(self) -> str:
@@ -250,7 +231,7 @@ class ChatApp(App[bool]):
         self.run_worker(self._begin(), group="connection")
 
     async def _begin(self) -> None:
-        await self._attempt(self.session.move())
+        await self.attempt(self.session.move())
         self.run_worker(self._follow(), group="connection")
         self.run_worker(self.session.draw_changes(), group="drawing")
         for line in self._typed.lines:
@@ -264,17 +245,16 @@ class ChatApp(App[bool]):
                 [changes.NoticeShown(text=safe_line(error.message), is_error=True)]
             )
 
-    async def _attempt(self, work: Awaitable[object]) -> None:
-        """An error is shown where it is seen, and the chat goes on."""
-        try:
-            await work
-        except NpltError as error:
-            await self.transcript.add_notice(
-                changes.NoticeShown(text=safe(error.message), is_error=True)
-            )
-            self.transcript.go_to_end()
+    def begin(self, work: Awaitable[object]) -> object:
+        return self.run_worker(self.attempt(work), group="commands")
 
-    # What is drawn (`ChatDisplay`)
+    async def show_error(self, error: NpltError) -> None:
+        await self.transcript.add_notice(
+            changes.NoticeShown(text=safe(error.message), is_error=True)
+        )
+        self.transcript.go_to_end()
+
+    # What is drawn by the session
 
     async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
         self._close_question()
@@ -285,8 +265,7 @@ class ChatApp(App[bool]):
         await self.transcript.start_over(turns)
         self.transcript.has_older = self.session.has_older
         if not turns and self.session.turn_status.running is None:
-            models = self.session.client.welcome.models
-            await self.transcript.show_card(first_contact_text(self.session.model, models))
+            await self.transcript.show_card(self.first_contact)
 
     async def show_older(self, turns: changes.Turns) -> None:
         self.transcript.has_older = self.session.has_older
@@ -328,9 +307,6 @@ class ChatApp(App[bool]):
         await asyncio.sleep(FRAME_SECONDS)
         await asyncio.sleep(max(0.0, monotonic() - began - FRAME_SECONDS) * PAUSE_PER_WORK)
 
-    def connection_changed(self, state: ConnectionState) -> None:
-        pass  # the status line looks by itself
-
     def _ask_next_question(self) -> None:
         """One after the other."""
         if self._question.wanted is not None:
@@ -355,7 +331,7 @@ class ChatApp(App[bool]):
         self._close_question(event.wanted.approval_id)
         if event.decision is not None:
             deciding = self.session.approvals.decide(event.wanted, event.decision)
-            self.run_worker(self._attempt(deciding), group="approvals")
+            self.run_worker(self.attempt(deciding), group="approvals")
 
     def _close_question(self, approval_id: str | None = None) -> None:
         """The one about this call, or any: it is settled, or its conversation was left."""
@@ -380,20 +356,15 @@ class ChatApp(App[bool]):
     def _submit(self, text: str) -> None:
         if self._composer.recall.remember(text):
             self._history.add(text)
-        prompt = parse_prompt(text)
-        work = run_command(self, text) if prompt is None else self.ask(prompt)
-        self.run_worker(self._attempt(work), group="commands")
+        self.begin(self.take(text))
 
-    async def ask(self, text: str) -> None:
-        message_id = new_message_id()
+    async def sending(self, message_id: str, text: str) -> None:
         prompt = changes.PromptShown(turn_id="", text=safe(text), message_id=message_id)
         await self.transcript.begin(prompt)
-        try:
-            await self.session.send(text, message_id)
-        except NpltError:
-            await self.transcript.take_back(message_id)
-            self._composer.give_back(text)
-            raise
+
+    async def refused(self, message_id: str, text: str) -> None:
+        await self.transcript.take_back(message_id)
+        self._composer.give_back(text)
 
     async def type_command(self, name: str) -> None:
         """One that needs an argument is only begun."""
@@ -401,15 +372,7 @@ class ChatApp(App[bool]):
         if argument and not argument.startswith("["):
             self.fill(f"/{name} ")
         else:
-            await self._attempt(run_command(self, f"/{name}"))
-
-    def _take_back(self) -> str | None:
-        """The last prompt that waits; it is cancelled at the server."""
-        if (taken := self.session.take_back_queued()) is None:
-            return None
-        text, cancelling = taken
-        self.run_worker(self._attempt(cancelling), group="commands")
-        return text
+            await self.attempt(self.take(f"/{name}"))
 
     def on_composer_leaving(self) -> None:
         self.leave()
@@ -417,17 +380,14 @@ class ChatApp(App[bool]):
     def on_text_area_changed(self) -> None:
         self._suggestions.look_up(self._composer.text)
 
-    # What commands do (`ChatFace`)
+    # What commands do
 
     @property
     def answers(self) -> list[str]:
         return [turn.answer for turn in self.transcript.turns]
 
-    @property
-    def is_raw(self) -> bool:
-        return self.transcript.is_raw
-
     async def show_raw(self, is_raw: bool) -> None:
+        await super().show_raw(is_raw)
         await self.transcript.show_raw(is_raw)
 
     async def show_text(self, text: str) -> None:
@@ -446,6 +406,9 @@ class ChatApp(App[bool]):
         self._composer.replace_text(text)
         self._composer.focus()
 
+    def clear_draft(self) -> None:
+        self._composer.take()
+
     async def choose(
         self, title: str, choices: Sequence[str], marked: str | None = None
     ) -> str | None:
@@ -460,18 +423,18 @@ class ChatApp(App[bool]):
         picker = SessionPicker(rows, client, wanted)
         chosen = await self.push_screen_wait(picker)
         if chosen is not None:
-            await self._go_to(picker.picked(chosen))
+            await self._go_to(chosen, picker.seq_found_in(chosen))
         elif client.session_id != here:
             await self.session.move(client.attach(client.session_id))
 
-    async def _go_to(self, picked: Picked) -> None:
+    async def _go_to(self, session_id: str, seq: int) -> None:
         client = self.session.client
-        if picked.session_id != client.session_id:
-            await self.session.move(client.switch(picked.session_id))
-        if not picked.seq:
+        if session_id != client.session_id:
+            await self.session.move(client.switch(session_id))
+        if not seq:
             return
-        async with self.transcript.going_to(picked.seq):
-            if not await self.session.show_back_to(picked.seq):
+        async with self.transcript.going_to(seq):
+            if not await self.session.show_back_to(seq):
                 self.remark("what was found is further up than this shows")
 
     async def search(self, wanted: str) -> None:
@@ -489,7 +452,7 @@ class ChatApp(App[bool]):
 
     def set_theme(self, name: str) -> None:
         self.theme = THEMES[name]
-        remember_theme(self._theme_file, name)
+        super().set_theme(name)
 
     def copy(self, text: str) -> None:
         self.copy_to_clipboard(text)
@@ -505,37 +468,32 @@ class ChatApp(App[bool]):
         if selected := self.screen.get_selected_text():
             self.copy(selected)
             self.screen.clear_selection()
-        elif self._stopping.is_possible:
+        elif self.stop_control.is_possible:
             self.action_stop()
-        elif self._composer.text:
-            self._composer.take()
-            self.session.replace_from = None
-        elif self._stopping.note_press():
-            self.leave()
         else:
-            self.remark(self._stopping.how_to_leave)
+            self.press_interrupt()
 
     def action_stop(self) -> None:
         if self._suggestions.is_open:
             self._suggestions.close()
-        elif (is_second := self._stopping.note_escape()) or self._stopping.is_possible:
-            stopping: WorkType[None] = self._empty_queue if is_second else self._stop
-            self.run_worker(stopping, group="stopping", exclusive=True)
-        elif self._stopping.why_not:
-            self.remark(self._stopping.why_not)
+        else:
+            self.press_escape()
 
-    async def _stop(self) -> None:
+    def begin_stopping(self, work: Callable[[], Awaitable[object]]) -> None:
+        """The second Esc takes the place of the first."""
+
+        async def attempt() -> None:
+            await self.attempt(work())
+
+        # Not begun, a coroutine could be cancelled before its first step.
+        stopping: WorkType[None] = attempt
+        self.run_worker(stopping, group="stopping", exclusive=True)
+
+    async def stop(self) -> None:
         """Where prompts wait, the next would begin at once: a second Esc may come before."""
         if self.session.has_queued:
             await asyncio.sleep(SECOND_ESCAPE_SECONDS)
-        await self._attempt(self._stopping.stop())
-
-    async def _empty_queue(self) -> None:
-        async def empty() -> None:
-            if count := await self._stopping.empty_queue():
-                self.remark(queue_emptied(count))
-
-        await self._attempt(empty())
+        await super().stop()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """In the list of conversations Ctrl+Z brings back what was deleted."""
@@ -556,16 +514,14 @@ class ChatApp(App[bool]):
         else:
             self.transcript.scroll_page_down(animate=False)
 
-    def action_search_prompts(self) -> None:
-        self.run_worker(self._search_prompts(), group="choosing")
-
-    async def _search_prompts(self) -> None:
+    @work(group="choosing")
+    async def action_search_prompts(self) -> None:
         chosen = await self.choose("earlier prompts", self._composer.recall.newest_first)
         if chosen is not None:
             self.fill(chosen)
 
     async def action_edit_in_editor(self) -> None:
-        await self._attempt(self._edit_draft())
+        await self.attempt(self._edit_draft())
         self.refresh()
 
     async def _edit_draft(self) -> None:
@@ -580,7 +536,7 @@ class ChatApp(App[bool]):
 
     def on_transcript_older_wanted(self) -> None:
         if isinstance(self.session.client.connection, Online):
-            self.run_worker(self._attempt(self.session.show_older()), group="older", exclusive=True)
+            self.run_worker(self.attempt(self.session.show_older()), group="older", exclusive=True)
 
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
         self.copy_to_clipboard(event.href)

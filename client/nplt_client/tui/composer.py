@@ -77,9 +77,9 @@ class Composer(TextArea):
         recall: PromptRecall,
         suggestions: SuggestionList,
         question: ApprovalPanel,
-        take_back: Callable[[], str | None] = lambda: None,
+        take_back: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`take_back` gives the last prompt that waits, if there is one."""
+        """`take_back` puts the last prompt that waits in here, if there is one."""
         super().__init__(
             soft_wrap=True,
             tab_behavior="focus",
@@ -153,8 +153,8 @@ class Composer(TextArea):
             self.post_message(self.Leaving())
         elif key == "tab":
             pass  # the focus stays here; Ctrl+O and the mouse open what is folded
-        elif key == "up" and not self.text and (queued := self._take_back()) is not None:
-            self.replace_text(queued)
+        elif key == "up" and not self.text and self._take_back():
+            pass
         elif key == "up" and self._row == 0:
             self._recall(self.recall.older(self.text))
         elif key == "down" and self._row == self.wrapped_document.height - 1:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import ClassVar
 
-from msgspec import Struct
 from msgspec.structs import replace
 from rapidfuzz import fuzz, utils
 from textual.app import ComposeResult
@@ -313,13 +312,6 @@ _WANTED_CHARACTERS_MIN = 2
 HITS_MAX = 100
 
 
-class Picked(Struct, frozen=True, kw_only=True):
-    """A conversation to go to, and the message there that was searched for."""
-
-    session_id: str
-    seq: int = 0
-
-
 class SessionPicker(PickerScreen):
     """Every conversation, found by name, first words or content.
 
@@ -362,18 +354,19 @@ class SessionPicker(PickerScreen):
         found = ranked(wanted, texts)
         inside = [key for key in self._inside if key in self._sessions and key not in found]
         now = datetime.now(UTC)
-        return [self._row(key, now) for key in (*found, *inside)]
+        return [self._row(self._sessions[key], now) for key in (*found, *inside)]
 
-    def _row(self, key: str, now: datetime) -> Option:
-        row = self._sessions[key]
+    def _row(self, row: SessionRow, now: datetime) -> Option:
         width = (self.query_one(OptionList).size.width or self.app.size.width - 4) - _SCROLLBAR
         facts, facts_width = f"{age(row.updated_at, now):>7} ", _FACTS_WIDTH_SMALL
         if width >= _NAME_WIDTH_MIN + _FACTS_WIDTH:
             facts, facts_width = f"{facts}{row.message_count:>5} msgs  ", _FACTS_WIDTH
         name_width = max(_NAME_WIDTH_MIN, min(_NAME_WIDTH_MAX, width - facts_width))
         name = pad(safe_line(row.name or "(no name)", name_width), name_width)
-        facts += _marks(row)
-        return Option(Content(shorten(f"{name} {facts}", max(width, _NAME_WIDTH_MIN))), id=key)
+        state = [safe_line(row.state)] if row.state != "idle" else []
+        here = ["here"] if row.is_current else []
+        line = f"{name} {facts}{' '.join([*state, *here, *row_flags(row)])}"
+        return Option(Content(shorten(line, max(width, _NAME_WIDTH_MIN))), id=row.session_id)
 
     def details_of(self, key: str) -> str:
         row = self._sessions.get(key)
@@ -390,7 +383,11 @@ class SessionPicker(PickerScreen):
             return f"{safe_line(row.model)} · {safe_line(key)}\n{about}"
         size = self.query_one("#below").size
         shown = _around(self._previews[key, seq], seq, max(2, size.height))
-        return "\n".join(_message_line(message, max(20, size.width)) for message in shown)
+        lines: list[str] = []
+        for message in shown:
+            who = "you ▸" if message.get("role") == "user" else "    ◂"
+            lines.append(safe_line(f"{who} {word_in(message, 'content')}", max(20, size.width)))
+        return "\n".join(lines)
 
     # Contents, from the server
 
@@ -406,25 +403,22 @@ class SessionPicker(PickerScreen):
 
     async def _look_inside(self, wanted: str) -> None:
         await sleep(_SEARCH_PAUSE_SECONDS)  # a search for every letter would be a waste
+        # The newest message with these words of each conversation that has any.
+        inside: dict[str, SearchHit] = {}
+        looked_at = 0
         try:
-            self._inside = await self._find_inside(wanted)
+            async for hit in self._client.search(wanted):
+                if hit.seq:
+                    inside.setdefault(hit.session_id, hit)
+                looked_at += 1
+                if looked_at == HITS_MAX:
+                    break
         except NpltError:
             return  # names and previews are still there to be searched
+        self._inside = inside
         if self.is_open and self.wanted == wanted and self._inside:
             self.show_matches()
             self._show_marked()
-
-    async def _find_inside(self, wanted: str) -> dict[str, SearchHit]:
-        """The newest message with these words of each conversation that has any."""
-        found: dict[str, SearchHit] = {}
-        looked_at = 0
-        async for hit in self._client.search(wanted):
-            if hit.seq:
-                found.setdefault(hit.session_id, hit)
-            looked_at += 1
-            if looked_at == HITS_MAX:
-                break
-        return found
 
     async def _load_preview(self, key: str, seq: int) -> None:
         await sleep(_PREVIEW_PAUSE_SECONDS)  # not for every row that is passed
@@ -507,16 +501,16 @@ class SessionPicker(PickerScreen):
         if key != self._deleting:
             self._deleting = None
         super().show_details(key)
-        hit = self._inside.get(key)
-        seq = hit.seq if hit else 0
+        seq = self.seq_found_in(key)
         if not self.has_class("-small") and (key, seq) not in self._previews:
             # Not begun, a coroutine could be cancelled before its first step.
             loading: WorkType[None] = partial(self._load_preview, key, seq)
             self.run_worker(loading, exclusive=True, group="preview")
 
-    def picked(self, key: str) -> Picked:
+    def seq_found_in(self, key: str) -> int:
+        """Of the message there that was searched for; 0: none was."""
         hit = self._inside.get(key)
-        return Picked(session_id=key, seq=hit.seq if hit else 0)
+        return hit.seq if hit else 0
 
     def action_leave(self) -> None:
         if self._renaming is None:
@@ -550,14 +544,3 @@ def _around(page: Sequence[JsonObject], seq: int, count: int) -> Sequence[JsonOb
     places = [place for place, message in enumerate(page) if message.get("seq") == seq]
     last = min(len(page), places[0] + count // 2 + 1) if places else len(page)
     return page[max(0, last - count) : last]
-
-
-def _message_line(message: JsonObject, width: int) -> str:
-    who = "you ▸" if message.get("role") == "user" else "    ◂"
-    return safe_line(f"{who} {word_in(message, 'content')}", width)
-
-
-def _marks(row: SessionRow) -> str:
-    state = [safe_line(row.state)] if row.state != "idle" else []
-    here = ["here"] if row.is_current else []
-    return " ".join([*state, *here, *row_flags(row)])

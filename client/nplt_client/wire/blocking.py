@@ -380,25 +380,35 @@ def open_running(
 def open_or_start(
     address: Address, deadline: Deadline, *, patience: Patience | None = None
 ) -> BlockingConnection:
-    if address.is_default and find_server() is None:
-        from nplt_client.background import ensure_running
+    def open_at(place: Address) -> BlockingConnection:
+        return open_running(place, deadline, patience=patience)
 
-        address = ensure_running(address)
-    try:
-        opened = open_running(address, deadline, patience=patience)
-    except CannotConnect as error:
-        if not (address.is_default and error.nobody_listens):
-            raise
-        from nplt_client.background import ensure_running
-
-        address = ensure_running(address, is_ending=True)
-        opened = open_running(address, deadline, patience=patience)
+    opened = with_server(address, open_at)
     if address.is_default and opened.welcome.server != OUR_SERVER:
         # Whoever upgraded nplt may still have the server from before in the background.
         from nplt_client.background import compare_versions
 
         compare_versions(opened.welcome.server)
     return opened
+
+
+def with_server(address: Address, use: Callable[[Address], T]) -> T:
+    """At the default address a server is started where none runs, and where the one that
+    ran is just ending."""
+    if not address.is_default:
+        return use(address)
+    if find_server() is None:
+        from nplt_client.background import ensure_running
+
+        address = ensure_running(address)
+    try:
+        return use(address)
+    except CannotConnect as error:
+        if not error.nobody_listens:
+            raise
+    from nplt_client.background import ensure_running
+
+    return use(ensure_running(address, is_ending=True))
 
 
 def read_file(path: Path) -> bytes:

@@ -73,11 +73,9 @@ class SessionRunner:
         self._scope.cancel()
         self._flush()
 
-    def move_to(self, address: Address) -> None:
-        """The server listens there from now on; the next attempt is made there."""
-        self._address = address
-
-    def retry_now(self) -> None:
+    def retry_now(self, address: Address | None = None) -> None:
+        """At another address, if the server listens there from now on."""
+        self._address = address or self._address
         self.session.retry_now(anyio.current_time())
         self._woken.set()
 
@@ -147,9 +145,9 @@ class SessionRunner:
             self.session.forget(exchange)
 
     async def _wait(self, awaited: Awaited, deadline: float | None) -> None:
+        if awaited.waiter is None:
+            awaited.waiter = anyio.Event()
         waiter = awaited.waiter
-        if not isinstance(waiter, anyio.Event):
-            waiter = awaited.waiter = anyio.Event()
         with anyio.CancelScope(deadline=math.inf if deadline is None else deadline) as scope:
             await waiter.wait()
         if scope.cancelled_caught:

@@ -42,7 +42,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import WeakSet
 
 from msgspec.structs import replace
@@ -93,6 +93,9 @@ from nplt_protocol.errors import LocalProtocolError, RequestError
 from nplt_protocol.frames import WireLimits
 from nplt_protocol.json_text import JsonObject, dump_json
 
+if TYPE_CHECKING:
+    import anyio
+
 INCOMING = WireLimits(message_bytes_max=64 * 1024 * 1024, message_seconds_max=60.0)
 """What is accepted: a server may be set to longer messages, and a network may be slow."""
 
@@ -106,17 +109,11 @@ T = TypeVar("T")
 # -- what a reader waits for ----------------------------------------------------
 
 
-class Wakeable(Protocol):
-    """`anyio.Event` is one."""
-
-    def set(self) -> None: ...
-
-
 class Awaited:
     """Something a reader may wait for. A shell leaves an event in `waiter`; it is set when
     there is something new to look at."""
 
-    waiter: Wakeable | None = None
+    waiter: anyio.Event | None = None
 
     def _wake(self) -> None:
         if self.waiter is not None:
@@ -441,7 +438,8 @@ class WireSession:
     def connection_lost(self, error: NpltError, now: float) -> None:
         if self.phase is Phase.GREETING and isinstance(error, ConnectionLost):
             greeting = self.connection.greeting if self.connection else None
-            error = _closed_before_welcome(self._address, greeting)
+            said = f" and said: {greeting}" if greeting else " at once; is it an nplt server?"
+            error = CannotConnect(f"{self._address} closed the connection{said}")
         self._lose(error, now)
 
     def bytes_received(self, when: float) -> None:
@@ -469,18 +467,18 @@ class WireSession:
         if self.phase is Phase.WAITING and now >= self._retry_at:
             self.phase = Phase.OPENING
             if isinstance(self.state, Reconnecting):
-                self._set_state(
-                    Reconnecting(
-                        attempt=self.state.attempt, in_seconds=0.0, reason=self.state.reason
-                    )
-                )
+                self._set_state(replace(self.state, in_seconds=0.0))
         elif self.phase is Phase.GREETING and now >= self._greeting_deadline:
-            within = f"within {self.timeout:g} s"
-            self._lose(
-                TimedOut(f"{self._address} did not answer {within}; is it an nplt server?"), now
-            )
+            silent = f"{self._address} did not answer within {self.timeout:g} s"
+            self._lose(TimedOut(f"{silent}; is it an nplt server?"), now)
         elif self._liveness is not None:
-            self._check_liveness(self._liveness, now)
+            match self._liveness.check(now):
+                case "lost":
+                    self._lose(ConnectionLost("the server does not answer any more"), now)
+                case "ping" if self.connection is not None:
+                    self._outgoing.append(self.connection.send(messages.Ping())[1])
+                case _:
+                    pass
         for exchange in (*self._under_way.values(), *self._waiting):
             if exchange.deadline is not None and now >= exchange.deadline:
                 self._time_out(exchange, now)
@@ -605,8 +603,7 @@ class WireSession:
     def _time_out(self, exchange: Exchange[object], now: float) -> None:
         if exchange.seq is not None:
             self._under_way.pop(exchange.seq, None)
-            within = f"within {exchange.timeout:g} s"
-            late = TimedOut(f"the server did not answer {within}")
+            late = TimedOut(f"the server did not answer within {exchange.timeout:g} s")
             self._advance(exchange, late, now)
             return
         self._waiting.remove(exchange)
@@ -694,15 +691,6 @@ class WireSession:
     def _set_state(self, state: ConnectionState) -> None:
         self.state = state
         self._states.append(state)
-
-    def _check_liveness(self, liveness: Liveness, now: float) -> None:
-        match liveness.check(now):
-            case "lost":
-                self._lose(ConnectionLost("the server does not answer any more"), now)
-            case "ping" if self.connection is not None:
-                self._outgoing.append(self.connection.send(messages.Ping())[1])
-            case _:
-                pass
 
     # What the server says
 
@@ -1014,12 +1002,6 @@ def check_welcome(item: Heard, hello: messages.Hello) -> messages.Welcome | None
             raise ProtocolViolation(f"this is not an NPLT server: {reason}")
         case _:
             return None
-
-
-def _closed_before_welcome(address: Address, greeting: str | None) -> NpltError:
-    if greeting:
-        return CannotConnect(f"{address} closed the connection and said: {greeting}")
-    return CannotConnect(f"{address} closed the connection at once; is it an nplt server?")
 
 
 def connect_error(address: Address, error: OSError | UnicodeError) -> CannotConnect:
