@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PEERS  := .venv-peers
 # One worker more than there are processors: many tests wait for a process or a clock.
 PYTEST  = $(BIN)/python -m pytest --dist worksteal -n $$(( $$(nproc) + 1 ))
 # A test starts hundreds of Python processes: each would compile the four packages again.
@@ -11,7 +12,7 @@ NPLT_LOCAL ?= 1
 FUZZ_SECONDS ?= 600
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve install install-dev local test soak check format bench walk screenshots faults fuzz clean
+.PHONY: help run serve install install-dev local test soak check format bench peers walk screenshots faults fuzz clean
 
 help:            ## this list
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | awk -F ':.*## *' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -47,6 +48,8 @@ format: install-dev  ## format the source and fix what ruff can fix
 bench: install-dev  ## run the benchmarks and compare with their goals
 	$(BIN)/python -m benchmarks
 
+peers: $(PEERS)/.installed  ## set up .venv-peers: what B11 and B15 are compared with
+
 walk: install-dev  ## list the source files that one prompt runs through
 	@$(BIN)/python -m benchmarks.walk
 
@@ -80,5 +83,13 @@ $(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
 	@sh config/pip-install $(BIN)/python -e '.[dev]'
 	@touch $@
 
+$(PEERS)/bin/python:
+	@sh config/make-venv "$(PYTHON)" "$(PEERS)"
+
+$(PEERS)/.installed: benchmarks/peers/requirements.txt $(PEERS)/bin/python
+	@echo "installing the programs to compare with into $(PEERS) (once) …"
+	@sh config/pip-install $(PEERS)/bin/python -r benchmarks/peers/requirements.txt
+	@touch $@
+
 clean:           ## remove .venv and caches; conversations are kept elsewhere
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) .mypy_cache .ruff_cache .pytest_cache .hypothesis

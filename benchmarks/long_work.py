@@ -55,6 +55,7 @@ P99_MS_MAX = 20.0
 NOTHING = "nothing"
 ANSWER_BYTES = 1_000_000
 IMPORTED_BYTES = 20_000_000
+OLDER_MESSAGES = 200_000
 
 Work = Callable[[Caller, int], object]
 """Does the long thing once, for the time of that number."""
@@ -68,6 +69,8 @@ def long_work(plan: Plan) -> list[Verdict]:
     imported = write_conversation(
         plan.new_path("imported"), "other", plan.sized(IMPORTED_BYTES, smoke=40_000) // 800
     ).read_bytes()
+    older = plan.sized(OLDER_MESSAGES, smoke=400)
+    write_older_file(data_dir, "older", older)
     settings = {"models": {"offline/echo": {"context_tokens": 4_000_000}}}
     things: dict[str, Work] = {
         NOTHING: lambda _caller, _number: time.sleep(0.05),
@@ -87,10 +90,14 @@ def long_work(plan: Plan) -> list[Verdict]:
         "search": lambda caller, _: caller.request(SEARCH, {"query": "quick brown fox"}),
         "export": lambda caller, _: _export(caller, "long", pages=plan.sized(50, smoke=2)),
         "import": lambda caller, _: _import(caller, imported),
+        # Only once: then it is a file like any other.
+        f"opening an older file of {older:,} messages": lambda caller, _: caller.request(
+            HISTORY_REQUEST, {"session_id": "older"}
+        ),
     }
     verdicts: list[Verdict] = []
     with server(data_dir, settings=settings) as program:
-        _wait_until_known(program, 5)
+        _wait_until_known(program, 6)
         for what, work in things.items():
             verdicts.append(_measured(plan, program, what, work))
             tick()
@@ -117,6 +124,17 @@ def write_long_conversation(
         record, tail = tail.extended(encode_line(epoch), kind=epoch.kind, at=epoch.timestamp)
         file.write(record)
         file.write(tail.closing_line)
+
+
+def write_older_file(data_dir: Path, session_id: str, messages: int) -> None:
+    """One JSON document, as another program writes it."""
+    made = [
+        {"role": ("user", "assistant")[number % 2], "content": text_of(CONTENT_BYTES)}
+        for number in range(messages)
+    ]
+    document = {"session_id": session_id, "messages": made, "created_at": FIRST_DAY.isoformat()}
+    path = data_dir / "history" / file_name(session_id, FIRST_DAY)
+    path.write_text(json.dumps(document))
 
 
 def _wait_until_known(program: Program, conversations: int) -> None:

@@ -70,7 +70,9 @@ def listening(
         )
         assert process.stdout is not None
         try:
-            ready, _, _ = select.select([process.stdout], [], [], PATIENCE_SECONDS)
+            waiting = select.poll()  # `select` can't wait for descriptors above 1,023
+            waiting.register(process.stdout, select.POLLIN)
+            ready = waiting.poll(PATIENCE_SECONDS * 1_000)
             line = process.stdout.readline() if ready else "nothing"
             seconds = time.perf_counter() - begun
             if not line.startswith("listening on "):

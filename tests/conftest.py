@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Protocol
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from tests.support.raw_client import RawClient
 from tests.support.server_process import ServerProcess
 
@@ -26,6 +28,21 @@ settings.register_profile(
 )
 settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=1_000)
 settings.load_profile("house")
+
+
+def pytest_sessionstart() -> None:
+    """Hypothesis also takes examples from the constants of imported modules whose path has
+    no `tests` in it. Which these are depends on where the checkout is, and on the tests that
+    ran before in the same process."""
+    if settings.get_current_profile_name() == "house":
+        providers._get_local_constants = lambda: providers._local_constants  # empty until asked
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+
 
 # Servers say there where they listen: not to the `nplt` of whoever runs the tests.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="nplt-tests-")

@@ -107,7 +107,10 @@ _JSON_REQUESTS: dict[int, type[Request]] = {
 }
 _EVENTS: dict[int, type[Event]] = {int(code): shape for code, shape in EVENT_TYPES.items()}
 _CODES_OF_REQUESTS = {shape: code for code, shape in REQUEST_TYPES.items()}
-_CODES_OF_EVENTS = {shape: code for code, shape in EVENT_TYPES.items()}
+_CODES_OF_EVENTS: dict[type[Event], MessageType] = {
+    **{shape: code for code, shape in EVENT_TYPES.items()},
+    messages.EncodedEntryAdded: MessageType.ENTRY,
+}
 
 
 # Encoding.

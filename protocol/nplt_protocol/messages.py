@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Raw, Struct, field
 
 from nplt_protocol.codes import MessageType
 from nplt_protocol.json_text import JsonObject
@@ -688,6 +688,15 @@ class ApprovalRequest(Event, frozen=True, kw_only=True):
 class EntryAdded(Event, frozen=True, kw_only=True):
     session_id: str
     entry: JsonObject
+    turn_id: str | None = None
+    call: int | None = None
+
+
+class EncodedEntryAdded(Event, frozen=True, kw_only=True):
+    """`EntryAdded` as a server sends it: the entry is JSON already."""
+
+    session_id: str
+    entry: Raw
     turn_id: str | None = None
     call: int | None = None
 

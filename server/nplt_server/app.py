@@ -2,9 +2,9 @@
 
 `start` opens the histories and the sockets, and then calls `serve` here.
 
-Builds the services, the tools, the MCP servers and what is known of models, and binds the
-sockets. Nothing else creates these objects. Vendor
-SDKs are not imported here; a provider imports its own at its first call.
+Builds the services, the tools, the MCP servers and what is known of models. Nothing else
+creates these objects. Vendor SDKs are not imported here; a provider imports its own at its
+first call.
 
 When it stops: no new connections, running turns finish or are interrupted, clients are
 told, everything is on disk.
@@ -18,8 +18,6 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import cache, partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -32,7 +30,13 @@ import anyio.to_thread
 from nplt_protocol import FRAME_PAYLOAD_BYTES_MAX, ErrorCode, WireLimits
 from nplt_protocol.messages import SessionEvent
 from nplt_protocol.peer_user import can_look_up
-from nplt_server.connections.admission import LOCAL_USER, Admission, Users, token_digest
+from nplt_server.connections.admission import (
+    LOCAL_USER,
+    Admission,
+    LocalUsers,
+    Users,
+    token_digest,
+)
 from nplt_server.connections.session import ServerState
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.registry import Registry
@@ -48,14 +52,13 @@ from nplt_server.conversations.services import (
 from nplt_server.errors import ConfigurationError
 from nplt_server.extensions import check_tool_names, load_extensions
 from nplt_server.histories import Histories, utc_now
-from nplt_server.listener import ConnectionHandler, Listener, banner
-from nplt_server.local_users import LocalUsers
+from nplt_server.listener import Listener, banner
 from nplt_server.providers.build import build_router
-from nplt_server.providers.models import KnownModels, facts_of_models
+from nplt_server.providers.models import KnownModels
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
 from nplt_server.runtime_file import local_token, state_dir
-from nplt_server.settings import Limits, Settings
+from nplt_server.settings import Settings
 from nplt_server.tools import Tool, ToolPolicy, unknown_tools
 from nplt_server.tools.builtin import builtin_tools
 from nplt_server.tools.mcp import McpServers
@@ -83,43 +86,15 @@ _SECRET_BYTES_MIN = 16
 _RESUME_SECONDS = 5.0
 
 
-def make_wire_limits(limits: Limits, *, need_tokens: bool) -> WireLimits:
-    first = limits.frame_bytes_before_token_max if need_tokens else FRAME_PAYLOAD_BYTES_MAX
-    return WireLimits(
-        frame_bytes_max=first,
-        message_bytes_max=limits.message_bytes_max,
-        json_depth_max=limits.json_depth_max,
-        json_keys_max=limits.json_keys_max,
-        message_seconds_max=limits.message_seconds_max,
-        event_bytes_max=limits.event_bytes_max,
-        write_seconds_max=limits.write_seconds_max,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedParts:
-    context: ContextServices
-    runner: ToolRunner
-    mcp_servers: McpServers
-
-    async def make_tools(self) -> None:
-        """Before the first prompt needs them, and after the server listens."""
-        log.debug("%d tools are offered", len(self.runner.offer.descriptions))
-
-
 def build_shared_parts(
-    settings: Settings,
-    router: ProviderRouter,
-    clock: Callable[[], datetime],
-    *,
-    known: KnownModels | None = None,
-) -> SharedParts:
+    settings: Settings, router: ProviderRouter, known: KnownModels
+) -> tuple[ContextServices, ToolRunner, McpServers]:
     own = load_extensions(settings.extensions)
     context = ContextServices(
         counting=TokenCounting(own.token_counter),
         make_widgets=cache(lambda: (*default_widgets(), *own.widgets)),
         on_compression=own.on_compression or begin_epoch_and_summarize,
-        models=facts_of_models(settings) if known is None else known,
+        models=known,
         rules=settings.context,
         summarizer=settings.roles.summarizer,
         namer=settings.roles.summarizer,
@@ -130,11 +105,20 @@ def build_shared_parts(
     servers = McpServers(_configs(settings))
 
     def make_own() -> tuple[Tool, ...]:
-        builtin = builtin_tools(clock, settings.tool_roots, never=[settings.data_dir])
+        builtin = builtin_tools(utc_now, settings.tool_roots, never=[settings.data_dir])
         return (*builtin, *widget_tools(context.widgets), *own.tools)
 
     tools = AllTools(make_own, servers if settings.mcp_servers else None)
-    _check_names(settings, tools)
+    # Tools of MCP servers are known only once those have been met.
+    named: dict[str, ToolPolicy] = {
+        name: policy
+        for name, policy in settings.tools.items()
+        if name.partition("__")[0] not in settings.mcp_servers
+    }
+    if named:
+        known_tools = [tool.description.name for tool in tools.own] + ["read_file", "list_files"]
+        if mistakes := unknown_tools(named, known_tools):
+            raise ConfigurationError(mistakes)
     if own.tools or own.widgets:
         check_tool_names(tools.own)
     policies: dict[str, ToolPolicy] = _ALLOWED | settings.tools
@@ -142,13 +126,13 @@ def build_shared_parts(
         policies[f"{name}__"] = server.policy
     runner = ToolRunner(
         tools,
-        clock=clock,
+        clock=utc_now,
         policies=policies,
         seconds_max=settings.limits.tool_seconds_max,
         at_once_max=settings.limits.tools_at_once_max,
         calls_max=settings.limits.tool_calls_per_step_max,
     )
-    return SharedParts(context=context, runner=runner, mcp_servers=servers)
+    return context, runner, servers
 
 
 def _configs(settings: Settings) -> list[McpServerConfig]:
@@ -174,32 +158,15 @@ def _configs(settings: Settings) -> list[McpServerConfig]:
     return configs
 
 
-def _check_names(settings: Settings, tools: AllTools) -> None:
-    """Tools of MCP servers are known only once those have been met."""
-    named = [name for name in settings.tools if name.partition("__")[0] not in settings.mcp_servers]
-    if not named:
-        return
-    known = [tool.description.name for tool in tools.own] + ["read_file", "list_files"]
-    if mistakes := unknown_tools({name: settings.tools[name] for name in named}, known):
-        raise ConfigurationError(mistakes)
-
-
 class Server:
     """A server that is listening; `stop` takes it down gracefully."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        state: ServerState,
-        listener: Listener,
-        *,
-        turns_are_over: Callable[[], None],
-    ) -> None:
+    def __init__(self, settings: Settings, state: ServerState, listener: Listener) -> None:
         self.address = listener.address
-        self._turns_are_over = turns_are_over
         self._settings = settings
         self._state = state
         self._listener = listener
+        self._tools = anyio.CancelScope()
         self._stopping = anyio.Event()
         self._patience = anyio.CancelScope()
 
@@ -212,12 +179,22 @@ class Server:
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._listener.serve)
-            tasks.start_soon(self._sweep)
-            tasks.start_soon(self._watch_leases)
+            owned = "checking what this server owns"
+            tasks.start_soon(_every_second, self._sweep, "sweeping connections and conversations")
+            tasks.start_soon(_every_second, self._state.registry.check_owned, owned)
             await self._stopping.wait()
             self._listener.stop()
             await self._drain()
             tasks.cancel_scope.cancel()
+
+    async def make_tools(self) -> None:
+        """Before the first prompt needs them, and after the server listens."""
+        log.debug("%d tools are offered", len(self._state.services.tools.offer.descriptions))
+
+    async def run_mcp_servers(self) -> None:
+        """Until the last turn is over."""
+        with self._tools:
+            await self._state.services.mcp_servers.run()
 
     async def end_copies(self) -> None:
         """Removes the attachments of forks and imports that were killed on their way."""
@@ -253,26 +230,13 @@ class Server:
         return all_taken_up
 
     async def _sweep(self) -> None:
-        while True:
-            await anyio.sleep(1.0)
-            try:
-                now = asyncio.get_running_loop().time()
-                self._state.admission.sweep(now)
-                if self._state.peers is not None:
-                    self._state.peers.sweep(now)
-                await self._state.registry.close_unused()
-                if self._state.admission.has_dropped_much():
-                    await anyio.to_thread.run_sync(_release_memory)
-            except Exception:
-                log.exception("sweeping connections and conversations failed; going on")
-
-    async def _watch_leases(self) -> None:
-        while True:
-            await anyio.sleep(1.0)
-            try:
-                await self._state.registry.check_owned()
-            except Exception:
-                log.exception("checking what this server owns failed; going on")
+        now = asyncio.get_running_loop().time()
+        self._state.admission.sweep(now)
+        if self._state.peers is not None:
+            self._state.peers.sweep(now)
+        await self._state.registry.close_unused()
+        if self._state.admission.has_dropped_much():
+            await anyio.to_thread.run_sync(_release_memory)
 
     async def _drain(self) -> None:
         self._state.services.draining = True
@@ -300,7 +264,7 @@ class Server:
             conversation.interrupt("the server is shutting down")
         with anyio.move_on_after(_INTERRUPT_SECONDS_MAX):
             await activity.quiet()
-        self._turns_are_over()
+        self._tools.cancel()
         async with anyio.create_task_group() as tasks:
             for conversation in self._state.registry:
                 tasks.start_soon(_note_shutdown, conversation)
@@ -322,6 +286,15 @@ class Server:
         for session in (*self._state.admission, *peers.sessions):
             if session.conversation is conversation:
                 session.hand_over()
+
+
+async def _every_second(work: Callable[[], Awaitable[None]], what: str) -> None:
+    while True:
+        await anyio.sleep(1.0)
+        try:
+            await work()
+        except Exception:
+            log.exception("%s failed; going on", what)
 
 
 def _release_memory() -> None:
@@ -351,41 +324,51 @@ async def serve(
     """Serves until it is stopped; `ready` is told when connections are accepted. The
     histories and the sockets are open, and are closed by whoever opened them. `ends_copies`:
     no other process is copying attachments in this data directory."""
-    known = facts_of_models(settings)
+    known = KnownModels(settings)
     router = build_router(settings, known=known)
-    parts = build_shared_parts(settings, router, utc_now, known=known)
+    parts = build_shared_parts(settings, router, known)
     try:
         async with BackgroundTasks() as tasks:
             spawn = tasks.spawn
-            state = _build_state(settings, histories, router, parts, spawn)
-            wire_limits = make_wire_limits(
-                settings.limits, need_tokens=state.admission.users.need_tokens
+            limits = settings.limits
+            users = Users(
+                _token_sums(settings),
+                operators=[user.name for user in settings.users if user.operator],
             )
-            if settings.cluster.secret_file is not None:
-                state = replace(state, peers=_build_peers(settings, wire_limits, spawn))
-            handler = ConnectionHandler(
-                server=state,
-                wire_limits=wire_limits,
-                tls=tls,
-                spawn=spawn,
+            first_bytes_max = limits.frame_bytes_before_token_max
+            wire_limits = WireLimits(
+                frame_bytes_max=first_bytes_max if users.need_tokens else FRAME_PAYLOAD_BYTES_MAX,
+                message_bytes_max=limits.message_bytes_max,
+                json_depth_max=limits.json_depth_max,
+                json_keys_max=limits.json_keys_max,
+                message_seconds_max=limits.message_seconds_max,
+                event_bytes_max=limits.event_bytes_max,
+                write_seconds_max=limits.write_seconds_max,
             )
-            tools = anyio.CancelScope()
-            server = Server(
-                settings,
-                state,
-                Listener(sockets, handler.on_accept),
-                turns_are_over=tools.cancel,
+            services = _build_services(settings, histories, router, parts, spawn, users=users)
+            state = ServerState(
+                services=services,
+                registry=Registry(services),
+                admission=Admission(
+                    users=users,
+                    local_users=LocalUsers(settings.local_users),
+                    limits=limits,
+                    greeting=banner(router.default_model, settings.providers),
+                ),
+                started_at=monotonic(),
+                peers=_build_peers(settings, wire_limits, spawn),
             )
+            server = Server(settings, state, Listener(sockets, state, wire_limits, tls))
             if ends_copies:
                 await server.end_copies()
             if histories.shared is not None:
                 histories.shared.join()
             ready(server)
             spawn(server.resume)
-            spawn(parts.make_tools)
+            spawn(server.make_tools)
             if router.local_servers is not None:
                 spawn(router.local_servers.find)
-            spawn(lambda: _within(tools, parts.mcp_servers.run))
+            spawn(server.run_mcp_servers)
             await server.run()
             await state.registry.close_all()
     finally:
@@ -394,16 +377,12 @@ async def serve(
             await router.aclose()
 
 
-async def _within(scope: anyio.CancelScope, work: Callable[[], Awaitable[None]]) -> None:
-    with scope:
-        await work()
-
-
-def _build_peers(settings: Settings, limits: WireLimits, spawn: Spawn) -> Peers:
+def _build_peers(settings: Settings, limits: WireLimits, spawn: Spawn) -> Peers | None:
+    cluster = settings.cluster
+    if cluster.secret_file is None:
+        return None
     from nplt_server.relay import Peers  # only where several servers relay to each other
 
-    cluster = settings.cluster
-    assert cluster.secret_file is not None
     try:
         secret = cluster.secret_file.read_bytes().strip()
         tls = None
@@ -419,26 +398,26 @@ def _build_peers(settings: Settings, limits: WireLimits, spawn: Spawn) -> Peers:
     return Peers(secret=secret, tls=tls, limits=limits, spawn=spawn)
 
 
-def _build_state(
+def _build_services(
     settings: Settings,
     histories: Histories,
     router: ProviderRouter,
-    parts: SharedParts,
+    parts: tuple[ContextServices, ToolRunner, McpServers],
     spawn: Spawn,
-) -> ServerState:
+    *,
+    users: Users,
+) -> Services:
     limits = settings.limits
-    users = Users(
-        _token_sums(settings), operators=[user.name for user in settings.users if user.operator]
-    )
     files = AttachmentFiles(settings.data_dir / "files")
-    services = Services(
+    context, tools, mcp_servers = parts
+    return Services(
         histories=histories,
         files=files,
         router=router,
-        tools=parts.runner,
-        mcp_servers=parts.mcp_servers,
+        tools=tools,
+        mcp_servers=mcp_servers,
         limits=limits,
-        context=parts.context,
+        context=context,
         clock=utc_now,
         new_session_id=new_session_id,
         new_entry_id=new_entry_id,
@@ -453,17 +432,6 @@ def _build_state(
         ),
         approvals=settings.approvals,
         sessions=settings.sessions,
-    )
-    return ServerState(
-        services=services,
-        registry=Registry(services),
-        admission=Admission(
-            users=users,
-            local_users=LocalUsers(settings.local_users),
-            limits=limits,
-            greeting=banner(router.default_model, settings.providers),
-        ),
-        started_at=monotonic(),
     )
 
 

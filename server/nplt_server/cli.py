@@ -16,13 +16,8 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import (
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
@@ -37,7 +32,7 @@ if TYPE_CHECKING:
     from nplt_storage.maintenance.doctor import Report
     from nplt_storage.maintenance.migrate import Imported, Place
     from nplt_storage.maintenance.sources import Missing
-    from nplt_storage.store import ConversationStore, Repaired
+    from nplt_storage.store import ConversationStore
 
 
 EXIT_USAGE = 2
@@ -55,6 +50,53 @@ def _notes(*examples: str) -> str:
     return f"\b\nExamples:\n{shown}\n{_EXIT_CODES}"
 
 
+_data_dir_option = click.option(
+    "--data-dir", type=click.Path(path_type=Path), help="Where conversations are kept."
+)
+
+
+@click.group(
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_notes(
+        "nplt-server --config server.yaml --check",
+        "nplt-server --config server.yaml --workers 4",
+    ),
+)
+@click.option("--config", type=click.Path(path_type=Path), help="Settings file (YAML).")
+@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=int, help="Port to listen on; 0 picks a free one.  [default: 9999]")
+@_data_dir_option
+@click.option("--default-model", metavar="PROVIDER/MODEL", help="Who answers new conversations.")
+@click.option("--any-port", is_flag=True, help="Another free port, if that one is taken.")
+@click.option("--insecure", is_flag=True, help="Listen beyond this machine without tokens and TLS.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="debug shows every frame.  [default: info]",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    help="Start that many servers behind the port; needs conversations in Redis.",
+)
+@click.option("--check", is_flag=True, help="Check the settings and exit.")
+@click.version_option(__version__, prog_name="nplt-server")
+@click.pass_context
+def main(
+    context: click.Context,
+    /,
+    config: Path | None,
+    check: bool,
+    any_port: bool,
+    workers: int | None,
+    **flags: Any,
+) -> None:
+    """Keep conversations with language models the way tmux keeps shells."""
+    if context.invoked_subcommand is None:
+        sys.exit(_serve(config, _tree(flags), check=check, any_port=any_port, workers=workers))
+
+
 class FileCommand(click.Command):
     """A command whose output may have nowhere to go: a full disk is a sentence, and
     a reader who has seen enough is nothing to speak of."""
@@ -68,6 +110,12 @@ class FileCommand(click.Command):
         except OSError as error:
             forget_stdout()
             fail(f"{error.filename or 'stdout'}: {error.strerror}")
+
+
+def _file_command(
+    *examples: str, name: str | None = None
+) -> Callable[[Callable[..., None]], click.Command]:
+    return main.command(name, cls=FileCommand, epilog=_notes(*examples))
 
 
 def forget_stdout() -> None:
@@ -89,14 +137,13 @@ def data_dir_of(context: click.Context, given: Path | None) -> Path:
     try:
         return load_settings(flags, config_file=program.get("config")).data_dir
     except ConfigurationError as error:
-        for mistake in error.mistakes:
-            click.echo(f"nplt-server: {mistake}", err=True)
-        sys.exit(EXIT_CONFIGURATION)
+        fail(*error.mistakes, exit_code=EXIT_CONFIGURATION)
 
 
-def fail(sentence: object) -> NoReturn:
-    click.echo(f"nplt-server: {sentence}", err=True)
-    sys.exit(1)
+def fail(*sentences: object, exit_code: int = 1) -> NoReturn:
+    for sentence in sentences:
+        click.echo(f"nplt-server: {sentence}", err=True)
+    sys.exit(exit_code)
 
 
 @contextmanager
@@ -111,30 +158,29 @@ def reporting_storage_errors(or_else: str = "") -> Iterator[None]:
         fail(error)
 
 
+_SECONDS_BETWEEN = 0.2
+
+
 class ProgressLine:
     """One line on stderr, written over and over; only for someone who is watching."""
 
     def __init__(self) -> None:
         self._is_shown = sys.stderr.isatty()
         self._width = 0
+        self._shown_at = 0.0
 
     def show(self, text: str) -> None:
-        if self._is_shown:
+        if self._is_shown and (now := time.monotonic()) - self._shown_at > _SECONDS_BETWEEN:
             print(f"\r{text:<{self._width}}", end="", file=sys.stderr, flush=True)
-            self._width = len(text)
+            self._width, self._shown_at = len(text), now
 
     def clear(self) -> None:
         if self._width:
             print(f"\r{'':<{self._width}}\r", end="", file=sys.stderr, flush=True)
-            self._width = 0
+            self._width, self._shown_at = 0, 0.0
 
 
-_SECONDS_BETWEEN = 0.2
-
-
-@click.command(
-    cls=FileCommand, epilog=_notes("nplt-server doctor", "nplt-server doctor /srv/nplt --json")
-)
+@_file_command("nplt-server doctor", "nplt-server doctor /srv/nplt --json")
 @click.argument(
     "data_dir", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
@@ -153,17 +199,11 @@ def doctor(context: click.Context, /, data_dir: Path | None, as_json: bool) -> N
     if data_dir is None and not directory.exists():
         click.echo(f"{directory}: nothing there yet")
         return
-    line, shown_at = ProgressLine(), time.monotonic()
-
-    def progress(done: int, total: int) -> None:
-        nonlocal shown_at
-        now = time.monotonic()
-        if now - shown_at > _SECONDS_BETWEEN:
-            shown_at = now
-            line.show(f"read {done >> 20} of {total >> 20} MiB")
-
+    line = ProgressLine()
     try:
-        report = examine_directory(directory, progress=progress)
+        report = examine_directory(
+            directory, progress=lambda done, of: line.show(f"read {done >> 20} of {of >> 20} MiB")
+        )
     except NoDataDirectory as error:
         raise click.UsageError(str(error)) from None
     finally:
@@ -203,15 +243,12 @@ def _summary(report: Report) -> str:
     return f"{plural(report.conversations, 'conversation')}, {size:.1f} MiB: {verdict}, {notes}"
 
 
-@click.command(
-    cls=FileCommand,
-    epilog=_notes(
-        "nplt-server backup /mnt/disk/nplt-monday",
-        "nplt-server backup --data-dir /srv/nplt /mnt/disk/nplt-monday",
-    ),
+@_file_command(
+    "nplt-server backup /mnt/disk/nplt-monday",
+    "nplt-server backup --data-dir /srv/nplt /mnt/disk/nplt-monday",
 )
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Where conversations are kept.")
+@_data_dir_option
 @click.pass_context
 def backup(context: click.Context, /, target: Path, data_dir: Path | None) -> None:
     """Copy all conversations to DIR, also while a server runs.
@@ -231,7 +268,7 @@ def backup(context: click.Context, /, target: Path, data_dir: Path | None) -> No
             source, target, progress=lambda copied, of: line.show(f"copied {copied} of {of}")
         )
     except CannotBackUp as reason:
-        line.clear()
+        line.clear()  # before it says why
         fail(reason)
     finally:
         line.clear()
@@ -240,15 +277,12 @@ def backup(context: click.Context, /, target: Path, data_dir: Path | None) -> No
     click.echo(f"{copied}{trash}, {done.size / (1 << 20):.1f} MiB: {target}")
 
 
-@click.command(
-    cls=FileCommand,
-    epilog=_notes(
-        "nplt-server repair --dry-run 1f0c2a3b",
-        "nplt-server repair /srv/nplt/history/session_20250102_1f0c2a3b.json",
-    ),
+@_file_command(
+    "nplt-server repair --dry-run 1f0c2a3b",
+    "nplt-server repair /srv/nplt/history/session_20250102_1f0c2a3b.json",
 )
 @click.argument("wanted", metavar="FILE|ID")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Where conversations are kept.")
+@_data_dir_option
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.pass_context
 def repair(context: click.Context, /, wanted: str, data_dir: Path | None, dry_run: bool) -> None:
@@ -261,7 +295,8 @@ def repair(context: click.Context, /, wanted: str, data_dir: Path | None, dry_ru
     does the same.
     """
     from nplt_storage.files.format import session_id_of
-    from nplt_storage.files.repair import nobody_else_uses
+    from nplt_storage.files.repair import CannotRepair, nobody_else_uses, repair_file
+    from nplt_storage.ids import new_entry_id
     from nplt_storage.maintenance.doctor import forget_row
 
     file = _file_of(context, wanted, data_dir)
@@ -273,7 +308,12 @@ def repair(context: click.Context, /, wanted: str, data_dir: Path | None, dry_ru
     beside = f", or: nplt repair {session_id}"
     with reporting_storage_errors(or_else=beside), nobody_else_uses(data_dir):
         _refuse_two_files(path, session_id)
-        done = _repair(path, session_id, dry_run=dry_run)
+        try:
+            done = repair_file(path, session_id, clock=_now, new_id=new_entry_id, dry_run=dry_run)
+        except CannotRepair as reason:
+            fail(f"{path.name}: {reason}")
+        except OSError as error:
+            fail(f"{path.name}: {error.strerror}")
         if not dry_run:
             forget_row(data_dir, session_id)
     click.echo("\n".join(done.says) if done.says else "nothing to repair")
@@ -310,10 +350,7 @@ def _refuse_two_files(path: Path, session_id: str) -> None:
     """Whichever is repaired, the conversation would stay unusable."""
     from nplt_storage.files.format import session_id_of
 
-    try:
-        names = sorted(other.name for other in path.parent.iterdir())
-    except OSError as error:
-        fail(f"{path.parent}: {error.strerror}")
+    names = sorted(other.name for other in path.parent.iterdir())
     others = [name for name in names if session_id_of(name) == session_id and name != path.name]
     if others:
         fail(
@@ -322,28 +359,13 @@ def _refuse_two_files(path: Path, session_id: str) -> None:
         )
 
 
-def _repair(path: Path, session_id: str, *, dry_run: bool) -> Repaired:
-    from nplt_storage.files.repair import CannotRepair, repair_file
-    from nplt_storage.ids import new_entry_id
-
-    try:
-        return repair_file(path, session_id, clock=_now, new_id=new_entry_id, dry_run=dry_run)
-    except CannotRepair as reason:
-        fail(f"{path.name}: {reason}")
-    except OSError as error:
-        fail(f"{path.name}: {error.strerror}")
-
-
-@click.command(
-    cls=FileCommand,
-    epilog=_notes(
-        "nplt-server export 1f0c2a3b -o talk.json",
-        "nplt-server export --data-dir /srv/nplt 1f0c2a3b",
-    ),
+@_file_command(
+    "nplt-server export 1f0c2a3b -o talk.json",
+    "nplt-server export --data-dir /srv/nplt 1f0c2a3b",
 )
 @click.argument("session_id", metavar="ID")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Where conversations are kept.")
+@_data_dir_option
 @click.pass_context
 def export(
     context: click.Context, /, session_id: str, output: Path | None, data_dir: Path | None
@@ -413,13 +435,11 @@ async def _write(directory: Path, session_id: str, out: BinaryIO) -> Missing:
     return missing
 
 
-@click.command(
-    name="import",
-    cls=FileCommand,
-    epilog=_notes("nplt-server import talk.json", "nplt-server import --user ada *.json"),
+@_file_command(
+    "nplt-server import talk.json", "nplt-server import --user ada *.json", name="import"
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE…")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Where conversations are kept.")
+@_data_dir_option
 @click.option("--user", help="Whose they are to be, whoever the files say.")
 @click.pass_context
 def import_files(
@@ -446,7 +466,7 @@ async def _import_all(directory: Path, files: tuple[Path, ...], user: str | None
     from nplt_storage.maintenance.migrate import import_file
 
     progress, failed = ProgressLine(), 0
-    store = await JsonFileStore.open_directory(directory, clock=lambda: datetime.now(UTC))
+    store = await JsonFileStore.open_directory(directory, clock=_now)
     try:
         for number, path in enumerate(files, 1):
             progress.show(f"{number} of {len(files)}")
@@ -476,12 +496,9 @@ def _describe(imported: Imported) -> str:
     return says
 
 
-@click.command(
-    cls=FileCommand,
-    epilog=_notes(
-        "nplt-server migrate ~/.local/share/nplt /srv/nplt",
-        "nplt-server migrate /srv/nplt redis://127.0.0.1:6379/0",
-    ),
+@_file_command(
+    "nplt-server migrate ~/.local/share/nplt /srv/nplt",
+    "nplt-server migrate /srv/nplt redis://127.0.0.1:6379/0",
 )
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
@@ -541,12 +558,10 @@ async def _migrate(source: str, target: str) -> Counter[str]:
         try:
             async for moved in migrate(place, store, files=files):
                 counted[moved.outcome] += 1
-                if moved.outcome == "left":
+                if moved.outcome == "left" or "missing" in moved.says:
                     progress.clear()
-                    click.echo(f"{moved.session_id}: left: {moved.says}", err=True)
-                elif "missing" in moved.says:
-                    progress.clear()
-                    click.echo(f"{moved.session_id}: {moved.says}", err=True)
+                    left = "left: " if moved.outcome == "left" else ""
+                    click.echo(f"{moved.session_id}: {left}{moved.says}", err=True)
                 progress.show(f"{counted.total()} of {total}")
         finally:
             progress.clear()
@@ -557,11 +572,7 @@ async def _migrate(source: str, target: str) -> Counter[str]:
 async def _place(text: str) -> AsyncIterator[Place]:
     import anyio.to_thread
 
-    from nplt_storage.maintenance.migrate import (
-        DirectoryPlace,
-        StorePlace,
-        ids_in_redis,
-    )
+    from nplt_storage.maintenance.migrate import DirectoryPlace, StorePlace, ids_in_redis
     from nplt_storage.redis.address import is_redis_url, split_key_prefix
 
     if not is_redis_url(text):
@@ -575,16 +586,14 @@ async def _place(text: str) -> AsyncIterator[Place]:
 @asynccontextmanager
 async def _store(text: str) -> AsyncIterator[tuple[ConversationStore, Path | None]]:
     """And where its attachments are, if they are its business."""
+    from nplt_storage.opening import StoreConfig, open_store
     from nplt_storage.redis.address import is_redis_url, split_key_prefix
 
     store: ConversationStore
     files: Path | None = None
     if is_redis_url(text):
-        from nplt_storage.opening import StoreConfig, open_store
-
         url, key_prefix = split_key_prefix(text)
-        options = {"url": url, "key_prefix": key_prefix}
-        config = StoreConfig(type="redis", options=options)
+        config = StoreConfig(type="redis", options={"url": url, "key_prefix": key_prefix})
         store = await open_store(config, data_dir=Path(), clock=_now)
     else:
         from nplt_storage.files.store import JsonFileStore
@@ -601,48 +610,6 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-@click.group(
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=_notes(
-        "nplt-server --config server.yaml --check",
-        "nplt-server --config server.yaml --workers 4",
-    ),
-)
-@click.option("--config", type=click.Path(path_type=Path), help="Settings file (YAML).")
-@click.option("--host", help="Address to listen on.  [default: 127.0.0.1]")
-@click.option("--port", type=int, help="Port to listen on; 0 picks a free one.  [default: 9999]")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Where conversations are kept.")
-@click.option("--default-model", metavar="PROVIDER/MODEL", help="Who answers new conversations.")
-@click.option("--any-port", is_flag=True, help="Another free port, if that one is taken.")
-@click.option("--insecure", is_flag=True, help="Listen beyond this machine without tokens and TLS.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    help="debug shows every frame.  [default: info]",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(1, 64),
-    help="Start that many servers behind the port; needs conversations in Redis.",
-)
-@click.option("--check", is_flag=True, help="Check the settings and exit.")
-@click.version_option(__version__, prog_name="nplt-server")
-@click.pass_context
-def main(
-    context: click.Context,
-    /,
-    config: Path | None,
-    check: bool,
-    any_port: bool,
-    workers: int | None,
-    **flags: Any,
-) -> None:
-    """Keep conversations with language models the way tmux keeps shells."""
-    if context.invoked_subcommand is None:
-        sys.exit(_serve(config, _tree(flags), check=check, any_port=any_port, workers=workers))
-
-
 @main.command(epilog=_notes("nplt-server token ada", "nplt-server token ada > ada.token"))
 @click.argument("name")
 def token(name: str) -> None:
@@ -655,10 +622,6 @@ def token(name: str) -> None:
     click.echo(fresh)
     click.echo(f"users:\n  - {{name: {name}, token_sha256: {token_digest(fresh)}}}", err=True)
     click.echo("The token is shown this once; give it to its user (NPLT_TOKEN).", err=True)
-
-
-for command in (backup, doctor, repair, import_files, export, migrate):
-    main.add_command(command)
 
 
 def _tree(flags: dict[str, Any]) -> dict[str, Any]:
@@ -678,7 +641,7 @@ def _serve(
     workers: int | None,
 ) -> int:
     # All that is loaded is there to stay: the garbage collector would look through it in
-    # vain, for a seventh of the time to start. `run_until_signalled` enables it again.
+    # vain, for a seventh of the time to start. `start.run` enables it again.
     gc.disable()
     # pydantic looks for plugins in every installed package, and the settings need none.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
@@ -698,8 +661,7 @@ def _serve(
     try:
         settings = load_settings(flags, config_file=config)
         if workers is not None and (reason := why_no_workers(settings)) is not None:
-            click.echo(f"nplt-server: {reason}", err=True)
-            return EXIT_USAGE
+            fail(reason, exit_code=EXIT_USAGE)
         if check:
             check_settings(settings)
             click.echo("the settings are fine")
@@ -709,10 +671,7 @@ def _serve(
             return Workers(settings, workers).run(announce, any_port=any_port)
         run(settings, announce, any_port=any_port)
     except ConfigurationError as error:
-        for mistake in error.mistakes:
-            click.echo(f"nplt-server: {mistake}", err=True)
-        return EXIT_CONFIGURATION
+        fail(*error.mistakes, exit_code=EXIT_CONFIGURATION)
     except CannotServe as error:
-        click.echo(f"nplt-server: {error}", err=True)
-        return 1
+        fail(error)
     return 0

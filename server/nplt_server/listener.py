@@ -12,8 +12,8 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 
 import anyio
 import anyio.abc
@@ -24,7 +24,6 @@ from nplt_protocol.stream import FrameStream
 from nplt_server import __version__
 from nplt_server.connections.admission import Arrival
 from nplt_server.connections.session import ServerState, Session
-from nplt_server.conversations.services import Spawn
 from nplt_server.logs import transcript_for
 from nplt_server.requests import HANDLERS
 from nplt_server.settings import AnyProviderSettings, LocalSettings, OfflineSettings
@@ -33,13 +32,21 @@ log = logging.getLogger(__name__)
 
 _BACK_OFF_SECONDS = (0.01, 1.0)
 
-ConnectionCallback = Callable[[socket.socket], Awaitable[None]]
-
 
 class Listener:
-    def __init__(self, sockets: list[socket.socket], on_accept: ConnectionCallback) -> None:
+    """Turns each accepted socket into a running session, or refuses it with a reason."""
+
+    def __init__(
+        self,
+        sockets: list[socket.socket],
+        server: ServerState,
+        wire_limits: WireLimits,
+        tls: ssl.SSLContext | None,
+    ) -> None:
         self._sockets = sockets
-        self._on_accept = on_accept
+        self._server = server
+        self._wire_limits = wire_limits
+        self._tls = tls
         self._scope = anyio.CancelScope()
 
     @property
@@ -76,26 +83,15 @@ class Listener:
                 pause = min(pause * 2, longest)
                 continue
             pause = shortest
-            await self._on_accept(accepted)
+            self._admit(accepted)
             await anyio.lowlevel.checkpoint()  # those who came first are served first
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionHandler:
-    """Turns an accepted socket into a running session, or refuses it with a reason."""
-
-    server: ServerState
-    wire_limits: WireLimits
-    tls: ssl.SSLContext | None
-    spawn: Spawn
-
-    async def on_accept(self, accepted: socket.socket) -> None:
-        """Checks the limits and starts the session in a task of its own. Returns quickly,
-        because the accept loop waits for it."""
-        admission = self.server.admission
-        arrival = Arrival(_address_of(accepted))
+    def _admit(self, accepted: socket.socket) -> None:
+        """Checks the limits and starts the session in a task of its own."""
+        admission = self._server.admission
+        arrival = Arrival(_peer_of(accepted)[0])
         reason = admission.reason_to_refuse(arrival.address)
-        if reason is not None and self.tls is not None:
+        if reason is not None and self._tls is not None:
             # Nothing can be sent before the TLS handshake, which the peer may never finish.
             admission.log_refusal(arrival.address, reason)
             accepted.close()
@@ -103,12 +99,12 @@ class ConnectionHandler:
         # Looked up at once: later its program may have closed it.
         reason = reason or admission.local_users.reason_to_refuse(accepted)
         number = admission.arrive(arrival)
-        self.spawn(lambda: self._receive(accepted, arrival, number, reason))
+        self._server.services.spawn(partial(self._receive, accepted, arrival, number, reason))
 
     async def _receive(
         self, accepted: socket.socket, arrival: Arrival, number: int, reason: str | None
     ) -> None:
-        admission, address = self.server.admission, arrival.address
+        admission, address = self._server.admission, arrival.address
         try:
             opened = None
             with arrival.scope:
@@ -123,7 +119,7 @@ class ConnectionHandler:
                 stream.send(connection.send_text(reason))
                 await stream.close()
                 return
-            session = Session(stream, connection, self.server, HANDLERS)
+            session = Session(stream, connection, self._server, HANDLERS)
             if not admission.sign_in(number, session):
                 stream.abort()
                 return
@@ -150,38 +146,30 @@ class ConnectionHandler:
         self, accepted: socket.socket
     ) -> tuple[FrameStream[Received], ServerConnection]:
         accepted.setblocking(False)
-        connection = ServerConnection(self.wire_limits)
-        connection.fragment_budget = self.server.admission.unfinished_bytes(None)
-        peer = _name_of(accepted)
+        connection = ServerConnection(self._wire_limits)
+        connection.fragment_budget = self._server.admission.unfinished_bytes(None)
         stream: FrameStream[Received] = FrameStream(
-            connection, limits=self.wire_limits, log=transcript_for(peer)
+            connection, limits=self._wire_limits, log=transcript_for(_peer_of(accepted)[1])
         )
         loop = asyncio.get_running_loop()
-        tls = None if accepted.family == socket.AF_UNIX else self.tls
+        tls = None if accepted.family == socket.AF_UNIX else self._tls
         await loop.connect_accepted_socket(
             lambda: stream,
             accepted,
             ssl=tls,
-            ssl_handshake_timeout=self.server.services.limits.hello_seconds_max if tls else None,
+            ssl_handshake_timeout=self._server.services.limits.hello_seconds_max if tls else None,
         )
         return stream, connection
 
 
-def _address_of(accepted: socket.socket) -> str:
-    """Without the port; empty for a Unix socket and for a peer that is gone already."""
+def _peer_of(accepted: socket.socket) -> tuple[str, str]:
+    """Its address, empty for a Unix socket and for a peer that is gone already; and how the
+    log calls it."""
     try:
         name = accepted.getpeername()
     except OSError:
-        return ""
-    return str(name[0]) if isinstance(name, tuple) else ""
-
-
-def _name_of(accepted: socket.socket) -> str:
-    try:
-        name = accepted.getpeername()
-    except OSError:
-        return "?"
-    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+        return "", "?"
+    return (str(name[0]), f"{name[0]}:{name[1]}") if isinstance(name, tuple) else ("", str(name))
 
 
 _HOW_TO_GET_MORE = (
@@ -196,10 +184,7 @@ def banner(default_model: str, providers: Sequence[AnyProviderSettings]) -> str:
     if not all(isinstance(each, OfflineSettings | LocalSettings) for each in providers):
         return f"{who}."
     what = "it only echoes what you say"
-    if default_model.partition("/")[0] in _ids_of_local(providers):
+    local = {each.id for each in providers if isinstance(each, LocalSettings)}
+    if default_model.partition("/")[0] in local:
         what = "a very small model on this machine"
     return f"{who} ({what}; for others, {_HOW_TO_GET_MORE})."
-
-
-def _ids_of_local(providers: Sequence[AnyProviderSettings]) -> set[str]:
-    return {each.id for each in providers if isinstance(each, LocalSettings)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import pwd
 import re
 import sys
 from functools import cache
@@ -29,7 +30,6 @@ from pydantic import (
 )
 
 from nplt_server.errors import ConfigurationError
-from nplt_server.local_users import unknown_users
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 HomePath = Annotated[Path, AfterValidator(Path.expanduser)]
@@ -48,6 +48,15 @@ def user_dir(kind: Literal["config", "data", "state"]) -> Path:
     import platformdirs
 
     return Path(getattr(platformdirs, f"user_{kind}_dir")("nplt", appauthor=False))
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def load_named(name: str, setting: str) -> object:
@@ -293,15 +302,6 @@ class Listen(Part):
             raise ValueError(f"owner, any, or a list of names: [{value}]")
         return value
 
-    @property
-    def is_loopback(self) -> bool:
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
 
 class ModelSettings(Part):
     """What is known of one model; prices are US dollars per million tokens."""
@@ -537,7 +537,7 @@ class Settings(Part):
     @property
     def is_private(self) -> bool:
         """Only those who may can connect, and nobody can listen in."""
-        return self.listen.is_loopback or bool(self.users and self.listen.tls)
+        return is_loopback(self.listen.host) or bool(self.users and self.listen.tls)
 
     def mistakes(self) -> list[str]:
         """What is wrong although every value by itself is fine."""
@@ -567,10 +567,13 @@ class Settings(Part):
             found.append("context.keep must be smaller than context.threshold")
         if not self.histories:
             found.append("histories is empty: nothing could be remembered")
-        found += [
-            f"listen.local_users: there is no user {name!r} on this machine"
-            for name in unknown_users(self.local_users)
-        ]
+        if not isinstance(self.local_users, str):
+            known = {entry.pw_name for entry in pwd.getpwall()}
+            found += [
+                f"listen.local_users: there is no user {name!r} on this machine"
+                for name in self.local_users
+                if name not in known
+            ]
         if self.cluster.secret_file is not None and self.cluster.advertise is None:
             found.append("cluster.secret_file needs cluster.advertise: the others must find this")
         if not self.is_private and not self.insecure:

@@ -27,13 +27,13 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 from msgspec import Struct
@@ -67,8 +67,9 @@ def check_settings(settings: Settings) -> None:
 def _load_what_they_name(settings: Settings) -> None:
     from nplt_server.app import build_shared_parts
     from nplt_server.providers.build import build_router
+    from nplt_server.providers.models import KnownModels
 
-    build_shared_parts(settings, build_router(settings), utc_now)
+    build_shared_parts(settings, build_router(settings), KnownModels(settings))
 
 
 def _names_code(settings: Settings) -> bool:
@@ -135,21 +136,20 @@ async def serve(
             await histories.close()
 
 
-def run(settings: Settings, announce: Announce, *, any_port: bool = False) -> None:
-    """Serves until it is signalled, in an event loop of its own."""
-    _run(partial(run_until_signalled, settings, announce, any_port=any_port))
-
-
-def _run(serving: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    anyio.run(serving, backend_options={"use_uvloop": find_spec("uvloop") is not None})
-
-
-async def run_until_signalled(
+def run(
     settings: Settings,
     announce: Announce,
     *,
     any_port: bool = False,
     as_worker: Worker | None = None,
+) -> None:
+    """Serves until it is signalled, in an event loop of its own."""
+    serving = partial(_run_until_signalled, settings, announce, any_port, as_worker)
+    anyio.run(serving, backend_options={"use_uvloop": find_spec("uvloop") is not None})
+
+
+async def _run_until_signalled(
+    settings: Settings, announce: Announce, any_port: bool, as_worker: Worker | None
 ) -> None:
     """SIGTERM or SIGINT drains; a second one hurries."""
     runtime_file = RuntimeFile(state_dir())
@@ -180,10 +180,15 @@ async def run_until_signalled(
             runtime_file.write(settings, host, port)
         announce(host, port)
 
+    def parent_has_gone(descriptor: int) -> None:
+        loop.remove_reader(descriptor)
+        log.warning("the process that started this worker is gone: shutting down")
+        obey(signal.SIGTERM, None)
+
     for number in _STOPPING:
         signal.signal(number, obey)
     if as_worker is not None:
-        loop.add_reader(as_worker.parent, _parent_has_gone, as_worker.parent, obey)
+        loop.add_reader(as_worker.parent, parent_has_gone, as_worker.parent)
     try:
         await serve(settings, listening, ready, any_port=any_port, as_worker=as_worker)
     finally:
@@ -333,8 +338,8 @@ class Workers:
         try:
             for number in range(self._count):
                 if code := self._start(number):
-                    self._signal_all(signal.SIGTERM)
-                    self._wait_for_all()
+                    self._obey(signal.SIGTERM, None)
+                    self._supervise()
                     return code
             if not self._signals:
                 runtime_file.write(self._settings, host, port)
@@ -400,14 +405,13 @@ class Workers:
             os.close(self._alive[1])
             for sock in self._shared:
                 sock.close()
+
+            def tell_parent(_host: str, _port: int) -> None:
+                os.write(says, b"1")
+                os.close(says)
+
             worker, settings = self._worker(number)
-            serving = partial(
-                run_until_signalled,
-                settings,
-                lambda host, port: os.close(_told(says)),
-                as_worker=worker,
-            )
-            _run(serving)
+            run(settings, tell_parent, as_worker=worker)
             code = 0
         except ConfigurationError as error:
             for mistake in error.mistakes:
@@ -422,21 +426,18 @@ class Workers:
             os._exit(code)
 
     def _worker(self, number: int) -> tuple[Worker, Settings]:
-        advertise, sockets = self._settings.cluster.advertise, []
+        advertised, _, its_port = (self._settings.cluster.advertise or "").rpartition(":")
         host, port = "127.0.0.1", 0
-        if advertise is not None:
-            host, port = self._settings.listen.host, _port_of(advertise) + 1 + number
+        if its_port:
+            host, port = self._settings.listen.host, int(its_port) + 1 + number
         try:
             own = socket.create_server((host, port), backlog=_BACKLOG)
         except OSError as error:
             raise CannotServe(f"can't listen on {host}:{port}: {error.strerror}") from None
         own.setblocking(False)
-        sockets.append(own)
-        if self._unix is not None:
-            sockets.append(self._unix)
-        told = advertise.rpartition(":")[0] if advertise is not None else host
+        sockets = [own] if self._unix is None else [own, self._unix]
         cluster = self._settings.cluster.model_copy(
-            update={"advertise": f"{told}:{own.getsockname()[1]}"}
+            update={"advertise": f"{advertised or host}:{own.getsockname()[1]}"}
         )
         listen = self._settings.listen.model_copy(update={"unix": None})
         settings = self._settings.model_copy(update={"cluster": cluster, "listen": listen})
@@ -444,15 +445,15 @@ class Workers:
         return worker, settings
 
     def _supervise(self) -> int:
+        """Returns when all have ended, which they do once they were told to."""
         while self._running:
             pid, status = os.waitpid(-1, 0)
             number, started_at = self._running.pop(pid, (-1, 0.0))
             if number < 0 or self._signals:
                 continue
-            log.warning(
-                "worker %d (process %d) ended (%s); starting it again",
-                *(number, pid, _how_it_ended(status)),
-            )
+            code = os.waitstatus_to_exitcode(status)
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            log.warning("worker %d (process %d) ended (%s); starting it again", number, pid, how)
             if time.monotonic() - started_at < _AGAIN_SECONDS:
                 time.sleep(_AGAIN_SECONDS)
             while not self._signals and self._start(number):
@@ -460,39 +461,11 @@ class Workers:
                 time.sleep(_AGAIN_SECONDS)
         return 0
 
-    def _wait_for_all(self) -> None:
-        while self._running:
-            pid, _ = os.waitpid(-1, 0)
-            self._running.pop(pid, None)
-
     def _obey(self, number: int, _: object) -> None:
         self._signals.append(number)
-        self._signal_all(signal.SIGTERM)
-
-    def _signal_all(self, number: int) -> None:
         for pid in list(self._running):
             with suppress(ProcessLookupError):
-                os.kill(pid, number)
-
-
-def _told(says: int) -> int:
-    os.write(says, b"1")
-    return says
-
-
-def _how_it_ended(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
-
-
-def _parent_has_gone(descriptor: int, obey: Callable[[int, object], None]) -> None:
-    asyncio.get_running_loop().remove_reader(descriptor)
-    log.warning("the process that started this worker is gone: shutting down")
-    obey(signal.SIGTERM, None)
-
-
-def _port_of(address: str) -> int:
-    return int(address.rpartition(":")[2])
+                os.kill(pid, signal.SIGTERM)
 
 
 def why_no_workers(settings: Settings) -> str | None:

@@ -27,6 +27,7 @@ from msgspec import Struct
 from nplt_storage.entries import AttachmentEntry
 from nplt_storage.errors import BadEntry, ConversationNotFound, StorageUnavailable
 from nplt_storage.file_system import (
+    PRIVATE_FILE,
     FileOperations,
     SystemFiles,
     give_second_name,
@@ -174,7 +175,9 @@ class AttachmentFiles:
             raise BadEntry("a file has no negative size")
         with _plain_errors("the file can't be stored"):
             await anyio.to_thread.run_sync(make_private_directory, part.parent)
-            file = await aiofiles.open(part, "xb", opener=_open_private)
+            file = await aiofiles.open(
+                part, "xb", opener=lambda path, flags: os.open(path, flags, PRIVATE_FILE)
+            )
         try:
             yield Upload(file, part=part, home=home, size=size, files=self._files)
         finally:
@@ -187,10 +190,6 @@ def _read_range(path: Path, offset: int, length: int) -> bytes:
         # No system takes any number for a place; beyond the end there is nothing.
         file.seek(min(offset, os.fstat(file.fileno()).st_size))
         return file.read(length)
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 async def _put_away(file: AsyncBufferedIOBase, part: Path) -> None:

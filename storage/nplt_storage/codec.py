@@ -94,7 +94,7 @@ def encode_line(entry: Entry) -> bytes:
     if entry.seq < 1 or not entry.id or entry.timestamp == UNSTAMPED:
         raise BadEntry("an entry gets its number, id and time before it is written")
     try:
-        body = orjson.dumps(_as_object(entry))[:-1]
+        body = encode_entry(entry)[:-1]
         line = body + crc_suffix(body)
         # Reading it back is the quickest check; `check_entry` has the last word, and
         # alone knows how deep JSON may be nested.
@@ -189,9 +189,14 @@ def crc_suffix(body: bytes | memoryview) -> bytes:
 # twice.
 
 
+def encode_entry(entry: Entry) -> bytes:
+    """The line's object without `crc`."""
+    return orjson.dumps(_as_object(entry))
+
+
 def entry_as_json(entry: Entry) -> JsonObject:
-    """The line's object without `crc`, made of new lists and objects."""
-    source: JsonObject = orjson.loads(orjson.dumps(_as_object(entry)))
+    """The same, made of new lists and objects."""
+    source: JsonObject = orjson.loads(encode_entry(entry))
     return source
 
 

@@ -120,7 +120,7 @@ async def copy_conversation(
     bring_attachments: BringAttachments | None = None,
 ) -> Copied:
     async with target.build(new_id, origin or await source.origin(session_id)) as builder:
-        return await _Copy(source, session_id, builder).run(bring_attachments)
+        return await _copy(source, session_id, builder, bring_attachments)
 
 
 class NewFork(Struct, frozen=True, kw_only=True):
@@ -168,7 +168,7 @@ async def fork(
     is_there = False
     try:
         async with store.build(new.session_id, origin) as builder:
-            copied = await _Copy(store, session_id, builder).run(bring, through=at_seq)
+            copied = await _copy(store, session_id, builder, bring, through=at_seq)
             await builder.add(added)
         is_there = True
     finally:
@@ -179,65 +179,50 @@ async def fork(
     return replace(copied, head_seq=added[-1].seq)
 
 
-class _Copy:
-    """One copy on its way."""
+async def _copy(
+    source: Source,
+    session_id: str,
+    builder: Builder,
+    bring_attachments: BringAttachments | None,
+    *,
+    through: int | None = None,
+) -> Copied:
+    blobs: dict[str, BlobReference] = {}
+    attachments: list[AttachmentEntry] = []
+    missing: list[str] = []
+    head_seq = 0
 
-    def __init__(self, source: Source, session_id: str, builder: Builder) -> None:
-        self._source = source
-        self._session_id = session_id
-        self._builder = builder
-        self._blobs: dict[str, BlobReference] = {}
-        self._attachments: list[AttachmentEntry] = []
-        self._missing: list[str] = []
-        self._head_seq = 0
-
-    async def run(
-        self, bring_attachments: BringAttachments | None, *, through: int | None = None
-    ) -> Copied:
-        async for batch in self._source.entries(self._session_id, through=through):
-            entries = [await self._with_blobs(entry) for entry in batch]
-            if self._head_seq == 0 and entries and entries[0].seq > 1:
-                await self._begin_late(entries)
-            else:
-                await self._builder.add(entries)
-            self._head_seq = entries[-1].seq if entries else self._head_seq
-            self._attachments += [
-                entry
-                for entry in entries
-                if isinstance(entry, AttachmentEntry) and entry.redacted_at is None
-            ]
-        if bring_attachments is not None and self._attachments:
-            self._missing += await bring_attachments(self._attachments)
-        return Copied(head_seq=self._head_seq, missing=tuple(self._missing))
-
-    async def _begin_late(self, entries: list[Entry]) -> None:
-        """The source has trimmed. A store that trims takes it as it is; in others
-        every number has its entry."""
-        try:
-            await self._builder.add(entries)
-        except BadEntry:
-            await self._builder.add([*stand_ins(entries[0]), *entries[1:]])
-
-    async def _with_blobs(self, entry: Entry) -> Entry:
-        if not isinstance(entry, ToolResultsEntry):
-            return entry
-        results = [await self._with_blob(result) for result in entry.results]
-        return replace(entry, results=tuple(results))
-
-    async def _with_blob(self, result: ToolCallResult) -> ToolCallResult:
-        if result.blob is None:
+    async def with_blob(result: ToolCallResult) -> ToolCallResult:
+        blob = result.blob
+        if blob is None:
             return result
-        blob_id = result.blob.blob_id
-        if blob_id not in self._blobs:
-            self._blobs[blob_id] = await self._bring_blob(result.blob)
-        return replace(result, blob=self._blobs[blob_id])
+        if blob.blob_id not in blobs:
+            data = await read_blob_whole(source, session_id, blob)
+            if data is None:
+                missing.append(blob.blob_id)
+            blobs[blob.blob_id] = blob if data is None else await builder.keep_blob(data)
+        return replace(result, blob=blobs[blob.blob_id])
 
-    async def _bring_blob(self, blob: BlobReference) -> BlobReference:
-        data = await read_blob_whole(self._source, self._session_id, blob)
-        if data is None:
-            self._missing.append(blob.blob_id)
-            return blob
-        return await self._builder.keep_blob(data)
+    async for batch in source.entries(session_id, through=through):
+        entries = list(batch)
+        for place, entry in enumerate(entries):
+            if isinstance(entry, ToolResultsEntry):
+                results = [await with_blob(result) for result in entry.results]
+                entries[place] = replace(entry, results=tuple(results))
+            elif isinstance(entry, AttachmentEntry) and entry.redacted_at is None:
+                attachments.append(entry)
+        try:
+            await builder.add(entries)
+        except BadEntry:
+            if head_seq or entries[0].seq == 1:
+                raise
+            # The source has trimmed. A store that trims takes it as it is; in others every
+            # number has its entry.
+            await builder.add([*stand_ins(entries[0]), *entries[1:]])
+        head_seq = entries[-1].seq if entries else head_seq
+    if bring_attachments is not None and attachments:
+        missing += await bring_attachments(attachments)
+    return Copied(head_seq=head_seq, missing=tuple(missing))
 
 
 async def read_blob_whole(source: Source, session_id: str, blob: BlobReference) -> bytes | None:

@@ -94,6 +94,10 @@ class LevelOfDetailSections(Struct, frozen=True, kw_only=True, omit_defaults=Tru
             return self.gist
         return self.summary if level != "live" and self.summary else self.live
 
+    def holds(self, level: LevelOfDetail) -> bool:
+        """Whether the level is given, or a shorter one than the live one instead of it."""
+        return bool(self.summary or (level == "gist" and self.gist))
+
     def to_plain_text(self, level: LevelOfDetail) -> str:
         """Its sections under their names; one without a name is just its text."""
         return "\n\n".join(

@@ -12,7 +12,7 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -27,6 +27,10 @@ PRIVATE_FILE: Final = 0o600
 _INODE_BITS = 2**63 - 1  # what SQLite can keep of an unsigned number
 
 
+_BLOCK_BYTES: Final = 1024 * 1024
+
+Read: TypeAlias = Callable[[int, int], bytes]
+"""(offset, length) → the bytes there, fewer only at the end of the file."""
 FileId: TypeAlias = tuple[int, int]
 """The same for every name and descriptor of a file, and for no other file that exists."""
 
@@ -144,6 +148,22 @@ def read_all(files: FileOperations, descriptor: int, length: int, offset: int) -
     return b"".join(parts)
 
 
+def read_blocks(read: Read, start: int, end: int) -> Iterator[bytes]:
+    """What is there between the two; less if the file ends before."""
+    while start < end and (block := read(start, min(_BLOCK_BYTES, end - start))):
+        yield block
+        start += len(block)
+
+
+def write_blocks(files: FileOperations, descriptor: int, blocks: Iterable[bytes]) -> int:
+    """One after the other, from the beginning of the file; gives how many bytes."""
+    size = 0
+    for block in blocks:
+        write_all(files, descriptor, block, size)
+        size += len(block)
+    return size
+
+
 @contextmanager
 def opened(files: FileOperations, path: Path, flags: int) -> Iterator[int]:
     descriptor = files.open(path, flags)
@@ -153,7 +173,18 @@ def opened(files: FileOperations, path: Path, flags: int) -> Iterator[int]:
         files.close(descriptor)
 
 
-def write_new_file(files: FileOperations, path: Path, data: bytes) -> None:
+def reader_of(files: FileOperations, descriptor: int) -> Read:
+    return lambda offset, length: read_all(files, descriptor, length, offset)
+
+
+@contextmanager
+def opened_to_read(files: FileOperations, path: Path) -> Iterator[tuple[Read, int]]:
+    """Its bytes, and its size when it was opened."""
+    with opened(files, path, os.O_RDONLY) as descriptor:
+        yield reader_of(files, descriptor), files.size(descriptor)
+
+
+def write_new_file(files: FileOperations, path: Path, data: bytes | Iterable[bytes]) -> None:
     """A whole file or none: written beside, synced, then given its name. What had
     that name before is replaced."""
     beside = path.with_name(f".{path.name}.new")
@@ -161,12 +192,12 @@ def write_new_file(files: FileOperations, path: Path, data: bytes) -> None:
     descriptor = files.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         try:
-            write_all(files, descriptor, data, 0)
+            write_blocks(files, descriptor, [data] if isinstance(data, bytes) else data)
             files.sync(descriptor)
         finally:
             files.close(descriptor)
         files.rename(beside, path)
-    except OSError:
+    except Exception:
         files.remove(beside)
         raise
     files.sync_directory(path.parent)

@@ -35,12 +35,12 @@ def check_text(text: object, where: str) -> None:
             raise BadEntry(f"{where} holds a lone surrogate at {error.start}") from None
 
 
-def check_object(value: object, where: str) -> None:
+def check_object(value: object, where: str, *, depth: int = 0) -> None:
     if not isinstance(value, Mapping):
         raise BadEntry(f"{where} is not a JSON object")
     for name, item in value.items():
         check_text(name, f"a name in {where}")
-        check_json(item, where)
+        check_json(item, where, depth=depth + 1)
 
 
 def check_json(value: object, where: str, *, depth: int = 1) -> None:
@@ -57,9 +57,7 @@ def check_json(value: object, where: str, *, depth: int = 1) -> None:
             for item in value:
                 check_json(item, where, depth=depth + 1)
         case dict():
-            for name, item in value.items():
-                check_text(name, f"a name in {where}")
-                check_json(item, where, depth=depth + 1)
+            check_object(value, where, depth=depth)
         case _:
             # Tuples, dates and the like would be written, and read back as something else.
             raise BadEntry(f"{where} holds {type(value).__name__}, which is not a JSON value")

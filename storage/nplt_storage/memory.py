@@ -39,6 +39,7 @@ from nplt_storage.store import (
     Piece,
     Record,
     StoreDescription,
+    check_byte_range,
     joined,
     not_yet_an_entry,
     outdates,
@@ -205,8 +206,7 @@ class MemoryStore:
         return None
 
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
-        if offset < 0 or length < 0:
-            raise BadEntry("a range of bytes begins at 0 or later and has no negative length")
+        check_byte_range(offset, length)
         data = self._find(session_id).blobs.get(blob_id)
         if data is None:
             raise BadEntry(f"there is no blob {blob_id!r} in conversation {session_id!r}")

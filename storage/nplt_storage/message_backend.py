@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -135,38 +135,37 @@ class BackendMessages:
     async def read(self, session_id: str, *, at: datetime) -> tuple[datetime, list[Entry]]:
         """Without entries: there is no such conversation."""
         undated = {"timestamp": at.isoformat()}
-        try:
+        with self._our_errors("get_history"):
             held = await self._backend.get_history(session_id) or ()
             found = [{**undated, **message} for message in held]
             if found and self._system_message:
                 found.insert(0, {**undated, "role": "system", "content": self._system_message})
             document = json.dumps({"session_id": session_id, "messages": found})
             header, entries = read_foreign(document.encode(), session_id, new_id=new_entry_id)
-        except NotForeign as error:
-            raise BackendFailed(f"{self._name}.get_history gave no messages: {error}") from error
-        except Exception as error:  # it is the operator's own code: anything can happen in it
-            raise self._failed("get_history", error) from error
         return header.created_at, entries
 
     async def append(self, session_id: str, role: str, content: str) -> None:
-        try:
+        with self._our_errors("append_message"):
             await self._backend.append_message(session_id, role, content)
-        except Exception as error:
-            raise self._failed("append_message", error) from error
 
     async def clear(self, session_id: str) -> None:
-        try:
+        with self._our_errors("clear_history"):
             await self._backend.clear_history(session_id)
-        except Exception as error:
-            raise self._failed("clear_history", error) from error
 
     async def write_anew(self, session_id: str, kept: StoredConversation) -> None:
         await self.clear(session_id)
         for role, content in messages_of(kept):
             await self.append(session_id, role, content)
 
-    def _failed(self, method: str, error: Exception) -> BackendFailed:
-        return BackendFailed(f"{self._name}.{method} failed: {type(error).__name__}: {error}")
+    @contextmanager
+    def _our_errors(self, method: str) -> Iterator[None]:
+        called = f"{self._name}.{method}"
+        try:
+            yield
+        except NotForeign as error:
+            raise BackendFailed(f"{called} gave no messages: {error}") from error
+        except Exception as error:  # it is the operator's own code: anything can happen in it
+            raise BackendFailed(f"{called} failed: {type(error).__name__}: {error}") from error
 
 
 class MessageBackendStore(MemoryStore):

@@ -6,12 +6,12 @@
     system      system_instruction and fault, if asked for
 
 Other kinds are not messages; the entries view shows them. A message can be shown with
-less detail where its entry has sections.
+less detail: by the sections of its entry, or else by rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -100,8 +100,20 @@ def _copy(source: Mapping[str, JsonValue]) -> JsonObject:
     return deepcopy(dict(source)) if source else {}
 
 
+LevelMaker: TypeAlias = Callable[[str | ToolCallResult], LevelOfDetailSections | None]
+"""Makes summary and gist of a text or of a tool's result, by rule, when they are first asked
+for; `None`: it is short, and all there is."""
+
+
+def no_levels(said: str | ToolCallResult) -> None:
+    """For entries that are shown as they are, or whose levels are in the record."""
+
+
 def chat_message(
-    entry: MessageEntry, results: ResultsByCall, detail: LevelOfDetail = "live"
+    entry: MessageEntry,
+    results: ResultsByCall,
+    detail: LevelOfDetail = "live",
+    levels: LevelMaker = no_levels,
 ) -> ChatMessage:
     model, usage, state, sections = None, None, None, None
     tool_calls: tuple[ToolCall, ...] = ()
@@ -111,7 +123,8 @@ def chat_message(
         case ModelOutputEntry():
             model = model_name(entry.invocation) if entry.invocation else None
             usage, state, sections = entry.usage, entry.state, entry.sections
-            tool_calls = _joined(entry, results.get((entry.turn_id, entry.call)), detail)
+            answer = results.get((entry.turn_id, entry.call))
+            tool_calls = _joined(entry, answer, detail, levels)
         case FaultEntry():
             state = entry.state
         case SystemInstructionEntry():
@@ -120,7 +133,10 @@ def chat_message(
         seq=entry.seq,
         id=entry.id,
         role=entry.role,
-        content=_at_level(entry.content, sections, detail),
+        # The screen was made for models; here people read what was said.
+        content=entry.content
+        if detail == "live"
+        else text_at_level(entry.content, sections, detail, levels),
         timestamp=entry.timestamp,
         tool_calls=tool_calls,
         metadata=entry.metadata,
@@ -138,15 +154,26 @@ def model_name(invocation: ModelInvocationDescriptor) -> str:
     return invocation.model if invocation.model.startswith(prefix) else prefix + invocation.model
 
 
-def _at_level(said: str, sections: LevelOfDetailSections | None, detail: LevelOfDetail) -> str:
-    if detail == "live" or sections is None:
-        return said
-    # The screen was made for models; here people read what was said.
-    return sections.without_live_screen()[0].to_plain_text(detail)
+def text_at_level(
+    said: str | ToolCallResult,
+    sections: LevelOfDetailSections | None,
+    level: LevelOfDetail,
+    levels: LevelMaker,
+) -> str:
+    """Without the live screen. A level that the record does not hold is made."""
+    text = said if isinstance(said, str) else said.result
+    recorded = None if sections is None else sections.without_live_screen()[0]
+    if recorded is not None and (level == "live" or recorded.holds(level)):
+        return recorded.to_plain_text(level) or text
+    made = None if level == "live" else levels(said)
+    return text if made is None else made.to_plain_text(level)
 
 
 def _joined(
-    entry: ModelOutputEntry, answer: ToolResultsEntry | None, detail: LevelOfDetail
+    entry: ModelOutputEntry,
+    answer: ToolResultsEntry | None,
+    detail: LevelOfDetail,
+    levels: LevelMaker,
 ) -> tuple[ToolCall, ...]:
     results: list[ToolCallResult | None] = list(answer.results) if answer else []
     results += [None] * (len(entry.tool_calls) - len(results))
@@ -155,7 +182,11 @@ def _joined(
             tool_name=call.tool_name,
             tool_call_id=call.tool_call_id,
             arguments=call.arguments or {},
-            result="" if result is None else _at_level(result.result, result.sections, detail),
+            result=""
+            if result is None
+            else result.result
+            if detail == "live"
+            else text_at_level(result, result.sections, detail, levels),
             status="pending" if result is None else result.status,
             duration=0.0 if result is None else result.duration,
             timestamp=entry.timestamp if result is None else result.timestamp,

@@ -65,8 +65,8 @@ async def open_store(
     )
     if ":" in config.type:
         return await _open_own(config, context)
-    backend = _find_backend(config.type)
-    return await backend.open(_checked(config, backend), context)
+    backend, options = _checked(config)
+    return await backend.open(options, context)
 
 
 def check_config(config: StoreConfig) -> None:
@@ -74,7 +74,7 @@ def check_config(config: StoreConfig) -> None:
     if ":" in config.type:
         _find_class(config.type)
     else:
-        _checked(config, _find_backend(config.type))
+        _checked(config)
 
 
 # What an option may be
@@ -212,19 +212,14 @@ _BACKENDS: dict[str, _Backend] = {
 }
 
 
-def _find_backend(type_: str) -> _Backend:
-    backend = _BACKENDS.get(type_)
-    if backend is None:
-        known = ", ".join(_BACKENDS)
-        raise BadStoreConfig(
-            f"there is no store of type {type_!r}{_meant(type_, _BACKENDS)}; "
-            f"there are {known}, and package.module:Class for one of your own"
-        )
-    return backend
-
-
-def _checked(config: StoreConfig, backend: _Backend) -> Options:
+def _checked(config: StoreConfig) -> tuple[_Backend, Options]:
     """Options that are `None` are taken as not given."""
+    backend = _BACKENDS.get(config.type)
+    if backend is None:
+        raise BadStoreConfig(
+            f"there is no store of type {config.type!r}{_meant(config.type, _BACKENDS)}; "
+            f"there are {', '.join(_BACKENDS)}, and package.module:Class for one of your own"
+        )
     checked: dict[str, object] = {}
     for name, value in config.options.items():
         check = backend.options.get(name)
@@ -241,7 +236,7 @@ def _checked(config: StoreConfig, backend: _Backend) -> Options:
     for name in backend.needed:
         if name not in checked:
             raise BadStoreConfig(f"a {config.type} store needs {name}")
-    return checked
+    return backend, checked
 
 
 def _meant(name: str, known: Mapping[str, object]) -> str:

@@ -40,7 +40,13 @@ from nplt_storage.entries import (
 )
 from nplt_storage.history import Ranges, WindowReader, WindowSize
 from nplt_storage.json_values import JsonObject, JsonValue
-from nplt_storage.messages import MessageEntry, ResultsByCall, chat_message
+from nplt_storage.messages import (
+    LevelMaker,
+    MessageEntry,
+    ResultsByCall,
+    chat_message,
+    no_levels,
+)
 from nplt_storage.rows import ConversationRow, state_seqs_of
 
 __all__ = [
@@ -200,6 +206,7 @@ class PageQuery(Struct, frozen=True, kw_only=True):
     order: Literal["turns", "log"] = "log"
     """Of messages; entries are always in the order of the log."""
     detail: LevelOfDetail = "live"
+    levels: LevelMaker = no_levels
     size: Callable[[JsonObject], int] = size_as_json
 
     def __post_init__(self) -> None:
@@ -244,13 +251,10 @@ def read_page(
 ) -> MessagePage:
     """`hidden`, `unfinished`: what does not stand in this conversation and which turns
     have not ended, as its row says."""
-    shown: EntrySource = source
-    if query.view == "messages" and hidden:
-        shown = ActiveRanges(source, hidden)
-    else:
-        hidden = ()
     running_seq = min((seq for _, seq in unfinished), default=None)
-    return _PageBuilder(query, shown, hidden, whole=source, running_seq=running_seq).build()
+    return _PageBuilder(
+        query, source, hidden if query.view == "messages" else (), running_seq
+    ).build()
 
 
 class ActiveRanges:
@@ -301,7 +305,8 @@ class TurnOrder:
     def before(self, seq: int) -> Iterator[Entry]:
         """Messages before that one, newest first. If there is no such message, those
         before the first prompt from that number on."""
-        asked = self._output_at(seq)
+        here = self._at(seq)
+        asked = here if _follows_prompt(here) else None
         outputs: deque[ModelOutputEntry] = deque()
         """Not given yet, newest first: the prompt they follow has not been met."""
         firsts: dict[str | None, int] = {}
@@ -332,11 +337,13 @@ class TurnOrder:
     def after(self, seq: int) -> Iterator[Entry]:
         """Messages after that one, oldest first. A prompt that waits is not among them:
         what comes of the turn that runs is to be read before it."""
-        asked = self._output_at(seq)
-        waiting = self._passed_by(asked) if asked is not None else deque()
-        prompts = {entry.turn_id: entry.seq for entry in (*waiting, *self._prompt_at(seq))}
-        is_met = asked is not None
+        here = self._at(seq)
+        is_met = _follows_prompt(here)
         """Whether outputs that follow this message's prompt, or a later one, have come."""
+        waiting = self._passed_by(here) if _follows_prompt(here) else deque()
+        prompts = {entry.turn_id: entry.seq for entry in waiting}
+        if isinstance(here, ModelInputEntry):
+            prompts[here.turn_id] = seq
         for entry in self._source.after(seq):
             if _follows_prompt(entry):
                 prompt_seq = prompts.get(entry.turn_id, 0)
@@ -355,19 +362,14 @@ class TurnOrder:
 
     def since(self, seq: int) -> Iterator[Entry]:
         """That message, where there is one, and those after it."""
-        here = next(self._source.after(seq - 1), None)
-        if here is not None and here.seq == seq and isinstance(here, MessageEntry):
+        here = self._at(seq)
+        if isinstance(here, MessageEntry):
             yield here
         yield from self.after(seq)
 
-    def _output_at(self, seq: int) -> ModelOutputEntry | None:
+    def _at(self, seq: int) -> Entry | None:
         entry = next(self._source.after(seq - 1), None)
-        return entry if entry is not None and entry.seq == seq and _follows_prompt(entry) else None
-
-    def _prompt_at(self, seq: int) -> list[ModelInputEntry]:
-        entry = next(self._source.after(seq - 1), None)
-        is_prompt = isinstance(entry, ModelInputEntry) and entry.seq == seq
-        return [entry] if is_prompt and isinstance(entry, ModelInputEntry) else []
+        return entry if entry is not None and entry.seq == seq else None
 
     def _given_late(self, seq: int) -> list[ModelOutputEntry]:
         """Outputs from that number on that follow an earlier prompt."""
@@ -399,28 +401,8 @@ class TurnOrder:
         return passed
 
 
-def _follows_prompt(entry: Entry) -> TypeGuard[ModelOutputEntry]:
+def _follows_prompt(entry: Entry | None) -> TypeGuard[ModelOutputEntry]:
     return isinstance(entry, ModelOutputEntry) and entry.turn_id is not None
-
-
-class _Noted:
-    """Notes the results that are read on the way."""
-
-    def __init__(self, source: EntrySource, finder: _ResultFinder) -> None:
-        self.head_seq = source.head_seq
-        self._source = source
-        self._finder = finder
-
-    def before(self, seq: int) -> Iterator[Entry]:
-        return self._noting(self._source.before(seq))
-
-    def after(self, seq: int) -> Iterator[Entry]:
-        return self._noting(self._source.after(seq))
-
-    def _noting(self, entries: Iterator[Entry]) -> Iterator[Entry]:
-        for entry in entries:
-            self._finder.note(entry)
-            yield entry
 
 
 def _until(entries: Iterator[Entry], seq: int) -> Iterator[Entry]:
@@ -465,22 +447,16 @@ def read_end(
 
 class _PageBuilder:
     def __init__(
-        self,
-        query: PageQuery,
-        source: EntrySource,
-        hidden: Ranges,
-        *,
-        whole: EntrySource,
-        running_seq: int | None,
+        self, query: PageQuery, whole: EntrySource, hidden: Ranges, running_seq: int | None
     ) -> None:
         self._query = query
         self._whole = whole
         self._running_seq = running_seq
-        self._finder = _ResultFinder(source, hidden, whole)
-        self._source: EntrySource = _Noted(source, self._finder)
+        self._finder = _ResultFinder(whole, hidden)
+        self._source: EntrySource = self._finder
         self._turns: TurnOrder | None = None
         if query.order == "turns" and query.view == "messages":
-            self._source = self._turns = TurnOrder(self._source, running_seq)
+            self._source = self._turns = TurnOrder(self._finder, running_seq)
         self._room = query.bytes_max
         self._newer: list[tuple[int, JsonObject]] = []
         self._older: list[tuple[int, JsonObject]] = []
@@ -569,22 +545,24 @@ class _PageBuilder:
         if self._query.view == "entries" or not isinstance(entry, MessageEntry):
             return entry_as_json(entry)
         results = self._finder.results_for(entry)
-        message = chat_message(entry, results, self._query.detail).as_json()
+        message = chat_message(entry, results, self._query.detail, self._query.levels).as_json()
         if isinstance(entry, ModelInputEntry) and entry.attachments:
             message["attachments"] = attachments_of(entry, self._whole.before(entry.seq))
         return message
 
 
 class _ResultFinder:
-    """Results stand in a later line than their calls, perhaps beyond the page.
+    """The active entries. Results stand in a later line than their calls, perhaps beyond the
+    page.
 
     It notes what the page's own walk meets anyway, and looks further ahead only
     for an output whose results were not among that, up to the end of its turn: or
     to where the conversation was forked or rolled back, which ended all turns.
     """
 
-    def __init__(self, source: EntrySource, hidden: Ranges, whole: EntrySource) -> None:
-        self._source = source
+    def __init__(self, whole: EntrySource, hidden: Ranges) -> None:
+        self.head_seq = whole.head_seq
+        self._source = ActiveRanges(whole, hidden) if hidden else whole
         self._hidden = hidden
         self._whole = whole
         self._forked_at = 0
@@ -594,7 +572,13 @@ class _ResultFinder:
         self._ahead: Iterator[Entry] | None = None
         self._ahead_through = -1
 
-    def note(self, entry: Entry) -> None:
+    def before(self, seq: int) -> Iterator[Entry]:
+        return map(self._noted, self._source.before(seq))
+
+    def after(self, seq: int) -> Iterator[Entry]:
+        return map(self._noted, self._source.after(seq))
+
+    def _noted(self, entry: Entry) -> Entry:
         self._noted_through = max(self._noted_through, entry.seq)
         if isinstance(entry, ToolResultsEntry):
             self._results[entry.turn_id, entry.call] = entry
@@ -604,6 +588,7 @@ class _ResultFinder:
             self._ended.add(entry.turn_id)
         elif isinstance(entry, ForkedEntry):
             self._forked_at = max(self._forked_at, entry.seq)
+        return entry
 
     def results_for(self, entry: MessageEntry) -> ResultsByCall:
         if isinstance(entry, ModelOutputEntry) and entry.tool_calls and not entry.ends_turn:
@@ -612,10 +597,8 @@ class _ResultFinder:
             while call not in self._results and not self._is_over(entry):
                 through = self._left_at(entry.seq) if through is None else through
                 noted = max(self._noted_through, entry.seq)
-                later = None if noted >= through else self._look_ahead(noted)
-                if later is None:
+                if noted >= through or not self._look_ahead(noted):
                     break
-                self.note(later)
         return self._results
 
     def _is_over(self, entry: Entry) -> bool:
@@ -630,10 +613,11 @@ class _ResultFinder:
                 return first - 1
         return math.inf
 
-    def _look_ahead(self, through: int) -> Entry | None:
+    def _look_ahead(self, through: int) -> bool:
+        """Whether there was one more entry to note."""
         if self._ahead is None or self._ahead_through != through:
-            self._ahead = self._source.after(through)
+            self._ahead = self.after(through)
         later = next(self._ahead, None)
         if later is not None:
             self._ahead_through = later.seq
-        return later
+        return later is not None

@@ -22,6 +22,7 @@ from typing import Final, TypeAlias
 
 import orjson
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry
 from nplt_storage.errors import StorageUnavailable
@@ -264,12 +265,14 @@ def read_search_cursor(cursor: str) -> SearchPlace:
     return place
 
 
-class FoundMessage(Struct, frozen=True, kw_only=True):
-    place: SearchPlace
-    name: str
-    role: str
-    timestamp: datetime
-    text: str
+FoundMessage: TypeAlias = tuple[SearchPlace, SearchHit, str]
+"""Its place, the hit without a snippet, and the text."""
+
+
+def hit_without_snippet(row: ConversationRow, seq: int, role: str, at: datetime) -> SearchHit:
+    return SearchHit(
+        session_id=row.session_id, name=row.name, seq=seq, role=role, snippet="", timestamp=at
+    )
 
 
 def cut_search_page(found: Sequence[FoundMessage], wanted: Wanted, limit: int) -> SearchPage:
@@ -277,20 +280,8 @@ def cut_search_page(found: Sequence[FoundMessage], wanted: Wanted, limit: int) -
     page = found[:limit]
     more = len(found) > limit and page
     return SearchPage(
-        hits=tuple(_hit(message, wanted) for message in page),
-        next_cursor=write_search_cursor(page[-1].place) if more else None,
-    )
-
-
-def _hit(message: FoundMessage, wanted: Wanted) -> SearchHit:
-    _, session_id, seq = message.place
-    return SearchHit(
-        session_id=session_id,
-        name=message.name,
-        seq=seq,
-        role=message.role,
-        snippet=snippet(message.text, wanted),
-        timestamp=message.timestamp,
+        hits=tuple(replace(hit, snippet=snippet(text, wanted)) for _, hit, text in page),
+        next_cursor=write_search_cursor(page[-1][0]) if more else None,
     )
 
 
@@ -306,7 +297,7 @@ def search_entries(said: Iterable[tuple[ConversationRow, Entry]], query: SearchQ
     wanted = query_words(query.text)
     before = None if query.cursor is None else read_search_cursor(query.cursor)
     # The newest so far, the oldest of them first; one more than fits if there is more.
-    newest: list[tuple[SearchPlace, FoundMessage]] = []
+    newest: list[FoundMessage] = []
     until = monotonic() + query.seconds_max
     for row, entry in said:
         if monotonic() > until:
@@ -318,10 +309,8 @@ def search_entries(said: Iterable[tuple[ConversationRow, Entry]], query: SearchQ
         if len(newest) > query.limit and place <= newest[0][0]:
             continue
         if stands(row, entry.seq) and matches(wanted, text):
-            at, role = entry.timestamp, entry.role
-            found = FoundMessage(place=place, name=row.name, role=role, timestamp=at, text=text)
-            heapq.heappush(newest, (place, found))
+            hit = hit_without_snippet(row, entry.seq, entry.role, entry.timestamp)
+            heapq.heappush(newest, (place, hit, text))
             if len(newest) > query.limit + 1:
                 heapq.heappop(newest)
-    messages = [message for _, message in sorted(newest, reverse=True)]
-    return cut_search_page(messages, wanted, query.limit)
+    return cut_search_page(sorted(newest, reverse=True), wanted, query.limit)

@@ -19,7 +19,7 @@ from typing import Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 from msgspec import Struct, field
 
 from nplt_storage.entries import BlobReference, Entry, FaultEntry, ModelOutputEntry
-from nplt_storage.errors import ConversationHeld
+from nplt_storage.errors import BadEntry, ConversationHeld
 from nplt_storage.history import ConversationHistory, SentBefore
 from nplt_storage.json_values import JsonValue
 from nplt_storage.pages import MessagePage, PageQuery
@@ -106,6 +106,12 @@ class Record(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def check_byte_range(offset: int, length: int) -> None:
+    """Of a blob."""
+    if offset < 0 or length < 0:
+        raise BadEntry("a range of bytes begins at 0 or later and has no negative length")
 
 
 class Builder(Protocol):

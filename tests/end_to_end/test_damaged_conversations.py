@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -26,7 +24,7 @@ from tests.support.raw_client import (
     STATUS,
     RawClient,
 )
-from tests.support.server_process import ServerProcess, clean_environment
+from tests.support.server_process import ServerProcess, run_nplt_server
 
 
 def conversation(server: ServerProcess) -> str:
@@ -147,14 +145,7 @@ def test_its_owner_repairs_it_while_the_server_runs_and_goes_on(server: ServerPr
         attached = other.request(ATTACH, {"session_id": session_id, "after_seq": 8}).json
         assert (attached["head_seq"], "resync" in attached) == (8, False)
     assert row(server, session_id)["damaged"] is False
-    looked = subprocess.run(
-        [sys.executable, "-m", "nplt_server", "doctor", str(server.data_dir)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=clean_environment(),
-    )
+    looked = run_nplt_server("doctor", str(server.data_dir))
     assert looked.returncode == 0, looked.stdout
 
 

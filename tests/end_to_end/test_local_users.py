@@ -20,7 +20,7 @@ import pytest
 from tests.client.nplt_process import run_nplt
 from tests.conftest import Connect
 from tests.support.raw_client import CHAT_TEXT, HELLO, SESSION_LIST
-from tests.support.server_process import ServerProcess, clean_environment
+from tests.support.server_process import ServerProcess, run_nplt_server
 
 Start = Callable[..., ServerProcess]
 
@@ -164,14 +164,7 @@ def test_a_name_that_nobody_has_is_a_mistake_in_the_settings(
     tmp_path: Path, value: str, said: str
 ) -> None:
     (tmp_path / "server.yaml").write_text(f"listen: {{local_users: {value}}}")
-    done = subprocess.run(
-        [sys.executable, "-m", "nplt_server", "--config", tmp_path / "server.yaml", "--check"],
-        capture_output=True,
-        text=True,
-        env=clean_environment(),
-        timeout=60,
-        check=False,
-    )
+    done = run_nplt_server("--config", tmp_path / "server.yaml", "--check")
     assert done.returncode == 78
     assert said in done.stderr
     assert done.stderr.count("\n") == 1

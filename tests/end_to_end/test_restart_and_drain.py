@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from tests.support.raw_client import (
     TURN_FINISHED,
     RawClient,
 )
-from tests.support.server_process import ServerProcess, clean_environment
+from tests.support.server_process import ServerProcess, run_nplt_server
 
 Start = Callable[..., ServerProcess]
 
@@ -138,27 +136,16 @@ def test_after_a_kill_the_turn_that_ran_is_interrupted_and_the_ones_that_waited_
 
 
 def test_a_second_server_on_the_same_data_refuses_to_start(server: ServerProcess) -> None:
-    second = run_server("--data-dir", str(server.data_dir), "--port", "0")
+    second = run_nplt_server("--data-dir", str(server.data_dir), "--port", "0")
     assert second.returncode == 1
     assert "in use" in second.stderr
 
 
 def test_a_taken_port_is_a_sentence(server: ServerProcess, tmp_path: Path) -> None:
-    second = run_server("--data-dir", str(tmp_path / "other"), "--port", str(server.port))
+    second = run_nplt_server("--data-dir", str(tmp_path / "other"), "--port", str(server.port))
     assert second.returncode == 1
     assert f":{server.port}" in second.stderr
     assert "Traceback" not in second.stderr
-
-
-def run_server(*flags: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "nplt_server", *flags],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        env=clean_environment(),
-        check=False,
-    )
 
 
 def test_the_debug_log_reads_as_a_transcript(start_server: Start) -> None:

@@ -7,7 +7,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from tests.support.raw_client import (
     Closed,
     RawClient,
 )
-from tests.support.server_process import ServerProcess, clean_environment
+from tests.support.server_process import ServerProcess, run_nplt_server
 
 Start = Callable[..., ServerProcess]
 
@@ -146,26 +145,15 @@ def test_prompting_too_fast_is_refused_with_a_time_to_wait(
 
 
 def test_a_new_token_is_printed_once_with_its_line() -> None:
-    made = subprocess.run(
-        [sys.executable, "-m", "nplt_server", "token", "ada"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=clean_environment(),
-    )
+    made = run_nplt_server("token", "ada")
+    assert made.returncode == 0
     token = made.stdout.strip()
     assert hashlib.sha256(token.encode()).hexdigest() in made.stderr
     assert "name: ada" in made.stderr
 
 
 def test_a_token_for_a_name_that_settings_would_refuse_is_not_made() -> None:
-    refused = subprocess.run(
-        [sys.executable, "-m", "nplt_server", "token", "a b"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=clean_environment(),
-    )
+    refused = run_nplt_server("token", "a b")
     assert (refused.returncode, refused.stdout) == (2, "")
 
 

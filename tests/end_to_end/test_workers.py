@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 from tests.support.raw_client import ATTACH, SESSION_LIST, STATUS, Closed, RawClient
 from tests.support.redis_server import RedisServer
-from tests.support.server_process import ServerProcess, clean_environment
+from tests.support.server_process import ServerProcess, run_nplt_server
 
 SECONDS_MAX = 60.0
 
@@ -190,13 +188,7 @@ def test_without_redis_there_is_a_sentence_and_exit_code_2(
 ) -> None:
     config = tmp_path / "server.yaml"
     config.write_text(f"histories: [{{id: main, backend: {{type: {kind}}}}}]\n")
-    ended = subprocess.run(
-        [sys.executable, "-m", "nplt_server", "--config", str(config), "--workers", "2", *flags],
-        capture_output=True,
-        text=True,
-        env=clean_environment(),
-        timeout=SECONDS_MAX,
-    )
+    ended = run_nplt_server("--config", str(config), "--workers", "2", *flags)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.startswith(
         "nplt-server: --workers needs conversations in a Redis that all workers share, "
@@ -219,13 +211,7 @@ def test_what_else_workers_need_is_said(
     config = tmp_path / "server.yaml"
     histories = f"histories: [{{id: main, backend: {{type: redis, url: '{redis.url}'}}}}]"
     config.write_text(f"{histories}\n{more}\n")
-    ended = subprocess.run(
-        [sys.executable, "-m", "nplt_server", "--config", str(config), "--workers", "2"],
-        capture_output=True,
-        text=True,
-        env=clean_environment(),
-        timeout=SECONDS_MAX,
-    )
+    ended = run_nplt_server("--config", str(config), "--workers", "2")
     assert ended.returncode == 2
     assert sentence in ended.stderr
 
@@ -234,11 +220,5 @@ def test_what_else_workers_need_is_said(
 def test_check_knows_workers(tmp_path: Path, redis: RedisServer) -> None:
     config = tmp_path / "server.yaml"
     config.write_text(f"histories: [{{id: main, backend: {{type: redis, url: '{redis.url}'}}}}]\n")
-    ended = subprocess.run(
-        [sys.executable, "-m", "nplt_server", "--config", str(config), "--workers", "2", "--check"],
-        capture_output=True,
-        text=True,
-        env=clean_environment(),
-        timeout=SECONDS_MAX,
-    )
+    ended = run_nplt_server("--config", str(config), "--workers", "2", "--check")
     assert (ended.returncode, ended.stdout) == (0, "the settings are fine\n"), ended.stderr

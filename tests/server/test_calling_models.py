@@ -46,7 +46,7 @@ Trouble = ProviderError | None
 
 
 class Cast:
-    """Three providers with a model each; what they are to do is said beforehand, and
+    """Three providers with two models each; what they are to do is said beforehand, and
     what was asked of them is remembered. Whoever was told nothing answers."""
 
     def __init__(self, context_services: ContextServices | None, fallback: tuple[str, ...]) -> None:
@@ -57,7 +57,10 @@ class Cast:
         self.troubles: dict[str, list[Trouble]] = {}
         self.context = context_services
         self.router = ProviderRouter(
-            [ScriptedProvider(self._answer, provider_id=name) for name in "abc"],
+            [
+                ScriptedProvider(self._answer, provider_id=name, models=("model", "other"))
+                for name in "abc"
+            ],
             roles=ROLES,
             fallback=fallback,
             retries=RetryPolicy(random=lambda: 0.5, sleep=self._sleep),
@@ -213,6 +216,30 @@ async def test_if_a_model_is_not_there_another_answers_and_the_entry_says_who(
         started = [e.model for e in play.stage.ear.heard if isinstance(e, TurnStarted)]
         assert started == ["a/model"]
         assert play.router.route("a/model")[0].metrics.fail_overs == 1
+
+
+def _down(*, of_provider: bool) -> ProviderUnavailable:
+    error = ProviderUnavailable("nobody home")
+    error.of_provider = of_provider
+    return error
+
+
+@pytest.mark.parametrize(
+    ("trouble", "instead"),
+    [
+        (_down(of_provider=False), "a/other"),
+        (NoSuchModel("never heard of it"), "a/other"),
+        (_down(of_provider=True), "b/model"),
+        (ProviderUnauthorized("wrong key"), "b/model"),
+    ],
+)
+async def test_what_is_wrong_with_a_provider_is_wrong_with_all_its_models(
+    trouble: ProviderError, instead: str
+) -> None:
+    async with cast(fallback=("a/other", "b/model")) as play:
+        play.troubles["a"] = [trouble] * (3 if isinstance(trouble, ProviderUnavailable) else 1)
+        assert (await play.play()).state == "completed"
+        assert play.answered_by == instead
 
 
 async def test_whoever_stands_in_has_all_the_chances_of_the_first() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncGenerator
 
+import anyio
 import anyio.lowlevel
 from tests.server.conversations import Stage, staged
 from tests.server.services import Clock
@@ -13,7 +14,7 @@ from nplt_server.context.messages import ToolResultsMessage
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, ToolCallPiece
 from nplt_server.tools.builtin import now_tool
 from nplt_server.widgets.builtin import default_widgets
-from nplt_storage.entries import ModelOutputEntry, ToolResultsEntry
+from nplt_storage.entries import FaultEntry, ModelOutputEntry, ToolResultsEntry
 from nplt_storage.history import ConversationHistory
 
 CANCELS = 120
@@ -76,3 +77,25 @@ async def test_a_cancel_at_any_moment_leaves_no_call_without_its_result() -> Non
         assert calls_without_results(stage.conversation.history) == []
         assert {*states} == {"completed", "interrupted"}
         assert (await stage.play("go on")).state == "completed"
+
+
+async def test_a_turn_cancelled_while_it_waits_says_why_to_those_who_listen_and_on_disk() -> None:
+    goes_on = anyio.Event()
+
+    async def slow(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        await goes_on.wait()
+        yield TextPiece(text="done")
+        yield Stopped(reason="end")
+
+    async with staged(slow) as stage:
+        await stage.prompt("first")
+        waiting = await stage.prompt("second")
+        assert stage.conversation.cancel(waiting.turn_id, "ada has changed her mind")
+        goes_on.set()
+        await stage.conversation.activity.quiet()
+        (finished,) = [event for event in stage.finished if event.turn_id == waiting.turn_id]
+        assert finished.error == {"code": "cancelled", "message": "ada has changed her mind"}
+        (fault,) = [
+            entry for entry in stage.conversation.history.entries if isinstance(entry, FaultEntry)
+        ]
+        assert (fault.turn_id, fault.content) == (waiting.turn_id, "ada has changed her mind")

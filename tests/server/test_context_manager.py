@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 
 import anyio
 import pytest
@@ -146,16 +147,15 @@ async def test_each_request_extends_the_last_or_an_epoch_says_why_not() -> None:
             if isinstance(entry, ModelOutputEntry) and entry.sent is not None
         ]
         assert len(epoch_of) == len(play.requests) == 240
-        repeated = sent = 0
-        for before, after, old, new in zip(
-            play.requests, play.requests[1:], epoch_of, epoch_of[1:], strict=False
-        ):
-            first = [_sent(message) for message in before.context]
-            second = [_sent(message) for message in after.context]
+        contexts = [[_sent(message) for message in request.context] for request in play.requests]
+        tokens = [_tokens(request) for request in play.requests]
+        repeated = 0
+        for number, (before, after) in enumerate(pairwise(play.requests)):
+            first, second = contexts[number : number + 2]
             extends = second[: len(first)] == first and before.tools == after.tools
-            assert extends == (old == new)
-            sent += _tokens(after)
-            repeated += _tokens(before) if extends else 0
+            assert extends == (epoch_of[number] == epoch_of[number + 1])
+            repeated += tokens[number] if extends else 0
+        sent = sum(tokens[1:])
         assert {epoch.reason for epoch in play.epochs()} == {"budget"}
         assert repeated / sent >= 0.95
 

@@ -10,7 +10,7 @@ from typing import cast
 import anyio
 import pytest
 from tests.server.failing_store import FailingStore
-from tests.server.services import Clock, EventRecorder, make_services, model_of
+from tests.server.services import Clock, EventRecorder, make_services
 
 from nplt_protocol.codes import MessageType
 from nplt_protocol.errors import RequestError
@@ -28,9 +28,11 @@ from nplt_protocol.messages import (
 from nplt_server.connections.uploads import Uploads
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.operations import switch_model
 from nplt_server.conversations.registry import Registry
 from nplt_server.dialects import Answer, StructuredPresenter
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
+from nplt_server.providers.offline import ScriptedProvider
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.errors import StorageUnavailable, WrittenElsewhere
 from nplt_storage.memory import MemoryStore
@@ -70,7 +72,8 @@ class OpenRegistry:
 async def opened_registry() -> AsyncIterator[OpenRegistry]:
     async with anyio.create_task_group() as tasks:
         store = FailingStore(MemoryStore(Clock()))
-        services = make_services(tasks, model_of(patient), store=cast(ConversationStore, store))
+        provider = ScriptedProvider(patient, provider_id="test", models=("model", "other"))
+        services = make_services(tasks, provider, store=cast(ConversationStore, store))
         yield OpenRegistry(Registry(services), store)
         tasks.cancel_scope.cancel()
 
@@ -324,3 +327,25 @@ async def test_who_is_in_a_conversation_another_server_wrote_to_is_sent_out_to_c
         again = await here.registry.get(conversation.session_id, "local")
         assert again is not conversation
         await say(again, "now I do")
+
+
+async def test_a_model_chosen_before_anything_was_said_is_the_chosen_one_after_a_restart() -> None:
+    async with opened_registry() as here:
+        conversation = here.registry.fresh("local")
+        await switch_model(conversation, "test/other")
+        await say(conversation, "hello")
+        await conversation.activity.quiet()
+        again = await here.open_again(conversation)
+        assert again.model == "test/other"
+
+
+async def test_a_turn_is_found_by_its_id_whether_it_runs_or_waits_and_only_by_its_user() -> None:
+    async with opened_registry() as here:
+        other = await here.begin("hello")
+        conversation = here.registry.fresh("local")
+        runs, waits = await say(conversation, "wait"), await say(conversation, "hello")
+        for turn_id in (runs.turn_id, waits.turn_id):
+            assert here.registry.turn_holder(turn_id, "local") is conversation
+            assert here.registry.turn_holder(turn_id, "ada") is None
+        assert here.registry.turn_holder("nothing", "local") is None
+        assert here.registry.turn_holder(other.history.entries[0].turn_id or "", "local") is None

@@ -17,7 +17,7 @@ from nplt_server.errors import ConfigurationError
 from nplt_server.listener import banner
 from nplt_server.providers import build
 from nplt_server.providers.build import read_key
-from nplt_server.providers.models import context_tokens_of, facts_of_models, models_of
+from nplt_server.providers.models import KnownModels, context_tokens_of, models_of
 from nplt_server.settings import (
     PROVIDER_KINDS,
     AnthropicSettings,
@@ -250,7 +250,7 @@ def test_an_mcp_server_may_be_called_like_a_vendor(tmp_path: Path) -> None:
 def test_a_model_we_never_heard_of_is_there_once_the_settings_describe_it(tmp_path: Path) -> None:
     text = "default_model: openai/gpt-9\nmodels: {openai/gpt-9: {context_tokens: 50000}}"
     settings = load(tmp_path, text, KEYS)
-    facts = facts_of_models(settings)
+    facts = KnownModels(settings)
     assert facts["openai/gpt-9"].context_tokens == 50_000
     assert {"openai/gpt-5.2", "anthropic/claude-opus-4-5", "offline/echo"} < facts.keys()
 
@@ -292,7 +292,7 @@ def test_an_answer_has_room_to_think_in_a_large_window(
     tmp_path: Path, told: dict[str, Any], answer_tokens: int
 ) -> None:
     settings = load(tmp_path, f"{providers(BOX)}models: {{'box/llama3:8b': {told}}}")
-    assert facts_of_models(settings)["box/llama3:8b"].answer_tokens == answer_tokens
+    assert KnownModels(settings)["box/llama3:8b"].answer_tokens == answer_tokens
 
 
 # What documents show

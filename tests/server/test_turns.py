@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import anyio
+import orjson
 import pytest
 from msgspec.structs import replace
 from tests.server.conversations import Stage, staged
 from tests.server.services import Model, make_services, model_of
 
 from nplt_protocol.json_text import JsonObject
-from nplt_protocol.messages import EVENT_TYPES, EntryAdded, TextDelta
+from nplt_protocol.messages import EVENT_TYPES, EncodedEntryAdded, TextDelta
 from nplt_server.context.messages import ToolResultsMessage
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import (
@@ -276,7 +277,8 @@ async def test_events_come_in_the_order_they_were_recorded() -> None:
         for number in range(5):
             await stage.prompt(f"prompt {number}")
         await stage.conversation.activity.quiet()
-        entries = [e.entry["seq"] for e in stage.ear.heard if isinstance(e, EntryAdded)]
+        added = [event for event in stage.ear.heard if isinstance(event, EncodedEntryAdded)]
+        entries = [orjson.loads(bytes(event.entry))["seq"] for event in added]
         assert entries == list(range(1, len(stage.conversation.history.entries) + 1))
         assert len(stage.finished) == 5
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from nplt_server.providers.build import discover_providers, read_key
-from nplt_server.providers.models import facts_of_models, known_of, models_of
+from nplt_server.providers.models import KnownModels, known_of, models_of
 from nplt_server.settings import OpenAISettings, Settings, known_vendors
 
 PRESETS = [
@@ -85,7 +85,7 @@ def test_the_default_models_are_known_with_window_longest_answer_and_prices() ->
     settings = Settings(
         providers=discover_providers({"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k"})
     )
-    facts = facts_of_models(settings)
+    facts = KnownModels(settings)
     for name in ("openai/gpt-6.1-sol", "anthropic/claude-opus-5-5", "anthropic/claude-haiku-5-5"):
         assert facts[name].output_tokens_max == 128_000
         assert facts[name].prices is not None
@@ -116,7 +116,7 @@ def test_prices_are_those_of_the_vendor_itself_and_unknown_elsewhere() -> None:
         {"id": "gateway", "type": "openai", "base_url": "https://g/v1", "models": ["gpt-6.1-sol"]},
         {"type": "openrouter"},
     )
-    facts = facts_of_models(settings)
+    facts = KnownModels(settings)
     assert facts["openai/gpt-6.1-sol"].prices is not None
     assert facts["gateway/gpt-6.1-sol"].prices is None
     assert facts["openrouter/openai/gpt-6.1-sol"].prices is None
@@ -126,7 +126,7 @@ def test_prices_are_those_of_the_vendor_itself_and_unknown_elsewhere() -> None:
 def test_the_settings_win_over_the_table() -> None:
     told = {"price_in": 7, "price_out": 8, "price_cache_write": 9, "context_tokens": 9_000}
     settings = settings_of({"type": "openai"}, models={"openai/gpt-6.1-sol": told})
-    facts = facts_of_models(settings)["openai/gpt-6.1-sol"]
+    facts = KnownModels(settings)["openai/gpt-6.1-sol"]
     assert facts.context_tokens == 9_000
     assert facts.prices is not None
     assert facts.prices.price_cache_write == 9
@@ -134,7 +134,7 @@ def test_the_settings_win_over_the_table() -> None:
 
 def test_what_is_read_from_a_cache_and_written_to_it_has_a_price_of_its_own() -> None:
     settings = Settings(providers=discover_providers({"ANTHROPIC_API_KEY": "k"}))
-    prices = facts_of_models(settings)["anthropic/claude-opus-5-5"].prices
+    prices = KnownModels(settings)["anthropic/claude-opus-5-5"].prices
     assert prices is not None
     cost = prices.cost(
         input_tokens=1_000_000,
@@ -147,7 +147,7 @@ def test_what_is_read_from_a_cache_and_written_to_it_has_a_price_of_its_own() ->
 
 
 def test_a_model_nobody_listed_is_known_by_its_name_too() -> None:
-    facts = facts_of_models(settings_of({"type": "openai"}))
+    facts = KnownModels(settings_of({"type": "openai"}))
     assert "openai/gpt-6-sol" not in facts
     assert facts["openai/gpt-6-sol"].context_tokens == 272_000
     assert facts["openai/gpt-6-sol"].prices is not None

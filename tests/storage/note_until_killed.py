@@ -82,7 +82,7 @@ def say(text: str) -> None:
 
 async def note_for_ever(directory: Path) -> None:
     truth = Truth(directory / "truth")
-    index = ConversationIndex.open(directory / "catalog.sqlite", survey=truth.survey)
+    index = ConversationIndex(directory / "catalog.sqlite", survey=truth.survey)
     await index.catch_up()
     rows = {name: truth.row(name) for name in set(truth.names)}
     while True:

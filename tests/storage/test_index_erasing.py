@@ -61,7 +61,7 @@ def files() -> SurveyedFiles:
 
 @pytest.fixture
 async def index(tmp_path: Path, files: SurveyedFiles) -> AsyncIterator[ConversationIndex]:
-    index = ConversationIndex.open(tmp_path / "catalog.sqlite", survey=files.survey)
+    index = ConversationIndex(tmp_path / "catalog.sqlite", survey=files.survey)
     await index.catch_up()
     yield index
     await index.close()
@@ -122,7 +122,7 @@ async def test_an_erasure_that_was_cut_off_is_finished_at_the_next_start(
     tmp_path: Path, files: SurveyedFiles
 ) -> None:
     async def begin_and_die() -> None:
-        index = ConversationIndex.open(tmp_path / "catalog.sqlite", survey=files.survey)
+        index = ConversationIndex(tmp_path / "catalog.sqlite", survey=files.survey)
         await index.catch_up()
         file = files.by_id["s1"]
         seq = redact(file)
@@ -140,7 +140,7 @@ async def test_an_erasure_that_was_cut_off_is_finished_at_the_next_start(
     _, status = os.waitpid(process, 0)
     assert os.WTERMSIG(status) == signal.SIGKILL
     redact(files.by_id["s1"])
-    index = ConversationIndex.open(tmp_path / "catalog.sqlite", survey=files.survey)
+    index = ConversationIndex(tmp_path / "catalog.sqlite", survey=files.survey)
     await index.catch_up()
     await index.redact(files.by_id["s0"].row, files.by_id["s0"].stamp, 2)
     assert TRACE not in bytes_in(tmp_path)

@@ -56,7 +56,7 @@ async def test_a_killed_index_opens_and_is_brought_up_to_date(
         _run_and_kill(writers, chance.randrange(0, 60))
     truth = Truth(tmp_path / "truth")
     with caplog.at_level(logging.INFO):
-        index = ConversationIndex.open(tmp_path / "catalog.sqlite", survey=truth.survey)
+        index = ConversationIndex(tmp_path / "catalog.sqlite", survey=truth.survey)
     assert caplog.text == "", "as it is, not made anew"
     known = await index.stamps()
     assert sum(stamp.head_seq for stamp in known.values()) > 0

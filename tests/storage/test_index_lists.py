@@ -25,7 +25,7 @@ IDS = [f"{first}{second}{third}" for first in "ab0" for second in "ab_" for thir
 
 @pytest.fixture
 async def index(tmp_path: Path) -> AsyncIterator[ConversationIndex]:
-    index = ConversationIndex.open(tmp_path / "catalog.sqlite", survey=SurveyedFiles().survey)
+    index = ConversationIndex(tmp_path / "catalog.sqlite", survey=SurveyedFiles().survey)
     yield index
     await index.close()
 

@@ -41,7 +41,7 @@ def some_files(count: int = 5) -> SurveyedFiles:
 
 
 async def caught_up(path: Path, files: SurveyedFiles) -> ConversationIndex:
-    index = ConversationIndex.open(path, survey=files.survey)
+    index = ConversationIndex(path, survey=files.survey)
     await index.catch_up()
     return index
 
@@ -233,7 +233,7 @@ class HeldSurvey:
 async def test_questions_are_answered_while_a_survey_goes_on(path: Path) -> None:
     files = some_files(150)
     survey = HeldSurvey(files)
-    index = ConversationIndex.open(path, survey=survey)
+    index = ConversationIndex(path, survey=survey)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(index.catch_up())
         count = tasks.create_task(index.count("ada"))
@@ -247,7 +247,7 @@ async def test_questions_are_answered_while_a_survey_goes_on(path: Path) -> None
 async def test_closing_ends_a_survey_that_is_not_done(path: Path) -> None:
     files = some_files(150)
     survey = HeldSurvey(files)
-    index = ConversationIndex.open(path, survey=survey)
+    index = ConversationIndex(path, survey=survey)
     surveyed = asyncio.create_task(index.catch_up())
     closed = asyncio.create_task(index.close())
     await asyncio.sleep(0)

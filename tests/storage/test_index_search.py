@@ -26,7 +26,7 @@ contents = st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join)
 
 @pytest.fixture
 async def index(tmp_path: Path) -> AsyncIterator[ConversationIndex]:
-    index = ConversationIndex.open(tmp_path / "catalog.sqlite", survey=SurveyedFiles().survey)
+    index = ConversationIndex(tmp_path / "catalog.sqlite", survey=SurveyedFiles().survey)
     yield index
     await index.close()
 
@@ -221,7 +221,7 @@ async def test_without_fts5_searching_is_refused_and_lists_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nplt_storage.index.tables._has_fts5", lambda _: False)
-    index = ConversationIndex.open(tmp_path / "catalog.sqlite", survey=SurveyedFiles().survey)
+    index = ConversationIndex(tmp_path / "catalog.sqlite", survey=SurveyedFiles().survey)
     file = SurveyedFile("s1")
     file.add(*Pen().write_all([prompt("t1", "a fox")]))
     take_in(index, file)

@@ -53,7 +53,7 @@ def _build_or_abandon(disk: Disk) -> None:
 
 
 def _sweep(disk: Disk) -> None:
-    DirectoryScan(disk, HISTORY, new_id=counting_ids(), damaged=lambda *_: None).sweep()
+    DirectoryScan(disk, HISTORY, new_id=counting_ids(), damage={}).sweep()
 
 
 def test_it_is_the_file_appending_would_have_made(disk: MemoryDisk) -> None:

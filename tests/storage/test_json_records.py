@@ -299,7 +299,10 @@ async def test_nothing_is_left_open(store: JsonFileStore) -> None:
     def count() -> int:
         return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
-    await store.count("ada")
+    # What the store keeps open for all of its conversations.
+    other = await store.create("s0", user="ada")
+    await write(other, ConversationHistory("s0"), prompt("t0"))
+    await other.close()
     before = count()
     record, history = await store.create("s1", user="ada"), ConversationHistory("s1")
     await write(record, history, prompt("t1"))

@@ -222,7 +222,7 @@ def test_every_call_is_a_safe_place_to_die(
         with suppress(PowerCut):
             _redact(WatchedDisk(disk, watch), seq)
         after = survivor(disk)
-        DirectoryScan(after, HISTORY, new_id=counting_ids(), damaged=lambda *_: None).sweep()
+        DirectoryScan(after, HISTORY, new_id=counting_ids(), damage={}).sweep()
         assert after.contents[PATH] in (old, new)
         outcomes.add(after.contents[PATH] == new)
         if watch.has_stopped:

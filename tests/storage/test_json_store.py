@@ -397,6 +397,10 @@ async def test_descriptors_are_open_only_while_a_conversation_is(
     def count() -> int:
         return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
+    # What the store keeps open for all of its conversations.
+    other = await store.create("other", user="ada")
+    await other.append(Pen().stamped(prompt("t1")))
+    await other.close()
     before = count()
     records = [await store.create(f"s{number}", user="ada") for number in range(10)]
     assert count() == before + 10

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.storage.conversations import chat, counting_ids, file_bytes
 from tests.storage.disk_fakes import WatchedDisk
 from tests.storage.file_fakes import MemoryFiles, Trouble, WatchedFiles
@@ -20,6 +24,7 @@ from nplt_storage import (
     PageQuery,
     SearchQuery,
     StorageUnavailable,
+    encode_line,
 )
 from nplt_storage.entries import (
     DebugEntry,
@@ -32,6 +37,8 @@ from nplt_storage.entries import (
 )
 from nplt_storage.file_system import FileOperations, SystemDisk
 from nplt_storage.files.conversation_file import JsonFile
+from nplt_storage.files.foreign import NotForeign, read_foreign
+from nplt_storage.files.format import encode_header
 
 PATH = Path("history/session_20251231_abc-def.json")
 
@@ -294,3 +301,122 @@ async def test_the_first_instant_there_is_stands_for_no_time_at_all(tmp_path: Pa
     await store.close()
     _, files = _open(_with(told, created_at=first))
     assert json.loads(files.contents[PATH])["created_at"].startswith("1970-01-01")
+
+
+# Long ones: parsed one message at a time
+
+
+_TEXTS = st.text(max_size=8) | st.sampled_from(["2025-12-31T10:00:00", "帮我", "é", "😀", "\ud83d"])
+_LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | _TEXTS
+_VALUES = st.recursive(
+    _LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),
+    max_leaves=5,
+)
+_MESSAGES = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "assistant", "system", "tool"]), "content": _TEXTS},
+    optional={"timestamp": _TEXTS, "tool_calls": st.lists(_VALUES, max_size=2), "mood": _VALUES},
+)
+_DOCUMENTS = st.fixed_dictionaries(
+    {"messages": st.lists(_MESSAGES | _VALUES, max_size=5)},
+    optional={"session_id": st.just("abc-def"), "created_at": _TEXTS, "size": _VALUES},
+)
+
+
+def _lines_of(data: bytes, **how: int) -> list[bytes] | str:
+    try:
+        header, entries = read_foreign(data, "abc-def", new_id=counting_ids(), **how)
+    except NotForeign as error:
+        return str(error)
+    return [encode_header(header), *map(encode_line, entries)]
+
+
+@given(
+    document=_DOCUMENTS,
+    is_ascii=st.booleans(),
+    indent=st.sampled_from([None, 2]),
+    window_bytes=st.integers(1, 64),
+    cut=st.none() | st.integers(0, 400),
+)
+def test_however_little_of_it_is_decoded_at_a_time_it_says_the_same(
+    document: dict[str, Any], is_ascii: bool, indent: int | None, window_bytes: int, cut: int | None
+) -> None:
+    text = json.dumps(document, ensure_ascii=is_ascii, indent=indent)
+    data = text.encode("utf-8", "replace")[:cut]
+    assert _lines_of(data, window_bytes=window_bytes) == _lines_of(data)
+
+
+@pytest.mark.parametrize("number", [b"12", b"-12", b"1.5", b"1e5", b"1e+5", b"-0.25E-3"])
+def test_a_number_is_read_to_its_end_wherever_it_is_cut(number: bytes) -> None:
+    data = b'{"size":%b,"messages":[{"role":"user","content":%b}]}' % (number, number)
+    said = [_lines_of(data, window_bytes=size) for size in range(1, len(data) + 1)]
+    assert said == [_lines_of(data)] * len(data)
+    assert json.loads(said[0][0] + b"]}")["size"] == json.loads(number)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b'{"messages":[{"role":"user","content":"' + b"x" * 900_000 + b"\xff", "(byte 900039)"),
+        (b'\xef\xbb\xbf{"messages":[' + b" " * 900_000 + b"\xff", "(byte 900013)"),
+        (b'{"messages":[}' + b" " * 900_000 + b"\xff", "(byte 900014)"),
+        (b'{"messages":[]}' + b" " * 900_000 + b"{}", "no JSON document"),
+        (b'{"messages":[' + b'{"role":"user"},' * 40_000 + b"7]}", "message 40001 of 40001 is no"),
+    ],
+)
+def test_what_is_wrong_far_behind_is_found_before_anything_is_taken_in(
+    data: bytes, says: str
+) -> None:
+    files = MemoryFiles()
+    files.put(PATH, data)
+    with pytest.raises(ConversationDamaged, match=re.escape(says)):
+        _load(_file(files))
+    assert files.contents == {PATH: data}
+
+
+def test_of_two_lists_of_messages_the_later_one_counts() -> None:
+    one, two = (f'"messages":[{{"role":"user","content":"{word}"}}]' for word in ("one", "two"))
+    history, _ = _open(f"{{{one},{two}}}".encode())
+    assert [message.content for message in history.recent(5)] == ["two"]
+    with pytest.raises(ConversationDamaged, match="no list of messages"):
+        _open(f'{{{one},"messages":7}}'.encode())
+
+
+def _long(messages: int) -> bytes:
+    roles = ("user", "assistant")
+    return _with([{"role": roles[n % 2], "content": f"word{n}"} for n in range(messages)])
+
+
+def test_memory_does_not_grow_with_the_number_of_messages(tmp_path: Path) -> None:
+    path = tmp_path / PATH.name
+    path.write_bytes(_long(8_000))
+    file = JsonFile(path, "abc-def", files=SystemDisk(), new_id=counting_ids())
+    tracemalloc.start()
+    try:
+        file.settle()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    with file.reading() as entries:
+        assert entries.head_seq == 8_000
+    # The file, a window of it, and a block of lines to be written; all entries are 10 MB.
+    assert peak < 5_000_000
+
+
+async def test_a_long_one_is_listed_and_searched_whole_also_if_reading_it_broke_off(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / PATH
+    path.parent.mkdir()
+    path.write_bytes(_long(4_500))
+    later = FileSettings(read_before_serving_bytes=0)
+    for _ in range(3):
+        store = await open_store(tmp_path, later)
+        await store.close()  # while it is being read, or before
+    store = await open_store(tmp_path, later)
+    await store.page("abc-def", PageQuery())
+    assert (await row_of(store, "abc-def")).message_count == 4_500
+    for seq in (1, 2_000, 4_500):
+        query = SearchQuery(text=f"word{seq - 1}")
+        assert [hit.seq for hit in (await store.search("local", query)).hits] == [seq]
+    await store.close()

@@ -326,6 +326,22 @@ async def test_a_stream_that_redis_evicted_is_missed_by_the_next_entry(
     assert (await row_of(store)).damaged
 
 
+async def test_a_checkpoint_that_cant_be_read_is_damage_and_keeps_nobody_out(
+    redis_server: RedisServer, prefix: str
+) -> None:
+    store = await trimming(redis_server, prefix)
+    writer = await Writer.create(MAKE, store)
+    await writer.turns(1, 8)
+    await writer.record.close()
+    with redis_server.client() as client:
+        client.hset(f"{prefix}{{s1}}:meta", "checkpoint", "nonsense")
+        with pytest.raises(ConversationDamaged, match="its checkpoint"):
+            await store.open("s1")
+        assert not client.exists(f"{prefix}{{s1}}:owner")
+    assert (await row_of(store)).damaged
+    await store.close()
+
+
 @pytest.mark.parametrize("lost", ["stream", "beginning"])
 async def test_what_redis_evicted_is_missed_when_it_is_opened(
     redis_server: RedisServer, prefix: str, lost: str

@@ -1,6 +1,11 @@
 """Admits connections: users and tokens, connection limits, rate limits, idle time-outs.
 
-Without configured users there is one, `local`, without a token. A connection counts from
+Without configured users there is one, `local`, without a token. A connection that comes from
+this machine is looked up from its other end: the kernel knows the user who opened it
+(`nplt_protocol.peer_user`), so that no other user of the machine gets in. One from elsewhere is
+not looked up; tokens are for those.
+
+A connection counts from
 the moment it is accepted. It is undecided until its token was accepted, or, where none is
 needed, until its first frame; when the server is full, the oldest undecided connection makes
 room. One sweep a second checks all connections together; no connection has a timer of its
@@ -13,19 +18,22 @@ import hashlib
 import hmac
 import logging
 import math
+import os
+import pwd
 import secrets
+import socket
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 
 from nplt_protocol.frames import ByteBudget
+from nplt_protocol.peer_user import GONE, can_look_up, find_user
 from nplt_server.conversations.services import Activity
-from nplt_server.local_users import LocalUsers
 from nplt_server.settings import Limits
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.store import Shared
@@ -108,6 +116,39 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
+class LocalUsers:
+    """The users of this machine who may connect, besides root: the server's own, all, or those
+    of these names. On systems that can't look up, the server makes a token (`runtime_file`)."""
+
+    def __init__(self, allowed: Literal["owner", "any"] | Sequence[str]) -> None:
+        self._may_all = allowed == "any" or not can_look_up()
+        named = () if isinstance(allowed, str) else allowed
+        self._users = {0, os.geteuid(), *(pwd.getpwnam(name).pw_uid for name in named)}
+
+    def reason_to_refuse(self, accepted: socket.socket) -> str | None:
+        if self._may_all:
+            return None
+        try:
+            user = find_user(accepted)
+        except OSError as error:
+            return f"This server can't find out whose connection this is: {error}."
+        if user is None or user in self._users:
+            return None
+        if user == GONE:
+            return "This connection was closed before the server knew whose it is."
+        return (
+            f"This server belongs to {_name_of(os.geteuid())}, and you are {_name_of(user)}. "
+            "Start one of your own, or have listen.local_users set there."
+        )
+
+
+def _name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"
+
+
 class Arrival:
     """An accepted connection that has no session yet: it may be shaking hands."""
 
@@ -173,7 +214,8 @@ class Admission:
         """Makes room by sending away the oldest undecided connection: slow senders and
         strangers must not keep anybody out."""
         per_address = self.limits.connections_per_address_max
-        if not _is_loopback(address) and self._by_address[address] >= per_address:
+        is_loopback = address.startswith("127.") or address in ("::1", "")
+        if not is_loopback and self._by_address[address] >= per_address:
             return (
                 f"There are {per_address} connections from your address already. Try again later."
             )
@@ -288,7 +330,3 @@ class Admission:
             self._refusals.clear()
         for session in self:
             session.check_timeouts(now)
-
-
-def _is_loopback(address: str) -> bool:
-    return address.startswith("127.") or address in ("::1", "")

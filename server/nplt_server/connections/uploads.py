@@ -93,7 +93,10 @@ class Uploads:
         key = answer.seq
         incoming = self._incoming.get(key)
         if incoming is None:
-            self._hear_stray(key, answer)
+            if key not in (self._failed or ()):  # else it is the rest of one that was refused
+                self.swallow(key)
+                before = "FILE_METADATA must come before FILE_DATA"
+                answer.complain(RequestError(ErrorCode.MALFORMED, before, field="seq"))
             return
         try:
             if len(data.data) > incoming.missing:
@@ -163,14 +166,17 @@ class Uploads:
 
     async def _finish(self, key: int, incoming: _Incoming) -> None:
         if incoming.announced.purpose == "import":
-            self._keep_for_import(key, incoming)
-            return
-        try:
-            stored = await self._attach(incoming)
-        except Exception as error:
-            await self._fail(key, incoming.answer, error)
-            return
-        await self._drop(key)
+            # Without a name, so that nothing is left of it, whatever ends this process.
+            stored = incoming.upload.as_it_is
+            self._imports = self._imports or {}
+            self._imports[stored.file_id] = self._incoming.pop(key)
+        else:
+            try:
+                stored = await self._attach(incoming)
+            except Exception as error:
+                await self._fail(key, incoming.answer, error)
+                return
+            await self._drop(key)
         incoming.answer.give(
             FileStored(file_id=stored.file_id, size=stored.size, sha256=stored.sha256)
         )
@@ -181,8 +187,15 @@ class Uploads:
         conversation.activity.begin()  # whoever deletes it now waits
         try:
             stored = await incoming.upload.finish()
+            fact = AttachmentEntry(
+                file_id=stored.file_id,
+                filename=incoming.filename,
+                size=stored.size,
+                sha256=stored.sha256,
+                content_type=incoming.announced.content_type,
+            )
             try:
-                await conversation.append_entry(_fact_of(stored, incoming))
+                await conversation.append_entry(fact)
             except RequestError:  # it is not written: what no entry names is not kept
                 await self._services.files.remove(incoming.session_id, stored.file_id)
                 raise
@@ -191,30 +204,10 @@ class Uploads:
         finally:
             conversation.activity.end()
 
-    def _keep_for_import(self, key: int, incoming: _Incoming) -> None:
-        """Without a name, so that nothing is left of it, whatever ends this process."""
-        if self._imports is None:
-            self._imports = {}
-        stored = incoming.upload.as_it_is
-        self._imports[stored.file_id] = self._incoming.pop(key)
-        incoming.answer.give(
-            FileStored(file_id=stored.file_id, size=stored.size, sha256=stored.sha256)
-        )
-
     async def _fail(self, key: int, answer: Answer, error: Exception) -> None:
         await self._drop(key)
         self.swallow(key)
         answer.refuse(error_to_tell(error, log, "an upload failed"))
-
-    def _hear_stray(self, key: int, answer: Answer) -> None:
-        if self._failed is not None and key in self._failed:
-            return  # the rest of one that was refused
-        self.swallow(key)
-        answer.complain(
-            RequestError(
-                ErrorCode.MALFORMED, "FILE_METADATA must come before FILE_DATA", field="seq"
-            )
-        )
 
     async def _drop(self, key: int) -> None:
         incoming = self._incoming.pop(key, None)
@@ -234,16 +227,6 @@ class Uploads:
                 ErrorCode.BUSY,
                 f"at most {_AT_ONCE_MAX} files can be sent at a time; wait until one is stored",
             )
-
-
-def _fact_of(stored: StoredFile, incoming: _Incoming) -> AttachmentEntry:
-    return AttachmentEntry(
-        file_id=stored.file_id,
-        filename=incoming.filename,
-        size=stored.size,
-        sha256=stored.sha256,
-        content_type=incoming.announced.content_type,
-    )
 
 
 def checked_filename(name: str) -> str:

@@ -16,13 +16,13 @@ from typing import ClassVar, Final, Literal, TypeAlias, assert_never
 import orjson
 from msgspec import Struct, field, structs
 
+from nplt_server.digest import levels_of
 from nplt_server.digest.text import cut, place_to_resume, place_to_stop
 from nplt_storage.entries import (
     UNSTAMPED,
     Entry,
     EpochEntry,
     LevelOfDetail,
-    LevelOfDetailSections,
     ModelInputEntry,
     ModelInvocationDescriptor,
     ModelOutputEntry,
@@ -35,6 +35,7 @@ from nplt_storage.entries import (
 )
 from nplt_storage.history import ConversationHistory
 from nplt_storage.json_values import JsonValue
+from nplt_storage.messages import text_at_level
 from nplt_storage.turns import ContextEntry as ContextEntry
 from nplt_storage.turns import Turn
 
@@ -317,9 +318,10 @@ def _shorten(value: JsonValue, characters_max: int) -> JsonValue:
 # ------------------------------------------------------------------------------
 # Entries as messages, at a level of detail
 #
-# Summary and gist were made when the entry was written; an entry without them is short and
-# shown whole. The live screen is shown at the live level, within the current epoch. Long
-# arguments of tool calls are shortened like the rest of an output.
+# Summary and gist are made by rule when an entry is first shown in less detail, unless they
+# are in the record; a short entry is shown whole. The live screen is shown at the live level,
+# within the current epoch. Long arguments of tool calls are shortened like the rest of an
+# output.
 
 
 _NO_CONTENTS: Final = AttachmentContents()
@@ -346,7 +348,7 @@ def message_of(
                 level=level,
                 timestamp=entry.timestamp,
                 metadata=entry.metadata,
-                content=_text_at_level(entry.content, entry.sections, level),
+                content=text_at_level(entry.content, entry.sections, level, levels_of),
                 live_screen=screen,
                 attachments=attachments_of(
                     entry.seq,
@@ -363,7 +365,7 @@ def message_of(
                 level=level,
                 timestamp=entry.timestamp,
                 metadata=entry.metadata,
-                content=_text_at_level(entry.content, entry.sections, level),
+                content=text_at_level(entry.content, entry.sections, level, levels_of),
                 tool_calls=entry.tool_calls
                 if is_live
                 else tuple(
@@ -423,14 +425,8 @@ def screen_in(entry: ContextEntry) -> str | None:
     return None
 
 
-def _text_at_level(text: str, sections: LevelOfDetailSections | None, level: LevelOfDetail) -> str:
-    if sections is None:
-        return text
-    return sections.without_live_screen()[0].to_plain_text(level) or text
-
-
 def _result_at(result: ToolCallResult, level: LevelOfDetail) -> ToolCallResult:
-    text = _text_at_level(result.result, result.sections, level)
+    text = text_at_level(result, result.sections, level, levels_of)
     if result.blob is not None and level == "live":
         more = result.blob.size - len(result.result.encode())
         text += f"\n[… {more:,} bytes more: read_result reads on …]"

@@ -1,8 +1,8 @@
 """Holds the state of one conversation as its turns see it: `AgentState`.
 
 Everything is in the history; here are the ways to append to it, and the context that is
-rendered from it. An append is checked, gets its summary and gist, and carries the live
-screen where that differs from the one its model was shown last. A change of the
+rendered from it. An append is checked, and carries the live screen where that differs from
+the one its model was shown last. A change of the
 instruction, the notebook or a widget is an entry too, and none if nothing changed: the
 state at any seq is what replay up to it gives.
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import orjson
 from msgspec.structs import replace
@@ -31,7 +31,6 @@ from nplt_protocol.json_text import JsonObject
 from nplt_server.context.messages import screen_sources
 from nplt_server.context.projection import Policy, Projection
 from nplt_server.context.source import CallBudget, ContextView, Measure, PromptReference
-from nplt_server.digest import levels_of, levels_of_result
 from nplt_server.tokens import CharacterCounter
 from nplt_server.tools import Tool
 from nplt_server.widgets import Widget, WidgetView, widget_tools
@@ -55,11 +54,6 @@ if TYPE_CHECKING:
     from nplt_server.conversations.record_writer import RecordWriter
 
 _WHOLE: Final = CallBudget()
-
-
-_SpokenT = TypeVar("_SpokenT", ModelInputEntry, ModelOutputEntry)
-
-_LONG_TEXT_CHARACTERS: Final = 64 * 1024
 
 
 class EmptyInput(BadEntry):
@@ -92,7 +86,7 @@ class NoSuchWidget(BadEntry):
 
 
 class AgentState:
-    __slots__ = ("_policy", "_projection", "_widgets", "_writer", "measure")
+    __slots__ = ("_policy", "_projection", "_screen", "_widgets", "_writer", "measure")
 
     def __init__(
         self,
@@ -108,6 +102,8 @@ class AgentState:
         self.measure = measure or Measure(CharacterCounter())
         """How the context is counted, and what it shows of attached files."""
         self._projection: Projection | None = None
+        self._screen: tuple[ConversationHistory, int, str] | None = None
+        """The last screen, and where the history had changed last."""
 
     # What it is now
 
@@ -132,10 +128,15 @@ class AgentState:
 
     def screen(self) -> str:
         """What the widgets show now; empty if that is nothing."""
-        quarantined = self.history.quarantined
-        sources = screen_sources(self.history).items() if quarantined else ()
+        history, known = self.history, self._screen
+        if known is not None and known[0] is history and known[1] == history.changed_seq:
+            return known[2]
+        quarantined = history.quarantined
+        sources = screen_sources(history).items() if quarantined else ()
         names = [name for name, seq in sources if seq in quarantined]
-        return render_screen(self._widgets, self, quarantined=names)
+        screen = render_screen(self._widgets, self, quarantined=names)
+        self._screen = (history, history.changed_seq, screen)
+        return screen
 
     def enumerate_widget_tools(self) -> tuple[Tool, ...]:
         return widget_tools(self._widgets)
@@ -162,9 +163,9 @@ class AgentState:
         of date when its time comes, and the turn before it says what changed."""
         if not draft.content.strip():
             raise EmptyInput
-        sections = draft.sections or levels_of(draft.content)
-        if not self.history.unfinished_turns():
-            sections = self._with_screen(sections, said=draft.content, turn_id=draft.turn_id)
+        if self.history.unfinished_turns():
+            return draft
+        sections = self._with_screen(draft.sections, said=draft.content, turn_id=draft.turn_id)
         return draft if sections is draft.sections else replace(draft, sections=sections)
 
     def _draft_model_output(self, draft: ModelOutputEntry) -> ModelOutputEntry:
@@ -172,8 +173,7 @@ class AgentState:
             raise NoInvocation
         if draft.state == "completed" and not (draft.content or draft.tool_calls):
             raise EmptyOutput
-        sections = draft.sections or levels_of(draft.content)
-        return draft if sections is draft.sections else replace(draft, sections=sections)
+        return draft
 
     def _draft_tool_results(self, draft: ToolResultsEntry) -> ToolResultsEntry:
         tool_calls = self.history.open_tool_calls(draft.turn_id or "")
@@ -182,7 +182,7 @@ class AgentState:
         if not draft.results and not draft.execute_error:
             raise UnmatchedResults("there are neither results nor an error")
         draft = matched(draft, tool_calls, at=self.history.entries[-1].timestamp)
-        *others, last = map(_with_levels, draft.results)
+        *others, last = draft.results
         sections = self._with_screen(last.sections, said=last.result, turn_id=draft.turn_id)
         return replace(draft, results=(*others, replace(last, sections=sections)))
 
@@ -192,23 +192,15 @@ class AgentState:
         *,
         acknowledge: Callable[[ModelInputEntry], None] | None = None,
     ) -> ModelInputEntry:
-        draft = await self._with_long_levels(draft)
         async with self._writer.exclusive():
             return await self._writer.append(self.draft_model_input(draft), acknowledge=acknowledge)
 
     async def append_model_output(self, draft: ModelOutputEntry) -> ModelOutputEntry:
-        draft = await self._with_long_levels(draft)
         return await self._writer.append(self._draft_model_output(draft))
 
     async def append_tool_results(self, draft: ToolResultsEntry) -> ToolResultsEntry:
         async with self._writer.exclusive():
             return await self._writer.append(self._draft_tool_results(draft))
-
-    async def _with_long_levels(self, draft: _SpokenT) -> _SpokenT:
-        """The levels of a long text are made in a thread; those of others with the entry."""
-        if len(draft.content) <= _LONG_TEXT_CHARACTERS:
-            return draft
-        return replace(draft, sections=await self._writer.in_thread(levels_of, draft.content))
 
     # What is changed
 
@@ -254,8 +246,6 @@ class AgentState:
         if screen is None:
             return sections
         told = sections or LevelOfDetailSections(live=(("", said),))
-        # An empty level is answered by the live one, which would then include the screen.
-        told = replace(told, summary=told.summary or told.live)
         return told.with_live_section(LIVE_SCREEN, screen)
 
 
@@ -347,9 +337,3 @@ def _mismatch(called: list[_Named], given: list[_Named]) -> str | None:
     if len(given) != len(set(given)):
         return "a call has more than one result"
     return "the results are in another order than their calls"
-
-
-def _with_levels(result: ToolCallResult) -> ToolCallResult:
-    size = None if result.blob is None else result.blob.size
-    sections = levels_of_result(result.tool_name, result.status, result.result, size=size)
-    return replace(result, sections=sections)

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
-from nplt_protocol.json_text import JsonObject, JsonValue
+from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import Approval, ApprovalDecided, ApprovalRequest
 from nplt_server.tools import Permission, ToolPolicy
 from nplt_storage.codec import time_as_text
@@ -135,16 +135,11 @@ def question_event(
 
 def _cut(arguments: JsonObject) -> JsonObject:
     cut: JsonObject = {}
-    for name, value in list(arguments.items())[:_VALUES_MAX]:
-        cut[name[:_NAME_CHARACTERS_MAX]] = _cut_value(value)
+    for name, value in islice(arguments.items(), _VALUES_MAX):
+        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        is_long = len(text) > _VALUE_CHARACTERS_MAX
+        cut[name[:_NAME_CHARACTERS_MAX]] = text[:_VALUE_CHARACTERS_MAX] + "…" if is_long else value
     return cut
-
-
-def _cut_value(value: JsonValue) -> JsonValue:
-    text = value if isinstance(value, str) else orjson.dumps(value).decode()
-    if len(text) <= _VALUE_CHARACTERS_MAX:
-        return value
-    return text[:_VALUE_CHARACTERS_MAX] + "…"
 
 
 _STATES: Final[dict[str, ApprovalState]] = {"allow": "allowed", "deny": "denied"}
@@ -225,13 +220,20 @@ class Approvals:
         if before is not None and before.state != "asked":
             return before  # asked before a restart, decided since
         question = self._open.get(before.approval_id) if before else None
-        if question is None and self._is_alone:
-            return await self._deny_at_once(turn, tool_call)
+        waits = self._services.approvals.wait_when_alone
+        clients = self._conversation.broadcast.clients
+        if question is None and not waits and not any(one.can_decide for one in clients):
+            draft = replace(self._draft(turn, tool_call, "denied"), reason="nobody_there")
+            decision = await self._conversation.writer.append(draft)
+            self._announce(decision)
+            return decision
         return await self._answer_to(question or await self._put(turn, tool_call), turn)
 
     async def _answer_to(self, question: _Question, turn: TurnRun) -> ApprovalEntry:
         try:
-            with anyio.move_on_after(self._seconds_left(question)):
+            expires_at = question.asked.expires_at
+            assert expires_at is not None
+            with anyio.move_on_after((expires_at - self._services.clock()).total_seconds()):
                 await question.answered.wait()
             return question.decision or await self._close(question, "expired")
         except anyio.get_cancelled_exc_class():
@@ -241,16 +243,6 @@ class Approvals:
             raise
         finally:
             self._open.pop(question.asked.approval_id, None)
-
-    @property
-    def _is_alone(self) -> bool:
-        if self._services.approvals.wait_when_alone:
-            return False
-        return not any(client.can_decide for client in self._conversation.broadcast.clients)
-
-    def _seconds_left(self, question: _Question) -> float:
-        assert question.asked.expires_at is not None
-        return (question.asked.expires_at - self._services.clock()).total_seconds()
 
     async def _put(self, turn: TurnRun, tool_call: ToolCallRequest) -> _Question:
         seconds = self._services.limits.approval_seconds_max
@@ -283,12 +275,6 @@ class Approvals:
             if question.asked.turn_id == turn.turn_id:
                 del self._open[question.asked.approval_id]
 
-    async def _deny_at_once(self, turn: TurnRun, tool_call: ToolCallRequest) -> ApprovalEntry:
-        draft = replace(self._draft(turn, tool_call, "denied"), reason="nobody_there")
-        decision = await self._conversation.writer.append(draft)
-        self._announce(decision)
-        return decision
-
     def _draft(
         self, turn: TurnRun, tool_call: ToolCallRequest, state: ApprovalState
     ) -> ApprovalEntry:
@@ -307,8 +293,10 @@ class Approvals:
         question = self._open.get(answer.approval_id)
         if question is not None:
             counts = await self._settle(question, _answered(question, answer, by))
-            if counts and answer.remember:
-                await self._settle_alike(question.asked.tool_name, answer, by=by)
+            if counts and answer.remember:  # it answers the other questions about that tool, too
+                for other in tuple(self._open.values()):
+                    if other.asked.tool_name == question.asked.tool_name:
+                        await self._settle(other, _answered(other, answer, by))
         decision = question.decision if question else self._last_word(answer.approval_id)
         if decision is None and question is None:
             raise no_such_question(answer.approval_id)
@@ -318,15 +306,10 @@ class Approvals:
             )
         return _as_reply(decision)
 
-    async def _settle_alike(self, tool_name: str, answer: Approval, *, by: str) -> None:
-        """What is remembered answers the other questions about that tool, too."""
-        for question in tuple(self._open.values()):
-            if question.asked.tool_name == tool_name:
-                await self._settle(question, _answered(question, answer, by))
-
     async def _close(self, question: _Question, reason: str) -> ApprovalEntry:
         """Nobody decided; unless someone did meanwhile."""
-        await self._settle(question, _decided(question, "denied", reason=reason))
+        draft = replace(question.asked, state="denied", expires_at=None, reason=reason)
+        await self._settle(question, draft)
         assert question.decision is not None
         return question.decision
 
@@ -373,14 +356,13 @@ def no_such_question(approval_id: str) -> RequestError:
 
 
 def _answered(question: _Question, answer: Approval, by: str) -> ApprovalEntry:
-    state = _STATES[answer.decision]
-    return replace(_decided(question, state), decided_by=by, remember=answer.remember)
-
-
-def _decided(
-    question: _Question, state: ApprovalState, *, reason: str | None = None
-) -> ApprovalEntry:
-    return replace(question.asked, state=state, expires_at=None, reason=reason)
+    return replace(
+        question.asked,
+        state=_STATES[answer.decision],
+        expires_at=None,
+        decided_by=by,
+        remember=answer.remember,
+    )
 
 
 def _as_reply(decision: ApprovalEntry) -> ApprovalDecided:

@@ -13,20 +13,21 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
+from msgspec import Raw
 from msgspec.structs import replace
 
 from nplt_protocol.codec import encode_event
-from nplt_protocol.json_text import JsonObject, JsonValue
+from nplt_protocol.json_text import JsonObject, JsonValue, dump_json
 from nplt_protocol.messages import (
     AgentThought,
     Attach,
-    EntryAdded,
+    EncodedEntryAdded,
     Event,
     TextDelta,
     ToolFinished,
     ToolStarted,
 )
-from nplt_storage.codec import entry_as_json
+from nplt_storage.codec import encode_entry, entry_as_json
 from nplt_storage.entries import Entry, ToolCallRequest, ToolCallResult
 from nplt_storage.history import ConversationHistory
 from nplt_storage.pages import cut_message_to_fit
@@ -370,12 +371,15 @@ _REPLAY_ENTRIES_MAX: Final = 1_000
 _REPLAY_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
-def entry_event(session_id: str, entry: Entry, bytes_max: int) -> EntryAdded:
+def entry_event(session_id: str, entry: Entry, bytes_max: int) -> EncodedEntryAdded:
     """The event for an entry. An entry that does not fit in a message is cut, and its real
     size given."""
-    return EntryAdded(
+    size_max, encoded = bytes_max - _EVENT_FIELDS_BYTES, encode_entry(entry)
+    if len(encoded) > size_max:
+        encoded = dump_json(cut_message_to_fit(entry_as_json(entry), size_max))
+    return EncodedEntryAdded(
         session_id=session_id,
-        entry=cut_message_to_fit(entry_as_json(entry), bytes_max - _EVENT_FIELDS_BYTES),
+        entry=Raw(encoded),
         turn_id=entry.turn_id,
         call=getattr(entry, "call", None),
     )

@@ -58,6 +58,8 @@ _ENTRIES_SEARCHED_MAX: Final = 200
 """How many of the newest entries are searched for a model's last reported token count."""
 _QUICK_CHARACTERS_MAX: Final = 64 * 1024
 """How many characters that were not counted before are counted without a thread."""
+_QUICK_DIGEST_MAX: Final = 16 * 1024
+"""How many characters are digested without a thread."""
 
 _T = TypeVar("_T")
 _NextCall: TypeAlias = tuple[PromptReference, CallBudget]
@@ -70,6 +72,7 @@ class ContextManager:
         "_computed",
         "_conversation",
         "_corrections_loaded",
+        "_growing",
         "_is_computing",
         "_measured",
         "_searched",
@@ -90,6 +93,8 @@ class ContextManager:
         self._searched: tuple[ConversationHistory | None, int] = (None, 0)
         """The history that was searched for prompts with files, and up to where."""
         self._computed: tuple[ConversationHistory | None, int] = (None, 0)
+        self._growing: tuple[int, CallBudget | None] = (0, None)
+        """The budget of a call whose context only grows; it is made anew for each call."""
         """The history that was computed with last, and up to where."""
         self._is_computing = False
         """A thread is using the projection."""
@@ -154,7 +159,10 @@ class ContextManager:
         context of that call, or the epoch before it; usually they only add what is new to the
         last context, however long that is."""
         history = self._conversation.history
-        is_quick = not self._is_computing and self._is_quick(history, characters, next_call)
+        is_quick = not self._is_computing and (
+            (next_call is not None and self._only_grows(*next_call))
+            or self._is_quick(history, characters)
+        )
         self._computed = (history, history.head_seq)
         if is_quick:
             return work()
@@ -165,22 +173,32 @@ class ContextManager:
             finally:
                 self._is_computing = False
 
-    def _is_quick(
-        self, history: ConversationHistory, characters: int, next_call: _NextCall | None
-    ) -> bool:
-        is_short = len(history.entries) <= QUICK_ENTRIES_MAX
-        through = self._computed[1] if self._computed[0] is history else 0
-        if not is_short and (next_call is None or not through):
-            return False
-        for entry in reversed(history.entries):
-            if entry.seq <= through or characters > _QUICK_CHARACTERS_MAX:
-                break
-            characters += _characters_of(entry)
-        if characters > _QUICK_CHARACTERS_MAX:
-            return False
-        if is_short or next_call is None:
+    def _only_grows(self, prompt_ref: PromptReference, call_budget: CallBudget) -> bool:
+        """Whether the context of that call is the last one and a little more, so that neither
+        an epoch is due nor a thread is needed. Found out once for each call."""
+        history = self._conversation.history
+        head_seq, budget = self._growing
+        if budget is call_budget and head_seq == history.head_seq:
             return True
-        return self.projection.only_grows(*next_call, characters=characters)
+        through = self._computed[1] if self._computed[0] is history else 0
+        if not through or self._is_computing:
+            return False
+        new = 0
+        for entry in reversed(history.entries):
+            if entry.seq <= through or new > _QUICK_CHARACTERS_MAX:
+                break
+            new += _characters_of(entry)
+        grows = new <= _QUICK_CHARACTERS_MAX and self.projection.only_grows(
+            prompt_ref, call_budget, characters=new
+        )
+        self._growing = (history.head_seq, call_budget if grows else None)
+        return grows
+
+    def _is_quick(self, history: ConversationHistory, characters: int) -> bool:
+        """Whether all that is in memory is counted and digested quickly."""
+        if len(history.entries) > QUICK_ENTRIES_MAX:
+            return False
+        return characters + sum(map(_characters_of, history.entries)) <= _QUICK_DIGEST_MAX
 
     # Before a call
 
@@ -232,6 +250,9 @@ class ContextManager:
         return view
 
     async def due_epoch(self, turn_id: str, call_budget: CallBudget) -> EpochEntry | None:
+        pictures = self.attachments
+        if self._only_grows(turn_id, call_budget) and not (pictures and pictures.needs_epoch):
+            return None
         work = partial(self._due_epoch, turn_id, call_budget)
         return await self.compute(work, next_call=(turn_id, call_budget))
 

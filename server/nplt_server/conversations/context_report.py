@@ -30,12 +30,11 @@ from nplt_server.context.messages import (
     steps_of,
 )
 from nplt_server.context.projection import Projection
-from nplt_server.context.source import CallBudget, ContextView, PromptReference
+from nplt_server.context.source import ContextView, PromptReference
 from nplt_server.errors import WindowTooSmall
 from nplt_server.usage import Estimate, Occupancy, UsageSeries, model_bills, occupancy_of
 from nplt_storage.entries import (
     Entry,
-    EpochEntry,
     FaultEntry,
     ModelInputEntry,
     ModelOutputEntry,
@@ -81,7 +80,11 @@ class OmissionReasons:
         self._hidden = history.hidden
         self._shown = {turn.number: turn for turn in history.shown_turns}
         self._of_turns: dict[str, OmissionReason | None] = {}
-        self._window_from = self._first_in_window()
+        turns_max, shown = history.turns_max, history.shown_turns
+        first = 0 if turns_max is None else max(0, self._selection.until - turns_max)
+        self._window_from = 0
+        if first:
+            self._window_from = shown[first].number if first < len(shown) else self._number
 
     def of(self, entry: Entry) -> OmissionReason:
         if self._hidden and is_in(self._hidden, entry.seq):
@@ -125,13 +128,6 @@ class OmissionReasons:
         if all(entry.seq != seq for step in steps_of(turn, ()) for entry in step):
             return "unpaired"
         return "omitted"
-
-    def _first_in_window(self) -> int:
-        turns_max, shown = self._history.turns_max, self._history.shown_turns
-        first = 0 if turns_max is None else self._selection.until - turns_max
-        if first <= 0:
-            return 0
-        return shown[first].number if first < len(shown) else self._number
 
 
 Reason: TypeAlias = ShownLevel | Literal["system", "head", "tools"] | OmissionReason
@@ -331,10 +327,6 @@ def _attached(message: ModelInputMessage | ToolResultsMessage) -> list[JsonValue
     ]
 
 
-def _whole_text(name: str, text: str) -> JsonObject:
-    return {name: text}
-
-
 def _cut_to(bytes_max: int) -> Callable[[str, str], JsonObject]:
     def cut(name: str, text: str) -> JsonObject:
         if len(text) * 6 <= bytes_max:
@@ -352,7 +344,6 @@ def _cut_to(bytes_max: int) -> Callable[[str, str], JsonObject]:
 
 _Run: TypeAlias = tuple[EntryReport, ...]
 """What is told as one row; most are of one."""
-_Joins: TypeAlias = Callable[[EntryReport, EntryReport], bool]
 _Name: TypeAlias = tuple[int, str]
 """The number of a row, or what it is where there is no entry."""
 _Messages: TypeAlias = dict[_Name, ContextMessage]
@@ -402,7 +393,9 @@ def _whole(
 ) -> tuple[JsonObject, ...] | None:
     told: list[JsonObject] = []
     for row in rows:
-        told.append(_as_json((row,)) | _words_of(messages.get(_name(row)), _whole_text))
+        told.append(
+            _as_json((row,)) | _words_of(messages.get(_name(row)), lambda name, text: {name: text})
+        )
         bytes_max -= written_size(told[-1])
         if bytes_max < 0:
             return None
@@ -439,29 +432,31 @@ def _runs_within(rows: Sequence[EntryReport], bytes_max: int) -> list[_Run]:
     while sizes[first - 1] <= room:
         first -= 1
         room -= sizes[first]
-    older = _joined(rows[:first], _are_shown_alike)
+    older = _joined(rows[:first], only_alike=True)
     if sum(sizes[first:]) + _total(map(_as_json, older)) > bytes_max:
-        older = _joined(rows[:first], lambda _row, _next: True)
+        older = _joined(rows[:first], only_alike=False)
     return [*older, *((row,) for row in rows[first:])]
 
 
-def _joined(rows: Iterable[EntryReport], join: _Joins) -> list[_Run]:
+def _joined(rows: Iterable[EntryReport], *, only_alike: bool) -> list[_Run]:
     runs: list[list[EntryReport]] = []
     for row in rows:
-        if runs and _may_join(runs[-1][-1], row) and join(runs[-1][-1], row):
+        if runs and _may_join(runs[-1][-1], row, only_alike=only_alike):
             runs[-1].append(row)
         else:
             runs.append([row])
     return [tuple(run) for run in runs]
 
 
-def _may_join(row: EntryReport, following: EntryReport) -> bool:
-    is_told_alone = row.reason in _TOLD_ALONE or following.reason in _TOLD_ALONE
-    return not is_told_alone and row.seq > 0 and row.through_seq + 1 == following.seq
-
-
-def _are_shown_alike(row: EntryReport, following: EntryReport) -> bool:
-    return row.level is not None and (row.level, row.reason) == (following.level, following.reason)
+def _may_join(row: EntryReport, following: EntryReport, *, only_alike: bool) -> bool:
+    """Whether they stand side by side; `only_alike`: and are shown alike."""
+    if row.reason in _TOLD_ALONE or following.reason in _TOLD_ALONE:
+        return False
+    if only_alike and (row.level is None or row.level != following.level):
+        return False
+    if only_alike and row.reason != following.reason:
+        return False
+    return row.seq > 0 and row.through_seq + 1 == following.seq
 
 
 def _as_json(run: _Run) -> JsonObject:
@@ -521,7 +516,10 @@ def _context_report(
     call_budget = context.call_budget(model)
     projection = _projection(conversation)
     epoch = projection.due_epoch(prompt_ref, call_budget, screen=context.state.screen)
-    view = _view(projection, prompt_ref, call_budget, epoch=epoch)
+    try:
+        view = projection.context(prompt_ref, call_budget, epoch=epoch)
+    except ContextTooSmall as error:
+        raise WindowTooSmall(str(error)) from None
     rows = report_entries(projection.history, view, prompt_ref)
     shown = sum(row.level is not None for row in rows)
     left_out = sum(row.through_seq - row.seq + 1 for row in rows if row.level is None and row.seq)
@@ -583,19 +581,6 @@ def _projection(conversation: Conversation) -> Projection:
         return known
     policy = conversation.services.context.rules.policy
     return Projection(history, known.measure, policy=policy)
-
-
-def _view(
-    projection: Projection,
-    prompt_ref: PromptReference,
-    call_budget: CallBudget,
-    *,
-    epoch: EpochEntry | None,
-) -> ContextView:
-    try:
-        return projection.context(prompt_ref, call_budget, epoch=epoch)
-    except ContextTooSmall as error:
-        raise WindowTooSmall(str(error)) from None
 
 
 def _occupancy(conversation: Conversation, model: str) -> Occupancy:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from time import monotonic
-from typing import TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, overload
 
 from msgspec.structs import replace
 
@@ -71,6 +71,7 @@ _MessageEntry = TypeVar("_MessageEntry", ModelInputEntry, ModelOutputEntry, Tool
 class Conversation:
     __slots__ = (
         "_context",
+        "_not_begun",
         "activity",
         "approvals",
         "broadcast",
@@ -94,7 +95,10 @@ class Conversation:
         opened: Opened | None = None,
         model: str | None = None,
     ) -> None:
-        """`model`: one that was chosen before anything was stored."""
+        """`model`: one that was chosen before anything was stored.
+
+        Most connections stand in a new conversation in which nothing is said. So that those
+        cost little, record, queue and approvals are made when they are first used."""
         self.session_id = session_id
         self.user = user
         self.services = services
@@ -104,12 +108,42 @@ class Conversation:
         self.used_at = monotonic()
         self.activity = Activity(part_of=services.activity)
         self.broadcast = Broadcast(services.limits.message_bytes_max)
-        self.writer = RecordWriter(self, profile, opened, model=model)
-        self.queue = TurnQueue(self)
-        self.approvals = Approvals(self)
+        self._not_begun: tuple[HistoryProfile, str | None] | None = (profile, model)
+        """Until its record is needed: where it will be kept, and the model."""
+        if opened is not None:
+            self.writer = self._begin(opened)
         self._context: ContextManager | None = None
 
+    writer: RecordWriter
+    queue: TurnQueue
+    approvals: Approvals
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Called for a part that is not there yet, and once only."""
+            match name:
+                case "writer":
+                    self.writer = self._begin(None)
+                case "queue":
+                    self.queue = TurnQueue(self)
+                case "approvals":
+                    self.approvals = Approvals(self)
+                case _:
+                    raise AttributeError(name)
+            return getattr(self, name)
+
+    def _begin(self, opened: Opened | None) -> RecordWriter:
+        assert self._not_begun is not None
+        (profile, model), self._not_begun = self._not_begun, None
+        return RecordWriter(self, profile, opened, model=model)
+
     # Its state
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything but its name was ever asked for."""
+        return self._not_begun is None
 
     @property
     def history(self) -> ConversationHistory:
@@ -138,7 +172,8 @@ class Conversation:
     @property
     def model(self) -> str:
         """The model that answers the next turn."""
-        return self.services.router.choose(self.writer.model)
+        chosen = self._not_begun[1] if self._not_begun else self.writer.model
+        return self.services.router.choose(chosen)
 
     @property
     def context(self) -> ContextManager:

@@ -43,7 +43,6 @@ from nplt_storage.entries import (
 from nplt_storage.errors import BadEntry, ConversationExists
 from nplt_storage.history import ConversationHistory
 from nplt_storage.ids import is_session_id
-from nplt_storage.maintenance.migrate import Imported as TakenIn
 from nplt_storage.maintenance.migrate import import_source, opened
 from nplt_storage.maintenance.sources import InOneGo, NotAConversation
 
@@ -217,7 +216,15 @@ async def import_document(
         async with services.importing:
             size = (await anyio.Path(path).stat()).st_size
             await services.quotas.check_conversations(user, size)
-            done = await _take_in(services, registry, path, user)
+            async with opened(path, OVER_THE_WIRE) as source:
+                done = await import_source(
+                    store,
+                    source,
+                    files=services.files.directory,
+                    user=user,
+                    new_id=services.new_session_id,
+                    is_taken_elsewhere=lambda session_id: registry.is_taken(session_id, user),
+                )
     except (NotAConversation, BadEntry) as error:
         raise RequestError(
             ErrorCode.MALFORMED, f"this can't be imported: {error}", field=field
@@ -230,18 +237,6 @@ async def import_document(
         ) from None
     row = await store.row(done.session_id)
     return Imported(session_id=done.session_id, messages=row.message_count if row else 0)
-
-
-async def _take_in(services: Services, registry: Registry, path: Path, user: str) -> TakenIn:
-    async with opened(path, OVER_THE_WIRE) as source:
-        return await import_source(
-            services.histories.default.store,
-            source,
-            files=services.files.directory,
-            user=user,
-            new_id=services.new_session_id,
-            is_taken_elsewhere=lambda session_id: registry.is_taken(session_id, user),
-        )
 
 
 def check_redactable(history: ConversationHistory, seq: int) -> None:
@@ -267,7 +262,9 @@ async def redact(conversation: Conversation, seq: int) -> Redacted:
     writer = conversation.writer
     conversation.context.stop_summarizing()
     check_redactable(writer.history, seq)
-    drawn = await _drawn_from(conversation, seq)
+    drawn: list[int] = []
+    async for batch in conversation.profile.store.entries(conversation.session_id, after=seq):
+        drawn += [entry.seq for entry in batch if _tells_of(entry, seq)]
     try:
         tombstone = await writer.redact(seq)
     except BadEntry as error:
@@ -278,21 +275,18 @@ async def redact(conversation: Conversation, seq: int) -> Redacted:
         await conversation.services.files.remove(writer.session_id, tombstone.file_id)
     seqs: list[JsonValue] = [seq, *drawn]
     conversation.announce("redacted", {"seq": seq, "seqs": seqs})
-    if not isinstance(tombstone, RenamedEntry):  # no model is shown that
-        await _begin_epoch(conversation)
+    is_shown = not isinstance(tombstone, RenamedEntry) and not conversation.is_stale
+    active = reversed(conversation.history.active)
+    if is_shown and any(isinstance(each, ModelOutputEntry) for each in active):
+        # What was sent so far can't be sent again, so what models are shown begins anew.
+        context = conversation.context
+        await context.ready()
+        await context.begin_epoch_for("redaction", context.call_budget(conversation.model))
     return Redacted(seq=seq)
 
 
-async def _drawn_from(conversation: Conversation, seq: int) -> list[int]:
-    """What a model made of it, whether that stands or not."""
-    found: list[int] = []
-    store = conversation.profile.store
-    async for batch in store.entries(conversation.session_id, after=seq):
-        found += [entry.seq for entry in batch if _tells_of(entry, seq)]
-    return found
-
-
 def _tells_of(entry: Entry, seq: int) -> bool:
+    """Whether a model made it of that entry."""
     if entry.redacted_at is not None:
         return False
     match entry:
@@ -302,16 +296,6 @@ def _tells_of(entry: Entry, seq: int) -> bool:
             return seq in named_from(entry)
         case _:
             return False
-
-
-async def _begin_epoch(conversation: Conversation) -> None:
-    """What was sent so far can't be sent again, so what models are shown begins anew."""
-    context = conversation.context
-    active = reversed(conversation.history.active)
-    if conversation.is_stale or not any(isinstance(each, ModelOutputEntry) for each in active):
-        return
-    await context.ready()
-    await context.begin_epoch_for("redaction", context.call_budget(conversation.model))
 
 
 async def compact(conversation: Conversation) -> EpochBegun:

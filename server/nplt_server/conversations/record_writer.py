@@ -64,6 +64,7 @@ class RecordWriter:
         "_chosen_options",
         "_conversation",
         "_is_closed",
+        "_lease",
         "_record",
         "_task_inside",
         "_write_lock",
@@ -98,7 +99,9 @@ class RecordWriter:
         self.is_stale = False
         """Another server has written to the record or deleted it; it must be opened again."""
         self._conversation = conversation
-        self._record: Record | None = opened.record if opened else None
+        self._record: Record | None
+        self._lease: Leased | None
+        self._hold(opened.record if opened else None)
         self._is_closed = False
         self._write_lock = asyncio.Lock()
         """Held while the record is written, created, removed or read again."""
@@ -261,29 +264,27 @@ class RecordWriter:
     @property
     def is_leased(self) -> bool:
         """Whether another server can have it once this one has closed it."""
-        return isinstance(self._record, Leased)
+        return self._lease is not None
 
     @property
     def is_lapsed(self) -> bool:
         """Whether another server may have it by now."""
-        record = self._record
-        return isinstance(record, Leased) and record.is_lapsed
+        return self._lease is not None and self._lease.is_lapsed
 
     @property
     def wanted_within(self) -> float | None:
         """In how many seconds another server wants to have it; `None`: none does."""
-        record = self._record
-        return record.wanted_within if isinstance(record, Leased) else None
+        return None if self._lease is None else self._lease.wanted_within
 
     async def check_owned(self) -> None:
         """Before a model or a tool is called: a record that is held for a time only must be
         this server's still. `WrittenElsewhere`: it is not."""
         if self.is_stale:
             raise WrittenElsewhere("another server has taken it over meanwhile")
-        record = self._record
-        if isinstance(record, Leased) and record.is_lapsed:
+        lease = self._lease
+        if lease is not None and lease.is_lapsed:
             try:
-                await record.reclaim()
+                await lease.reclaim()
             except (WrittenElsewhere, ConversationNotFound):
                 self.mark_stale()
                 raise
@@ -310,12 +311,13 @@ class RecordWriter:
     async def close(self) -> None:
         self._is_closed = True
         if self._record is not None:
-            record, self._record = self._record, None
+            record = self._record
+            self._hold(None)
             await record.close()
 
     async def reopen(self) -> None:
         """Opens the record again after it was closed for a deletion that failed."""
-        self._record = (await self.profile.store.open(self.session_id)).record
+        self._hold((await self.profile.store.open(self.session_id)).record)
         self._is_closed = False
 
     async def _opened(self) -> Record:
@@ -340,7 +342,7 @@ class RecordWriter:
         if self._is_closed:
             await self._discard_new(record)
             return
-        self._record = record
+        self._hold(record)
         self.row = new_row(self.session_id, user=user, created_at=clock())
 
     async def _adopt(self) -> None:
@@ -349,10 +351,17 @@ class RecordWriter:
             await opened.record.close()
             raise no_such_conversation(self.session_id)
         self._chosen_model = None
-        self._record, self.history, self.row = opened.record, opened.history, opened.row
+        self._hold(opened.record)
+        self.history, self.row = opened.history, opened.row
+
+    def _hold(self, record: Record | None) -> None:
+        self._record = record
+        # Asked once: this question to a protocol costs more than the write of a short line.
+        self._lease = record if isinstance(record, Leased) else None
 
     async def _discard_new(self, record: Record) -> None:
-        self._record = self.row = None
+        self._hold(None)
+        self.row = None
         with anyio.CancelScope(shield=True):
             try:
                 await record.close()
@@ -394,7 +403,7 @@ class RecordWriter:
     async def _read_again(self, record: Record) -> None:
         """Reads the history again: a rollback went back beyond the entries in memory, or
         text was erased."""
-        self._record = None
+        self._hold(None)
         try:
             await record.close()
             opened = await self.profile.store.open(self.session_id)
@@ -402,7 +411,8 @@ class RecordWriter:
             log.warning("%s must be opened anew: %s", self.session_id, error)
             self.mark_stale()
         else:
-            self._record, self.history, self.row = opened.record, opened.history, opened.row
+            self._hold(opened.record)
+            self.history, self.row = opened.history, opened.row
 
     def mark_stale(self) -> None:
         """Another server has it: whoever is attached here is told to attach again."""

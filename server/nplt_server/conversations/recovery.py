@@ -27,7 +27,6 @@ from nplt_storage.entries import (
 )
 from nplt_storage.errors import StorageError
 from nplt_storage.history import ConversationHistory
-from nplt_storage.store import PartialAnswer
 from nplt_storage.turns import Turn
 
 if TYPE_CHECKING:
@@ -65,7 +64,9 @@ def resumed_turn(conversation: Conversation, prompt: ModelInputEntry) -> TurnRun
     if len(results) == len(so_far.open_tool_calls):
         return None
     turn, answer = TurnRun(conversation, prompt), so_far.unanswered
-    turn.model, turn.call, turn.has_answer = _model_of(answer), answer.call, True
+    who = answer.invocation
+    turn.model = "" if who is None else f"{who.provider}/{who.model}"
+    turn.call, turn.has_answer = answer.call, True
     turn.results, turn.usage = results, _usage(so_far)
     return turn
 
@@ -79,11 +80,6 @@ def result_by_record(
     if said.state == "denied":
         return tools.skipped(tool_call, permission_by(said).why_not)
     return tools.skipped(tool_call, f"not run: {reason}")
-
-
-def _model_of(answer: ModelOutputEntry) -> str:
-    who = answer.invocation
-    return "" if who is None else f"{who.provider}/{who.model}"
 
 
 def _usage(so_far: Turn) -> dict[str, int]:
@@ -155,7 +151,16 @@ async def resume_unfinished(conversation: Conversation) -> None:
         )
         try:
             if said is not None and has_spoken:
-                await writer.append(_cut_answer(said))
+                await writer.append(
+                    ModelOutputEntry(
+                        turn_id=said.turn_id,
+                        call=said.call,
+                        content=said.text,
+                        reasoning=said.reasoning,
+                        state="interrupted",
+                        error={"code": "interrupted", "message": _REASON},
+                    )
+                )
             else:
                 await end_turn(conversation, fault)
         except StorageError as error:
@@ -167,17 +172,6 @@ async def resume_unfinished(conversation: Conversation) -> None:
                 DebugEntry(category=_CATEGORY, content="the prompts that waited run now")
             )
     queue.advance()
-
-
-def _cut_answer(said: PartialAnswer) -> ModelOutputEntry:
-    return ModelOutputEntry(
-        turn_id=said.turn_id,
-        call=said.call,
-        content=said.text,
-        reasoning=said.reasoning,
-        state="interrupted",
-        error={"code": "interrupted", "message": _REASON},
-    )
 
 
 def _has_shutdown_note(history: ConversationHistory) -> bool:

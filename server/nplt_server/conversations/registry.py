@@ -334,9 +334,9 @@ class Registry:
         reclaimed, or whoever is attached is told to attach again; those that another server
         has asked for are given away."""
         for conversation in self:
-            writer = conversation.writer
-            if conversation.is_stale:
+            if not conversation.has_begun or conversation.is_stale:
                 continue
+            writer = conversation.writer
             within = writer.wanted_within
             if within is not None and not conversation.is_leaving:
                 conversation.is_leaving = True

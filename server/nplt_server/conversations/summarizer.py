@@ -181,6 +181,7 @@ class Summarizer(_BackgroundCall):
     def _request(
         self, model: str, prompt_ref: PromptReference, epoch: EpochEntry
     ) -> _SummaryRequest | None:
+        """`None`: there is nothing to summarize."""
         context_services = self._services.context
         room = context_services.facts(model).budget_tokens * 3 // 4
         projected = self._conversation.context.projection
@@ -204,7 +205,12 @@ class Summarizer(_BackgroundCall):
         compaction = None
         try:
             with scope:
-                request = await self._requested(prompt_ref, epoch)
+                model = self._model
+                request = None
+                if model is not None:
+                    request = await self._conversation.context.compute(
+                        partial(self._request, model, prompt_ref, epoch)
+                    )
                 if request is None:
                     refusal = None
                 else:
@@ -226,28 +232,15 @@ class Summarizer(_BackgroundCall):
                 )
         return compaction
 
-    async def _requested(
-        self, prompt_ref: PromptReference, epoch: EpochEntry
-    ) -> _SummaryRequest | None:
-        """`None`: there is nothing to summarize."""
-        model = self._model
-        if model is None:
-            return None
-        request = partial(self._request, model, prompt_ref, epoch)
-        return await self._conversation.context.compute(request)
-
     async def _make(
         self, request: _SummaryRequest, output: ModelOutputAccumulator
     ) -> tuple[CompactionEntry | None, str]:
         """The summary, or why there is none."""
-        task, answer_tokens_max = (
-            request.task,
-            self._services.context.facts(request.model).answer_tokens,
-        )
-        words = int(min(request.tokens_max, answer_tokens_max) * _WORDS_PER_TOKEN)
+        model, task = request.model, request.task
+        tokens_max = self._services.context.facts(model).answer_tokens
+        words = int(min(request.tokens_max, tokens_max) * _WORDS_PER_TOKEN)
         instruction = f"{_SUMMARY_TASK} Use at most {words} words."
-        asked = (instruction, transcript(task), answer_tokens_max)
-        invocation = await self._ask(request.model, *asked, output)
+        invocation = await self._ask(model, instruction, transcript(task), tokens_max, output)
         text = output.text.strip()
         if not text:
             raise ProviderRefused("the summarizer gave an empty answer")
@@ -355,21 +348,16 @@ class ConversationNamer(_BackgroundCall):
         return any(isinstance(entry, RenamedEntry) for entry in self._conversation.history.entries)
 
     async def _give_name(self, model: str, turn: Turn) -> None:
+        output = ModelOutputAccumulator(answer_bytes_max=_NAME_BYTES_MAX)
+        tokens_max = min(_ANSWER_TOKENS_MAX, self._services.context.facts(model).answer_tokens)
         try:
-            name = await self._name_for(model, turn)
-            if name:
+            await self._ask(model, _NAMING_TASK, self._beginning(turn), tokens_max, output)
+            if name := clean_name(output.text):
                 await self._rename(name, turn)
         except _EXPECTED as error:
             log.info("%s: no better name: %s", self._conversation.session_id, error or "time-out")
         except Exception:
             log.exception("%s: naming it failed", self._conversation.session_id)
-
-    async def _name_for(self, model: str, turn: Turn) -> str:
-        output = ModelOutputAccumulator(answer_bytes_max=_NAME_BYTES_MAX)
-        tokens_max = min(_ANSWER_TOKENS_MAX, self._services.context.facts(model).answer_tokens)
-        asked = (_NAMING_TASK, self._beginning(turn), tokens_max)
-        await self._ask(model, *asked, output)
-        return clean_name(output.text)
 
     def _beginning(self, turn: Turn) -> str:
         """The first prompt and its final answer; more may have been said meanwhile."""

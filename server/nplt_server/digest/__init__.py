@@ -28,7 +28,7 @@ from nplt_server.digest.text import (
     one_line,
     size_of,
 )
-from nplt_storage.entries import LevelOfDetailSections, ToolStatus
+from nplt_storage.entries import LevelOfDetailSections, ToolCallResult
 
 TextKind: TypeAlias = Literal["prose", "code", "diff", "table", "listing"]
 
@@ -133,21 +133,20 @@ GIST_SIZE_MAX: Final = 200
 _TOOL_NAME_SIZE_MAX: Final = 60
 
 
-def levels_of(text: str) -> LevelOfDetailSections | None:
-    """Of a prompt or an answer; None where it is short: the text is all there is."""
-    return None if size_of(text) <= GIST_SIZE_MAX else _levels(text, label="")
-
-
-def levels_of_result(
-    tool_name: str, status: ToolStatus, text: str, *, size: int | None = None
-) -> LevelOfDetailSections | None:
-    """Of a tool's result; `size` is the bytes of the whole where `text` is only
-    its beginning."""
+def levels_of(said: str | ToolCallResult) -> LevelOfDetailSections | None:
+    """Of a prompt, an answer or a tool's result; None where it is short: the text is all
+    there is."""
+    text = said if isinstance(said, str) else said.result
     if size_of(text) <= GIST_SIZE_MAX:
         return None
-    of_whole = "" if size is None else f", the beginning of {size:,} bytes"
-    label = f"{one_line(cut_to_size(tool_name, _TOOL_NAME_SIZE_MAX))} {status}{of_whole}:"
-    return _levels(text, label=label)
+    return _levels(text, label="" if isinstance(said, str) else _label_of(said))
+
+
+def _label_of(result: ToolCallResult) -> str:
+    of_whole = f", the beginning of {result.blob.size:,} bytes" if result.blob else ""
+    return (
+        f"{one_line(cut_to_size(result.tool_name, _TOOL_NAME_SIZE_MAX))} {result.status}{of_whole}:"
+    )
 
 
 def _levels(text: str, *, label: str) -> LevelOfDetailSections:

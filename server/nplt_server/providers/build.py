@@ -6,7 +6,6 @@ configured, uses those there is a key for, the local model, and offline.
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import os
 import stat
@@ -37,6 +36,7 @@ from nplt_server.settings import (
     PythonSettings,
     Settings,
     VendorSettings,
+    is_loopback,
 )
 
 if TYPE_CHECKING:
@@ -118,13 +118,7 @@ def _read_file(path: Path) -> str:
 
 def is_on_this_machine(base_url: str) -> bool:
     """Then no proxy is asked the way, though the environment may name one for all else."""
-    host = urlsplit(base_url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return is_loopback(urlsplit(base_url).hostname or "")
 
 
 # ------------------------------------------------------------------------------
@@ -214,8 +208,8 @@ class LocalServers:
                 looking.start_soon(self._look, name, port)
 
     async def _look(self, name: str, port: int) -> None:
-        base_url = f"http://127.0.0.1:{port}/v1"
-        is_configured = not self._addresses.isdisjoint((base_url, f"http://localhost:{port}/v1"))
+        own_names = (f"http://127.0.0.1:{port}/v1", f"http://localhost:{port}/v1")
+        is_configured = not self._addresses.isdisjoint(own_names)
         try:
             models = None if is_configured else await probe(port)
         finally:
@@ -258,7 +252,13 @@ class ProviderBuilder:
                         function, provider_id=settings.id, models=settings.models
                     )
                 case LocalSettings():
-                    return self._local(settings)
+                    from nplt_server.providers.local_model import LocalProvider
+
+                    told = self._models.get(f"{settings.id}/{LOCAL_MODEL}")
+                    window_tokens = told.context_tokens if told is not None else None
+                    return LocalProvider(
+                        settings.id, window_tokens=window_tokens, patience=self._patience
+                    )
                 case OpenAISettings() | AnthropicSettings():
                     provider = (
                         self._openai(settings)
@@ -291,9 +291,8 @@ class ProviderBuilder:
     def _openai(self, settings: OpenAISettings) -> VendorProvider:
         from nplt_server.providers.client import VendorProvider
         from nplt_server.providers.openai.chat import ChatApi
-        from nplt_server.providers.openai.client import OpenAIClient
         from nplt_server.providers.openai.responses import ResponsesApi
-        from nplt_server.providers.openai.shared import needs_responses
+        from nplt_server.providers.openai.shared import OpenAIClient, needs_responses
 
         base_url = base_url_of(settings, self._environ)
         has_cache_key = base_url is None if settings.cache_key is None else settings.cache_key
@@ -335,13 +334,6 @@ class ProviderBuilder:
     def _extra_bodies(self, provider_id: str) -> dict[str, dict[str, Any]]:
         named = ((*name.partition("/"), told) for name, told in self._models.items())
         return {model: told.extra_body for id_, _, model, told in named if id_ == provider_id}
-
-    def _local(self, settings: LocalSettings) -> Provider:
-        from nplt_server.providers.local_model import LocalProvider
-
-        told = self._models.get(f"{settings.id}/{LOCAL_MODEL}")
-        window_tokens = told.context_tokens if told is not None else None
-        return LocalProvider(settings.id, window_tokens=window_tokens, patience=self._patience)
 
 
 def discover_providers(environ: Mapping[str, str]) -> tuple[AnyProviderSettings, ...]:

@@ -8,7 +8,6 @@ change is noted as a `Repair`. What was compiled for the call before is not comp
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import is_
@@ -26,7 +25,7 @@ from nplt_server.context.messages import (
     ToolResultsMessage,
 )
 from nplt_server.digest.text import clean_text, cut
-from nplt_server.tools import ToolDescription
+from nplt_server.tools import ToolDescription, fitting_name, name_fits
 from nplt_storage.entries import (
     ModelInvocationDescriptor,
     OutputPart,
@@ -183,7 +182,6 @@ def blocks_of(step: AssistantStep) -> Iterator[AnswerBlock]:
 
 class VendorRules(Struct, frozen=True, kw_only=True):
     call_id_characters_max: int = 40
-    tool_name_characters_max: int = 64
     text_characters_max: int = 1_048_576
     """Of one text: a prompt, an answer, a result, the arguments of a call."""
 
@@ -293,10 +291,8 @@ def _unparsed(raw: str, characters_max: int) -> str:
 # or occurs twice becomes a digest of itself, so no two calls share one. A name keeps its
 # legible part: such a tool is never offered, it was made up by a model or another program.
 
-_ALLOWED: Final = re.compile(r"[A-Za-z0-9_-]+")
-_NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9_-]")
 _ID_DIGITS: Final = 32
-_NAME_DIGITS: Final = 8
+_TOOL_NAME_CHARACTERS_MAX: Final = 64
 
 
 class CallIds:
@@ -309,34 +305,22 @@ class CallIds:
 
     def take(self, own_id: str) -> str:
         call_id = own_id
-        while call_id in self._taken or not _fits(call_id, self._characters_max):
+        while call_id in self._taken or not name_fits(call_id, self._characters_max):
             number = self._repeats.get(own_id, 0)
             self._repeats[own_id] = number + 1
-            digits = _digest(f"{number} {own_id}")[:_ID_DIGITS]
-            call_id = f"call_{digits}"[-self._characters_max :]
+            digest = hashlib.sha256(f"{number} {own_id}".encode("utf-8", "surrogatepass"))
+            call_id = f"call_{digest.hexdigest()[:_ID_DIGITS]}"[-self._characters_max :]
         self._taken.add(call_id)
         return call_id
 
 
-def fitting_tool_name(name: str, rules: VendorRules) -> str:
-    if _fits(name, rules.tool_name_characters_max):
-        return name
-    room = rules.tool_name_characters_max - _NAME_DIGITS - 1
-    stem = _NOT_ALLOWED.sub("_", name[:room]) or "tool"
-    return f"{stem}-{_digest(name)[:_NAME_DIGITS]}"
+def fitting_tool_name(name: str) -> str:
+    return fitting_name(name, _TOOL_NAME_CHARACTERS_MAX)
 
 
-def own_names(tools: Iterable[ToolDescription], rules: VendorRules) -> dict[str, str]:
+def own_names(tools: Iterable[ToolDescription]) -> dict[str, str]:
     """What the model is told a tool is called → what it is called here."""
-    return {fitting_tool_name(tool.name, rules): tool.name for tool in tools}
-
-
-def _fits(name: str, characters_max: int) -> bool:
-    return len(name) <= characters_max and _ALLOWED.fullmatch(name) is not None
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return {fitting_tool_name(tool.name): tool.name for tool in tools}
 
 
 # ------------------------------------------------------------------------------
@@ -670,7 +654,7 @@ class Compilation:
         for place, call in enumerate(message.tool_calls):
             own_id = call.tool_call_id
             call_id = self._ids.take(own_id)
-            name = fitting_tool_name(call.tool_name, self._rules)
+            name = fitting_tool_name(call.tool_name)
             arguments, codes = sendable_arguments(call, self._rules.text_characters_max)
             if call_id != own_id:
                 self._repairs.note("call_id_mapped", message.seq, call_id)

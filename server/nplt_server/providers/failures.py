@@ -64,10 +64,10 @@ class VendorError(Struct, frozen=True, kw_only=True):
         coded = details.get("error_code") if isinstance(details, dict) else None
         message = error.get("message") or error.get("detail")
         return cls(
-            kind=_text(error.get("type")) or _text(error.get("status")),
-            code=_text(error.get("code")) or _text(coded),
-            param=_text(error.get("param")),
-            message=message if isinstance(message, str) else "",
+            kind=text_of(error.get("type")) or text_of(error.get("status")),
+            code=text_of(error.get("code")) or text_of(coded),
+            param=text_of(error.get("param")),
+            message=text_of(message),
         )
 
     def words(self) -> VendorWords | None:
@@ -84,7 +84,7 @@ class VendorError(Struct, frozen=True, kw_only=True):
         return name if _NAME.fullmatch(name) and not _KEYS.search(name) else ""
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 

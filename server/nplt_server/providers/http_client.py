@@ -54,15 +54,19 @@ class ProviderHttpClient(httpx2.AsyncClient):
         auth: AuthTypes | UseClientDefault | None = httpx2.USE_CLIENT_DEFAULT,
         follow_redirects: bool | UseClientDefault = httpx2.USE_CLIENT_DEFAULT,
     ) -> httpx2.Response:
-        attempt = _Attempt()
-        request.extensions = {**request.extensions, "trace": attempt.trace}
+        came_to: set[str] = set()
+
+        async def trace(event: str, info: Mapping[str, object]) -> None:
+            came_to.add(event.partition(".")[2])
+
+        request.extensions = {**request.extensions, "trace": trace}
         try:
             return await super().send(
                 request, stream=stream, auth=auth, follow_redirects=follow_redirects
             )
         except (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError):
-            if attempt.has_connected or attempt.has_response:
-                raise
+            if came_to & {"connect_tcp.started", "receive_response_headers.complete"}:
+                raise  # of a new connection, or of one that had answered
         return await self._unpooled.send(
             request, stream=stream, auth=auth, follow_redirects=follow_redirects
         )
@@ -70,21 +74,3 @@ class ProviderHttpClient(httpx2.AsyncClient):
     async def aclose(self) -> None:
         await super().aclose()
         await self._unpooled.aclose()
-
-
-class _Attempt:
-    """How far a request came, as `httpcore2` tells it."""
-
-    __slots__ = ("has_connected", "has_response")
-
-    def __init__(self) -> None:
-        self.has_connected = self.has_response = False
-
-    async def trace(self, event: str, info: Mapping[str, object]) -> None:
-        match event.partition(".")[2]:
-            case "connect_tcp.started":
-                self.has_connected = True
-            case "receive_response_headers.complete":
-                self.has_response = True
-            case _:
-                pass

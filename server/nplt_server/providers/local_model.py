@@ -30,7 +30,7 @@ from nplt_server.providers import ModelOutputDelta, ModelRequest, Patience
 from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.models import FACTS, MODEL, installed_model
 from nplt_server.providers.openai.chat import ChatApi
-from nplt_server.providers.openai.client import OpenAIClient
+from nplt_server.providers.openai.shared import OpenAIClient
 
 # ------------------------------------------------------------------------------
 # The context as the local model sees it. Pure.
@@ -117,9 +117,15 @@ class Engine:
 
     async def is_well(self) -> bool:
         """Whether it is still there, and answers."""
-        with suppress(TimeoutError):
+        host, _, port = self.address.removeprefix("http://").partition(":")
+        with suppress(OSError):  # a time-out is one
             async with asyncio.timeout(_HEALTH_SECONDS_MAX):
-                return not self.has_ended and await self._says_it_is_well()
+                reader, writer = await asyncio.open_connection(host, int(port))
+                try:
+                    writer.write(b"GET /health HTTP/1.0\r\n\r\n")
+                    return not self.has_ended and b" 200 " in await reader.readline()
+                finally:
+                    writer.close()
         return False
 
     async def leave(self) -> None:
@@ -137,18 +143,6 @@ class Engine:
         if self._process.returncode:
             words = self._last_words.decode(errors="replace").rstrip()
             log.warning("the local model's process ended (%d)\n%s", self._process.returncode, words)
-
-    async def _says_it_is_well(self) -> bool:
-        host, _, port = self.address.removeprefix("http://").partition(":")
-        try:
-            reader, writer = await asyncio.open_connection(host, int(port))
-            try:
-                writer.write(b"GET /health HTTP/1.0\r\n\r\n")
-                return b" 200 " in await reader.readline()
-            finally:
-                writer.close()
-        except OSError:
-            return False
 
     async def _listen(self) -> None:
         """Whatever it says of itself, so that it never waits for a reader."""

@@ -163,10 +163,6 @@ class KnownModels(dict[str, ModelFacts]):
         return known if told is None else _with_settings(known, told)
 
 
-def facts_of_models(settings: Settings) -> KnownModels:
-    return KnownModels(settings)
-
-
 def _by_name(provider: AnyProviderSettings, model: str) -> ModelFacts:
     match provider:
         case OfflineSettings():

@@ -14,7 +14,7 @@ schema as it was given. The check runs in a process of its own: a schema is a us
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import orjson
@@ -26,6 +26,8 @@ _SHAPES: Final = ("allOf", "anyOf", "oneOf")
 _LISTS_OF_SCHEMAS: Final = (*_SHAPES, "prefixItems")
 _SCHEMAS: Final = ("contains", "else", "if", "items", "not", "propertyNames", "then")
 _SCHEMAS_BY_NAME: Final = ("$defs", "definitions", "patternProperties", "properties")
+NOT_AT_THE_TOP: Final = frozenset({"allOf", "anyOf", "enum", "not", "oneOf"})
+"""Of a schema that is sent to OpenAI, which would refuse the whole request."""
 _TYPES: Final = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
@@ -34,10 +36,10 @@ def in_words(parameters: JsonObject) -> str:
     return f"The arguments are an object that fits this JSON Schema: {told}"
 
 
-def plain_object(parameters: JsonObject, refused: Collection[str] = ()) -> JsonObject:
-    """An object that takes at least what the schema takes, without the refused words at
-    its top: of several shapes it has the properties of all."""
-    plain = {word: told for word, told in parameters.items() if word not in refused}
+def plain_object(parameters: JsonObject) -> JsonObject:
+    """An object that takes at least what the schema takes, without the words that OpenAI
+    refuses at its top: of several shapes it has the properties of all."""
+    plain = {word: told for word, told in parameters.items() if word not in NOT_AT_THE_TOP}
     return {**plain, "type": "object", "properties": dict(_properties(parameters))}
 
 
@@ -46,7 +48,11 @@ def well_formed(schema: JsonValue) -> JsonObject:
     "anything", as OpenAI wants it."""
     if not isinstance(schema, dict):
         return {}
-    told = {word: _part(word, value) for word, value in schema.items() if _is_well(word, value)}
+    told = {
+        word: _with_inner(word, value, well_formed)
+        for word, value in schema.items()
+        if _is_well(word, value)
+    }
     kinds = told.get("type")
     if kinds == "array" or (isinstance(kinds, list) and "array" in kinds):
         told.setdefault("items", {})
@@ -74,13 +80,14 @@ def _is_well(word: str, value: JsonValue) -> bool:
             return True
 
 
-def _part(word: str, value: JsonValue) -> JsonValue:
+def _with_inner(word: str, value: JsonValue, change: Callable[[JsonValue], JsonValue]) -> JsonValue:
+    """What stands under a word of a schema, with `change` made to each schema in it."""
     if word in _SCHEMAS or (word == "additionalProperties" and isinstance(value, dict)):
-        return well_formed(value)
+        return change(value)
     if word in _SCHEMAS_BY_NAME and isinstance(value, dict):
-        return {name: well_formed(each) for name, each in value.items()}
+        return {name: change(each) for name, each in value.items()}
     if word in _LISTS_OF_SCHEMAS and isinstance(value, list):
-        return [well_formed(each) for each in value]
+        return [change(each) for each in value]
     return value
 
 
@@ -236,32 +243,21 @@ _ANTHROPIC_FORMATS: Final = frozenset(
 
 def for_openai(schema: Mapping[str, JsonValue]) -> tuple[JsonObject, bool] | None:
     """The schema, and whether it can be strict; `None`: it can't be sent."""
-    if schema.get("type") != "object" or not _SHAPES_AT_TOP.isdisjoint(schema):
+    if schema.get("type") != "object" or not NOT_AT_THE_TOP.isdisjoint(schema):
         return None
     plain = _without_annotations(dict(schema))
     assert isinstance(plain, dict)
     return plain, _is_strict(plain, 1)
 
 
-_SHAPES_AT_TOP: Final = frozenset({"allOf", "anyOf", "enum", "not", "oneOf"})
-
-
 def _without_annotations(schema: JsonValue) -> JsonValue:
     if not isinstance(schema, dict):
         return schema
-    plain: JsonObject = {}
-    for word, value in schema.items():
-        if word in _ANNOTATIONS:
-            continue
-        if word in _SCHEMAS_BY_NAME and isinstance(value, dict):
-            plain[word] = {name: _without_annotations(each) for name, each in value.items()}
-        elif word in _LISTS_OF_SCHEMAS and isinstance(value, list):
-            plain[word] = [_without_annotations(each) for each in value]
-        elif word in (*_SCHEMAS, "additionalProperties"):
-            plain[word] = _without_annotations(value)
-        else:
-            plain[word] = value
-    return plain
+    return {
+        word: _with_inner(word, value, _without_annotations)
+        for word, value in schema.items()
+        if word not in _ANNOTATIONS
+    }
 
 
 def _is_strict(schema: Any, level: int) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from nplt_protocol import messages
 from nplt_server.connections.session import RequestHandler
-from nplt_server.requests import conversation_list, files, handshake, prompts
+from nplt_server.requests import conversation_list, handshake, prompts
 
 HANDLERS: dict[type[messages.Request], RequestHandler] = {
     messages.Hello: handshake.hello,
@@ -33,9 +33,9 @@ HANDLERS: dict[type[messages.Request], RequestHandler] = {
     messages.Import: conversation_list.import_,
     messages.Redact: conversation_list.redact,
     messages.Repair: conversation_list.repair,
-    messages.FileGet: files.file_get,
-    messages.FileMetadata: files.file_metadata,
-    messages.FileData: files.file_data,
+    messages.FileGet: prompts.file_get,
+    messages.FileMetadata: prompts.file_metadata,
+    messages.FileData: prompts.file_data,
     messages.ContextRequest: prompts.context,
     messages.Tools: prompts.tools,
     messages.Usage: prompts.usage,

@@ -21,18 +21,12 @@ from nplt_server.connections.session import Session, client_of
 from nplt_server.conversations import operations
 from nplt_server.conversations.broadcast import clients_with, replay_of
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.operations import (
-    check_redactable,
-    checked_name,
-    import_document,
-)
-from nplt_server.conversations.operations import fork as fork_conversation
+from nplt_server.conversations.operations import checked_name
 from nplt_server.dialects import Answer
 from nplt_server.errors import no_such_conversation, repair_command
-from nplt_server.histories import Histories
-from nplt_server.requests.files import path_of_upload
-from nplt_storage import search as searching
+from nplt_server.requests.prompts import path_of_upload
 from nplt_storage.rows import BadCursor, ConversationRow, RowQuery, matches
+from nplt_storage.search import SearchQuery
 from nplt_storage.store import Repairable
 
 
@@ -113,7 +107,7 @@ async def _bring_back(session: Session, wanted: str) -> str:
 async def fork(session: Session, request: messages.SessionFork, answer: Answer) -> None:
     session_id = await session.id_of(request.session_id)
     name = checked_name(request.name) if request.name is not None else None
-    created = await fork_conversation(
+    created = await operations.fork(
         session.server.services,
         session.server.registry,
         session_id=session_id,
@@ -129,7 +123,7 @@ async def import_(session: Session, request: messages.Import, answer: Answer) ->
     if request.file_id is not None:
         path = await path_of_upload(session, request.file_id)
         try:
-            done = await import_document(
+            done = await operations.import_document(
                 server.services, server.registry, path, user=user, field="file_id"
             )
         finally:
@@ -139,7 +133,7 @@ async def import_(session: Session, request: messages.Import, answer: Answer) ->
         with tempfile.TemporaryDirectory(prefix="nplt-") as directory:
             path = Path(directory) / "document.json"
             await anyio.to_thread.run_sync(path.write_bytes, orjson.dumps(request.document))
-            done = await import_document(
+            done = await operations.import_document(
                 server.services, server.registry, path, user=user, field="document"
             )
     else:
@@ -151,7 +145,7 @@ async def import_(session: Session, request: messages.Import, answer: Answer) ->
 
 async def redact(session: Session, request: messages.Redact, answer: Answer) -> None:
     conversation = await session.meant(request.session_id, to_change=True)
-    check_redactable(conversation.history, request.seq)
+    operations.check_redactable(conversation.history, request.seq)
     work = partial(operations.redact, conversation, request.seq)
     session.answer_later(conversation, work, answer)
 
@@ -310,16 +304,8 @@ async def search(session: Session, request: messages.Search, answer: Answer) -> 
     limits = session.server.services.limits
     hits_max = min(_HITS_MAX, limits.message_bytes_max // _HIT_BYTES_MAX)
     limit = min(request.limit, hits_max)
-    cursor = request.cursor or _NAMES
     try:
-        hits, next_cursor = await _page(
-            session.server.services.histories,
-            session.user,
-            request.query,
-            limit=limit,
-            cursor=cursor,
-            seconds_max=limits.search_seconds_max,
-        )
+        hits, next_cursor = await _page(session, request, limit)
     except BadCursor:
         raise RequestError(
             ErrorCode.MALFORMED, "cursor must be a next_cursor of this search", field="cursor"
@@ -328,15 +314,25 @@ async def search(session: Session, request: messages.Search, answer: Answer) -> 
 
 
 async def _page(
-    histories: Histories, user: str, query: str, *, limit: int, cursor: str, seconds_max: float
+    session: Session, request: messages.Search, limit: int
 ) -> tuple[list[messages.SearchHit], str | None]:
+    services, cursor = session.server.services, request.cursor or _NAMES
     part, place = cursor[:1], cursor[1:] or None
     hits: list[messages.SearchHit] = []
     if part == _NAMES:
-        named = await histories.list(
-            user, RowQuery(name_has=query.strip(), limit=limit, cursor=place)
-        )
-        hits = [_by_name(row) for row in named.rows]
+        query = RowQuery(name_has=request.query.strip(), limit=limit, cursor=place)
+        named = await services.histories.list(session.user, query)
+        hits = [
+            messages.SearchHit(
+                session_id=row.session_id,
+                name=row.name,
+                seq=0,
+                role="name",
+                snippet=row.preview,
+                timestamp=row.updated_at.isoformat(),
+            )
+            for row in named.rows
+        ]
         if named.next_cursor is not None:
             return hits, _NAMES + named.next_cursor
         if len(hits) == limit:
@@ -344,31 +340,24 @@ async def _page(
         place = None
     elif part != _SAID:
         raise BadCursor("a cursor begins with what it is a cursor of")
-    asked = searching.SearchQuery(
-        text=query, limit=limit - len(hits), cursor=place, seconds_max=seconds_max
+    said = await services.histories.search(
+        session.user,
+        SearchQuery(
+            text=request.query,
+            limit=limit - len(hits),
+            cursor=place,
+            seconds_max=services.limits.search_seconds_max,
+        ),
     )
-    said = await histories.search(user, asked)
-    hits += [_by_words(hit) for hit in said.hits]
+    hits += [
+        messages.SearchHit(
+            session_id=hit.session_id,
+            name=hit.name,
+            seq=hit.seq,
+            role=hit.role,
+            snippet=hit.snippet,
+            timestamp=hit.timestamp.isoformat(),
+        )
+        for hit in said.hits
+    ]
     return hits, None if said.next_cursor is None else _SAID + said.next_cursor
-
-
-def _by_name(row: ConversationRow) -> messages.SearchHit:
-    return messages.SearchHit(
-        session_id=row.session_id,
-        name=row.name,
-        seq=0,
-        role="name",
-        snippet=row.preview,
-        timestamp=row.updated_at.isoformat(),
-    )
-
-
-def _by_words(hit: searching.SearchHit) -> messages.SearchHit:
-    return messages.SearchHit(
-        session_id=hit.session_id,
-        name=hit.name,
-        seq=hit.seq,
-        role=hit.role,
-        snippet=hit.snippet,
-        timestamp=hit.timestamp.isoformat(),
-    )

@@ -180,11 +180,9 @@ def _providers(
 
 def _breaker(breaker: Breaker) -> JsonObject:
     state: JsonObject = {"breaker": breaker.state}
-    return (
-        state | {"retry_after": round(breaker.seconds_left, 3)}
-        if breaker.state == "open"
-        else state
-    )
+    if breaker.state == "open":
+        state["retry_after"] = round(breaker.seconds_left, 3)
+    return state
 
 
 async def _stored(histories: Histories, user: str) -> JsonObject:
@@ -233,10 +231,9 @@ def _present(session: Session) -> JsonObject | None:
     here = session.conversation
     if here is None:
         return None
-    options: JsonObject = {**here.writer.options}
     told: JsonObject = {"session_id": here.session_id, "model": here.model}
-    if options:
-        told["options"] = options
+    if here.writer.options:
+        told["options"] = {**here.writer.options}
     return told
 
 
@@ -252,14 +249,8 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
     finished: Counter[str] = Counter()
     for one in counted:
         finished.update(one.turns_finished)
-    states: JsonObject = {"running": 0, "waiting": 0, "idle": 0}
-    queued = 0
-    for conversation in session.server.registry:
-        if conversation.user == session.user:
-            count = states[conversation.state]
-            assert isinstance(count, int)
-            states[conversation.state] = count + 1
-            queued += len(conversation.queue.waiting)
+    mine = [each for each in session.server.registry if each.user == session.user]
+    states = Counter(conversation.state for conversation in mine)
     cluster = await _cluster(services.histories) if is_operator else None
     answer.give(
         Status(
@@ -267,20 +258,16 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
             uptime=round(session.server.uptime(), 3),
             connections=connections,
             conversations={
-                "open": states,
+                "open": {state: states[state] for state in ("running", "waiting", "idle")},
                 **await _stored(services.histories, session.user),
             },
             turns={
                 "started": sum(one.turns_started for one in counted),
                 "finished": {**finished},
-                "queued": queued,
+                "queued": sum(len(conversation.queue.waiting) for conversation in mine),
             },
             storage=_storage(services.histories),
-            versions={
-                "protocol": PROTOCOL_VERSION,
-                "spec": SPEC_VERSION,
-                "server": __version__,
-            },
+            versions={"protocol": PROTOCOL_VERSION, "spec": SPEC_VERSION, "server": __version__},
             providers=_providers(services.router, services.context, with_models=is_operator),
             mcp_servers=services.mcp_servers.described,
             cluster=cluster,

@@ -6,11 +6,12 @@ by the tool's class; `ask` goes to an `Asker`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from hashlib import sha256
 from types import MappingProxyType
-from typing import Final, Literal, Protocol, TypeAlias, assert_never
+from typing import Final, Literal, Protocol, TypeAlias
 
 import orjson
 from msgspec import Struct
@@ -125,6 +126,23 @@ def _as_text(tool: ToolDescription) -> str:
     return orjson.dumps(said).decode()
 
 
+_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")
+_DIGITS: Final = 8
+
+
+def name_fits(name: str, characters_max: int) -> bool:
+    """Whether every vendor takes it: letters, digits, `_` and `-`."""
+    return 0 < len(name) <= characters_max and _NOT_IN_A_NAME.search(name) is None
+
+
+def fitting_name(name: str, characters_max: int) -> str:
+    """The name itself if it fits; else its legible part, and digits of a digest of all of it."""
+    if name_fits(name, characters_max):
+        return name
+    stem = _NOT_IN_A_NAME.sub("_", name[: characters_max - _DIGITS - 1]) or "tool"
+    return f"{stem}-{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:_DIGITS]}"
+
+
 # ------------------------------------------------------------------------------
 # Policies: by the tool's name in the settings, else by its class
 #
@@ -148,17 +166,6 @@ def policy_of(tool: ToolDescription, policies: ToolPolicies) -> ToolPolicy:
     server, mark, _ = tool.name.partition("__")
     by_server = policies.get(server + mark, BY_CLASS[tool.tool_class])
     return policies.get(tool.name, by_server)
-
-
-def refusal(tool: ToolDescription, policies: ToolPolicies) -> str | None:
-    """Why it is never run; `None` if it may be."""
-    match policy_of(tool, policies):
-        case "allow" | "ask":
-            return None
-        case "deny":
-            return f"not run: {tool.name} is denied by the server's settings"
-        case unreachable:
-            assert_never(unreachable)
 
 
 def unknown_tools(policies: ToolPolicies, names: Collection[str]) -> list[str]:

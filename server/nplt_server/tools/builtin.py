@@ -55,17 +55,13 @@ class OpenPath(Struct, frozen=True, kw_only=True):
 class AllowedRoots:
     def __init__(self, roots: Sequence[Path], *, never: Sequence[Path] = ()) -> None:
         """`never`: what is in there is refused, whichever way one gets there."""
-        self._roots = tuple(roots)
+        self.roots = tuple(roots)
         self._never = tuple(never)
-
-    @property
-    def roots(self) -> tuple[Path, ...]:
-        return self._roots
 
     @contextmanager
     def open(self, path: str) -> Iterator[OpenPath]:
         """Absolute, or relative to a root: the first one where there is such a thing."""
-        candidates = [root / path for root in self._roots]
+        candidates = [root / path for root in self.roots]
         failure: ToolFailed | None = None
         for candidate in dict.fromkeys(candidates):
             try:
@@ -99,7 +95,7 @@ class AllowedRoots:
         never = (*_NEVER, *(PurePath(realpath(place)) for place in self._never))
         if any(real.is_relative_to(place) for place in never):
             return None
-        roots = (PurePath(realpath(root)) for root in self._roots)
+        roots = (PurePath(realpath(root)) for root in self.roots)
         return next((root for root in roots if real.is_relative_to(root)), None)
 
 

@@ -34,7 +34,6 @@ from nplt_server.tools import (
     did_you_mean,
     offer_of,
     policy_of,
-    refusal,
 )
 from nplt_storage.entries import ToolCallRequest, ToolCallResult, ToolStatus
 
@@ -84,59 +83,57 @@ class ToolOutcome(Struct, frozen=True, kw_only=True):
     attachments: tuple[str, ...] = ()
 
 
-class ToolWork(Struct, frozen=True, kw_only=True):
-    tool: Tool
-    arguments: JsonObject
-    host: ToolHost
-    seconds_max: float | None
-
-    @property
-    def name(self) -> str:
-        return self.tool.description.name
-
-
-async def attempt(work: ToolWork, *, ended: Callable[[ToolOutcome | None], None]) -> None:
+async def attempt(
+    tool: Tool,
+    arguments: JsonObject,
+    host: ToolHost,
+    *,
+    seconds_max: float,
+    ended: Callable[[ToolOutcome | None], None],
+) -> None:
     """`ended` hears what came of it, once, also when this is cancelled: `None`, unless
     the tool had ended by then."""
-    task = asyncio.create_task(_run(work), name=f"tool {work.name}")
+    name = tool.description.name
+    task = asyncio.create_task(_run(tool, arguments, host), name=f"tool {name}")
     try:
-        await asyncio.wait({task}, timeout=work.seconds_max)
+        await asyncio.wait({task}, timeout=None if tool.keeps_time else seconds_max)
     except asyncio.CancelledError:
-        await _dismiss(task, work)
+        await _dismiss(task)
         ended(_outcome(task) if _has_succeeded(task) else None)
         raise
     if task.done():
         ended(_outcome(task))
         return
-    await _dismiss(task, work)
-    late = f"{work.name} did not finish within {work.seconds_max:g} s"
+    await _dismiss(task)
+    late = f"{name} did not finish within {seconds_max:g} s"
     ended(_outcome(task) if _has_succeeded(task) else ToolOutcome(status="failed", text=late))
 
 
-async def _run(work: ToolWork) -> ToolOutcome:
+async def _run(tool: Tool, arguments: JsonObject, host: ToolHost) -> ToolOutcome:
+    name = tool.description.name
     try:
-        text: object = await work.tool.run(work.arguments, work.host)
+        text: object = await tool.run(arguments, host)
     except asyncio.CancelledError:
         raise
     except ToolFailed as failure:
         return ToolOutcome(status="failed", text=str(failure))
     except BaseException as error:
-        log.exception("tool %s failed", work.name)
-        return ToolOutcome(status="failed", text=f"{work.name} failed: {_in_short(error)}")
+        log.exception("tool %s failed", name)
+        return ToolOutcome(status="failed", text=f"{name} failed: {_in_short(error)}")
     if not isinstance(text, str):
-        log.error("tool %s gave %s, not text", work.name, type(text).__name__)
-        what = f"{work.name} gave {type(text).__name__} instead of text"
+        log.error("tool %s gave %s, not text", name, type(text).__name__)
+        what = f"{name} gave {type(text).__name__} instead of text"
         return ToolOutcome(status="failed", text=what)
     pictures = text.attachments if isinstance(text, ResultWithPictures) else ()
     return ToolOutcome(status="success", text=str(text), attachments=pictures)
 
 
-async def _dismiss(task: asyncio.Task[ToolOutcome], work: ToolWork) -> None:
+async def _dismiss(task: asyncio.Task[ToolOutcome]) -> None:
     task.cancel()
     with anyio.CancelScope(shield=True):
         await asyncio.wait({task}, timeout=GRACE_SECONDS)
     if not task.done():
-        log.warning("tool %s does not let itself be cancelled and is left behind", work.name)
+        log.warning("%s does not let itself be cancelled and is left behind", task.get_name())
         _left_behind.add(task)
         task.add_done_callback(_left_behind.discard)
 
@@ -262,8 +259,8 @@ class ToolRunner:
             del unheard[number]
             finished(result)
 
-        async def run(number: int, call: ToolCallRequest, work: ToolWork) -> None:
-            if policy_of(work.tool.description, self._policies) == "ask":
+        async def run(number: int, call: ToolCallRequest, tool: Tool) -> None:
+            if policy_of(tool.description, self._policies) == "ask":
                 permission = await asker.ask(call)
                 if not permission.allowed:
                     hear(number, self.skipped(call, permission.why_not))
@@ -282,18 +279,19 @@ class ToolRunner:
                     hear(number, replace(result, attachments=how.attachments))
 
                 started(call)
-                await attempt(work, ended=ended)
+                arguments = dict(call.arguments or {})
+                await attempt(tool, arguments, host, seconds_max=self._seconds_max, ended=ended)
 
         try:
             async with anyio.create_task_group() as side_by_side:
                 for number, call in enumerate(calls):
-                    work = self._prepare(number, call, host)
-                    if isinstance(work, ToolWork):
-                        side_by_side.start_soon(run, number, call, work)
+                    tool = self._tool_for(number, call)
+                    if isinstance(tool, Tool):
+                        side_by_side.start_soon(run, number, call, tool)
                         continue
-                    if work.status != "skipped":
+                    if tool.status != "skipped":
                         started(call)
-                    hear(number, work)
+                    hear(number, tool)
         finally:
             for number in tuple(unheard):
                 hear(number, self.skipped(calls[number], cancel_reason()))
@@ -306,10 +304,8 @@ class ToolRunner:
         done what it was to do, so it is not run again."""
         return self._result(call, "failed", f"outcome unknown: {reason}", 0.0)
 
-    def _prepare(
-        self, number: int, call: ToolCallRequest, host: ToolHost
-    ) -> ToolWork | ToolCallResult:
-        """What is to be done, or why it is not."""
+    def _tool_for(self, number: int, call: ToolCallRequest) -> Tool | ToolCallResult:
+        """What is to be run, or why it is not."""
         if number >= self._calls_max:
             return self.skipped(call, f"not run: at most {self._calls_max} calls in one step")
         tool = self._tools().get(call.tool_name)
@@ -318,18 +314,13 @@ class ToolRunner:
             offered = [description.name for description in self.offer.descriptions]
             unknown = f"there is no tool {name!r}{did_you_mean(name, offered)}"
             return self._result(call, "failed", unknown, 0.0)
-        why_not = refusal(tool.description, self._policies)
-        if why_not is not None:
-            return self.skipped(call, why_not)
+        if policy_of(tool.description, self._policies) == "deny":
+            denied = f"not run: {call.tool_name} is denied by the server's settings"
+            return self.skipped(call, denied)
         if call.arguments is None:
             unreadable = call.parse_error or "the arguments could not be read"
             return self._result(call, "failed", unreadable, 0.0)
-        return ToolWork(
-            tool=tool,
-            arguments=dict(call.arguments),
-            host=host,
-            seconds_max=None if tool.keeps_time else self._seconds_max,
-        )
+        return tool
 
     def _result(
         self, call: ToolCallRequest, status: ToolStatus, text: str, elapsed: float

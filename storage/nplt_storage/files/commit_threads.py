@@ -1,5 +1,8 @@
 """The threads in which the disk works: one per commit, few for other work.
 
+Where the kernel can sync by itself, ordinary commits need no thread. The
+others, and all commits elsewhere, are made here.
+
 Each commit has a thread of its own from beginning to end, because it mostly waits,
 and the system lets files that are synced at the same time share that wait. The
 event loop is woken once for all commits that have finished since it last looked.
@@ -13,10 +16,14 @@ that a disk that never answers does not keep the process from ending.
 from __future__ import annotations
 
 import logging
+import os
+import struct
+import sys
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from threading import Lock, Thread
 from typing import Final, TypeAlias, TypeVar
 
@@ -26,8 +33,142 @@ from nplt_storage.errors import StorageUnavailable
 
 log = logging.getLogger(__name__)
 
+# ------------------------------------------------------------------------------
+# Syncs without a thread, by Linux's asynchronous I/O (`io_submit(2)`)
+#
+# The kernel runs each fdatasync in a worker of its own, and counts those that are finished in
+# an eventfd, which the event loop watches. So conversations that commit at the same time share
+# the wait of the disk, no thread has to be woken, and the interpreter is not handed over.
+#
+# `KernelSync.start` gives `None` where there is no such thing: another system, an old kernel, a
+# sandbox that forbids the calls. Syncs are then made in threads.
+#
+#     OFFSET SIZE  struct iocb                    OFFSET SIZE  struct io_event
+#     0      8     data: the place in the table   0      8     data, as in the iocb
+#     16     2     opcode: 3 is fdatasync         8      8     address of the iocb
+#     20     4     file descriptor                16     8     result: 0, or -errno
+#     56     4     flags: 1, `resfd` is given     24     8     second result
+#     60     4     resfd: the eventfd
+
+_CALLS: Final = {
+    # io_setup, io_destroy, io_submit, io_getevents
+    "x86_64": (206, 207, 209, 208),
+    "aarch64": (0, 1, 2, 4),
+}
+_PLACES: Final = 128
+"""How many syncs may be under way."""
+_REQUEST: Final = struct.Struct("=Q8xH2xI32xII")
+_EVENT: Final = struct.Struct("=Q8xq8x")
+_FDATASYNC: Final = 3
+_WITH_EVENTFD: Final = 1
+
+
+class SyncRefused(OSError):
+    """The kernel did not take the request: nothing was synced, and a thread can do it."""
+
+
+Done: TypeAlias = Callable[[OSError | None], None]
+"""Told how a sync ended: with that error, or with none."""
+
+
+class KernelSync:
+    """Belongs to the event loop in which it was started."""
+
+    def __init__(self, loop: AbstractEventLoop, calls: tuple[int, int, int, int]) -> None:
+        """`OSError` if the kernel refuses."""
+        import ctypes  # a server starts without it
+
+        self.loop = loop
+        # Short calls that never wait: they keep the interpreter, as handing it over costs more.
+        self._call = ctypes.PyDLL(None, use_errno=True).syscall
+        self._call.restype = ctypes.c_long
+        self._error_number = ctypes.get_errno
+        setup, self._destroy, self._submit, self._get_events = map(ctypes.c_long, calls)
+        self._none, self._one, self._all = map(ctypes.c_long, (0, 1, _PLACES))
+        self._context = ctypes.c_ulong(0)
+        if self._call(setup, ctypes.c_uint(_PLACES), ctypes.byref(self._context)):
+            raise OSError(*self._last_error())
+        self._eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._requests = ctypes.create_string_buffer(_REQUEST.size * _PLACES)
+        begins_at = ctypes.addressof(self._requests)
+        self._addresses = [begins_at + _REQUEST.size * place for place in range(_PLACES)]
+        self._submitted = (ctypes.c_void_p * 1)()
+        self._events = ctypes.create_string_buffer(_EVENT.size * _PLACES)
+        self._free = list(range(_PLACES))
+        self._under_way: dict[int, Done] = {}
+        self._is_closing = False
+        loop.add_reader(self._eventfd, self._take_events)
+
+    @classmethod
+    def start(cls) -> KernelSync | None:
+        calls = _CALLS.get(os.uname().machine) if sys.platform == "linux" else None
+        if calls is None or sys.maxsize < 2**32:
+            return None
+        try:
+            return cls(get_running_loop(), calls)
+        except (OSError, NotImplementedError):  # the kernel; the loop can't watch descriptors
+            return None
+
+    @property
+    def has_room(self) -> bool:
+        return bool(self._free)
+
+    def begin(self, descriptor: int, done: Done) -> None:
+        """Syncs the file and calls `done` in the event loop. The descriptor must stay open
+        until then. To be called only while it `has_room`. `SyncRefused`: nothing is done."""
+        place = self._free.pop()
+        _REQUEST.pack_into(
+            self._requests,
+            _REQUEST.size * place,
+            place,
+            _FDATASYNC,
+            descriptor,
+            _WITH_EVENTFD,
+            self._eventfd,
+        )
+        self._submitted[0] = self._addresses[place]
+        if self._call(self._submit, self._context, self._one, self._submitted) != 1:
+            self._free.append(place)
+            raise SyncRefused(*self._last_error())
+        self._under_way[place] = done
+
+    def close(self) -> None:
+        """What is under way goes on, and its end is told; then all is given back."""
+        self._is_closing = True
+        if not self._under_way:
+            self.loop.remove_reader(self._eventfd)
+            os.close(self._eventfd)
+            self._call(self._destroy, self._context)
+
+    def _take_events(self) -> None:
+        try:
+            os.eventfd_read(self._eventfd)
+        except BlockingIOError:
+            return
+        limits = (self._none, self._all)
+        count = self._call(self._get_events, self._context, *limits, self._events, None)
+        for number in range(count):
+            place, result = _EVENT.unpack_from(self._events, _EVENT.size * number)
+            self._free.append(place)
+            error = OSError(-result, os.strerror(-result)) if result else None
+            self._under_way.pop(place)(error)
+        if self._is_closing:
+            self.close()
+
+    def _last_error(self) -> tuple[int, str]:
+        number = self._error_number()
+        return number, os.strerror(number)
+
+
+# ------------------------------------------------------------------------------
+# The threads of commits
+
 THREADS_MAX: Final = 32
 IDLE_SECONDS_MAX: Final = 10.0
+SLOW_WRITE_SECONDS: Final = 0.1
+"""A write that takes longer, because the system has too much to write, holds up the loop."""
+_SLOW_SECONDS: Final = 10.0
+"""For so long after a slow write, commits are made in threads."""
 
 
 Settled: TypeAlias = Callable[[BaseException | None], None]
@@ -75,6 +216,23 @@ class CommitThreads:
         self._finished: dict[AbstractEventLoop, list[_Job]] = {}
         """Finished jobs by the event loop that waits for them. A loop in here was woken and
         has not fetched its jobs yet."""
+        self._kernel_sync: KernelSync | None = None
+        self._threads_until = 0.0
+        """By the loop's clock: when commits may do without a thread again."""
+
+    def kernel_sync(self) -> KernelSync | None:
+        """What commits without a thread; `None`: a thread is needed."""
+        loop = get_running_loop()
+        if self._kernel_sync is None and not self._threads_until:
+            self._kernel_sync = KernelSync.start()
+            self._threads_until = loop.time() if self._kernel_sync else inf
+        kernel = self._kernel_sync
+        if kernel is None or kernel.loop is not loop or not kernel.has_room:
+            return None
+        return kernel if loop.time() >= self._threads_until else None
+
+    def note_slow_write(self) -> None:
+        self._threads_until = get_running_loop().time() + _SLOW_SECONDS
 
     @property
     def count(self) -> int:
@@ -119,6 +277,9 @@ class CommitThreads:
                 slot.wake.release()
             self._count -= len(self._idle)
             self._idle.clear()
+        if self._kernel_sync is not None:
+            self._kernel_sync.close()
+            self._kernel_sync, self._threads_until = None, inf
 
     def _add(self, job: _Job) -> None:
         with self._lock:

@@ -37,11 +37,11 @@ from nplt_storage.file_system import (
     Disk,
     FileOperations,
     FoundFile,
-    opened,
-    read_all,
+    opened_to_read,
     write_new_file,
 )
-from nplt_storage.files.foreign import NotForeign, read_foreign
+from nplt_storage.file_system import reader_of as reader_of
+from nplt_storage.files.foreign import ForeignConversation, JsonDocument, NotForeign
 from nplt_storage.files.format import (
     BadHeader,
     Damage,
@@ -63,7 +63,7 @@ from nplt_storage.files.format import (
 from nplt_storage.files.live_journal import read_journal, sound_pieces
 from nplt_storage.pages import read_end
 from nplt_storage.rows import ConversationRow, fold_all, new_row
-from nplt_storage.store import PartialAnswer, joined, not_yet_an_entry
+from nplt_storage.store import PartialAnswer, check_byte_range, joined, not_yet_an_entry
 
 # ------------------------------------------------------------------------------
 # Opening: which program wrote the file, and which part of it is sound
@@ -88,25 +88,22 @@ def plain_errors(session_id: str) -> Iterator[None]:
         raise ConversationDamaged(session_id, str(error)) from error
 
 
-def reader_of(files: FileOperations, descriptor: int) -> Read:
-    return lambda offset, length: read_all(files, descriptor, length, offset)
+_BLOCK_BYTES: Final = 1024 * 1024
 
 
 def is_ours(files: FileOperations, path: Path) -> bool:
-    with opened(files, path, os.O_RDONLY) as descriptor:
+    with opened_to_read(files, path) as (read, size):
         try:
-            read_header(reader_of(files, descriptor), files.size(descriptor))
+            read_header(read, size)
         except BadHeader:
             return False
         return True
 
 
-def survey_file(
-    files: FileOperations, descriptor: int, session_id: str, *, head_seq_min: int = 0
-) -> Survey:
+def survey_file(read: Read, size: int, session_id: str, *, head_seq_min: int = 0) -> Survey:
     """`head_seq_min` is what is known to have been there. If there is less, and a closing line
     that counts more, what can't be read before it was acknowledged: damage, not a crash."""
-    found = survey(reader_of(files, descriptor), files.size(descriptor))
+    found = survey(read, size)
     if found.header.session_id != session_id:
         raise Damage(f"the file says it is conversation {found.header.session_id!r}")
     if found.head_seq < min(found.counted, head_seq_min):
@@ -133,41 +130,55 @@ def found_tail(read: Read, found: Survey) -> Tail:
     return replace(tail, last=found.last, end=found.end, closing=closing)
 
 
-def read_older_shape(
-    files: FileOperations, descriptor: int, session_id: str, *, new_id: Callable[[], str]
-) -> tuple[Header, list[Entry], bytes]:
-    data = read_all(files, descriptor, files.size(descriptor), 0)
-    header, entries = read_foreign(data, session_id, new_id=new_id)
-    return header, entries, data
+def read_older_shape(read: Read, size: int, session_id: str) -> tuple[ForeignConversation, bytes]:
+    data = read(0, size)
+    return ForeignConversation(JsonDocument(data), session_id), data
 
 
 def adopt_older_shape(
     files: FileOperations, path: Path, session_id: str, *, new_id: Callable[[], str]
 ) -> None:
-    """Puts a file of ours in the place of another program's, or of ours as another program
-    has laid it out; `NotForeign` if it is neither."""
-    with opened(files, path, os.O_RDONLY) as descriptor:
-        header, entries, original = read_older_shape(files, descriptor, session_id, new_id=new_id)
-    parts = [encode_header(header)]
-    tail = empty_tail(header.created_at, len(parts[0]))
-    for entry in entries:
-        line, tail = tail.extended(encode_line(entry), kind=entry.kind, at=entry.timestamp)
-        parts.append(line)
-    _keep_original(files, path, original)
-    write_new_file(files, path, b"".join(parts) + tail.closing_line)
+    """If it is not one of ours: puts one in the place of another program's, or of ours as
+    another program has laid it out; `NotForeign` if it is neither."""
+    if is_ours(files, path):
+        return
+    with opened_to_read(files, path) as (read, size):
+        older, original = read_older_shape(read, size, session_id)
+
+    def blocks() -> Iterator[bytes]:
+        block = bytearray(encode_header(older.header))
+        tail = empty_tail(older.header.created_at, len(block))
+        for entry in older.entries(new_id=new_id):
+            line, tail = tail.extended(encode_line(entry), kind=entry.kind, at=entry.timestamp)
+            block += line
+            if len(block) >= _BLOCK_BYTES:
+                yield bytes(block)
+                block.clear()
+        yield bytes(block) + tail.closing_line
+        _keep_original(files, path, original)
+
+    write_new_file(files, path, blocks())
 
 
 def _keep_original(files: FileOperations, path: Path, original: bytes) -> None:
     for number in count(1):
         kept = path.with_name(f"{path.name}.orig" + (f"-{number}" if number > 1 else ""))
         try:
-            with opened(files, kept, os.O_RDONLY) as descriptor:
+            with opened_to_read(files, kept) as (read, size):
                 # A crash may have come between keeping it and replacing it.
-                if read_all(files, descriptor, files.size(descriptor), 0) == original:
+                if size == len(original) and _is_same(read, original):
                     return
         except FileNotFoundError:
             write_new_file(files, kept, original)
             return
+
+
+def _is_same(read: Read, data: bytes) -> bool:
+    """Compared in blocks: other threads wait for each comparison."""
+    return all(
+        read(at, _BLOCK_BYTES) == data[at : at + _BLOCK_BYTES]
+        for at in range(0, len(data), _BLOCK_BYTES)
+    )
 
 
 class JsonFile:
@@ -193,7 +204,7 @@ class JsonFile:
         # A reader who comes late must not make whole what is being made, nor take
         # it for what it was before it was taken back.
         with self._settling, plain_errors(self.session_id):
-            if self._is_there():
+            if self.files.find(self.path) is not None:
                 raise ConversationExists(self.session_id)
             try:
                 write_new_file(self.files, self.path, first + tail.closing_line)
@@ -266,16 +277,15 @@ class JsonFile:
             self.files.close(descriptor)
 
     def _made_whole(self) -> int:
-        if self.tail is None and not is_ours(self.files, self.path):
+        if self.tail is None:
             adopt_older_shape(self.files, self.path, self.session_id, new_id=self._new_id)
         descriptor = self.files.open(self.path, os.O_RDWR)
         try:
             read = reader_of(self.files, descriptor)
             tail = self.tail
             if tail is None:
-                found = survey_file(
-                    self.files, descriptor, self.session_id, head_seq_min=self.head_seq_min
-                )
+                size, least = self.files.size(descriptor), self.head_seq_min
+                found = survey_file(read, size, self.session_id, head_seq_min=least)
                 if found.head_seq < self.head_seq_min:
                     raise ConversationShortened(self.session_id, "an older copy was put back")
                 tail = found_tail(read, found)
@@ -289,13 +299,6 @@ class JsonFile:
             raise
         self.tail = tail
         return descriptor
-
-    def _is_there(self) -> bool:
-        try:
-            with opened(self.files, self.path, os.O_RDONLY):
-                return True
-        except FileNotFoundError:
-            return False
 
     @contextmanager
     def not_writing(self) -> Iterator[None]:
@@ -332,21 +335,20 @@ def keep_blob(disk: Disk, directory: Path, data: bytes) -> BlobReference:
     """On disk, name and all, when it returns."""
     blob = BlobReference.of(data)
     disk.make_directory(directory)
-    if not _is_kept(disk, directory / blob.blob_id, len(data)):
+    there = disk.find(directory / blob.blob_id)
+    if there is None or there[1] != len(data):
         write_new_file(disk, directory / blob.blob_id, data)
     return blob
 
 
 def read_blob(disk: Disk, directory: Path, blob_id: str, offset: int, length: int) -> bytes:
     """Fewer bytes only at its end."""
-    if offset < 0 or length < 0:
-        raise BadEntry("a range begins at 0 or later, and is not shorter than nothing")
+    check_byte_range(offset, length)
     try:
         if _BLOB_ID.fullmatch(blob_id) is None:
             raise FileNotFoundError
-        with opened(disk, directory / blob_id, os.O_RDONLY) as descriptor:
-            wanted = min(length, max(disk.size(descriptor) - offset, 0))
-            return read_all(disk, descriptor, wanted, offset)
+        with opened_to_read(disk, directory / blob_id) as (read, size):
+            return read(offset, min(length, max(size - offset, 0)))
     except FileNotFoundError:
         raise BadEntry(f"there is no blob {blob_id!r} in this conversation") from None
 
@@ -357,13 +359,6 @@ def remove_blobs_except(disk: Disk, directory: Path, named: AbstractSet[str]) ->
         disk.remove(directory / name)
     if unnamed:
         disk.sync_directory(directory)
-
-
-def _is_kept(disk: Disk, path: Path, size: int) -> bool:
-    try:
-        return disk.found(path).size == size
-    except FileNotFoundError:
-        return False
 
 
 _BATCH_ENTRIES: Final = 500

@@ -12,14 +12,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -37,15 +36,17 @@ from nplt_storage.errors import (
     StorageError,
     StorageUnavailable,
 )
-from nplt_storage.file_system import DataDirectory, Disk, FoundFile, SystemDisk, opened
+from nplt_storage.file_system import (
+    DataDirectory,
+    Disk,
+    FoundFile,
+    Read,
+    SystemDisk,
+    opened_to_read,
+)
 from nplt_storage.files.append import Durability, SyncLater
 from nplt_storage.files.commit_threads import CommitThreads, DiskThreads
-from nplt_storage.files.conversation_file import (
-    plain_errors,
-    read_older_shape,
-    reader_of,
-    survey_file,
-)
+from nplt_storage.files.conversation_file import plain_errors, read_older_shape, survey_file
 from nplt_storage.files.format import (
     LOCAL_USER,
     BadHeader,
@@ -108,28 +109,35 @@ class FileReading:
     """One file on its way into the index."""
 
     def __init__(
-        self, scan: DirectoryScan, session_id: str, name: str, known: FileStamp | None
+        self,
+        scan: DirectoryScan,
+        path: Path,
+        session_id: str,
+        known: FileStamp | None,
+        damage: dict[str, str],
     ) -> None:
-        self._scan = scan
+        """`damage` is told what is wrong with the file, by id."""
         self._disk = scan.disk
-        self._path = scan.directory / name
+        self._new_id = scan.new_id
+        self._path = path
         self._session_id = session_id
         self._known = known
+        self._damage = damage
         self.is_unread = False
         """Whether it can't be read just now, though nothing may be wrong with it."""
-        self._row = new_row(session_id, user=LOCAL_USER, created_at=day_of(name))
+        self._row = new_row(session_id, user=LOCAL_USER, created_at=day_of(path.name))
         self._is_first = True
 
     def whole(self) -> Iterator[EntriesAdded]:
         try:
             with (
                 plain_errors(self._session_id),
-                opened(self._disk, self._path, os.O_RDONLY) as descriptor,
+                opened_to_read(self._disk, self._path) as (read, size),
             ):
                 try:
-                    yield from self._ours(descriptor)
+                    yield from self._ours(read, size)
                 except BadHeader:
-                    yield self._older_shape(descriptor)
+                    yield from self._older_shape(read, size)
         except StorageError as error:
             if _may_pass(error):
                 log.warning("%s can't be read now: %s", self._path.name, error)
@@ -142,7 +150,7 @@ class FileReading:
                 return  # deleted since it was listed
             log.warning("%s: %s", self._path.name, error)
             reason = error.reason if isinstance(error, ConversationDamaged) else str(error)
-            self._scan.damaged(self._session_id, reason)
+            self._damage[self._session_id] = reason
             row = replace(self._all_that_can_be_read(), damaged=True)
             stamp = void_stamp(self._path.name, self._known)
             yield EntriesAdded(row=row, stamp=stamp, anew=self._is_first)
@@ -150,8 +158,7 @@ class FileReading:
     def _all_that_can_be_read(self) -> ConversationRow:
         """The row of every line that verifies, also behind the damage."""
         empty = new_row(self._session_id, user=self._row.user, created_at=self._row.created_at)
-        with suppress(OSError), opened(self._disk, self._path, os.O_RDONLY) as descriptor:
-            read, size = reader_of(self._disk, descriptor), self._disk.size(descriptor)
+        with suppress(OSError), opened_to_read(self._disk, self._path) as (read, size):
             return fold_all(empty, sound_entries(read, size, self._session_id))
         return self._row
 
@@ -164,33 +171,33 @@ class FileReading:
         try:
             with (
                 plain_errors(self._session_id),
-                opened(self._disk, self._path, os.O_RDONLY) as descriptor,
+                opened_to_read(self._disk, self._path) as (read, size),
             ):
-                found = survey_file(self._disk, descriptor, self._session_id)
+                found = survey_file(read, size, self._session_id)
                 if found.end < known.end_offset:
                     raise DoesNotFollow
                 if found.end == known.end_offset and found.head_seq != known.head_seq:
                     raise DoesNotFollow
                 self._row, self._is_first = row, False
-                yield from self._lines(descriptor, found, start=known.end_offset)
+                yield from self._lines(read, found, start=known.end_offset)
         except (StorageError, BadHeader) as error:
             raise DoesNotFollow from error
 
-    def _ours(self, descriptor: int) -> Iterator[EntriesAdded]:
-        header, _ = read_header(reader_of(self._disk, descriptor), self._disk.size(descriptor))
+    def _ours(self, read: Read, size: int) -> Iterator[EntriesAdded]:
+        header, _ = read_header(read, size)
         self._row = new_row(self._session_id, user=header.user, created_at=header.created_at)
         expected = self._known.head_seq if self._known and self._known.synced else 0
-        found = survey_file(self._disk, descriptor, self._session_id, head_seq_min=expected)
+        found = survey_file(read, size, self._session_id, head_seq_min=expected)
         if found.head_seq < expected:
             lost = (found.head_seq + 1, expected)
             self._row = replace(self._row, lost=lost)
             log.warning(
                 "%s: entries %d to %d are gone: an older copy is here", self._path.name, *lost
             )
-        yield from self._lines(descriptor, found, start=found.first)
+        yield from self._lines(read, found, start=found.first)
 
-    def _lines(self, descriptor: int, found: Survey, *, start: int) -> Iterator[EntriesAdded]:
-        read, here = reader_of(self._disk, descriptor), self._disk.found(self._path)
+    def _lines(self, read: Read, found: Survey, *, start: int) -> Iterator[EntriesAdded]:
+        here = self._disk.found(self._path)
         lines = LineReader(read, first=found.first, end=found.end)
         piece: list[Entry] = []
         begin, due = start, self._row.head_seq + 1
@@ -221,13 +228,16 @@ class FileReading:
         )
         return EntriesAdded(row=self._row, stamp=stamp, entries=entries, anew=is_first)
 
-    def _older_shape(self, descriptor: int) -> EntriesAdded:
-        header, entries, data = read_older_shape(
-            self._disk, descriptor, self._session_id, new_id=self._scan.new_id
-        )
-        row = new_row(self._session_id, user=header.user, created_at=header.created_at)
-        self._row = row
-        return self._piece(entries, self._disk.found(self._path), len(data))
+    def _older_shape(self, read: Read, size: int) -> Iterator[EntriesAdded]:
+        older, data = read_older_shape(read, size, self._session_id)
+        here, header = self._disk.found(self._path), older.header
+        self._row = new_row(self._session_id, user=header.user, created_at=header.created_at)
+        entries = older.entries(new_id=self._new_id)
+        while len(piece := list(islice(entries, _PIECE_ENTRIES))) == _PIECE_ENTRIES:
+            # If it breaks off, it is read again from its beginning.
+            stamp = void_stamp(self._path.name, self._known)
+            yield replace(self._piece(piece, here, 0), stamp=stamp)
+        yield self._piece(piece, here, len(data))
 
 
 # ------------------------------------------------------------------------------
@@ -299,18 +309,6 @@ class ReadingOrder:
 _SAY_EVERY: Final = 1_000
 
 
-class ScanResult(Struct, frozen=True, kw_only=True):
-    names: dict[str, str]
-    """All there are, by id."""
-    grown: Sequence[str]
-    """Written on, it seems: after a crash, those that were in use."""
-    unknown: Sequence[str]
-    """To be read from beginning to end."""
-    bytes_unknown: int
-    is_all: bool
-    """Whether nothing is to be done beside."""
-
-
 class DirectoryScan:
     """The directory of conversations, as found."""
 
@@ -320,13 +318,13 @@ class DirectoryScan:
         directory: Path,
         *,
         new_id: Callable[[], str],
-        damaged: Callable[[str, str], None],
+        damage: dict[str, str],
     ) -> None:
+        """`damage` is told what is wrong with files, by id."""
         self.disk = disk
         self.directory = directory
         self.new_id = new_id
-        self.damaged = damaged
-        """Is told the id and the reason, if something is wrong with a file."""
+        self._damage = damage
         self.order = ReadingOrder()
         self.unread: set[str] = set()
         """Conversations whose files could not be read for a temporary reason."""
@@ -342,18 +340,6 @@ class DirectoryScan:
         except OSError as error:
             raise StorageUnavailable(f"the files can't be listed: {error.strerror}") from error
         return by_id
-
-    def to_do(self, known: Mapping[str, FileStamp]) -> ScanResult:
-        found = self.found()
-        single = {id_: files[0] for id_, files in found.items() if len(files) == 1}
-        freshness = compare_files(single, known)
-        return ScanResult(
-            names={id_: files[-1].name for id_, files in found.items()},
-            grown=freshness.grown,
-            unknown=freshness.unknown,
-            bytes_unknown=sum(max(single[id_].size, 0) for id_ in freshness.unknown),
-            is_all=len(single) == len(found) and not freshness.gone,
-        )
 
     def changes(self, known: Mapping[str, FileStamp]) -> Iterator[EntriesAdded | ConversationGone]:
         """All that is not as it was known to be, read whole."""
@@ -392,7 +378,7 @@ class DirectoryScan:
         self, session_id: str, names: Sequence[str], known: FileStamp | None = None
     ) -> Iterator[EntriesAdded]:
         if len(names) > 1:
-            self.damaged(session_id, "there is more than one file for it")
+            self._damage[session_id] = "there is more than one file for it"
             row = new_row(session_id, user=LOCAL_USER, created_at=min(map(day_of, names)))
             stamp = void_stamp(names[-1], known)
             yield EntriesAdded(row=replace(row, damaged=True), stamp=stamp, anew=True)
@@ -403,17 +389,14 @@ class DirectoryScan:
                 self.unread.add(session_id)
 
     def reading(self, session_id: str, name: str, known: FileStamp | None = None) -> FileReading:
-        return FileReading(self, session_id, name, known)
+        return FileReading(self, self.directory / name, session_id, known, self._damage)
 
     def row_in(self, path: Path, session_id: str) -> tuple[ConversationRow, str | None]:
         """Reads the whole file, in the trash or not; and what is wrong with it. What can't
         be read is left out of the row. Nobody else is told."""
         damage: dict[str, str] = {}
-        apart = DirectoryScan(
-            self.disk, path.parent, new_id=self.new_id, damaged=damage.__setitem__
-        )
         row = new_row(session_id, user=LOCAL_USER, created_at=day_of(path.name))
-        for piece in apart.reading(session_id, path.name).whole():
+        for piece in FileReading(self, path, session_id, None, damage).whole():
             row = piece.row
         return row, damage.get(session_id)
 
@@ -571,12 +554,12 @@ async def _set_up(paths: DataDirectory, settings: FileSettings, *, now: datetime
     disk, threads, commit_threads = settings.disk, DiskThreads(), CommitThreads()
     damage: dict[str, str] = {}
     trash = Trash(disk, paths)
-    scan = DirectoryScan(disk, paths.history, new_id=settings.new_id, damaged=damage.__setitem__)
+    scan = DirectoryScan(disk, paths.history, new_id=settings.new_id, damage=damage)
 
     def tidy() -> ConversationIndex:
         trash.finish(scan.sweep())
         trash.empty(now)
-        return ConversationIndex.open(paths.path / INDEX_NAME, survey=scan.changes)
+        return ConversationIndex(paths.path / INDEX_NAME, survey=scan.changes)
 
     index = await threads.write(tidy)
     directory = OpenDirectory(
@@ -609,16 +592,20 @@ async def _set_up(paths: DataDirectory, settings: FileSettings, *, now: datetime
 async def _catch_up(directory: OpenDirectory) -> None:
     index, scan = directory.index, directory.scan
     known = await index.stamps()
-    to_do = await directory.threads.read(lambda: scan.to_do(known))
-    directory.names.update(to_do.names)
-    followed = [await _read_on(directory, session_id) for session_id in to_do.grown]
-    if to_do.is_all and not to_do.unknown and all(followed):
+    found = await directory.threads.read(scan.found)
+    directory.names.update({id_: files[-1].name for id_, files in found.items()})
+    single = {id_: files[0] for id_, files in found.items() if len(files) == 1}
+    freshness = compare_files(single, known)
+    followed = [await _read_on(directory, session_id) for session_id in freshness.grown]
+    is_all = len(single) == len(found) and not freshness.gone and not freshness.unknown
+    if is_all and all(followed):
         return
-    if to_do.bytes_unknown <= directory.settings.read_before_serving_bytes:
+    bytes_unknown = sum(max(single[id_].size, 0) for id_ in freshness.unknown)
+    if bytes_unknown <= directory.settings.read_before_serving_bytes:
         await index.catch_up()
     else:
-        log.warning("lists are not complete until %d MB were read", to_do.bytes_unknown // 10**6)
-        scan.order.begin(to_do.unknown)
+        log.warning("lists are not complete until %d MB were read", bytes_unknown // 10**6)
+        scan.order.begin(freshness.unknown)
         directory.catching_up.append(asyncio.create_task(_in_background(directory)))
 
 

@@ -7,7 +7,6 @@ and what is not.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,8 +29,8 @@ from nplt_storage.entries import (
     UnknownEntry,
     wrong_reference,
 )
-from nplt_storage.file_system import SystemFiles, opened, read_all
-from nplt_storage.files.foreign import NotForeign, read_foreign
+from nplt_storage.file_system import SystemFiles, opened_to_read
+from nplt_storage.files.foreign import ForeignConversation, JsonDocument, NotForeign
 from nplt_storage.files.format import (
     BadHeader,
     Closing,
@@ -76,21 +75,19 @@ class SoundLine(Struct, frozen=True, kw_only=True):
     entry: Entry
 
 
-class ClosingFound(Struct, frozen=True, kw_only=True):
+class NoLine(Struct, frozen=True, kw_only=True):
+    """A closing line, or bytes that can't be read."""
+
     start: int
     end: int
-    closing: Closing
-
-
-class UnreadableBytes(Struct, frozen=True, kw_only=True):
-    start: int
-    end: int
-    reason: str
+    reason: str | None = None
+    """Why it can't be read; `None`: it is exactly one closing line."""
     closing: Closing | None = None
-    """If it ends like a closing line: the newline before that one may be what broke."""
+    """Also of what can't be read, if it ends like one: the newline before it may be what
+    broke."""
 
 
-Piece: TypeAlias = SoundLine | ClosingFound | UnreadableBytes
+Piece: TypeAlias = SoundLine | NoLine
 
 
 def bounded(read: Read, bytes_max: int = LINE_BYTES_MAX) -> Read:
@@ -120,7 +117,7 @@ def pieces(read: Read, *, first: int, size: int) -> Iterator[Piece]:
             reached = segment.start + len(segment.data)
             yield piece
     except LineTooLong as reason:
-        yield UnreadableBytes(start=reached, end=size, reason=str(reason))
+        yield NoLine(start=reached, end=size, reason=str(reason))
 
 
 def _piece(segment: Segment, first: int) -> Piece:
@@ -128,22 +125,14 @@ def _piece(segment: Segment, first: int) -> Piece:
     if len(segment.data) <= _CLOSING_BYTES_MAX:
         closing = decode_closing(segment.data)
         if closing is not None:
-            return ClosingFound(start=segment.start, end=end, closing=closing)
+            return NoLine(start=segment.start, end=end, closing=closing)
     try:
         line = verified(segment, first=first)
         return SoundLine(line=line, entry=decode_verified(line.data))
     except BadLine as reason:
-        return UnreadableBytes(
-            start=segment.start,
-            end=end,
-            reason=str(reason),
-            closing=_closing_at_end(segment.data[-_CLOSING_BYTES_MAX:]),
-        )
-
-
-def _closing_at_end(data: bytes) -> Closing | None:
-    start = data.rfind(_CLOSING_BEGINS)
-    return decode_closing(data[start:]) if start >= 0 else None
+        start = segment.data.rfind(_CLOSING_BEGINS, -_CLOSING_BYTES_MAX)
+        closing = decode_closing(segment.data[start:]) if start >= 0 else None
+        return NoLine(start=segment.start, end=end, reason=str(reason), closing=closing)
 
 
 # ------------------------------------------------------------------------------
@@ -249,8 +238,8 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
-def note(code: str, message: str, *, offset: int | None = None) -> Finding:
-    return Finding(code=code, message=message, is_wrong=False, offset=offset)
+def note(code: str, message: str, *, file: str = "", offset: int | None = None) -> Finding:
+    return Finding(code=code, message=message, is_wrong=False, file=file, offset=offset)
 
 
 _CHECKED_HEADER: Final = re.compile(rb',"crc":"[0-9a-f]{8}","messages":\[\n\Z')
@@ -301,12 +290,13 @@ def _examine_foreign(
     if size > FOREIGN_BYTES_MAX:
         return Examination([Finding(code="bad_header", message=reason, offset=0)])
     try:
-        header, entries = read_foreign(read(0, size), session_id, new_id=new_id)
+        found = ForeignConversation(JsonDocument(read(0, size)), session_id)
     except NotForeign as no:
         message = f"{reason}, and as another program's document: {no}"
         return Examination([Finding(code="bad_header", message=message, offset=0)])
-    row = new_row(session_id, user=header.user, created_at=header.created_at)
+    row = new_row(session_id, user=found.header.user, created_at=found.header.created_at)
     message = "another program's file; it is taken in when it is first opened"
+    entries = found.entries(new_id=new_id)
     return Examination([note("older_shape", message)], row=fold_all(row, entries))
 
 
@@ -319,7 +309,7 @@ class _LineExamination:
         self._counted = empty_tail(header.created_at, len(first)).closing
         self._row = new_row(header.session_id, user=header.user, created_at=header.created_at)
         self._pairing = TurnPairing()
-        self._unread: list[UnreadableBytes | ClosingFound] = []
+        self._unread: list[NoLine] = []
         """What came after the last sound line."""
         self._unknown: dict[str, int] = {}
         self._is_damaged = False
@@ -354,10 +344,8 @@ class _LineExamination:
         offset = self._unread[0].start if self._unread else start
         lost = (self._due, seq - 1) if seq > self._due else None
         if self._unread:
-            bad = self._unread[0]
-            reason = (
-                bad.reason if isinstance(bad, UnreadableBytes) else "a closing line in the middle"
-            )
+            reason = self._unread[0].reason
+            reason = "a closing line in the middle" if reason is None else reason
             size = start - offset
             message = f"{size} bytes can't be read: {reason}{_lost(lost)}"
             self._add(Finding(code="damaged", message=message, offset=offset, seqs=lost))
@@ -393,7 +381,7 @@ class _LineExamination:
             message = f"the closing line counts entries up to {lost[1]}{_lost(lost)}"
             self._is_damaged = True
             self._add(Finding(code="damaged", message=message, offset=offset, seqs=lost))
-        elif [type(piece) for piece in self._unread] == [ClosingFound]:
+        elif [piece.reason for piece in self._unread] == [None]:
             if self._unread[0].closing != self._counted and not self._is_damaged:
                 message = "the closing line does not say what the lines say"
                 self._add(Finding(code="bad_closing", message=message, offset=offset))
@@ -433,23 +421,7 @@ def _lost(seqs: tuple[int, int] | None) -> str:
             return f"; entries {first} to {last} are lost"
 
 
-# ------------------------------------------------------------------------------
-# Reading files: only regular ones, and never more than they hold
-
-_BLOCK_BYTES: Final = 1024 * 1024
-
-
 def read_beginning(path: Path, length: int) -> bytes:
-    """Raises `OSError`."""
-    files = SystemFiles()
-    with opened(files, path, os.O_RDONLY) as descriptor:
-        return read_all(files, descriptor, min(length, files.size(descriptor)), 0)
-
-
-def read_blocks(path: Path) -> Iterator[bytes]:
-    files = SystemFiles()
-    with opened(files, path, os.O_RDONLY) as descriptor:
-        offset = 0
-        while block := files.read(descriptor, _BLOCK_BYTES, offset):
-            yield block
-            offset += len(block)
+    """Of a regular file, never more than it holds. Raises `OSError`."""
+    with opened_to_read(SystemFiles(), path) as (read, size):
+        return read(0, min(length, size))

@@ -5,12 +5,16 @@ its own, or one of ours that it laid out anew.
       "tool_calls": [{"tool_name", "arguments", "result", "status", …}],
       "metadata"}], "created_at": …, "updated_at": …}
 
-Pure functions: bytes in, header and entries out. Times without a zone are UTC; one
-that can't be read, or is the first instant there is, becomes the one before it. A
-turn is a user's message and the answers up to the next one; a turn without a final
-answer is ended, so that no old prompt runs again. Values that JSON readers do not
-agree on (NaN, lone surrogates, huge integers) are replaced; the caller keeps the
-original file.
+Bytes in, header and entries out; no I/O. A document is parsed one message at a time, and
+twice: first all of it is checked, then it is converted while the caller takes the entries.
+So other threads run in between, and memory holds the bytes and one message, however many
+there are.
+
+Times without a zone are UTC; one that can't be read, or is the first instant there is,
+becomes the one before it. A turn is a user's message and the answers up to the next one; a
+turn without a final answer is ended, so that no old prompt runs again. Values that JSON
+readers do not agree on (NaN, lone surrogates, huge integers) are replaced; the caller keeps
+the original file.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ from __future__ import annotations
 import codecs
 import json
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 from zlib import crc32
@@ -121,6 +127,246 @@ def as_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+# ------------------------------------------------------------------------------
+# Parsing piece by piece
+#
+# One call that parses a whole document keeps all other threads waiting until it returns. So
+# the text is decoded a window at a time, and the values in the list of messages are parsed
+# one by one. A value that goes on behind the window is parsed again with twice as much text.
+
+_WINDOW_BYTES: Final = 256 * 1024
+_NUMBER_GOES_ON_LETTERS: Final = 2
+"""Of `1e+5` cut in two, `1` could be taken for all of it if no more than that follows."""
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+_WITHIN: Final = frozenset(bytes([value]) for value in range(0x80, 0xC0))
+"""Bytes that no letter of UTF-8 begins with."""
+_INTEGER_LETTERS_MAX: Final = 20
+"""A longer one is beyond 64 bits, and Python refuses to read thousands of digits."""
+
+
+class NotForeign(Exception):
+    """Nothing that can be taken in: the caller leaves the file alone."""
+
+
+def _integer(text: str) -> int | str:
+    return int(text) if len(text) <= _INTEGER_LETTERS_MAX else text
+
+
+def _let_others_run(found: dict[str, Any]) -> dict[str, Any]:
+    """A value is parsed in one call, in which no other thread could run: but they can
+    whenever that calls something of Python's."""
+    return found
+
+
+_PARSER: Final = json.JSONDecoder(parse_int=_integer, object_hook=_let_others_run)
+
+
+class _Text:
+    """The text of a document from the byte `start` on. Raises `ValueError` for what is no
+    JSON, and for bytes that are no UTF-8."""
+
+    def __init__(self, data: bytes, start: int, window_bytes: int) -> None:
+        self._data = data
+        self._window_bytes = window_bytes
+        self._end = start
+        """Where the window ends, in bytes."""
+        self._window = ""
+        self._at = 0
+        self.last = ""
+        """The text of the last value."""
+
+    @property
+    def offset(self) -> int:
+        """Of the next letter, in bytes."""
+        return self._end - len(self._window[self._at :].encode())
+
+    def next(self) -> str:
+        """The next letter that is no space; empty at the end."""
+        while True:
+            space = _SPACE.match(self._window, self._at)
+            assert space is not None
+            self._at = space.end()
+            if self._at < len(self._window) or not self._more():
+                return self._window[self._at : self._at + 1]
+
+    def take(self, letters: str) -> str:
+        letter = self.next()
+        if not letter or letter not in letters:
+            raise ValueError(f"none of {letters} is there")
+        self._at += 1
+        return letter
+
+    def value(self) -> Any:
+        self.next()
+        while True:
+            try:
+                value, end = _PARSER.raw_decode(self._window, self._at)
+            except ValueError:
+                if not self._more():
+                    raise
+                continue
+            if len(self._window) - end > _NUMBER_GOES_ON_LETTERS or not self._more():
+                self.last = self._window[self._at : end]
+                self._at = end
+                return value
+
+    def items(self) -> Iterator[Any]:
+        """The values of the list that begins here."""
+        self.take("[")
+        if self.next() == "]":
+            self.take("]")
+            return
+        yield self.value()
+        while self.take(",]") == ",":
+            yield self.value()
+
+    def finish(self) -> None:
+        if self.next():
+            raise ValueError("something follows the document")
+
+    def check_rest(self) -> None:
+        """Decodes what was not reached."""
+        self._at = len(self._window)
+        while self._more():
+            self._at = len(self._window)
+
+    def _more(self) -> bool:
+        """Moves the window on; false: it is at the end already."""
+        rest = self._window[self._at :]
+        begin, end = self._end, self._end + max(self._window_bytes, len(rest))
+        if begin >= len(self._data):
+            return False
+        # Not to the middle of a letter: it has up to three more bytes.
+        end += next((n for n in range(3) if self._data[end + n : end + n + 1] not in _WITHIN), 3)
+        try:
+            self._window, self._at = rest + self._data[begin:end].decode(), 0
+        except UnicodeDecodeError as error:
+            error.start += begin
+            raise
+        self._end = min(end, len(self._data))
+        return True
+
+
+class JsonDocument:
+    """Whatever JSON it is, without what can't be written again. Parsed once to the end when
+    it is made; raises `NotForeign` for what is no JSON, or too deeply nested."""
+
+    def __init__(self, data: bytes, *, window_bytes: int = _WINDOW_BYTES) -> None:
+        self._data = data
+        self._window_bytes = window_bytes
+        self._bom_bytes = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
+        self._list_at: int | None = None
+        self.members: dict[str, Any] | None = None
+        """Of the object it is, without the list of messages; `None`: it is no object."""
+        self.member_texts: dict[str, str] = {}
+        """As they were written, `"name":value`."""
+        self.count = 0
+        """Of messages."""
+        self.calls = 0
+        """Of tools, in all messages."""
+        self.first: Any = None
+        self.wrong: str | None = None
+        """Why a message can't be taken in, if there is one."""
+        self.has_our_keys = False
+        self._survey()
+        if self.wrong is not None:
+            self.wrong = self.wrong.format(self.count)
+
+    @property
+    def has_messages(self) -> bool:
+        return self._list_at is not None
+
+    @property
+    def has_bom(self) -> bool:
+        return self._bom_bytes > 0
+
+    def messages(self) -> Iterator[Any]:
+        assert self._list_at is not None
+        with self._reading(self._list_at) as text:
+            yield from map(_clean, text.items())
+
+    def message_texts(self) -> Iterator[str]:
+        """As they were written."""
+        assert self._list_at is not None
+        with self._reading(self._list_at) as text:
+            yield from (text.last for _ in text.items())
+
+    def _survey(self) -> None:
+        with self._reading(self._bom_bytes) as text:
+            if text.next() != "{":
+                _clean(text.value())
+                text.finish()
+                return
+            found: dict[str, Any] = {}
+            text.take("{")
+            is_last = text.next() == "}" and bool(text.take("}"))
+            while not is_last:
+                self._take_member(text, found)
+                is_last = text.take(",}") == "}"
+            text.finish()
+            self.members = _clean(found)
+            self.has_our_keys = self.has_our_keys or not _OUR_KEYS.isdisjoint(found)
+
+    def _take_member(self, text: _Text, found: dict[str, Any]) -> None:
+        """Of two of one name the later one counts."""
+        if text.next() != '"':
+            raise ValueError("a member has no name")
+        name = text.value()
+        name_text = text.last
+        text.take(":")
+        if name == "messages":
+            found.pop(name, None)
+            self.member_texts.pop(name, None)
+            self._list_at = None
+            if text.next() == "[":
+                self._survey_messages(text)
+                return
+        found[name] = text.value()
+        self.member_texts[name] = f"{name_text}:{text.last}"
+
+    def _survey_messages(self, text: _Text) -> None:
+        self._list_at = text.offset
+        self.count, self.calls, self.first = 0, 0, None
+        self.wrong, self.has_our_keys = None, False
+        for message in text.items():
+            message = _clean(message)  # it may be nested too deeply for that
+            self.count += 1
+            if self.count == 1:
+                self.first = message
+            if isinstance(message, dict):
+                calls = message.get("tool_calls")
+                self.calls += len(calls) if isinstance(calls, list) else 0
+                self.has_our_keys = self.has_our_keys or not _OUR_KEYS.isdisjoint(message)
+            if self.wrong is None and (wrong := why_unusable(message)):
+                self.wrong = f"message {self.count} of {{}} {wrong}"
+
+    @contextmanager
+    def _reading(self, start: int) -> Iterator[_Text]:
+        text = _Text(self._data, start, self._window_bytes)
+        try:
+            try:
+                yield text
+            except UnicodeDecodeError:
+                raise
+            except (RecursionError, ValueError):
+                text.check_rest()  # what is no text is no JSON either, and easier to put right
+                raise
+        except RecursionError as error:
+            raise NotForeign("it is nested too deeply") from error
+        except UnicodeDecodeError as error:
+            raise self._not_utf8(error) from error
+        except ValueError as error:
+            raise NotForeign("it is no JSON document") from error
+
+    def _not_utf8(self, error: UnicodeDecodeError) -> NotForeign:
+        if self._data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return NotForeign("it is UTF-16: save it as UTF-8")
+        return NotForeign(f"it is not UTF-8 (byte {error.start - self._bom_bytes})")
+
+
+# ------------------------------------------------------------------------------
+# Converting a document
+
 _DOCUMENT_KEYS = frozenset(["session_id", "messages", "created_at", "updated_at"])
 _OUR_KEYS = frozenset(["format", "crc", "head_seq", "epoch_offset"])
 _STATUSES: dict[str, ToolStatus] = {
@@ -132,52 +378,49 @@ _STATUSES: dict[str, ToolStatus] = {
 }
 
 
-_INTEGER_LETTERS_MAX = 20
-"""A longer one is beyond 64 bits, and Python refuses to read thousands of digits."""
+class ForeignConversation:
+    """One that can be taken in; raises `NotForeign` for any other document."""
 
+    header: Header
 
-class NotForeign(Exception):
-    """Nothing that can be taken in: the caller leaves the file alone."""
+    def __init__(self, document: JsonDocument, session_id: str) -> None:
+        self._document = document
+        self._relaid: RelaidDocument | None = None
+        members = document.members
+        if members is None or not document.has_messages:
+            raise NotForeign("it holds no list of messages")
+        if document.wrong:
+            raise NotForeign(document.wrong)
+        if document.has_our_keys:
+            self._relaid = _ours(document, session_id)
+            self.header = decode_header(self._relaid.header)
+            return
+        if (named_id(members) or session_id) != session_id:
+            raise NotForeign("it names another conversation")
+        first = document.first.get("timestamp") if document.count else None
+        created_at = (
+            _time(members.get("created_at")) or _time(first) or datetime.fromtimestamp(0, UTC)
+        )
+        extra = {name: value for name, value in members.items() if name not in _DOCUMENT_KEYS}
+        own_id = members.get("session_id")
+        if own_id is not None and not is_session_id(named_id(members) or ""):
+            extra["imported_session_id"] = own_id
+        self.header = Header(session_id=session_id, created_at=created_at, extra=extra)
+
+    def entries(self, *, new_id: Callable[[], str]) -> Iterator[Entry]:
+        """From the first one, each time."""
+        if self._relaid is not None:
+            return map(decode_verified, self._relaid.lines)
+        messages = (regular(message, _time) for message in self._document.messages())
+        return _Importer(new_id, self.header.created_at).take_in(messages)
 
 
 def read_foreign(
-    data: bytes, session_id: str, *, new_id: Callable[[], str]
+    data: bytes, session_id: str, *, new_id: Callable[[], str], window_bytes: int = _WINDOW_BYTES
 ) -> tuple[Header, list[Entry]]:
-    document = load_document(data)
-    messages = document.get("messages") if isinstance(document, dict) else None
-    if not isinstance(messages, list):
-        raise NotForeign("it holds no list of messages")
-    for place, message in enumerate(messages, 1):
-        if wrong := why_unusable(message):
-            raise NotForeign(f"message {place} of {len(messages)} {wrong}")
-    if _OUR_KEYS & document.keys() or any(_OUR_KEYS & message.keys() for message in messages):
-        return _read_ours(data, session_id)
-    if (named_id(document) or session_id) != session_id:
-        raise NotForeign("it names another conversation")
-    first = messages[0].get("timestamp") if messages else None
-    created_at = _time(document.get("created_at")) or _time(first) or datetime.fromtimestamp(0, UTC)
-    extra = {name: value for name, value in document.items() if name not in _DOCUMENT_KEYS}
-    own_id = document.get("session_id")
-    if own_id is not None and not is_session_id(named_id(document) or ""):
-        extra["imported_session_id"] = own_id
-    header = Header(session_id=session_id, created_at=created_at, extra=extra)
-    regulars = [regular(message, _time) for message in messages]
-    return header, _Importer(new_id, created_at).take_in(regulars)
-
-
-def load_document(data: bytes) -> Any:
-    """Whatever JSON it is, without what can't be written again. Raises `NotForeign`."""
-    try:
-        text = data.decode("utf-8-sig")
-        return _clean(json.loads(text, parse_int=_integer, object_hook=_let_others_run))
-    except RecursionError as error:
-        raise NotForeign("it is nested too deeply") from error
-    except UnicodeDecodeError as error:
-        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            raise NotForeign("it is UTF-16: save it as UTF-8") from error
-        raise NotForeign(f"it is not UTF-8 (byte {error.start})") from error
-    except ValueError as error:
-        raise NotForeign("it is no JSON document") from error
+    """All at once, for a small one."""
+    found = ForeignConversation(JsonDocument(data, window_bytes=window_bytes), session_id)
+    return found.header, list(found.entries(new_id=new_id))
 
 
 def named_id(document: dict[str, Any]) -> str | None:
@@ -186,16 +429,6 @@ def named_id(document: dict[str, Any]) -> str | None:
     if isinstance(found, int) and not isinstance(found, bool):
         return str(found)
     return found if isinstance(found, str) else None
-
-
-def _let_others_run(found: dict[str, Any]) -> dict[str, Any]:
-    """A document is read in one call, in which no other thread could run: but they can
-    whenever that calls something of Python's."""
-    return found
-
-
-def _integer(text: str) -> int | str:
-    return int(text) if len(text) <= _INTEGER_LETTERS_MAX else text
 
 
 # ------------------------------------------------------------------------------
@@ -222,58 +455,75 @@ class RelaidDocument(Struct, frozen=True, kw_only=True):
 def read_relaid(data: bytes) -> RelaidDocument | None:
     """`None`: it is none of ours."""
     try:
-        document = orjson.loads(data)
+        return relaid_in(JsonDocument(data))
+    except NotForeign:
+        return None
+
+
+def relaid_in(document: JsonDocument) -> RelaidDocument | None:
+    is_ours = {"crc", *_CLOSING_KEYS} <= document.member_texts.keys()
+    if not is_ours or not document.has_messages or document.has_bom:
+        return None
+    lines: list[bytes] = []
+    try:
+        members: dict[str, Any] = {}
+        for text in document.member_texts.values():
+            members |= orjson.loads(f"{{{text}}}")
+        header = _header_as_written(members)
+        beside = members.get("beside", [])
+        if header is None or not isinstance(beside, list):
+            return None
+        for text in document.message_texts():
+            line = _line_as_written(orjson.loads(text))
+            if line is not None:
+                lines.append(line)
     except orjson.JSONDecodeError:
         return None
-    messages = document.get("messages") if isinstance(document, dict) else None
-    if not isinstance(messages, list) or not {"crc", *_CLOSING_KEYS} <= document.keys():
-        return None
-    header = _header_as_written(document)
-    beside = document.get("beside", [])
-    if header is None or not isinstance(beside, list):
-        return None
-    lines = [line for message in messages if (line := _line_as_written(message)) is not None]
     return RelaidDocument(
         header=header,
         lines=tuple(lines),
-        count=len(messages),
-        closing={name: document[name] for name in _CLOSING_KEYS},
+        count=document.count,
+        closing={name: members[name] for name in _CLOSING_KEYS},
         beside=tuple(beside),
     )
 
 
-def as_it_was_written(data: bytes) -> bytes | None:
+def as_it_was_written(relaid: RelaidDocument | None) -> bytes | None:
     """`None`: it is none of ours, or something in it is not as it was."""
-    relaid = read_relaid(data)
-    if relaid is None or len(relaid.lines) < relaid.count:
+    end = None if relaid is None else _end_as_written(relaid)
+    if relaid is None or end is None:
+        return None
+    return relaid.header + b"\n,".join(relaid.lines) + (b"\n" if relaid.lines else b"") + end
+
+
+def _end_as_written(relaid: RelaidDocument) -> bytes | None:
+    """All that follows the lines; `None`: not every line is there, as it was."""
+    if len(relaid.lines) < relaid.count:
         return None
     tail = empty_tail(decode_header(relaid.header).created_at, len(relaid.header))
-    parts = [relaid.header]
     for due, line in enumerate(relaid.lines, 1):
         if peek_seq(line) != due:
             return None
-        added, tail = tail.extended(line, kind=peek_kind(line), at=decode_verified(line).timestamp)
-        parts.append(added)
+        _, tail = tail.extended(line, kind=peek_kind(line), at=decode_verified(line).timestamp)
     closing = orjson.loads(b"{" + tail.closing_line[2:])
     if closing != relaid.closing:
         return None
-    end = tail.closing_line
-    if relaid.beside:
-        items = b"\n,".join(map(orjson.dumps, relaid.beside))
-        end = end[:-2] + b',"beside":[\n' + items + b"\n]}\n"
-    return b"".join(parts) + end
+    if not relaid.beside:
+        return tail.closing_line
+    items = b"\n,".join(map(orjson.dumps, relaid.beside))
+    return tail.closing_line[:-2] + b',"beside":[\n' + items + b"\n]}\n"
 
 
-def _read_ours(data: bytes, session_id: str) -> tuple[Header, list[Entry]]:
-    relaid = read_relaid(data)
+def _ours(document: JsonDocument, session_id: str) -> RelaidDocument:
+    relaid = relaid_in(document)
     if relaid is None:
         raise NotForeign("its first line is damaged")
-    if as_it_was_written(data) is None:
+    if _end_as_written(relaid) is None:
         raise NotForeign("its layout was changed, and not every line is as it was")
     header = decode_header(relaid.header)
     if header.session_id != session_id:
         raise NotForeign(f"the file says it is conversation {header.session_id!r}")
-    return header, list(map(decode_verified, relaid.lines))
+    return relaid
 
 
 def _header_as_written(document: dict[str, Any]) -> bytes | None:
@@ -307,27 +557,34 @@ class _Importer:
     def __init__(self, new_id: Callable[[], str], created_at: datetime) -> None:
         self._new_id = new_id
         self._now = created_at
-        self._entries: list[Entry] = []
+        self._seq = 0
+        self._added: list[Entry] = []
+        """Not taken yet."""
         self._turn_id: str | None = None
         self._call = 0
 
-    def take_in(self, messages: list[dict[str, Any]]) -> list[Entry]:
+    def take_in(self, messages: Iterable[dict[str, Any]]) -> Iterator[Entry]:
         for message in messages:
-            self._now = _time(message.get("timestamp")) or self._now
-            match message["role"]:
-                case "user":
-                    self._end_turn()
-                    self._turn_id, self._call = self._new_id(), 0
-                    self._add(ModelInputEntry, message, content=message["content"])
-                case "assistant":
-                    self._take_answer(message)
-                case "system":
-                    self._add(SystemInstructionEntry, message, content=message["content"])
-                case other:
-                    category = f"imported {other}"
-                    self._add(DebugEntry, message, category=category, content=message["content"])
+            self._take(message)
+            yield from self._added
+            self._added.clear()
         self._end_turn()
-        return self._entries
+        yield from self._added
+
+    def _take(self, message: dict[str, Any]) -> None:
+        self._now = _time(message.get("timestamp")) or self._now
+        match message["role"]:
+            case "user":
+                self._end_turn()
+                self._turn_id, self._call = self._new_id(), 0
+                self._add(ModelInputEntry, message, content=message["content"])
+            case "assistant":
+                self._take_answer(message)
+            case "system":
+                self._add(SystemInstructionEntry, message, content=message["content"])
+            case other:
+                category = f"imported {other}"
+                self._add(DebugEntry, message, category=category, content=message["content"])
 
     def _take_answer(self, message: dict[str, Any]) -> None:
         if self._turn_id is None:
@@ -356,15 +613,16 @@ class _Importer:
 
     def _add(self, kind: Callable[..., Entry], message: dict[str, Any], **fields: Any) -> None:
         has_turn = kind not in (SystemInstructionEntry, DebugEntry)
+        self._seq += 1
         entry = kind(
-            seq=len(self._entries) + 1,
+            seq=self._seq,
             id=self._new_id(),
             timestamp=self._now,
             turn_id=self._turn_id if has_turn else None,
             metadata=message.get("metadata", {}),
             **fields,
         )
-        self._entries.append(entry)
+        self._added.append(entry)
 
 
 def _request(call: dict[str, Any], place: int) -> ToolCallRequest:
@@ -406,6 +664,8 @@ def _time(value: Any) -> datetime | None:
 def _clean(value: Any) -> Any:
     match value:
         case str():
+            if value.isascii():
+                return value
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         case bool():
             return value

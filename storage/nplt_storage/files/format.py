@@ -13,12 +13,12 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 from zlib import crc32
 
 import orjson
@@ -26,7 +26,15 @@ from msgspec import DecodeError, Struct, convert, field
 
 from nplt_storage.codec import BadLine, decode_verified, peek_seq, time_as_text, verify_line
 from nplt_storage.entries import Entry, EpochEntry, ModelInputEntry, ModelOutputEntry, Moment
-from nplt_storage.file_system import FileOperations, read_all, write_all
+from nplt_storage.file_system import (
+    FileOperations,
+    read_all,
+    read_blocks,
+    reader_of,
+    write_all,
+    write_blocks,
+)
+from nplt_storage.file_system import Read as Read
 from nplt_storage.ids import is_session_id
 from nplt_storage.json_values import JsonObject, JsonValue
 
@@ -243,9 +251,6 @@ def live_of(path: Path) -> Path:
 # neighbour's. Anything else is `BadLine`. Only bytes below a given end are read; these
 # never change, so reading needs no lock.
 
-Read: TypeAlias = Callable[[int, int], bytes]
-"""(offset, length) → the bytes there, fewer only at the end of the file."""
-
 BLOCK_BYTES = 16 * 1024
 _PROBE_BYTES = 2 * 1024
 _NUMBER_BYTES = 40
@@ -414,7 +419,6 @@ class FileEntries:
 
 _CLOSING_BYTES_MAX = 256
 _JOINT = re.compile(rb'"crc":"[0-9a-f]{8}"\}.,\{"seq":', re.DOTALL)
-_COPY_BYTES = 1024 * 1024
 
 
 class Damage(Exception):
@@ -476,8 +480,28 @@ class Survey(Struct, frozen=True, kw_only=True):
 
 def read_header(read: Read, size: int) -> tuple[Header, int]:
     """The header and its length; `BadHeader`: it may be another program's file."""
-    line = next((segment.data for segment in segments_forward(read, 0, size)), b"")
+    first, newline, _ = read(0, min(BLOCK_BYTES, size)).partition(b"\n")
+    line = first + newline
+    if not newline:
+        if not _opens_messages(read, size):
+            raise BadHeader("the first line does not open a list of messages")
+        line = next((segment.data for segment in segments_forward(read, 0, size)), b"")
     return decode_header(line), len(line)
+
+
+_SEARCHED_BYTES: Final = 1024 * 1024
+
+
+def _opens_messages(read: Read, size: int) -> bool:
+    """Looks for the end of the first line only, block by block: another program's file may be
+    one line of any length."""
+    begin, end = 0, b""
+    while begin < size and (block := read(begin, _SEARCHED_BYTES)):
+        end += block
+        if (newline := end.find(b"\n")) >= 0:
+            return end[:newline].endswith(_MESSAGES)
+        begin, end = begin + len(block), end[-len(_MESSAGES) :]
+    return False
 
 
 def survey(read: Read, size: int) -> Survey:
@@ -544,10 +568,8 @@ def _set_aside(files: FileOperations, descriptor: int, path: Path, *, start: int
     broken, copy = _new_broken_file(files, path)
     try:
         try:
-            offset = start
-            while block := read_all(files, descriptor, _COPY_BYTES, offset):
-                write_all(files, copy, block, offset - start)
-                offset += len(block)
+            read = reader_of(files, descriptor)
+            write_blocks(files, copy, read_blocks(read, start, files.size(descriptor)))
             files.sync(copy)
         finally:
             files.close(copy)

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import count, islice
 from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias
+from typing import Final, TypeAlias
 from zlib import crc32
 
 from msgspec import Struct
@@ -33,26 +33,35 @@ from nplt_storage.entries import (
 )
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.file_system import (
-    PRIVATE_FILE,
     SystemFiles,
     give_second_name,
     lock_directory,
     opened,
-    read_all,
+    opened_to_read,
+    read_blocks,
+    reader_of,
     sync_directory,
+    write_blocks,
+    write_new_file,
 )
 from nplt_storage.files.examine import (
     FOREIGN_BYTES_MAX,
     LINE_BYTES_MAX,
     LineTooLong,
+    NoLine,
     SoundLine,
     TurnPairing,
-    UnreadableBytes,
     our_header,
     pieces,
     plural,
 )
-from nplt_storage.files.foreign import NotForeign, RelaidDocument, read_foreign, read_relaid
+from nplt_storage.files.foreign import (
+    ForeignConversation,
+    JsonDocument,
+    NotForeign,
+    RelaidDocument,
+    read_relaid,
+)
 from nplt_storage.files.format import (
     BadHeader,
     Header,
@@ -156,17 +165,17 @@ def plan_repair(
     new_id: Callable[[], str],
 ) -> Repair:
     """Raises `CannotRepair`."""
-    found = _FoundLines()
-    header, line, says = _header_of(read, size, session_id, found)
-    if not found.is_relaid:
-        found.look(read, first=len(line), size=size)
+    found = _FoundLines(read)
+    header, line, says = _look_through(read, size, session_id, found)
     return _RepairedLines(header, line, found, clock=clock, new_id=new_id).repair(says, read, size)
 
 
-def _header_of(
+def _look_through(
     read: Read, size: int, session_id: str, found: _FoundLines
 ) -> tuple[Header, bytes, list[str]]:
+    """The header, its line, and what is done to it; `found` has the lines then."""
     says: list[str] = []
+    is_relaid = False
     try:
         header, first = our_header(read, size)
         line = read(0, first)
@@ -182,6 +191,7 @@ def _header_of(
         elif relaid is not None:
             line = relaid.header
             found.take_relaid(relaid)
+            is_relaid = True
             says.append("another program has changed its layout: it is written as it was")
         else:
             _refuse_older_shape(data, session_id)
@@ -192,12 +202,14 @@ def _header_of(
             f"the file says it is conversation {header.session_id!r}: give it the name "
             f"{file_name(header.session_id, header.created_at)}"
         )
+    if not is_relaid:
+        found.look(first=len(line), size=size)
     return header, line, says
 
 
 def _refuse_older_shape(data: bytes, session_id: str) -> None:
     try:
-        read_foreign(data, session_id, new_id=lambda: "")
+        ForeignConversation(JsonDocument(data), session_id)
     except NotForeign:
         return
     raise CannotRepair(
@@ -208,23 +220,20 @@ def _refuse_older_shape(data: bytes, session_id: str) -> None:
 
 def sound_entries(read: Read, size: int, session_id: str) -> Iterator[Entry]:
     """All that can be read of a file, in order; nothing if not even its header can."""
-    found = _FoundLines()
+    found = _FoundLines(read)
     try:
-        _, line, _ = _header_of(read, size, session_id, found)
+        _look_through(read, size, session_id, found)
     except CannotRepair:
         return
-    if not found.is_relaid:
-        found.look(read, first=len(line), size=size)
     for seq in sorted(found.places):
-        place = found.places[seq]
-        data = place if isinstance(place, bytes) else read(place[0], place[1] - place[0])
-        yield decode_verified(data)
+        yield decode_verified(found.line(seq))
 
 
 class _FoundLines:
     """Every line of a file whose checksum holds, wherever it stands."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: Read) -> None:
+        self._read = read
         self.places: dict[int, Span | bytes] = {}
         """By number: where its object is in the file, or the object. The first one counts."""
         self.counted = 0
@@ -232,31 +241,33 @@ class _FoundLines:
         self.twice = 0
         self.unreadable: list[Span] = []
         """Bytes in which no line was found."""
-        self.is_relaid = False
+
+    def line(self, seq: int) -> bytes:
+        place = self.places[seq]
+        return place if isinstance(place, bytes) else self._read(place[0], place[1] - place[0])
 
     def take_relaid(self, document: RelaidDocument) -> None:
-        self.is_relaid = True
         for line in document.lines:
             self._add(peek_seq(line), line)
         counted = document.closing["head_seq"]
         self.counted = counted if isinstance(counted, int) else 0
 
-    def look(self, read: Read, *, first: int, size: int) -> None:
-        for piece in pieces(read, first=first, size=size):
+    def look(self, *, first: int, size: int) -> None:
+        for piece in pieces(self._read, first=first, size=size):
             if isinstance(piece, SoundLine):
                 begin = piece.line.start + (piece.line.start != first)
                 self._add(piece.entry.seq, (begin, piece.line.end - 1))
                 continue
             if piece.closing is not None:
                 self.counted = max(self.counted, piece.closing.head_seq)
-            if isinstance(piece, UnreadableBytes) and not self._look_within(read, piece):
+            if piece.reason is not None and not self._look_within(piece):
                 self.unreadable.append((piece.start, piece.end))
 
-    def _look_within(self, read: Read, piece: UnreadableBytes) -> bool:
+    def _look_within(self, piece: NoLine) -> bool:
         """A line may be whole and only its line end, or the comma before it, be broken."""
         if piece.end - piece.start > LINE_BYTES_MAX:
             return False
-        data = read(piece.start, piece.end - piece.start)
+        data = self._read(piece.start, piece.end - piece.start)
         place, found = 0, False
         while begin := _BEGIN.search(data, place):
             place = begin.end()
@@ -308,7 +319,7 @@ class _RepairedLines:
                 says.append(f"entry {seq} stays in the original: it does not belong here")
                 continue
             self._bury_before(seq)
-            self._keep(found.places[seq], read)
+            self._keep(seq, read)
             kept += 1
         if 0 < found.counted - self._head_seq <= _GAP_MAX:
             self._bury_before(found.counted + 1)
@@ -322,8 +333,8 @@ class _RepairedLines:
             ]
         return replace(repair, says=tuple(says))
 
-    def _keep(self, place: Span | bytes, read: Read) -> None:
-        line = place if isinstance(place, bytes) else read(place[0], place[1] - place[0])
+    def _keep(self, seq: int, read: Read) -> None:
+        place, line = self._found.places[seq], self._found.line(seq)
         entry = decode_verified(line)
         added = self._added(entry, line)
         if isinstance(place, bytes):
@@ -443,8 +454,6 @@ def _skipped(asked: ModelOutputEntry, at: datetime) -> ToolResultsEntry:
 # The original gets a second name, synced, before anything else. Then the repaired file is
 # written beside it, synced, and renamed. A crash at any moment loses no byte.
 
-_COPY_BYTES: Final = 1024 * 1024
-
 
 def repair_file(
     path: Path,
@@ -455,31 +464,22 @@ def repair_file(
     dry_run: bool = False,
 ) -> Repaired:
     """Blocks. Raises `CannotRepair`, or `OSError`."""
-    plan = _plan(path, session_id, clock=clock, new_id=new_id)
+    with opened_to_read(SystemFiles(), path) as (read, size):
+        plan = plan_repair(read, size, session_id=session_id, clock=clock, new_id=new_id)
     aside = apply_repair(path, plan).name if plan.says and not dry_run else None
     return Repaired(says=plan.says, kept=plan.kept, lost=plan.lost, original=aside)
 
 
 def write_readable_copy(path: Path, copy: Path, session_id: str) -> None:
     """What a repair would make of the file; the file stays as it is."""
-    long_ago = datetime.fromtimestamp(0, UTC)
-    plan = _plan(path, session_id, clock=lambda: long_ago, new_id=new_entry_id)
-    with path.open("rb") as original, os.fdopen(_new_file(copy), "wb") as made:
-        _write_parts(original, made, plan)
-
-
-def _plan(
-    path: Path, session_id: str, *, clock: Callable[[], datetime], new_id: Callable[[], str]
-) -> Repair:
-    files = SystemFiles()
-    with opened(files, path, os.O_RDONLY) as descriptor:
-        return plan_repair(
-            lambda offset, length: read_all(files, descriptor, length, offset),
-            files.size(descriptor),
-            session_id=session_id,
-            clock=clock,
-            new_id=new_id,
+    long_ago, files = datetime.fromtimestamp(0, UTC), SystemFiles()
+    with opened_to_read(files, path) as (read, size):
+        plan = plan_repair(
+            read, size, session_id=session_id, clock=lambda: long_ago, new_id=new_entry_id
         )
+        files.remove(copy)  # left by a crash
+        with opened(files, copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as made:
+            write_blocks(files, made, _blocks(read, plan))
 
 
 @contextmanager
@@ -506,34 +506,25 @@ def nobody_else_uses(data_dir: Path) -> Iterator[None]:
 
 def apply_repair(path: Path, repair: Repair) -> Path:
     """Gives the name under which the original is kept."""
-    with path.open("rb") as original:
-        os.fsync(original.fileno())
+    files = SystemFiles()
+    with opened(files, path, os.O_RDONLY) as original:
+        files.sync(original)
         aside = _keep_aside(path)
-        beside = path.with_name(f".{path.name}.new")
-        try:
-            with os.fdopen(_new_file(beside), "wb") as made:
-                _write_parts(original, made, repair)
-                made.flush()
-                os.fsync(made.fileno())
-            beside.rename(path)
-        except OSError:
-            beside.unlink(missing_ok=True)
-            raise
-    sync_directory(path.parent)
+        write_new_file(files, path, _blocks(reader_of(files, original), repair))
     return aside
 
 
-def _new_file(path: Path) -> int:
-    path.unlink(missing_ok=True)  # left by a crash
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
-
-
-def _write_parts(original: BinaryIO, made: BinaryIO, repair: Repair) -> None:
+def _blocks(read: Read, repair: Repair) -> Iterator[bytes]:
     for part in repair.parts:
-        if isinstance(part, tuple):
-            _copy(original, made, *part)
-        else:
-            made.write(part)
+        if isinstance(part, bytes):
+            yield part
+            continue
+        start, end = part
+        for block in read_blocks(read, start, end):
+            yield block
+            start += len(block)
+        if start < end:
+            raise OSError(errno.EIO, "the file became shorter while it was read")
 
 
 def _keep_aside(path: Path) -> Path:
@@ -544,13 +535,3 @@ def _keep_aside(path: Path) -> Path:
             sync_directory(path.parent)
             return aside
     raise AssertionError
-
-
-def _copy(source: BinaryIO, target: BinaryIO, start: int, end: int) -> None:
-    source.seek(start)
-    while start < end:
-        block = source.read(min(_COPY_BYTES, end - start))
-        if not block:
-            raise OSError(errno.EIO, "the file became shorter while it was read")
-        target.write(block)
-        start += len(block)

@@ -164,9 +164,11 @@ class OpenFiles:
         if record is not None:
             await record.close()
 
-    async def close_records(self) -> None:
-        for record in list(self._records.values()):
-            await record.close()
+    async def close(self) -> None:
+        for session_id in list(self._records):
+            await self.close_record(session_id)
+        for session_id in list(self._copies):
+            await self.drop_copy(session_id)
 
     # Files
 
@@ -247,10 +249,6 @@ class OpenFiles:
         self._directory.scan.unread.discard(session_id)
         self._directory.index.forget(session_id)
 
-    async def drop_copies(self) -> None:
-        for session_id in list(self._copies):
-            await self.drop_copy(session_id)
-
     async def drop_copy(self, session_id: str) -> None:
         """What it holds must not outlive the conversation, nor a redaction."""
         if session_id in self._copies:
@@ -269,7 +267,7 @@ class OpenFiles:
             for row in rows
             if now >= self._look_again_at.get(row.session_id, now)
             and not row.damaged
-            and self._is_idle(row)
+            and self._is_idle(row.session_id)
         }
         if not closed:
             return {}
@@ -284,16 +282,15 @@ class OpenFiles:
                 lambda: self._directory.scan.row_in(path, session_id)  # noqa: B023
             )
             self._looked_at[session_id] = found
-            if reason is not None and self._is_idle(row):
+            if reason is not None and self._is_idle(row.session_id):
                 self._set_apart(session_id, path.name, row, reason)
                 changed_rows.append(replace(row, damaged=True))
-            elif reason is None and there.head_seq < row.head_seq and self._is_idle(row):
+            elif reason is None and there.head_seq < row.head_seq and self._is_idle(row.session_id):
                 await self.learn_again(session_id)
                 changed_rows.append(await self._directory.index.row(session_id) or row)
         return {row.session_id: row for row in changed_rows}
 
-    def _is_idle(self, row: ConversationRow) -> bool:
-        id_ = row.session_id
+    def _is_idle(self, id_: str) -> bool:
         return id_ in self._names and id_ not in self._records and id_ not in self._busy
 
     def _changed(
@@ -412,7 +409,7 @@ class OpenFiles:
         except OSError:
             return
         tail = file.tail
-        is_idle = file.session_id not in self._records and file.session_id not in self._busy
+        is_idle = self._is_idle(file.session_id)
         if tail is not None and is_idle and tail.closing.head_seq == row.head_seq:
             stamp = FileStamp(file=found, end_offset=tail.end, head_seq=row.head_seq)
             self._directory.index.note(row, stamp)
@@ -719,8 +716,7 @@ class JsonFileStore:
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):
-            await self._open_files.close_records()
-            await self._open_files.drop_copies()
+            await self._open_files.close()
             await self._directory.close()
 
     # Reading

@@ -15,7 +15,6 @@ since equal names in them hold equal bytes. Everything here blocks.
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,8 +27,8 @@ from msgspec import DecodeError, Struct, field
 from msgspec.json import decode, encode
 
 from nplt_storage.errors import ConversationExists, ConversationNotFound
-from nplt_storage.file_system import DataDirectory, Disk, opened, read_all, write_new_file
-from nplt_storage.files.conversation_file import plain_errors, reader_of
+from nplt_storage.file_system import DataDirectory, Disk, opened_to_read, write_new_file
+from nplt_storage.files.conversation_file import plain_errors
 from nplt_storage.files.format import (
     LOCAL_USER,
     BadHeader,
@@ -85,7 +84,12 @@ class Trash:
             gone()
             disk.sync_directory(folder)
             disk.sync_directory(history)
-            self._put_companions(names, paths, folder)
+            beside = [name for path in paths for name in companions(names, path)]
+            for name in beside:
+                disk.rename(history / name, folder / name)
+            if beside:
+                disk.sync_directory(folder)
+                disk.sync_directory(history)
             if disk.names_in(self._directory.files / session_id):
                 disk.rename(self._directory.files / session_id, folder / _ATTACHMENTS)
                 disk.sync_directory(self._directory.files)
@@ -176,9 +180,8 @@ class Trash:
 
     def _read_days(self, path: Path) -> _ServerDays:
         try:
-            with opened(self._disk, path, os.O_RDONLY) as descriptor:
-                data = read_all(self._disk, descriptor, self._disk.size(descriptor), 0)
-            return decode(data, type=_ServerDays)
+            with opened_to_read(self._disk, path) as (read, size):
+                return decode(read(0, size), type=_ServerDays)
         except (OSError, DecodeError, UnicodeDecodeError):
             return _ServerDays()
 
@@ -196,20 +199,11 @@ class Trash:
         return self._user_in(folder / whole[0]) if whole else None
 
     def _user_in(self, path: Path) -> str:
-        with opened(self._disk, path, os.O_RDONLY) as descriptor:
+        with opened_to_read(self._disk, path) as (read, size):
             try:
-                read = reader_of(self._disk, descriptor)
-                return read_header(read, self._disk.size(descriptor))[0].user
+                return read_header(read, size)[0].user
             except (BadHeader, LaterFormat):
                 return LOCAL_USER
-
-    def _put_companions(self, names: Sequence[str], paths: Sequence[Path], folder: Path) -> None:
-        beside = [name for path in paths for name in companions(names, path)]
-        for name in beside:
-            self._disk.rename(self._directory.history / name, folder / name)
-        if beside:
-            self._disk.sync_directory(folder)
-            self._disk.sync_directory(self._directory.history)
 
     def _move(self, path: Path, folder: Path) -> None:
         if is_blobs(path.name):

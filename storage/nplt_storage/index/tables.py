@@ -48,9 +48,11 @@ from nplt_storage.rows import (
 from nplt_storage.search import (
     WORDS_VERSION,
     FoundMessage,
+    SearchHit,
     SearchPlace,
     Wanted,
     from_microseconds,
+    hit_without_snippet,
     microseconds,
     moment,
     searched_text,
@@ -448,9 +450,8 @@ class RowTable:
     # Asking
 
     def row(self, session_id: str) -> ConversationRow | None:
-        question = "SELECT row, last_accessed FROM conversations WHERE session_id = ?"
-        found = self._connection.execute(question, (session_id,)).fetchone()
-        return None if found is None else _row(*found)
+        known = self.known(session_id)
+        return None if known is None else known[0]
 
     def key(self, session_id: str) -> int | None:
         question = "SELECT key FROM conversations WHERE session_id = ?"
@@ -633,19 +634,19 @@ class TextIndex:
     ) -> list[FoundMessage]:
         """Newest first, one more than `limit` if there is more. `TookTooLong`."""
         last = _LAST_ID if before is None else before[0] << _SLOT_BITS | _SLOTS
-        found: list[tuple[int, FoundMessage]] = []
+        found: list[tuple[SearchPlace, int, SearchHit]] = []
         with _at_most(self._connection, seconds_max):
             candidates = self._connection.execute(_SEARCH, (_expression(user, wanted), last))
             with closing(candidates):
-                for number, message in _in_order(candidates, row_of):
-                    if before is None or message.place < before:
-                        found.append((number, message))
+                for message in _in_order(candidates, row_of):
+                    if before is None or message[0] < before:
+                        found.append(message)
                         if len(found) > limit:
                             break
         question = "SELECT text FROM messages WHERE id = ?"
         return [
-            replace(message, text=_unpacked(first_value(self._connection, question, number)))
-            for number, message in found
+            (place, hit, _unpacked(first_value(self._connection, question, number)))
+            for place, number, hit in found
         ]
 
     def merge(self, pages: int, *, begin: bool) -> bool:
@@ -679,25 +680,17 @@ def _at_most(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
 def _in_order(
     candidates: Iterable[tuple[int, int, int, int, str]],
     row_of: Callable[[int], ConversationRow | None],
-) -> Iterator[tuple[int, FoundMessage]]:
-    """The active messages, without their texts; within a moment by conversation and entry."""
+) -> Iterator[tuple[SearchPlace, int, SearchHit]]:
+    """The active messages: place, number, hit; within a moment by conversation and entry."""
     row_of = cache(row_of)
     for at, of_one_moment in groupby(candidates, key=lambda found: found[0] >> _SLOT_BITS):
-        messages: list[tuple[SearchPlace, int, FoundMessage]] = []
+        messages: list[tuple[SearchPlace, int, SearchHit]] = []
         for number, conversation, seq, said_at, role in of_one_moment:
             row = row_of(conversation)
             if row is not None and stands(row, seq):
-                place = (at, row.session_id, seq)
-                message = FoundMessage(
-                    place=place,
-                    name=row.name,
-                    role=role,
-                    timestamp=from_microseconds(said_at),
-                    text="",
-                )
-                messages.append((place, number, message))
-        for _, number, message in sorted(messages, reverse=True):
-            yield number, message
+                hit = hit_without_snippet(row, seq, role, from_microseconds(said_at))
+                messages.append(((at, row.session_id, seq), number, hit))
+        yield from sorted(messages, reverse=True)
 
 
 def _user_word(user: int) -> str:

@@ -254,8 +254,11 @@ def settle(future: asyncio.Future[_T], settle_it: Callable[[], None]) -> None:
 class ConversationIndex:
     """Updates are noted at once and never fail; questions see all updates before them."""
 
-    def __init__(self, database: IndexDatabase) -> None:
-        self._database = database
+    def __init__(self, path: Path, *, survey: Survey) -> None:
+        """Blocks shortly: opens the database, or makes it anew, and starts the thread.
+        `survey` is what `catch_up` asks, and what fills the database again if it
+        breaks while in use."""
+        self._database = IndexDatabase(path, survey)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._pending: deque[IndexUpdate] = deque()
         self._is_woken = False
@@ -266,13 +269,6 @@ class ConversationIndex:
         self._at_work = True
         # The database is whole whenever the process ends: nobody need wait for it.
         threading.Thread(target=self._work, name="nplt-index", daemon=True).start()
-
-    @classmethod
-    def open(cls, path: Path, *, survey: Survey) -> ConversationIndex:
-        """Blocks shortly: opens the database, or makes it anew, and starts the thread.
-        `survey` is what `catch_up` asks, and what fills the database again if it
-        breaks while in use."""
-        return cls(IndexDatabase(path, survey))
 
     # Taking note: quick, in order, never an error
 
@@ -440,13 +436,9 @@ class ConversationIndex:
                     self._database.tidy()
             except Exception:
                 log.exception("the catalogue goes on after a mistake in it")
-            if self._until_tidy and not self._database.untidy:
-                self._say_tidied()
-
-    def _say_tidied(self) -> None:
-        for tidied in self._until_tidy:
-            settle(tidied, partial(tidied.set_result, None))
-        self._until_tidy.clear()
+            while self._until_tidy and not self._database.untidy:
+                tidied = self._until_tidy.pop()
+                settle(tidied, partial(tidied.set_result, None))
 
     def _finish(self) -> None:
         while self._until_tidy and self._database.untidy:

@@ -12,12 +12,12 @@ is locked or changed. Everything here blocks.
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -25,14 +25,17 @@ from msgspec import Struct
 
 from nplt_storage.attachments import is_unfinished_copy
 from nplt_storage.file_system import (
-    PRIVATE_FILE,
+    SystemDisk,
     SystemFiles,
     make_private_directory,
     opened,
-    read_all,
+    opened_to_read,
+    read_blocks,
+    reader_of,
     sync_directory,
+    write_blocks,
 )
-from nplt_storage.files.conversation_file import found_tail, reader_of
+from nplt_storage.files.conversation_file import found_tail
 from nplt_storage.files.format import (
     BadHeader,
     Damage,
@@ -44,7 +47,6 @@ from nplt_storage.files.format import (
 )
 from nplt_storage.files.trash import DAYS_NAME, deleted_id
 
-_BLOCK_BYTES: Final = 1024 * 1024
 _LOOKS_MAX: Final = 3
 _ROUNDS_MAX: Final = 100
 _PARTS: Final = ("history", "files", "trash")
@@ -139,10 +141,7 @@ class _Copy:
         return sorted(units)
 
     def _names_in(self, part: str) -> list[str]:
-        try:
-            return sorted(os.listdir(self._source / part))  # noqa: PTH208
-        except FileNotFoundError:
-            return []
+        return SystemDisk().names_in(self._source / part)
 
     def _copy(self, unit: str) -> bool:
         """False: it is gone, or on its way elsewhere."""
@@ -192,10 +191,7 @@ class _Copy:
                 except (BadHeader, Damage, LaterFormat):
                     time.sleep(0.01 * look)  # an append may have been met half done
                     continue
-                with _new_file(target) as copy:
-                    self._copy_bytes(descriptor, copy, tail.end)
-                    _write(copy, tail.closing_line)
-                    os.fsync(copy.fileno())
+                self._write(target, chain(read_blocks(read, 0, tail.end), [tail.closing_line]))
                 return
         self._copy_file(source, target)
 
@@ -211,20 +207,14 @@ class _Copy:
                 self._copy_file(source, target)
 
     def _copy_file(self, source: Path, target: Path) -> None:
-        files = SystemFiles()
-        with opened(files, source, os.O_RDONLY) as descriptor, _new_file(target) as copy:
-            self._copy_bytes(descriptor, copy, files.size(descriptor))
-            os.fsync(copy.fileno())
+        with opened_to_read(SystemFiles(), source) as (read, size):
+            self._write(target, read_blocks(read, 0, size))
 
-    def _copy_bytes(self, source: int, target: io.FileIO, end: int) -> None:
-        files, place = SystemFiles(), 0
-        while place < end:
-            block = read_all(files, source, min(_BLOCK_BYTES, end - place), place)
-            if not block:
-                break
-            _write(target, block)
-            place += len(block)
-        self._done.size += place
+    def _write(self, target: Path, blocks: Iterable[bytes]) -> None:
+        files = SystemFiles()
+        with opened(files, target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+            self._done.size += write_blocks(files, descriptor, blocks)
+            files.sync(descriptor)
 
     def _copy_strays(self, names: Iterable[str], copied: set[str]) -> None:
         """Attachments of conversations that are not kept in files."""
@@ -249,15 +239,3 @@ class _Copy:
         shutil.rmtree(blobs_of(path), ignore_errors=True)
         session_id = session_id_of(path.name) or ""
         shutil.rmtree(self._target / "files" / session_id, ignore_errors=True)
-
-
-def _new_file(path: Path) -> io.FileIO:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
-    return io.FileIO(descriptor, "w")
-
-
-def _write(file: io.FileIO, data: bytes) -> None:
-    """A disk that is almost full may take less than all of it, and then nothing."""
-    written = 0
-    while written < len(data):
-        written += file.write(memoryview(data)[written:])

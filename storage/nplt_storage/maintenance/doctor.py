@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from nplt_storage.errors import StorageUnavailable
-from nplt_storage.file_system import PRIVATE_FILE, SystemFiles, opened, read_all
+from nplt_storage.file_system import PRIVATE_FILE, SystemFiles, opened_to_read, read_blocks
 from nplt_storage.files.directory import INDEX_NAME
 from nplt_storage.files.examine import (
     Examination,
@@ -29,7 +29,6 @@ from nplt_storage.files.examine import (
     examine_file,
     note,
     read_beginning,
-    read_blocks,
 )
 from nplt_storage.files.format import (
     blobs_of,
@@ -104,15 +103,14 @@ class IndexCheck:
     def compare(self, sound: dict[str, ConversationRow], there: set[str]) -> Iterator[Finding]:
         """`sound` are rows made of whole files just now, `there` all ids with a file."""
         if self._unusable is not None:
-            yield replace(note("no_catalogue", self._unusable), file=INDEX_NAME)
+            yield note("no_catalogue", self._unusable)
             return
         for session_id, row in sorted(sound.items()):
-            known = self._rows.get(session_id)
-            finding = _difference(known, row)
+            finding = _difference(self._rows.get(session_id), row)
             if finding is not None:
-                yield replace(finding, file=INDEX_NAME)
+                yield finding
         for session_id in sorted(self._rows.keys() - there):
-            yield replace(self._without_file(session_id), file=INDEX_NAME)
+            yield self._without_file(session_id)
 
     def _without_file(self, session_id: str) -> Finding:
         if session_id in map(deleted_id, _names_in(self._data_dir / "trash")):
@@ -238,7 +236,7 @@ def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -
                 rows[session_id] = found.row
             done += sizes[name]
     findings += _stray_attachments(data_dir / "files", by_id)
-    findings += index.compare(rows, set(by_id))
+    findings += [replace(each, file=INDEX_NAME) for each in index.compare(rows, set(by_id))]
     return Report(
         conversations=len(by_id),
         size=total,
@@ -288,15 +286,13 @@ def _examined(path: Path, session_id: str, progress: Callable[[int], None]) -> E
 
 
 def _look(path: Path, session_id: str, progress: Callable[[int], None]) -> Examination:
-    files = SystemFiles()
-    with opened(files, path, os.O_RDONLY) as descriptor:
+    with opened_to_read(SystemFiles(), path) as (read, size):
 
-        def read(offset: int, length: int) -> bytes:
+        def read_on(offset: int, length: int) -> bytes:
             progress(offset)
-            return read_all(files, descriptor, length, offset)
+            return read(offset, length)
 
-        size = files.size(descriptor)
-        return examine_file(read, size, session_id=session_id, new_id=new_entry_id)
+        return examine_file(read_on, size, session_id=session_id, new_id=new_entry_id)
 
 
 def _side_files(names: list[str], by_id: dict[str, list[str]]) -> Iterator[Finding]:
@@ -308,7 +304,7 @@ def _side_files(names: list[str], by_id: dict[str, list[str]]) -> Iterator[Findi
         if session_id_of(name) is None:
             code, message = _what_is(name, by_id)
             if code:
-                yield replace(note(code, message), file=f"history/{name}")
+                yield note(code, message, file=f"history/{name}")
 
 
 def _what_is(name: str, by_id: dict[str, list[str]]) -> tuple[str, str]:
@@ -333,7 +329,7 @@ def _blobs(data_dir: Path, folder: Path, found: Examination) -> Iterator[Finding
     for name in _names_in(folder):
         if name not in found.blobs and found.is_sound:
             where = str(folder.relative_to(data_dir))
-            yield replace(note("unnamed_blob", f"no entry names blob {name}"), file=where)
+            yield note("unnamed_blob", f"no entry names blob {name}", file=where)
 
 
 def _attachments(data_dir: Path, folder: Path, found: Examination) -> Iterator[Finding]:
@@ -350,16 +346,16 @@ def _attachments(data_dir: Path, folder: Path, found: Examination) -> Iterator[F
         if name not in found.attachments and found.is_sound:
             message = f"no entry names {name}" + ("" if is_file_id(name) else ", half a file")
             where = str(folder.relative_to(data_dir))
-            yield replace(note("unnamed_attachment", message), file=where)
+            yield note("unnamed_attachment", message, file=where)
 
 
 def _compare(path: Path, size: int, sha256: str) -> str | None:
     """What is wrong with it."""
-    digest, length = hashlib.sha256(), 0
+    digest = hashlib.sha256()
     try:
-        for block in read_blocks(path):
-            digest.update(block)
-            length += len(block)
+        with opened_to_read(SystemFiles(), path) as (read, length):
+            for block in read_blocks(read, 0, length):
+                digest.update(block)
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
@@ -380,4 +376,4 @@ def _stray_attachments(files: Path, by_id: dict[str, list[str]]) -> Iterator[Fin
     for name in _names_in(files):
         if name not in by_id and not name.startswith("."):
             message = f"attachments of conversation {name}, which is not here"
-            yield replace(note("no_owner", message), file=f"{files.name}/{name}")
+            yield note("no_owner", message, file=f"{files.name}/{name}")

@@ -29,7 +29,6 @@ from nplt_storage.entries import (
     CheckpointEntry,
     Entry,
     ForkedEntry,
-    ToolCallResult,
     ToolResultsEntry,
 )
 from nplt_storage.errors import (
@@ -200,13 +199,11 @@ def _comparable(entry: Entry) -> Entry:
     """Stores name blobs as they like."""
     if not isinstance(entry, ToolResultsEntry):
         return entry
-    return replace(entry, results=tuple(map(_with_plain_blob, entry.results)))
-
-
-def _with_plain_blob(result: ToolCallResult) -> ToolCallResult:
-    if result.blob is None:
-        return result
-    return replace(result, blob=replace(result.blob, blob_id=""))
+    results = (
+        result if result.blob is None else replace(result, blob=replace(result.blob, blob_id=""))
+        for result in entry.results
+    )
+    return replace(entry, results=tuple(results))
 
 
 # ------------------------------------------------------------------------------
@@ -254,27 +251,27 @@ def _as_it_is(text: str) -> str:
 
 
 class WithoutOpenTurns:
-    """A `Source` that is read once, from its beginning to its end."""
+    """A `Source` that is read from its beginning to its end."""
 
-    def __init__(self, source: Source, *, new_id: Callable[[], str] = new_entry_id) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
-        self._new_id = new_id
-        self._pairing = TurnPairing()
-        self._has_decisions = False
 
     async def entries(
         self, session_id: str, *, after: int = 0, through: int | None = None
     ) -> AsyncIterator[Sequence[Entry]]:
+        pairing, has_decisions = TurnPairing(), False
         last: Entry | None = None
         async for batch in self._source.entries(session_id, after=after, through=through):
             for last in batch:
-                self._note(last)
+                pairing.add(last)
+                if isinstance(last, ApprovalEntry | ForkedEntry):
+                    has_decisions = isinstance(last, ApprovalEntry)
             yield batch
-        if last is not None and (self._has_decisions or self._pairing.unfinished):
+        if last is not None and (has_decisions or pairing.unfinished):
             yield [
                 ForkedEntry(
                     seq=last.seq + 1,
-                    id=self._new_id(),
+                    id=new_entry_id(),
                     timestamp=last.timestamp,  # lists shall have it where it was
                     from_session_id=session_id,
                     at_seq=last.seq,
@@ -286,16 +283,6 @@ class WithoutOpenTurns:
 
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
         return await self._source.blob(session_id, blob_id, offset, length)
-
-    def _note(self, entry: Entry) -> None:
-        self._pairing.add(entry)
-        match entry:
-            case ApprovalEntry():
-                self._has_decisions = True
-            case ForkedEntry():
-                self._has_decisions = False
-            case _:
-                pass
 
 
 class Imported(Struct, frozen=True, kw_only=True):
@@ -335,14 +322,16 @@ async def import_source(
     own_id = usable_id(source)
     origin = await source.origin(own_id or "")
     origin = origin if user is None else replace(origin, user=user)
-    is_taken = own_id is not None and await store.row(own_id) is not None
-    if own_id is not None and is_taken and await _holds_it(store, source, own_id, origin):
-        return Imported(session_id=own_id, entries=0, was_there=True)
-    if own_id is not None and not is_taken:
+    taken_id: str | None = None
+    if own_id is not None and await store.row(own_id) is not None:
+        if await _holds_it(store, source, own_id, origin):
+            return Imported(session_id=own_id, entries=0, was_there=True)
+        own_id, taken_id = None, own_id
+    if own_id is not None:
         is_elsewhere = is_taken_elsewhere is not None and await is_taken_elsewhere(own_id)
         if is_elsewhere or await store.is_trash_of_another(own_id, origin.user):
             own_id = None
-    session_id = own_id if own_id is not None and not is_taken else new_id()
+    session_id = own_id or new_id()
     async with (
         nullcontext() if files is None else bringing_into(files, session_id, source.attachment)
     ) as bring:
@@ -357,7 +346,7 @@ async def import_source(
     return Imported(
         session_id=session_id,
         entries=copied.head_seq,
-        taken_id=own_id if is_taken else None,
+        taken_id=taken_id,
         missing=copied.missing,
     )
 

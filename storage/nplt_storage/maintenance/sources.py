@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -44,11 +44,13 @@ from nplt_storage.files.examine import (
     read_beginning,
 )
 from nplt_storage.files.foreign import (
+    ForeignConversation,
+    JsonDocument,
     NotForeign,
     as_it_was_written,
-    load_document,
     named_id,
-    read_foreign,
+    read_relaid,
+    relaid_in,
 )
 from nplt_storage.files.format import (
     BadHeader,
@@ -348,20 +350,45 @@ def _source_of(read: Read, size: int, path: Path, limits: InOneGo) -> FileSource
             most = f"of other documents at most {limits.bytes_max >> 20} MiB are read"
             raise NotForeign(f"its first line is not as we write it, and {most}") from None
         data = read(0, size)
-        values = sum(map(data.count, (b"{", b"[", b",")))
-        if limits.values_max is not None and values > limits.values_max:
+        if limits.values_max is not None and _values_in(data) > limits.values_max:
             raise NotForeign(f"more than {limits.values_max:,} values") from None
-        written = as_it_was_written(data)
-        if written is None:
-            return ForeignFile(data, path, messages_max=limits.messages_max)
-        return _written_anew(written, path)
+        return _source_in(data, path, limits)
     try:
         return NativeFile(read, size, header, first, path)
     except _LaidOutAnew:
-        written = as_it_was_written(read(0, size)) if size <= limits.bytes_max else None
+        written = None
+        if size <= limits.bytes_max:
+            written = as_it_was_written(read_relaid(read(0, size)))
         if written is None:
             raise BadDocument("what is kept beside the entries can't be read") from None
         return _written_anew(written, path)
+
+
+def _source_in(data: bytes, path: Path, limits: InOneGo) -> FileSource:
+    with _saying_whose(data):
+        document = JsonDocument(data)
+    written = as_it_was_written(relaid_in(document))
+    if written is not None:
+        return _written_anew(written, path)
+    most = limits.messages_max
+    if most is not None and document.count + document.calls > most:
+        raise NotForeign(f"more than {most:,} messages and calls")
+    with _saying_whose(data):
+        return ForeignFile(document, path)
+
+
+@contextmanager
+def _saying_whose(data: bytes) -> Iterator[None]:
+    try:
+        yield
+    except NotForeign:
+        if b'"format"' in data[:_LOOKED_AT_BYTES] and b'"head_seq"' in data[-_LOOKED_AT_BYTES:]:
+            raise NotForeign(_NOT_AS_WRITTEN) from None
+        raise
+
+
+def _values_in(data: bytes) -> int:
+    return sum(map(data.count, (b"{", b"[", b",")))
 
 
 def _written_anew(document: bytes, path: Path) -> NativeFile:
@@ -459,16 +486,11 @@ def _entry(line: Line) -> Entry:
 
 
 class ForeignFile:
-    def __init__(self, data: bytes, path: Path, *, messages_max: int | None = None) -> None:
-        named = _session_id_in(data, messages_max)
+    def __init__(self, document: JsonDocument, path: Path) -> None:
+        named = named_id(document.members or {})
         self.session_id = named if named is not None else session_id_of(path.name)
-        known = self.session_id or ""
-        try:
-            header, self._entries = read_foreign(data, known, new_id=_same_ids(known))
-        except NotForeign:
-            if b'"format"' in data[:_LOOKED_AT_BYTES] and b'"head_seq"' in data[-_LOOKED_AT_BYTES:]:
-                raise NotForeign(_NOT_AS_WRITTEN) from None
-            raise
+        self._conversation = ForeignConversation(document, self.session_id or "")
+        header = self._conversation.header
         self._origin = Origin(user=header.user, created_at=header.created_at, extra=header.extra)
 
     async def origin(self, session_id: str) -> Origin:
@@ -477,36 +499,20 @@ class ForeignFile:
     async def entries(
         self, session_id: str, *, after: int = 0, through: int | None = None
     ) -> AsyncIterator[Sequence[Entry]]:
-        entries = self._entries[max(after, 0) : through]
-        for start in range(0, len(entries), _BATCH_ENTRIES):
-            yield entries[start : start + _BATCH_ENTRIES]
+        known = self._conversation.entries(new_id=_same_ids(self.session_id or ""))
+        entries = islice(known, max(after, 0), through)
+
+        def batch() -> list[Entry]:
+            return list(islice(entries, _BATCH_ENTRIES))
+
+        while found := await anyio.to_thread.run_sync(batch):
+            yield found
 
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
         raise BadEntry(f"there is no blob {blob_id!r}")
 
     async def attachment(self, entry: AttachmentEntry) -> bytes | None:
         return None
-
-
-def _session_id_in(data: bytes, messages_max: int | None) -> str | None:
-    try:
-        document = load_document(data)
-    except NotForeign:
-        return None  # whoever reads it whole says what is wrong
-    if not isinstance(document, dict):
-        return None
-    if messages_max is not None and _messages_in(document) > messages_max:
-        raise NotForeign(f"more than {messages_max:,} messages and calls")
-    return named_id(document)
-
-
-def _messages_in(document: dict[str, Any]) -> int:
-    """Calls among them: each of these becomes an entry or a part of one."""
-    messages = document.get("messages")
-    if not isinstance(messages, list):
-        return 0
-    calls = [each.get("tool_calls") for each in messages if isinstance(each, dict)]
-    return len(messages) + sum(len(each) for each in calls if isinstance(each, list))
 
 
 def _same_ids(session_id: str) -> Callable[[], str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from threading import Lock
 from typing import Any, Final, TypeAlias, TypeVar
@@ -102,12 +103,12 @@ class RedisConnection:
 
     def call(self, *command: Argument) -> Any:
         try:
-            return self._client.execute_command(*command)  # type: ignore[no-untyped-call]
-        except RedisClusterException as error:
-            raise redis.ConnectionError(str(error)) from error
+            with _cluster_errors():
+                return self._client.execute_command(*command)  # type: ignore[no-untyped-call]
         except redis.ResponseError as error:
-            if "READONLY" in _told(error):
-                self._look_for_the_primary()
+            if "READONLY" in _told(error) and isinstance(self._connected, redis.Redis):
+                # It was demoted. Behind Sentinel, new connections find the new primary.
+                self._connected.connection_pool.disconnect()
             raise
 
     def ask(self, *command: Argument) -> Any:
@@ -119,13 +120,10 @@ class RedisConnection:
 
     def call_many(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
         """One after the other, without waiting for each answer; an error is raised."""
-        try:
-            with self._client.pipeline(transaction=False) as pipeline:
-                for command in commands:
-                    pipeline.execute_command(*command)
-                return list(pipeline.execute())
-        except RedisClusterException as error:
-            raise redis.ConnectionError(str(error)) from error
+        with _cluster_errors(), self._client.pipeline(transaction=False) as pipeline:
+            for command in commands:
+                pipeline.execute_command(*command)
+            return list(pipeline.execute())
 
     def ask_many(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         try:
@@ -189,10 +187,8 @@ class RedisConnection:
 
     def keys_matching(self, pattern: str) -> Iterator[bytes]:
         """In small steps, through the whole database."""
-        try:
+        with _cluster_errors():
             yield from self._client.scan_iter(match=pattern, count=1000)
-        except RedisClusterException as error:
-            raise redis.ConnectionError(str(error)) from error
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Runs to its end also if whoever waits is cancelled: half-known is worse than late."""
@@ -211,10 +207,14 @@ class RedisConnection:
         if self._connected is not None:
             self._connected.close()
 
-    def _look_for_the_primary(self) -> None:
-        """The one we talk to was demoted. Behind Sentinel, new connections find the new one."""
-        if isinstance(self._connected, redis.Redis):
-            self._connected.connection_pool.disconnect()
+
+@contextmanager
+def _cluster_errors() -> Iterator[None]:
+    """The client of a cluster has an error of its own for what can't be reached."""
+    try:
+        yield
+    except RedisClusterException as error:
+        raise redis.ConnectionError(str(error)) from error
 
 
 def _client_of(address: RedisAddress, timeout_seconds: float) -> Client:
@@ -233,14 +233,12 @@ def _client_of(address: RedisAddress, timeout_seconds: float) -> Client:
     if options.pop("connection_class", None) is SSLConnection:
         options["ssl"] = True
     if address.kind == "cluster":
-        try:
+        with _cluster_errors():
             return redis.RedisCluster(
                 startup_nodes=[_ClusterNode(*place) for place in places],
                 require_full_coverage=False,  # the other slots can be used
                 **common | options,
             )
-        except RedisClusterException as error:
-            raise redis.ConnectionError(str(error)) from error
     own = {name: value for name, value in options.items() if name.startswith("ssl")}
     sentinels = _Sentinel(places, sentinel_kwargs={**own, **address.sentinel_options, **common})
     found: redis.Redis = sentinels.master_for(address.service, **common | options)
@@ -387,12 +385,11 @@ class StreamSource:
         self._connection = connection
 
     def before(self, seq: int) -> Iterator[Entry]:
-        for line in self.lines_before(seq):
-            yield self._decoded(line)
+        lines = self._walk("XREVRANGE", min(seq - 1, self.head_seq), -1)
+        return map(self._decoded, lines)
 
     def after(self, seq: int) -> Iterator[Entry]:
-        for line in self.lines_after(seq):
-            yield self._decoded(line)
+        return map(self._decoded, self.lines_after(seq))
 
     def at(self, seq: int) -> Entry | None:
         if not 1 <= seq <= self.head_seq:
@@ -400,11 +397,8 @@ class StreamSource:
         found = self._read("XRANGE", seq, seq, 1)
         return self._decoded(found[0][1]) if found else None
 
-    def lines_before(self, seq: int) -> Iterator[bytes]:
-        yield from self._walk("XREVRANGE", min(seq - 1, self.head_seq), -1)
-
     def lines_after(self, seq: int) -> Iterator[bytes]:
-        yield from self._walk("XRANGE", max(seq, 0) + 1, 1)
+        return self._walk("XRANGE", max(seq, 0) + 1, 1)
 
     def _walk(self, command: str, start: int, step: int) -> Iterator[bytes]:
         last = 1 if step < 0 else self.head_seq
@@ -500,7 +494,7 @@ class NewStream:
         self._send([("HSET", self.keys.blobs, blob_id, data)])
 
     def drop(self) -> None:
-        self._connection.run(scripts.DROP, self.keys.all)
+        self._connection.run(scripts.DROP, self.keys)
 
     def _commands(self, entries: Iterable[Entry]) -> Iterator[tuple[Argument, ...]]:
         for entry in entries:
@@ -512,5 +506,5 @@ class NewStream:
             self.last_seq = entry.seq
 
     def _send(self, commands: list[tuple[Argument, ...]]) -> None:
-        expiring = [("EXPIRE", key, _KEPT_SECONDS) for key in self.keys.all]
+        expiring = [("EXPIRE", key, _KEPT_SECONDS) for key in self.keys]
         self._connection.call_many([*commands, *expiring])

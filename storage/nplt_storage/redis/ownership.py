@@ -99,22 +99,19 @@ def _process(pid: int) -> Process | None:
     return None
 
 
-class Ownership:
+class Ownership(Struct, kw_only=True, eq=False):
     """One conversation that this server owns, or owned."""
 
-    def __init__(
-        self, session_id: str, keys: Keys, token: str, *, since: float, until: float
-    ) -> None:
-        self.session_id = session_id
-        self.keys = keys
-        self.token = token
-        self.since = since
-        self.until = until
-        """By the monotonic clock."""
-        self.wanted_by: bytes | None = None
-        """The server that has asked for it."""
-        self.next_nonce: str | None = None
-        """Of an acquisition of which nothing was heard."""
+    session_id: str
+    keys: Keys
+    token: str
+    since: float
+    until: float
+    """By the monotonic clock."""
+    wanted_by: bytes | None = None
+    """The server that has asked for it."""
+    next_nonce: str | None = None
+    """Of an acquisition of which nothing was heard."""
 
 
 class Leases:
@@ -149,7 +146,7 @@ class Leases:
         return self._own.id
 
     def keep(self, owned: Ownership) -> None:
-        self._kept[owned.keys.base] = owned
+        self._kept[owned.keys.owner] = owned
         self.start()
 
     def start(self, *, announces: bool = False) -> None:
@@ -159,8 +156,8 @@ class Leases:
             self._thread.start()
 
     def forget(self, owned: Ownership) -> None:
-        if self._kept.get(owned.keys.base) is owned:
-            del self._kept[owned.keys.base]
+        if self._kept.get(owned.keys.owner) is owned:
+            del self._kept[owned.keys.owner]
 
     def is_over(self, owned: Ownership) -> bool:
         """Whether its owner may write nothing, by its own clock."""
@@ -182,7 +179,7 @@ class Leases:
         """Runs a script that needs a conversation no other server owns. `ConversationHeld`:
         one does."""
         dead = ""
-        every = [*keys.all, *(also.all if also else [])]
+        every = [*keys, *(also or ())]
         while True:
             answer = self._connection.run(script, every, self.server, dead, *arguments)
             if answer == b"gone":
@@ -195,15 +192,20 @@ class Leases:
             dead = answer[1].decode()
 
     def owned(self, session_id: str, keys: Keys, token: bytes, asked_at: float) -> Ownership:
-        until = self.until(asked_at)
-        return Ownership(session_id, keys, token.decode(), since=asked_at, until=until)
+        return Ownership(
+            session_id=session_id,
+            keys=keys,
+            token=token.decode(),
+            since=asked_at,
+            until=self.until(asked_at),
+        )
 
     def reclaim(self, owned: Ownership) -> None:
         """After its lease has lapsed. `WrittenElsewhere`: another server has had it."""
         nonce = owned.next_nonce = owned.next_nonce or new_entry_id()
         asked_at = self.clock()
         claim = (nonce, self.server, self.milliseconds, owned.token)
-        answer = self._connection.run(scripts.RECLAIM, owned.keys.all, *claim)
+        answer = self._connection.run(scripts.RECLAIM, owned.keys, *claim)
         if answer == b"gone":
             raise ConversationNotFound(owned.session_id)
         if answer == b"fenced":
@@ -230,7 +232,7 @@ class Leases:
 
     def renew(self) -> None:
         """On all nodes at once: one that hangs keeps no other waiting."""
-        kept = {owned.keys.owner: owned for owned in list(self._kept.values())}
+        kept = self._kept.copy()
         groups = [
             [kept[key] for key in group[start : start + _RENEWED_AT_ONCE]]
             for group in self._connection.by_node(kept)
@@ -274,9 +276,12 @@ class Leases:
         key, described = self._keyspace.members, msgspec.json.encode(own)
         said = (own.id if announces else "", described, self.milliseconds)
         noted = self._connection.call("EVAL", scripts.MEMBERS, 1, key, *said)
-        found = [_read_member(each) for each in noted]
-        others = [each for each in found if each is not None and each.id != own.id]
-        return sorted([own, *others], key=lambda each: each.started_at)
+        members = {own.id: own}
+        for each in noted:
+            with suppress(msgspec.DecodeError):  # a later version says it differently
+                member = msgspec.json.decode(each, type=Member)
+                members.setdefault(member.id, member)
+        return sorted(members.values(), key=lambda member: member.started_at)
 
     def take_turn(self, user: str, turn_id: str, turns_max: int) -> bool:
         key = self._keyspace.turns_of(user)
@@ -322,13 +327,6 @@ class Leases:
                 is_well = False
             except Exception:  # without this thread every lease would lapse
                 log.exception("renewing leases failed; going on")
-
-
-def _read_member(data: bytes) -> Member | None:
-    try:
-        return msgspec.json.decode(data, type=Member)
-    except msgspec.DecodeError:
-        return None
 
 
 def _read_server(data: bytes) -> Server:

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
-from typing import Final
+from typing import Final, TypeAlias
 
 import orjson
 import redis
@@ -91,55 +91,6 @@ log = logging.getLogger(__name__)
 
 _ASKED_SECONDS_MAX: Final = 10.0
 _ASKED_AGAIN_SECONDS: Final = 0.02
-
-
-class Rewrite(Struct, kw_only=True):
-    """A copy on its way, and what is known once it is made."""
-
-    erased: Entry
-    tombstone: Entry
-    checkpoint: CheckpointEntry | None
-    row: ConversationRow
-    blobs: set[str]
-
-    def entries(self, source: StreamSource) -> Iterator[Entry]:
-        for entry in source.after(self.row.head_seq):
-            entry = without_words_of(self.erased, self.tombstone, entry)
-            self.row = fold(self.row, entry)
-            self.blobs |= blobs_named_by([entry])
-            yield entry
-
-    @property
-    def blobs_gone(self) -> list[str]:
-        return sorted(blobs_named_by([self.erased]) - self.blobs)
-
-
-def write_without(
-    seq: int,
-    made: NewStream,
-    *,
-    source: StreamSource,
-    checkpoint: CheckpointEntry | None,
-    floor: Checkpoint,
-    at: datetime,
-) -> Rewrite:
-    """`made` holds the whole stream then, with a tombstone at `seq`."""
-    is_checkpoint = checkpoint is not None and checkpoint.seq == seq
-    erased = checkpoint if is_checkpoint else source.at(seq)
-    if erased is None:
-        raise BadEntry(f"there is no entry {seq}")
-    tombstone = redacted(erased, at)
-    if isinstance(tombstone, CheckpointEntry) and is_checkpoint:
-        checkpoint, floor = tombstone, read_checkpoint(tombstone) or floor
-    first_seq = checkpoint.seq + 1 if checkpoint is not None else 1
-    row = replace(floor.row, head_seq=first_seq - 1, first_seq=first_seq)
-    rewrite = Rewrite(
-        erased=erased, tombstone=tombstone, checkpoint=checkpoint, row=row, blobs=set()
-    )
-    if checkpoint is not None:
-        made.begin_after(checkpoint)
-    made.add(rewrite.entries(source))
-    return rewrite
 
 
 def ask_for_a_new_file(connection: RedisConnection) -> None:
@@ -332,10 +283,14 @@ class AccessTimes:
             try:
                 context = self._context
                 keys, ttl = context.keyspace.of(session_id), context.ttl_milliseconds
-                context.connection.run(scripts.TOUCH, keys.all, time_as_text(at), ttl)
+                context.connection.run(scripts.TOUCH, keys, time_as_text(at), ttl)
             finally:
                 if self._waiting.get(session_id) == at:
                     del self._waiting[session_id]
+
+
+_WaitingPiece: TypeAlias = tuple[tuple[str, int], bytes, Future[None]]
+"""Turn and call, the encoded piece, and what ends when it was sent."""
 
 
 class PartialAnswers:
@@ -353,7 +308,7 @@ class PartialAnswers:
         self._owned = owned
         self._leases = context.leases
         self._call = (so_far.turn_id, so_far.call) if so_far else None
-        self._pieces: deque[tuple[tuple[str, int], bytes, Future[None]]] = deque()
+        self._pieces: deque[_WaitingPiece] = deque()
         self._sent_call = self._call
         self._is_broken = False
         self._sending = Lock()
@@ -392,7 +347,7 @@ class PartialAnswers:
             finally:
                 _settle(pieces)
 
-    def _send_all(self, pieces: Sequence[tuple[tuple[str, int], bytes, Future[None]]]) -> None:
+    def _send_all(self, pieces: Sequence[_WaitingPiece]) -> None:
         call = pieces[-1][0]
         spoken = [encoded for of, encoded, _ in pieces if of == call]
         begins = call != self._sent_call
@@ -402,14 +357,14 @@ class PartialAnswers:
         if all(spoken) and not self._leases.is_over(self._owned):
             answer = self._connection.run(
                 scripts.APPEND_LIVE,
-                self._owned.keys.all,
+                self._owned.keys,
                 *(self._owned.token, self._leases.milliseconds),
                 *(int(begins), b"".join(spoken)),
             )
             self._is_broken = answer != b"done"
 
 
-def _settle(pieces: Sequence[tuple[tuple[str, int], bytes, Future[None]]]) -> None:
+def _settle(pieces: Sequence[_WaitingPiece]) -> None:
     """In whatever thread: whoever waits for them goes on."""
 
     def settle() -> None:
@@ -524,25 +479,23 @@ def what_is_left(gone: Sequence[Entry], *, hidden: Ranges) -> list[Argument]:
     return left
 
 
-class WriterState(Struct, kw_only=True):
-    """What the writer believes Redis holds."""
-
-    row: ConversationRow
-    owned: Ownership
-    checkpoint: CheckpointEntry | None = None
-
-
 class RedisRecord:
+    """What `row`, `owned` and `checkpoint` say is what the writer believes Redis holds."""
+
     def __init__(
         self,
-        state: WriterState,
+        row: ConversationRow,
+        owned: Ownership,
         *,
+        checkpoint: CheckpointEntry | None = None,
         context: RedisContext,
         partial_answers: PartialAnswers,
         closed: Callable[[RedisRecord], None],
     ) -> None:
-        self.session_id = state.row.session_id
-        self._state = state
+        self.session_id = row.session_id
+        self.owned = owned
+        self._row = row
+        self._checkpoint = checkpoint
         self._context = context
         self._connection = context.connection
         self._leases = context.leases
@@ -556,14 +509,6 @@ class RedisRecord:
         message_id of each."""
         self._is_floor_known = True
         """Whether the first entry there is is the one we believe."""
-
-    @property
-    def owned(self) -> Ownership:
-        return self._state.owned
-
-    @property
-    def _keys(self) -> Keys:
-        return self.owned.keys
 
     # The port
 
@@ -628,7 +573,7 @@ class RedisRecord:
         with self._lock:
             if not self._is_floor_known:
                 self._learn_floor()
-            before = self._state.row
+            before = self._row
             line = encode_line(entry)
             if self._is_closed:
                 raise ConversationReadOnly(self.session_id, "this record was closed")
@@ -641,13 +586,13 @@ class RedisRecord:
                 self._partial_answers.is_over()
             row = fold(before, entry)
             self._commit(entry, line, row, forget=is_said)
-            self._state.row = row
+            self._row = row
             self._context.lists.moved(before, row)
             if self._context.turns_max:
                 self._spans.add(entry)
                 if ends_turn(entry):
                     self._trim()
-            return self._state.row
+            return self._row
 
     def _commit(self, entry: Entry, line: bytes, row: ConversationRow, *, forget: bool) -> None:
         digest = hashlib.sha1(line, usedforsecurity=False).hexdigest()
@@ -694,7 +639,7 @@ class RedisRecord:
         if answer == b"done":
             return
         self._doubts.clear()
-        head_seq = self._state.row.head_seq
+        head_seq = self._row.head_seq
         match answer:
             case b"gone":
                 raise ConversationNotFound(self.session_id)
@@ -709,7 +654,7 @@ class RedisRecord:
 
     def _run(self, script: str, *arguments: Argument, also: Keys | None) -> bytes:
         asked_at = self._leases.clock()
-        keys = [*self._keys.all, *(also.all if also else [])]
+        keys = [*self.owned.keys, *(also or ())]
         lease = (self.owned.token, self._leases.milliseconds)
         answer: bytes = self._connection.run(script, keys, *lease, *arguments)
         if answer == b"done":
@@ -719,7 +664,7 @@ class RedisRecord:
     def _settle(self) -> None:
         """Takes a doubtful entry back, if it is there."""
         if self._doubts:
-            row = self._state.row
+            row = self._row
             doubts = orjson.dumps(self._doubts)
             self._write(scripts.SETTLE, row.head_seq + 1, row_as_bytes(row), doubts)
             self._doubts.clear()
@@ -740,7 +685,7 @@ class RedisRecord:
 
     def _trim(self) -> None:
         """The entry is in already, whatever comes of this: the next turn tries again."""
-        row = self._state.row
+        row = self._row
         first = self._spans.first_to_keep(self._context.turns_max)
         if first <= row.first_seq:
             return
@@ -760,17 +705,17 @@ class RedisRecord:
             log.warning("%s: can't be trimmed: %r", self.session_id, error)
             self._is_floor_known = False
             return
-        self._state.row, self._state.checkpoint = trimmed, checkpoint
+        self._row, self._checkpoint = trimmed, checkpoint
         self._spans.forget_before(first)
 
     def _learn_floor(self) -> None:
         """After a cut of which we don't know whether it was made."""
-        line = self._connection.ask("HGET", self._keys.meta, "checkpoint")
+        line = self._connection.ask("HGET", self.owned.keys.meta, "checkpoint")
         checkpoint = decode_checkpoint(self.session_id, line)
         if checkpoint is not None:
             first_seq = checkpoint.seq + 1
-            self._state.row = replace(self._state.row, first_seq=first_seq)
-            self._state.checkpoint = checkpoint
+            self._row = replace(self._row, first_seq=first_seq)
+            self._checkpoint = checkpoint
             self._spans.forget_before(first_seq)
         self._is_floor_known = True
 
@@ -781,42 +726,59 @@ class RedisRecord:
             self._settle()
             if not self._is_floor_known:
                 self._learn_floor()
-            before = self._state.row
+            before, checkpoint, floor = self._row, self._checkpoint, self._floor()
+            source = self._source(before.head_seq)
+            is_checkpoint = checkpoint is not None and checkpoint.seq == seq
+            erased = checkpoint if is_checkpoint else source.at(seq)
+            if erased is None:
+                raise BadEntry(f"there is no entry {seq}")
+            tombstone = redacted(erased, at)
+            if isinstance(tombstone, CheckpointEntry) and is_checkpoint:
+                checkpoint, floor = tombstone, read_checkpoint(tombstone) or floor
+            first_seq = 1 if checkpoint is None else checkpoint.seq + 1
+            row = replace(floor.row, head_seq=first_seq - 1, first_seq=first_seq)
+            blobs: set[str] = set()
+
+            def rewritten() -> Iterator[Entry]:
+                nonlocal row
+                for entry in source.after(first_seq - 1):
+                    entry = without_words_of(erased, tombstone, entry)
+                    row = fold(row, entry)
+                    blobs.update(blobs_named_by([entry]))
+                    yield entry
+
             made = NewStream(self._connection, self._context.keyspace, self.session_id)
             try:
-                rewrite = write_without(
-                    seq,
-                    made,
-                    source=self._source(before.head_seq),
-                    checkpoint=self._state.checkpoint,
-                    floor=self._floor(),
-                    at=at,
-                )
+                if checkpoint is not None:
+                    made.begin_after(checkpoint)
+                made.add(rewritten())
                 self._write(
                     scripts.REWRITE,
-                    *(before.head_seq, made.checkpoint_line, row_as_bytes(rewrite.row)),
+                    *(before.head_seq, made.checkpoint_line, row_as_bytes(row)),
                     self._context.ttl_milliseconds,
-                    *rewrite.blobs_gone,
+                    *sorted(blobs_named_by([erased]) - blobs),
                     also=made.keys,
                 )
             except BaseException:
                 made.drop()
                 raise
-            self._state.row, self._state.checkpoint = rewrite.row, rewrite.checkpoint
-            self._context.lists.moved(before, rewrite.row)
-            return rewrite.tombstone
+            self._row, self._checkpoint = row, checkpoint
+            self._context.lists.moved(before, row)
+            return tombstone
 
     def _source(self, head_seq: int) -> StreamSource:
-        return StreamSource(self.session_id, self._keys.log, self._connection, head_seq=head_seq)
+        return StreamSource(
+            self.session_id, self.owned.keys.log, self._connection, head_seq=head_seq
+        )
 
     def _floor(self) -> Checkpoint:
         """How it stood before the first entry there is."""
-        row = self._state.row
-        if self._state.checkpoint is None:
+        row = self._row
+        if self._checkpoint is None:
             return Checkpoint(
                 row=new_row(self.session_id, user=row.user, created_at=row.created_at)
             )
-        found = read_checkpoint(self._state.checkpoint)
+        found = read_checkpoint(self._checkpoint)
         if found is None:
             raise ConversationDamaged(self.session_id, "its checkpoint can't be read")
         return found

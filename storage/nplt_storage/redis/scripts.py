@@ -20,57 +20,38 @@ halfway.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 
-class Keys(Struct, frozen=True):
+class Keys(NamedTuple):
     """The keys of one conversation, wherever it stands: in use, in the trash, on its way."""
 
-    base: str
-    """It has the hash tag that all of them share."""
+    meta: str
+    log: str
+    live: str
+    prompts: str
+    blobs: str
+    owner: str
 
-    @property
-    def meta(self) -> str:
-        return f"{self.base}:meta"
-
-    @property
-    def log(self) -> str:
-        return f"{self.base}:log"
-
-    @property
-    def live(self) -> str:
-        return f"{self.base}:live"
-
-    @property
-    def prompts(self) -> str:
-        return f"{self.base}:prompts"
-
-    @property
-    def blobs(self) -> str:
-        return f"{self.base}:blobs"
-
-    @property
-    def owner(self) -> str:
-        return f"{self.base}:owner"
-
-    @property
-    def all(self) -> list[str]:
-        return [self.meta, self.log, self.live, self.prompts, self.blobs, self.owner]
+    @classmethod
+    def of(cls, base: str) -> Keys:
+        """`base` has the hash tag that all of them share."""
+        return cls(*(f"{base}:{part}" for part in cls._fields))
 
 
 class Keyspace(Struct, frozen=True):
     prefix: str
 
     def of(self, session_id: str) -> Keys:
-        return Keys(f"{self.prefix}{{{session_id}}}")
+        return Keys.of(f"{self.prefix}{{{session_id}}}")
 
     def in_trash(self, session_id: str) -> Keys:
-        return Keys(f"{self.prefix}@trash:{{{session_id}}}")
+        return Keys.of(f"{self.prefix}@trash:{{{session_id}}}")
 
     def being_made(self, token: str, session_id: str) -> Keys:
-        return Keys(f"{self.prefix}@new:{token}:{{{session_id}}}")
+        return Keys.of(f"{self.prefix}@new:{token}:{{{session_id}}}")
 
     def list_of(self, user: str) -> str:
         return f"{self.prefix}@user:{user}"
@@ -142,9 +123,12 @@ local function own(token, server, lease)
 end
 """
 
-_WRITER: Final = (
-    _COMMON
-    + """
+
+def _of_conversation(script: str) -> str:
+    return _COMMON + script
+
+
+_WRITER: Final = _of_conversation("""
 local token, lease = ARGV[1], ARGV[2]
 if redis.call('EXISTS', meta) == 0 then return 'gone' end
 if redis.call('HGET', owner, 'token') ~= token then return 'fenced' end
@@ -179,14 +163,16 @@ local function note_prompt(name, noted)
     redis.call('HINCRBY', meta, 'prompts', added)
   end
 end
-"""
-)
+""")
+
+
+def _of_writer(script: str) -> str:
+    return _WRITER + script
+
 
 # A creator that never heard whether it succeeded asks again with the same nonce, and gets
 # the one it made, if that is as empty as on its first day.
-CREATE: Final = (
-    _COMMON
-    + """
+CREATE: Final = _of_conversation("""
 local nonce, server, lease, row, user, origin, ttl = unpack(ARGV)
 local known, token = redis.call('HMGET', meta, 'head', 'token'), token_after(nil, nonce)
 if known[1] and (known[1] ~= '0' or known[2] ~= token) then return 'taken' end
@@ -195,12 +181,9 @@ redis.call('HSET', meta, 'user', user, 'origin', origin, 'head', 0, 'prompts', 0
 own(token, server, lease)
 expire(here, ttl)
 return token
-"""
-)
+""")
 
-OPEN: Final = (
-    _COMMON
-    + """
+OPEN: Final = _of_conversation("""
 local server, dead, nonce, lease, ttl = unpack(ARGV)
 if redis.call('EXISTS', meta) == 0 then return 'gone' end
 local held = held_by_another(server, dead)
@@ -211,47 +194,42 @@ local known = redis.call('HMGET', meta, 'row', 'accessed', 'damaged', 'checkpoin
 known[5] = redis.call('GET', live)
 known[6] = token
 return known
-"""
-)
+""")
 
 # An owner whose lease has lapsed, or who did not hear whether it got it back.
-RECLAIM: Final = (
-    _COMMON
-    + """
+RECLAIM: Final = _of_conversation("""
 local nonce, server, lease, before = unpack(ARGV)
 if redis.call('EXISTS', meta) == 0 then return 'gone' end
 local known, token = redis.call('HGET', meta, 'token'), token_after(before, nonce)
 if known ~= before and known ~= token then return 'fenced' end
 return own(token, server, lease)
-"""
-)
+""")
 
 _NOW: Final = """
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
 
+
+def _with_time(script: str) -> str:
+    return _NOW + script
+
+
 # Gives 0 if it is not the owner's, else 1, or the server that has asked for it.
-RENEW: Final = (
-    _NOW
-    + """
+RENEW: Final = _with_time("""
 local known = redis.call('HMGET', KEYS[1], 'token', 'wanted', 'wanted_until')
 if known[1] ~= ARGV[1] then return 0 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return known[2] and tonumber(known[3]) > now and known[2] or 1
-"""
-)
+""")
 
 # Asks the owner, which has this token, for a conversation.
-ASK_FOR: Final = (
-    _NOW
-    + """
+ASK_FOR: Final = _with_time("""
 local token, server, lasts = unpack(ARGV)
 if redis.call('HGET', KEYS[1], 'token') ~= token then return 0 end
 redis.call('HSET', KEYS[1], 'wanted', server, 'wanted_until', string.format('%.0f', now + lasts))
 return 1
-"""
-)
+""")
 
 # With a server that has asked for it: for that long no other can have it. The token that
 # stands there meanwhile is nobody's.
@@ -266,9 +244,7 @@ end
 return 'done'
 """
 
-APPEND: Final = (
-    _WRITER
-    + """
+APPEND: Final = _of_writer("""
 local seq, line, row, ttl, forget, doubts, first, name = unpack(ARGV, 3)
 local head = tonumber(redis.call('HGET', meta, 'head'))
 seq, doubts = tonumber(seq), cjson.decode(doubts)
@@ -296,22 +272,16 @@ if name ~= '' then note_prompt(name, '[' .. seq .. ']') end
 if forget == '1' then redis.call('DEL', live) end
 used(ttl)
 return done()
-"""
-)
+""")
 
-SETTLE: Final = (
-    _WRITER
-    + """
+SETTLE: Final = _of_writer("""
 local seq, row, doubts = unpack(ARGV, 3)
 if redis.call('HGET', meta, 'head') ~= seq then return 'stale' end
 if take_back(tonumber(seq), cjson.decode(doubts)) then redis.call('HSET', meta, 'row', row) end
 return done()
-"""
-)
+""")
 
-TRIM: Final = (
-    _WRITER
-    + """
+TRIM: Final = _of_writer("""
 local head, first, checkpoint, row, ttl = unpack(ARGV, 3)
 if redis.call('HGET', meta, 'head') ~= head then return 'stale' end
 redis.call('HSET', meta, 'checkpoint', checkpoint, 'row', row)
@@ -319,41 +289,29 @@ redis.call('XTRIM', log, 'MINID', first .. '-0')
 for place = 8, #ARGV, 2 do redis.call('HSET', prompts, ARGV[place], ARGV[place + 1]) end
 used(ttl)
 return done()
-"""
-)
+""")
 
-APPEND_LIVE: Final = (
-    _WRITER
-    + """
+APPEND_LIVE: Final = _of_writer("""
 local begins, pieces = unpack(ARGV, 3)
 local left = redis.call('PTTL', meta)
 redis.call(begins == '1' and 'SET' or 'APPEND', live, pieces)
 if left > 0 then redis.call('PEXPIRE', live, left) end
 return done()
-"""
-)
+""")
 
-KEEP_BLOB: Final = (
-    _WRITER
-    + """
+KEEP_BLOB: Final = _of_writer("""
 local blob_id, data, ttl = unpack(ARGV, 3)
 redis.call('HSET', blobs, blob_id, data)
 used(ttl)
 return done()
-"""
-)
+""")
 
-NOTE_DAMAGE: Final = (
-    _WRITER
-    + """
+NOTE_DAMAGE: Final = _of_writer("""
 redis.call('HSET', meta, 'damaged', ARGV[3])
 return done()
-"""
-)
+""")
 
-REWRITE: Final = (
-    _WRITER
-    + """
+REWRITE: Final = _of_writer("""
 local head, checkpoint, row, ttl = unpack(ARGV, 3)
 if redis.call('HGET', meta, 'head') ~= head then return 'stale' end
 redis.call('RENAME', there[2], log)
@@ -363,25 +321,19 @@ redis.call('HSET', meta, 'row', row)
 for place = 7, #ARGV do redis.call('HDEL', blobs, ARGV[place]) end
 expire(here, ttl)
 return done()
-"""
-)
+""")
 
-TOUCH: Final = (
-    _COMMON
-    + """
+TOUCH: Final = _of_conversation("""
 local at, ttl = unpack(ARGV)
 if redis.call('EXISTS', meta) == 0 then return 'gone' end
 local known = redis.call('HGET', meta, 'accessed')
 if not known or known < at then redis.call('HSET', meta, 'accessed', at) end
 used(ttl)
 return 'done'
-"""
-)
+""")
 
 # Whoever deletes owns it for that moment.
-DELETE: Final = (
-    _COMMON
-    + """
+DELETE: Final = _of_conversation("""
 local server, dead, ttl, at = unpack(ARGV)
 if redis.call('EXISTS', meta) == 0 then return 'gone' end
 local held = held_by_another(server, dead)
@@ -391,24 +343,18 @@ move(here, there)
 redis.call('DEL', owner)
 expire(there, ttl)
 return 'done'
-"""
-)
+""")
 
-UNDELETE: Final = (
-    _COMMON
-    + """
+UNDELETE: Final = _of_conversation("""
 if redis.call('EXISTS', there[1]) == 0 then return 'gone' end
 if redis.call('EXISTS', meta) == 1 then return 'taken' end
 move(there, here)
 redis.call('HDEL', meta, 'deleted')
 expire(here, ARGV[1])
 return 'done'
-"""
-)
+""")
 
-PUBLISH: Final = (
-    _COMMON
-    + """
+PUBLISH: Final = _of_conversation("""
 local row, user, origin, head, checkpoint, ttl = unpack(ARGV)
 if redis.call('EXISTS', meta) == 1 then return 'taken' end
 move(there, here)
@@ -417,16 +363,13 @@ redis.call('HSET', meta, 'prompts', redis.call('HLEN', prompts))
 if checkpoint ~= '' then redis.call('HSET', meta, 'checkpoint', checkpoint) end
 expire(here, ttl)
 return 'done'
-"""
-)
+""")
 
 # What servers know of each other. These have one key each, in slots of their own.
 
 # Notes a server (its id, how it is) for so many milliseconds, unless the id is empty; gives all
 # that are noted, and drops those that were not noted again in time.
-MEMBERS: Final = (
-    _NOW
-    + """
+MEMBERS: Final = _with_time("""
 local id, described, lasts = unpack(ARGV)
 if id ~= '' then
   redis.call('HSET', KEYS[1], id, string.format('%.0f %s', now + lasts, described))
@@ -442,13 +385,10 @@ for place = 1, #noted, 2 do
   end
 end
 return there
-"""
-)
+""")
 
 # A user's running turns, of all servers: each is noted until a time, and noted again.
-TAKE_TURN: Final = (
-    _NOW
-    + """
+TAKE_TURN: Final = _with_time("""
 local turn, turns_max, lasts = unpack(ARGV)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 local is_there = redis.call('ZSCORE', KEYS[1], turn)
@@ -456,23 +396,17 @@ if not is_there and redis.call('ZCARD', KEYS[1]) >= tonumber(turns_max) then ret
 redis.call('ZADD', KEYS[1], now + lasts, turn)
 redis.call('PEXPIRE', KEYS[1], lasts)
 return 1
-"""
-)
+""")
 
-KEEP_TURNS: Final = (
-    _NOW
-    + """
+KEEP_TURNS: Final = _with_time("""
 for place = 2, #ARGV do redis.call('ZADD', KEYS[1], 'XX', now + ARGV[1], ARGV[place]) end
 redis.call('PEXPIRE', KEYS[1], ARGV[1])
 return 'done'
-"""
-)
+""")
 
 # A bucket that holds `size` and gains as many in so many milliseconds; it may be overdrawn once
 # over. Gives what is left, in thousandths.
-COUNT_PROMPT: Final = (
-    _NOW
-    + """
+COUNT_PROMPT: Final = _with_time("""
 local size, lasts = tonumber(ARGV[1]), tonumber(ARGV[2])
 local known = redis.call('HMGET', KEYS[1], 'left', 'at')
 local left = tonumber(known[1] or size) + (now - tonumber(known[2] or now)) * size / lasts
@@ -480,30 +414,21 @@ left = math.max(math.min(left, size) - 1, -size)
 redis.call('HSET', KEYS[1], 'left', tostring(left), 'at', string.format('%.0f', now))
 redis.call('PEXPIRE', KEYS[1], lasts * 2)
 return math.floor(left * 1000)
-"""
-)
+""")
 
 DROP: Final = "redis.call('DEL', unpack(KEYS))\nreturn 'done'\n"
 
-BLOB: Final = (
-    _COMMON
-    + """
+BLOB: Final = _of_conversation("""
 local data = redis.call('HGET', blobs, ARGV[1])
 return data and string.sub(data, ARGV[2] + 1, ARGV[2] + ARGV[3])
-"""
-)
+""")
 
-PROMPT_BY_MESSAGE_ID: Final = (
-    _COMMON
-    + """
+PROMPT_BY_MESSAGE_ID: Final = _of_conversation("""
 local count = tonumber(redis.call('HGET', meta, 'prompts') or -1)
 return {redis.call('HGET', prompts, ARGV[1]), redis.call('HLEN', prompts) == count and 1 or 0}
-"""
-)
+""")
 
-COUNT_PROMPTS: Final = (
-    _COMMON
-    + """
+COUNT_PROMPTS: Final = _of_conversation("""
 local left = redis.call('PTTL', meta)
 if left == -2 then
   redis.call('DEL', prompts)
@@ -512,14 +437,11 @@ end
 redis.call('HSET', meta, 'prompts', redis.call('HLEN', prompts))
 if left > 0 then redis.call('PEXPIRE', prompts, left) end
 return 'done'
-"""
-)
+""")
 
 # From the layout before, whose keys had no hash tag: so never in a cluster. KEYS has the
 # six of the new layout, then the seven of the old one, then its blobs, in the order of ARGV.
-ADOPT: Final = (
-    _COMMON
-    + """
+ADOPT: Final = _of_conversation("""
 local before = {unpack(KEYS, 7, 10)}
 local old_blobs, checkpoint, old_owner = unpack(KEYS, 11, 13)
 if redis.call('EXISTS', before[1]) == 0 or redis.call('EXISTS', meta) == 1 then return 'gone' end
@@ -539,5 +461,4 @@ redis.call('HDEL', meta, 'rev', 'place')
 local left = redis.call('PTTL', meta)
 if left > 0 then redis.call('PEXPIRE', blobs, left) end
 return 'done'
-"""
-)
+""")

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Final
 
 import orjson
+from msgspec.json import decode
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
@@ -30,7 +31,6 @@ from nplt_storage.messages import content_of
 from nplt_storage.pages import MessagePage, PageQuery, read_end, read_page
 from nplt_storage.redis import scripts
 from nplt_storage.redis.connection import (
-    Argument,
     NewStream,
     RedisConnection,
     StreamSource,
@@ -42,7 +42,7 @@ from nplt_storage.redis.connection import (
     place_in_stream,
     session_id_in,
 )
-from nplt_storage.redis.ownership import LEASE_SECONDS, Leases
+from nplt_storage.redis.ownership import LEASE_SECONDS, Leases, Ownership
 from nplt_storage.redis.record import (
     AccessTimes,
     PartialAnswers,
@@ -50,10 +50,9 @@ from nplt_storage.redis.record import (
     RedisRecord,
     Sender,
     UserLists,
-    WriterState,
     decode_pieces,
 )
-from nplt_storage.redis.scripts import Keys, Keyspace
+from nplt_storage.redis.scripts import Keyspace
 from nplt_storage.rows import (
     ConversationRow,
     RowPage,
@@ -79,6 +78,7 @@ from nplt_storage.store import (
     PartialAnswer,
     Record,
     StoreDescription,
+    check_byte_range,
     not_yet_an_entry,
 )
 
@@ -104,8 +104,7 @@ class RedisReader:
     # moves in the list while it is read appears at its new place or not at all.
 
     def row_of(self, session_id: str) -> ConversationRow | None:
-        noted = self._touches.noted(session_id)  # forgotten once Redis has it
-        return _accessed_at(self._decode(session_id, self._fields(session_id)), noted)
+        return self._read(session_id)[0]
 
     def row(self, session_id: str) -> ConversationRow:
         row = self.row_of(session_id) if is_session_id(session_id) else None
@@ -200,32 +199,20 @@ class RedisReader:
         found = self._connection.ask_many(
             [("HMGET", self._keyspace.of(id_).meta, *_ROW_FIELDS) for id_ in ids]
         )
-        rows = [self._decode(id_, fields) for id_, fields in zip(ids, found, strict=True)]
-        return [_accessed_at(row, at) for row, at in zip(rows, noted, strict=True)]
+        return [decode_row(fields, at) for fields, at in zip(found, noted, strict=True)]
 
-    def _fields(self, session_id: str, *more: str, in_trash: bool = False) -> list[bytes | None]:
-        """Those of its row, and more; of the layout before, it is brought to this one first."""
+    def _read(
+        self, session_id: str, *more: str, in_trash: bool = False
+    ) -> tuple[ConversationRow | None, list[bytes | None]]:
+        """Its row, and more fields; of the layout before, it is brought to this one first."""
+        noted = self._touches.noted(session_id)  # forgotten once Redis has it
         keyspace = self._keyspace
         keys = keyspace.in_trash(session_id) if in_trash else keyspace.of(session_id)
         command = ("HMGET", keys.meta, *_ROW_FIELDS, *more)
         found: list[bytes | None] = self._connection.ask(*command)
         if found[0] is None and self.adopt(session_id, in_trash=in_trash):
             found = self._connection.ask(*command)
-        return found
-
-    def _decode(self, session_id: str, found: list[bytes | None]) -> ConversationRow | None:
-        return None if found[0] is None else self.decode(session_id, found)
-
-    def decode(self, session_id: str, found: list[bytes | None]) -> ConversationRow:
-        """From the fields row, accessed, damaged."""
-        data, accessed, damaged = found[:3]
-        row = row_from_bytes(data or b"")
-        times = [row.last_accessed]
-        if accessed is not None:
-            times.append(datetime.fromisoformat(accessed.decode()))
-        if noted := self._touches.noted(session_id):
-            times.append(noted)
-        return replace(row, last_accessed=max(times), damaged=damaged is not None)
+        return decode_row(found, noted), found[len(_ROW_FIELDS) :]
 
     def trash(self, user: str) -> list[DeletedConversation]:
         """Those that have expired, or were replaced by another's, leave the list."""
@@ -243,9 +230,8 @@ class RedisReader:
         return found
 
     def deleted(self, session_id: str) -> tuple[ConversationRow | None, datetime | None]:
-        fields = self._fields(session_id, "deleted", in_trash=True)
-        at = None if fields[3] is None else datetime.fromisoformat(fields[3].decode())
-        return self._decode(session_id, fields), at
+        row, (at,) = self._read(session_id, "deleted", in_trash=True)
+        return row, None if at is None else datetime.fromisoformat(at.decode())
 
     # The layout before: the same keys without a hash tag, blobs and the checkpoint apart
 
@@ -261,7 +247,7 @@ class RedisReader:
         parts = ("meta", "log", "live", "prompts", "blobs", "checkpoint", "owner")
         blobs = [blob.decode() for blob in self._connection.ask("SMEMBERS", f"{prefix}:blobs")]
         before = [f"{prefix}:{part}" for part in parts] + [f"{prefix}:blob:{id_}" for id_ in blobs]
-        answer = self._connection.run(scripts.ADOPT, [*keys.all, *before], *blobs)
+        answer = self._connection.run(scripts.ADOPT, [*keys, *before], *blobs)
         if answer == b"held":
             raise ConversationHeld(session_id)
         return True  # by us, or by another server just now
@@ -271,15 +257,15 @@ class RedisReader:
     def find(self, session_id: str) -> tuple[ConversationRow, CheckpointEntry | None]:
         """As of one moment."""
         _check_id(session_id)
-        fields = self._fields(session_id, "checkpoint")
-        if fields[0] is None:
+        row, (checkpoint,) = self._read(session_id, "checkpoint")
+        if row is None:
             raise ConversationNotFound(session_id)
-        return self.decode(session_id, fields), decode_checkpoint(session_id, fields[3])
+        return row, decode_checkpoint(session_id, checkpoint)
 
-    def check_ends(self, found: WriterState) -> None:
+    def check_ends(self, row: ConversationRow, checkpoint: CheckpointEntry | None) -> None:
         """Redis evicts keys one by one: what is left may look whole."""
-        row, source = found.row, self.source(found.row)
-        if row.first_seq > 1 and found.checkpoint is None:
+        source = self.source(row)
+        if row.first_seq > 1 and checkpoint is None:
             raise ConversationDamaged(row.session_id, "its checkpoint is not there")
         for seq in (row.first_seq, row.head_seq):
             if row.first_seq <= row.head_seq and source.at(seq) is None:
@@ -327,7 +313,7 @@ class RedisReader:
 
     def _noted(self, session_id: str, message_id: str) -> tuple[list[Any] | None, bool]:
         """What is noted under that name, and whether all names are there."""
-        keys = self._keyspace.of(session_id).all
+        keys = self._keyspace.of(session_id)
         noted, is_all = self._connection.run(scripts.PROMPT_BY_MESSAGE_ID, keys, message_id)
         return (None if noted is None else orjson.loads(noted)), bool(is_all)
 
@@ -338,7 +324,21 @@ class RedisReader:
             for entry in self.source(row).after(0)
             if (name := name_of(entry))
         )
-        self._connection.run(scripts.COUNT_PROMPTS, keys.all)
+        self._connection.run(scripts.COUNT_PROMPTS, keys)
+
+
+def decode_row(found: Sequence[bytes | None], noted: datetime | None) -> ConversationRow | None:
+    """From the fields row, accessed, damaged; `noted` is an access that is on its way."""
+    data, accessed, damaged = found[:3]
+    if data is None:
+        return None
+    row = row_from_bytes(data)
+    times = [row.last_accessed]
+    if accessed is not None:
+        times.append(datetime.fromisoformat(accessed.decode()))
+    if noted is not None:
+        times.append(noted)
+    return replace(row, last_accessed=max(times), damaged=damaged is not None)
 
 
 def _trimmed(noted: list[Any]) -> SentBefore | None:
@@ -359,38 +359,23 @@ class RedisBuilder:
     ) -> None:
         self._origin = origin
         self._connection = connection
-        self._made = NewStream(connection, keyspace, session_id)
+        self.made = NewStream(connection, keyspace, session_id)
         self.row = new_row(session_id, user=origin.user, created_at=origin.created_at)
-
-    @property
-    def keys(self) -> Keys:
-        return self._made.keys
 
     async def add(self, entries: Sequence[Entry]) -> None:
         await self._connection.in_thread(partial(self._add, entries))
 
     async def keep_blob(self, data: bytes) -> BlobReference:
         blob = BlobReference.of(data)
-        await self._connection.in_thread(partial(self._made.keep_blob, blob.blob_id, data))
+        await self._connection.in_thread(partial(self.made.keep_blob, blob.blob_id, data))
         return blob
-
-    async def drop(self) -> None:
-        await self._connection.in_thread(self._made.drop)
-
-    def finished(self, *, ttl_milliseconds: int) -> list[Argument]:
-        """What the script needs to know that makes it visible."""
-        row = self.row
-        return [
-            *(row_as_bytes(row), row.user, origin_as_bytes(self._origin), row.head_seq),
-            *(self._made.checkpoint_line, ttl_milliseconds),
-        ]
 
     def _add(self, entries: Sequence[Entry]) -> None:
         first = entries[0] if entries else None
         if self.row.head_seq == 0 and isinstance(first, CheckpointEntry) and first.seq > 1:
             self._begin_with(first)
             entries = entries[1:]
-        self._made.add(entries)
+        self.made.add(entries)
         self.row = fold_all(self.row, entries)
 
     def _begin_with(self, first: CheckpointEntry) -> None:
@@ -398,7 +383,7 @@ class RedisBuilder:
         found = read_checkpoint(first)
         if found is None:
             raise BadEntry(f"entry {first.seq} can't be the first: its state can't be read")
-        self._made.begin_after(first)
+        self.made.begin_after(first)
         self.row = replace(
             fold(found.row, first),
             session_id=self.row.session_id,
@@ -415,15 +400,6 @@ def origin_as_bytes(origin: Origin) -> bytes:
             "created_at": time_as_text(origin.created_at),
             "extra": dict(origin.extra),
         }
-    )
-
-
-def origin_from_bytes(data: bytes) -> Origin:
-    source = orjson.loads(data)
-    return Origin(
-        user=source["user"],
-        created_at=datetime.fromisoformat(source["created_at"]),
-        extra=source["extra"],
     )
 
 
@@ -552,14 +528,14 @@ class RedisStore:
         asked_at = self._leases.clock()
         token = self._connection.run(
             scripts.CREATE,
-            keys.all,
+            keys,
             *(nonce, self._leases.server, self._leases.milliseconds),
             *(row_as_bytes(row), row.user, origin, self._ttl_milliseconds),
         )
         if token == b"taken":
             raise ConversationExists(session_id)
         owned = self._leases.owned(session_id, keys, token, asked_at)
-        return self._writer(WriterState(row=row, owned=owned))
+        return self._writer(row, owned)
 
     async def open(self, session_id: str) -> Opened:
         _check_id(session_id)
@@ -577,34 +553,40 @@ class RedisStore:
     def _open(self, session_id: str) -> tuple[Opened, RedisRecord]:
         """Blocks. Nothing is left of it if it fails, but a word in lists about what is
         damaged."""
-        state, said = self._acquire(session_id)
+        noted = self._touches.noted(session_id)
+        owned, found = self._acquire(session_id)
         try:
-            self._reader.check_ends(state)
-            row, source = state.row, self._reader.source(state.row)
+            row = decode_row(found, noted)
+            assert row is not None
+            checkpoint = decode_checkpoint(session_id, found[3])
+            self._reader.check_ends(row, checkpoint)
+            source = self._reader.source(row)
             held = read_end(source, row)
-            checkpoint = [state.checkpoint] if state.checkpoint else []
-            said = not_yet_an_entry(said, row, held)
-            record = self._writer(state, said)
+            said = not_yet_an_entry(decode_pieces(found[4] or b""), row, held)
+            record = self._writer(row, owned, checkpoint, said)
             turns_max = self._context.turns_max or None
             if turns_max:
                 record.learn_turns(source.after(0))
             history = ConversationHistory(
-                session_id, [*checkpoint, *held], row=row, turns_max=turns_max
+                session_id,
+                [checkpoint, *held] if checkpoint else held,
+                row=row,
+                turns_max=turns_max,
             )
             return Opened(record=record, history=history, row=row, partial_answer=said), record
         except RedisError:
             raise  # the lease lapses, or serves the next attempt
         except BaseException as error:
-            owned = state.owned
             with suppress(RedisError):
                 if isinstance(error, ConversationDamaged):
                     # So that lists show it; what is there is left as it is.
                     lease = (owned.token, self._leases.milliseconds)
-                    self._connection.run(scripts.NOTE_DAMAGE, owned.keys.all, *lease, error.reason)
+                    self._connection.run(scripts.NOTE_DAMAGE, owned.keys, *lease, error.reason)
                 self._leases.give_back(owned)
             raise
 
-    def _acquire(self, session_id: str) -> tuple[WriterState, PartialAnswer | None]:
+    def _acquire(self, session_id: str) -> tuple[Ownership, list[bytes | None]]:
+        """With what `scripts.OPEN` gives: row, accessed, damaged, checkpoint, live, token."""
         keys = self._keyspace.of(session_id)
         asked_at = self._leases.clock()
         claim = partial(
@@ -618,18 +600,22 @@ class RedisStore:
             if not self._reader.adopt(session_id):
                 raise
             found = claim()
-        owned = self._leases.owned(session_id, keys, found[5], asked_at)
-        state = WriterState(
-            row=self._reader.decode(session_id, found),
-            owned=owned,
-            checkpoint=decode_checkpoint(session_id, found[3]),
-        )
-        return state, decode_pieces(found[4] or b"")
+        return self._leases.owned(session_id, keys, found[5], asked_at), found
 
-    def _writer(self, state: WriterState, said: PartialAnswer | None = None) -> RedisRecord:
-        answers = PartialAnswers(self._sender, self._context, state.owned, said)
+    def _writer(
+        self,
+        row: ConversationRow,
+        owned: Ownership,
+        checkpoint: CheckpointEntry | None = None,
+        said: PartialAnswer | None = None,
+    ) -> RedisRecord:
         return RedisRecord(
-            state, context=self._context, partial_answers=answers, closed=self._forget_writer
+            row,
+            owned,
+            checkpoint=checkpoint,
+            context=self._context,
+            partial_answers=PartialAnswers(self._sender, self._context, owned, said),
+            closed=self._forget_writer,
         )
 
     async def page(self, session_id: str, query: PageQuery) -> MessagePage:
@@ -652,12 +638,11 @@ class RedisStore:
         )
 
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
-        if offset < 0 or length < 0:
-            raise BadEntry("a range of bytes begins at 0 or later and has no negative length")
+        check_byte_range(offset, length)
 
         def read() -> bytes:
             self._reader.row(session_id)
-            keys = self._keyspace.of(session_id).all
+            keys = self._keyspace.of(session_id)
             data = self._connection.run(scripts.BLOB, keys, blob_id, offset, length)
             if data is None:
                 raise BadEntry(f"there is no blob {blob_id!r}")
@@ -677,7 +662,7 @@ class RedisStore:
         def read() -> Origin:
             self._reader.row(session_id)
             meta = self._keyspace.of(session_id).meta
-            return origin_from_bytes(self._connection.ask("HGET", meta, "origin"))
+            return decode(self._connection.ask("HGET", meta, "origin"), type=Origin)
 
         return await self._connection.in_thread(read)
 
@@ -689,17 +674,21 @@ class RedisStore:
         builder = RedisBuilder(session_id, origin, self._connection, self._keyspace)
         try:
             yield builder
-            await self._connection.in_thread(partial(self._publish, builder))
+            await self._connection.in_thread(partial(self._publish, builder, origin))
         except BaseException:
-            await builder.drop()
+            await self._connection.in_thread(builder.made.drop)
             raise
 
-    def _publish(self, builder: RedisBuilder) -> None:
-        row = builder.row
+    def _publish(self, builder: RedisBuilder, origin: Origin) -> None:
+        row, made = builder.row, builder.made
         self._lists.add(row)
-        keys = [*self._keyspace.of(row.session_id).all, *builder.keys.all]
-        finished = builder.finished(ttl_milliseconds=self._ttl_milliseconds)
-        if self._connection.run(scripts.PUBLISH, keys, *finished) == b"taken":
+        answer = self._connection.run(
+            scripts.PUBLISH,
+            [*self._keyspace.of(row.session_id), *made.keys],
+            *(row_as_bytes(row), row.user, origin_as_bytes(origin), row.head_seq),
+            *(made.checkpoint_line, self._ttl_milliseconds),
+        )
+        if answer == b"taken":
             raise ConversationExists(row.session_id)
 
     async def delete(self, session_id: str) -> None:
@@ -728,9 +717,7 @@ class RedisStore:
             raise ConversationExists(session_id)
         self._lists.add(row)
         keys, trash = self._keyspace.of(session_id), self._keyspace.in_trash(session_id)
-        answer = self._connection.run(
-            scripts.UNDELETE, [*keys.all, *trash.all], self._ttl_milliseconds
-        )
+        answer = self._connection.run(scripts.UNDELETE, [*keys, *trash], self._ttl_milliseconds)
         if answer == b"gone":
             raise ConversationNotFound(session_id)
         if answer == b"taken":
@@ -787,12 +774,6 @@ class RedisStore:
     def _forget_writer(self, record: RedisRecord) -> None:
         if self._writers.get(record.session_id) is record:
             del self._writers[record.session_id]
-
-
-def _accessed_at(row: ConversationRow | None, at: datetime | None) -> ConversationRow | None:
-    if row is None or at is None or at <= row.last_accessed:
-        return row
-    return replace(row, last_accessed=at)
 
 
 def _check_id(session_id: str) -> None:

@@ -24,11 +24,11 @@ from collections.abc import Callable
 from typing import Any
 
 from nplt_storage.testing import rules
-from nplt_storage.testing.support import Ability, Rule, RuleBroken, StoreMaker
+from nplt_storage.testing.support import Ability, Rule, RuleBroken, StoreMaker, rules_in
 
 __all__ = ["RULES", "Ability", "Rule", "RuleBroken", "StoreConformance", "StoreMaker", "run_rule"]
 
-RULES: tuple[Rule, ...] = tuple(rules.RULES)
+RULES: tuple[Rule, ...] = rules_in(rules)
 
 
 async def run_rule(rule: Rule, maker: StoreMaker) -> None:

@@ -1,10 +1,15 @@
-"""The conformance rules: writing, reading, durability, deleting, trimming."""
+"""The conformance rules: writing, reading, durability, deleting, trimming.
+
+Every public coroutine function here is a rule, and its name says what must hold. It takes
+what it needs by name (`support.Check`). Those after `where` are for some stores only.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Literal
 
 import anyio
 import anyio.lowlevel
@@ -44,14 +49,13 @@ from nplt_storage.errors import (
 from nplt_storage.history import ConversationHistory, SentBefore
 from nplt_storage.pages import PageQuery
 from nplt_storage.redaction import REDACTED
-from nplt_storage.rows import BadCursor, RowPage, RowQuery, fold_all, new_row
+from nplt_storage.rows import BadCursor, RowQuery, fold_all, new_row
 from nplt_storage.search import SearchQuery
 from nplt_storage.store import Origin, PartialAnswer
 from nplt_storage.testing.support import (
     HOSTILE_IDS,
     START,
     Maker,
-    RuleBook,
     RuleBroken,
     Store,
     Writer,
@@ -70,23 +74,24 @@ from nplt_storage.testing.support import (
     prompt,
     refused,
     row_of,
+    where,
     without_gaps,
 )
-
-RULES = RuleBook()
 
 # ------------------------------------------------------------------------------
 # Pages
 
 
-async def walk_back(store: Store, limit: int) -> list[object]:
-    page = await store.page("s1", PageQuery(limit=limit))
+async def _walk_back(
+    store: Store, limit: int, order: Literal["turns", "log"] = "log"
+) -> list[object]:
+    page = await store.page("s1", PageQuery(limit=limit, order=order))
     found = numbers_in(page)
     while page.has_more_before:
-        older = await store.page("s1", PageQuery(before=page.before, limit=limit))
-        expect(older.messages and older.before < page.before, "a page leads nowhere")
-        page = older
+        page = await store.page("s1", PageQuery(before=page.before, limit=limit, order=order))
+        expect(page.messages, "a page leads nowhere")
         found = numbers_in(page) + found
+        expect(len(found) == len(set(found)), "a message was met twice")
         await anyio.lowlevel.checkpoint()
     return found
 
@@ -103,24 +108,22 @@ async def _walk_on(store: Store, limit: int, *, through: int) -> list[object]:
     return found
 
 
-@RULES.add
 async def both_ways_meet_every_message_once(store: Store, writer: Writer) -> None:
     await writer.turns(1, 7)
     messages = messages_among(writer.history.entries)
     for limit in (1, 3, 100):
-        expect_equal(await walk_back(store, limit), messages, f"walking back by {limit}")
+        expect_equal(await _walk_back(store, limit), messages, f"walking back by {limit}")
         walked = await _walk_on(store, limit, through=messages[-1])
         expect_equal(walked, messages, f"walking on by {limit}")
 
 
-@RULES.add
 async def walking_while_it_grows_meets_every_message_once(store: Store, writer: Writer) -> None:
     await writer.turns(1, 4)
     is_done = anyio.Event()
 
     async def walk_all_back() -> None:
         while not is_done.is_set():
-            found = await walk_back(store, 3)
+            found = await _walk_back(store, 3)
             messages = messages_among(await entries_of(store))
             expect_equal(found, messages[: len(found)], "walking back while it grows")
             await anyio.lowlevel.checkpoint()
@@ -147,7 +150,6 @@ async def walking_while_it_grows_meets_every_message_once(store: Store, writer: 
         is_done.set()
 
 
-@RULES.add
 async def a_page_around_a_message_holds_it_and_its_neighbours(store: Store, writer: Writer) -> None:
     await writer.turns(1, 7)
     messages = messages_among(writer.history.entries)
@@ -160,7 +162,6 @@ async def a_page_around_a_message_holds_it_and_its_neighbours(store: Store, writ
     expect(page.has_more_before and page.has_more_after, "there is more on both sides")
 
 
-@RULES.add
 async def a_page_is_not_larger_than_asked_for_and_never_empty(store: Store, writer: Writer) -> None:
     for number in range(8):
         await writer.write(prompt(f"t{number}", "q" * 900), answer(f"t{number}", "a" * 900))
@@ -174,7 +175,6 @@ async def a_page_is_not_larger_than_asked_for_and_never_empty(store: Store, writ
     expect_equal(small.messages[0]["truncated"], True, "whether it says that it was cut")
 
 
-@RULES.add
 async def a_page_is_the_same_open_or_closed(store: Store, writer: Writer) -> None:
     await writer.turns(1, 6)
     await writer.write(ClearEntry())
@@ -191,7 +191,6 @@ async def a_page_is_the_same_open_or_closed(store: Store, writer: Writer) -> Non
     expect_equal(seen, [entry.seq for entry in writer.history.entries], "the entries view")
 
 
-@RULES.add
 async def tool_results_are_joined_to_their_calls(store: Store, writer: Writer) -> None:
     await writer.turns(3, 3)
     page = await store.page("s1", PageQuery(before=3))
@@ -200,7 +199,6 @@ async def tool_results_are_joined_to_their_calls(store: Store, writer: Writer) -
     expect_equal(results, ["seen"], "the result of a call, told in a later entry")
 
 
-@RULES.add
 async def the_whole_text_of_one_entry_can_be_had(store: Store, writer: Writer) -> None:
     text = "漢\x00" * 100_000
     await writer.write(prompt("t1", text), answer("t1"), ClearEntry())
@@ -210,11 +208,9 @@ async def the_whole_text_of_one_entry_can_be_had(store: Store, writer: Writer) -
         expect_equal(await store.text_of("s1", nothing), None, f"the text of entry {nothing}")
 
 
-@RULES.add
 async def entries_can_be_had_in_part(make: Maker, store: Store) -> None:
     whole = drafted(make, 40)
-    async with store.build("s1", Origin(user="ada", created_at=START)) as builder:
-        await builder.add(whole)
+    await _build(store, "s1", whole)
     for after, through in ((0, None), (5, None), (0, 7), (3, 4), (4, 4), (len(whole), None)):
         found = await entries_of(store, after=after, through=through)
         what = f"entries after {after} through {through}"
@@ -234,7 +230,6 @@ async def _three(make: Maker, store: Store) -> list[Writer]:
     return writers
 
 
-@RULES.add
 async def rows_are_what_the_entries_say(store: Store, writer: Writer) -> None:
     created = await row_of(store)
     said: list[list[Entry]] = [
@@ -252,7 +247,6 @@ async def rows_are_what_the_entries_say(store: Store, writer: Writer) -> None:
     expect_equal((row.name, row.preview, row.message_count), ("plans", "hello", 4), "the row")
 
 
-@RULES.add
 async def a_list_has_pinned_ones_on_top_then_the_newest(make: Maker, store: Store) -> None:
     writers = await _three(make, store)
     expect_equal(await ids_of(store), ["s2", "s1", "s0"], "the list")
@@ -266,7 +260,6 @@ async def a_list_has_pinned_ones_on_top_then_the_newest(make: Maker, store: Stor
     expect_equal(await ids_of(store), ["s0", "s1", "s2"], "the list with nothing pinned")
 
 
-@RULES.add
 async def a_list_is_walked_page_by_page(make: Maker, store: Store) -> None:
     for number in range(11):
         writer = await Writer.create(make, store, f"s{number:02}")
@@ -288,7 +281,6 @@ async def a_list_is_walked_page_by_page(make: Maker, store: Store) -> None:
         expect_equal(found, whole, f"the list by {limit}")
 
 
-@RULES.add
 async def a_list_can_be_walked_while_conversations_move(make: Maker, store: Store) -> None:
     writers = {f"s{n}": await Writer.create(make, store, f"s{n}") for n in range(6)}
     first = await store.list("ada", RowQuery(limit=2))
@@ -300,16 +292,11 @@ async def a_list_can_be_walked_while_conversations_move(make: Maker, store: Stor
     expect_equal(found, ["s3", "s2", "s0"], "the rest: what moved is at the top now")
 
 
-@RULES.add
 async def a_list_can_be_narrowed(make: Maker, store: Store) -> None:
     writers = await _three(make, store)
     await writers[0].write(answer("t1"), ArchivedEntry(archived=True))
     await writers[1].write(RenamedEntry(name="Straße nach Süden"))
     await writers[2].write(answer("t1"))
-
-    async def found(query: RowQuery) -> list[str]:
-        page: RowPage = await store.list("ada", query)
-        return [row.session_id for row in page.rows]
 
     for query, wanted in (
         (RowQuery(archived=True), ["s0"]),
@@ -323,10 +310,10 @@ async def a_list_can_be_narrowed(make: Maker, store: Store) -> None:
         (RowQuery(unfinished=True), ["s1"]),
         (RowQuery(archived=True, name_has="topic", id_prefix="s", limit=1), ["s0"]),
     ):
-        expect_equal(await found(query), wanted, f"{query}")
+        page = await store.list("ada", query)
+        expect_equal([row.session_id for row in page.rows], wanted, f"{query}")
 
 
-@RULES.add
 async def what_is_no_cursor_is_refused(make: Maker, store: Store) -> None:
     await _three(make, store)
     for bad in ("", "x", "bm9uc2Vuc2U=", "é"):
@@ -334,7 +321,6 @@ async def what_is_no_cursor_is_refused(make: Maker, store: Store) -> None:
             await store.list("ada", RowQuery(cursor=bad))
 
 
-@RULES.add
 async def users_see_their_own_only(make: Maker, store: Store) -> None:
     await _three(make, store)
     await (await Writer.create(make, store, "b1", user="bob")).write(prompt("t1", "Topic of bob"))
@@ -345,7 +331,6 @@ async def users_see_their_own_only(make: Maker, store: Store) -> None:
     expect_equal(counts, [3, 1, 0], "how many they have")
 
 
-@RULES.add
 async def last_access_is_remembered(store: Store) -> None:
     await store.create("s1", user="ada")
     row = await row_of(store)
@@ -355,7 +340,6 @@ async def last_access_is_remembered(store: Store) -> None:
     expect_equal(await row_of(store), replace(row, last_accessed=at), "the row")
 
 
-@RULES.add
 async def it_says_what_it_is_and_what_it_promises(store: Store) -> None:
     expect(store.description.backend, "the backend has no name")
     expect(store.description.promise, "the backend promises nothing")
@@ -365,33 +349,31 @@ async def it_says_what_it_is_and_what_it_promises(store: Store) -> None:
 # Search
 
 
-async def found(store: Store, text: str, user: str = "ada") -> list[tuple[str, int]]:
+async def _found(store: Store, text: str, user: str = "ada") -> list[tuple[str, int]]:
     page = await store.search(user, SearchQuery(text=text, limit=100))
     return [(hit.session_id, hit.seq) for hit in page.hits]
 
 
-@RULES.add
 async def what_was_said_is_found_the_newest_first(make: Maker, store: Store) -> None:
     one = await Writer.create(make, store, "s1")
     two = await Writer.create(make, store, "s2")
     await one.write(prompt("t1", "Where is the Blue whale?"), answer("t1", "In the sea."))
     await two.write(prompt("t1", "A blue bird"), NotebookEntry(content="blue, unsaid"))
     await one.write(prompt("t2", "blues"))
-    expect_equal(await found(store, "blue"), [("s1", 3), ("s2", 1), ("s1", 1)], "blue")
-    expect_equal(await found(store, "BLUE whale"), [("s1", 1)], "two words")
-    expect_equal(await found(store, "green"), [], "what nobody said")
+    expect_equal(await _found(store, "blue"), [("s1", 3), ("s2", 1), ("s1", 1)], "blue")
+    expect_equal(await _found(store, "BLUE whale"), [("s1", 1)], "two words")
+    expect_equal(await _found(store, "green"), [], "what nobody said")
     page = await store.search("ada", SearchQuery(text="sea"))
     expect("sea" in page.hits[0].snippet, "the snippet does not show what was found")
     expect_equal(page.hits[0].role, "assistant", "who said it")
 
 
-@RULES.add
 async def what_was_found_is_walked_page_by_page(make: Maker, store: Store) -> None:
     for number in range(3):
         writer = await Writer.create(make, store, f"s{number}")
         for turn in range(3):
             await writer.write(prompt(f"t{turn}", f"needle {turn}"), answer(f"t{turn}", "hay"))
-    whole = await found(store, "needle")
+    whole = await _found(store, "needle")
     expect_equal(len(whole), 9, "how many were found")
     walked: list[tuple[str, int]] = []
     cursor = None
@@ -404,20 +386,18 @@ async def what_was_found_is_walked_page_by_page(make: Maker, store: Store) -> No
     expect_equal(walked, whole, "what was found, by four")
 
 
-@RULES.add
 async def nobody_finds_what_others_said(make: Maker, store: Store) -> None:
     await (await Writer.create(make, store, "s1")).write(prompt("t1", "a secret"))
     await (await Writer.create(make, store, "b1", user="bob")).write(prompt("t1", "secret too"))
-    expect_equal(await found(store, "secret"), [("s1", 1)], "what ada finds")
-    expect_equal(await found(store, "secret", "bob"), [("b1", 1)], "what bob finds")
-    expect_equal(await found(store, "secret", "eve"), [], "what a stranger finds")
+    expect_equal(await _found(store, "secret"), [("s1", 1)], "what ada finds")
+    expect_equal(await _found(store, "secret", "bob"), [("b1", 1)], "what bob finds")
+    expect_equal(await _found(store, "secret", "eve"), [], "what a stranger finds")
 
 
 # ------------------------------------------------------------------------------
 # Rollbacks
 
 
-@RULES.add
 async def pages_show_what_stands(store: Store, writer: Writer) -> None:
     await writer.turns(1, 8)
     await writer.write(writer.history.rollback_to(4))
@@ -425,10 +405,9 @@ async def pages_show_what_stands(store: Store, writer: Writer) -> None:
     wanted = messages_among(writer.history.active)
     expect_equal(wanted[:4], [1, 2, 3, 4], "what stands")
     expect_equal(numbers_in(await all_messages(store)), wanted, "the messages")
-    expect_equal(await walk_back(store, 2), wanted, "the messages by two")
+    expect_equal(await _walk_back(store, 2), wanted, "the messages by two")
 
 
-@RULES.add
 async def nothing_is_erased_by_a_rollback(store: Store, writer: Writer) -> None:
     await writer.turns(1, 4)
     await writer.write(writer.history.rollback_to(2))
@@ -438,7 +417,6 @@ async def nothing_is_erased_by_a_rollback(store: Store, writer: Writer) -> None:
     expect_equal(await store.text_of("s1", 3), "ask 2", "the text of an entry taken back")
 
 
-@RULES.add
 async def rows_and_searches_follow_a_rollback(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1", "keep"), answer("t1", "kept words"))
     await writer.write(prompt("t2", "drop"), answer("t2", "dropped words"))
@@ -446,10 +424,9 @@ async def rows_and_searches_follow_a_rollback(store: Store, writer: Writer) -> N
     row = await row_of(store)
     seen = (row.message_count, row.preview, row.head_seq)
     expect_equal(seen, (2, "kept words", 5), "count, preview and head of the row")
-    expect_equal(await found(store, "words"), [("s1", 2)], "what is found")
+    expect_equal(await _found(store, "words"), [("s1", 2)], "what is found")
 
 
-@RULES.add
 async def everything_can_be_taken_back(store: Store, writer: Writer) -> None:
     await writer.turns(1, 2)
     await writer.write(writer.history.rollback_to(0))
@@ -463,7 +440,6 @@ async def everything_can_be_taken_back(store: Store, writer: Writer) -> None:
     expect_equal(numbers_in(await all_messages(store)), wanted, "the messages after it")
 
 
-@RULES.add
 async def it_is_opened_as_it_stands(make: Maker, store: Store, writer: Writer) -> None:
     await writer.write(SystemInstructionEntry(content="first"))
     await writer.turns(1, 3)
@@ -482,7 +458,6 @@ async def it_is_opened_as_it_stands(make: Maker, store: Store, writer: Writer) -
     expect_equal(numbers_in(await all_messages(store)), wanted, "messages after the second")
 
 
-@RULES.add
 async def turns_are_taken_back_from_between_others(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"), prompt("t2"), answer("t1", "one"), answer("t2", "two"))
     everything = list(writer.history.active)
@@ -499,20 +474,13 @@ async def turns_are_taken_back_from_between_others(store: Store, writer: Writer)
     expect_equal(list(again.history.active), everything, "what stands again")
 
 
-@RULES.add
 async def pages_are_had_in_the_order_of_the_turns(store: Store, writer: Writer) -> None:
     for number in range(1, 9):
         await writer.write(prompt(f"t{number}"), prompt(f"t{number}b"))
         await writer.write(answer(f"t{number}"), answer(f"t{number}b"))
     wanted = [4 * turn + seq for turn in range(8) for seq in (1, 3, 2, 4)]
     for limit in (3, 50):
-        page = await store.page("s1", PageQuery(order="turns", limit=limit))
-        seen = numbers_in(page)
-        while page.has_more_before:
-            query = PageQuery(order="turns", before=page.before, limit=limit)
-            page = await store.page("s1", query)
-            seen = numbers_in(page) + seen
-        expect_equal(seen, wanted, f"the messages by {limit}")
+        expect_equal(await _walk_back(store, limit, "turns"), wanted, f"the messages by {limit}")
     await writer.write(prompt("t9"), prompt("t9b"))
     page = await store.page("s1", PageQuery(order="turns", after=32))
     expect_equal(numbers_in(page), [33], "what comes next, while it is answered")
@@ -525,7 +493,6 @@ _MUCH = "x" * 600_000
 """More than anyone reads beyond a clear to go on with a conversation."""
 
 
-@RULES.add
 async def what_was_told_far_from_the_end_still_holds(store: Store, writer: Writer) -> None:
     await writer.turns(1, 1)
     todo = WidgetEntry(widget="todo", state={"items": ["milk"]})
@@ -542,7 +509,6 @@ async def what_was_told_far_from_the_end_still_holds(store: Store, writer: Write
     expect_equal(history.epoch, writer.history.epoch, "the epoch")
 
 
-@RULES.add
 async def a_summary_far_from_the_end_still_holds(store: Store, writer: Writer) -> None:
     await writer.turns(1, 1)
     summary = CompactionEntry(content="they talked", from_seq=1, through_seq=2)
@@ -556,7 +522,6 @@ async def a_summary_far_from_the_end_still_holds(store: Store, writer: Writer) -
     expect_equal([entry.content for entry in history.compactions], ["they talked"], "the summary")
 
 
-@RULES.add
 async def what_was_billed_is_in_the_row(store: Store, writer: Writer) -> None:
     called = ModelInvocationDescriptor(provider="p", specification="chat", model="m")
     usage = {"input_tokens": 20, "output_tokens": 3, "cached_tokens": 15}
@@ -574,7 +539,6 @@ async def what_was_billed_is_in_the_row(store: Store, writer: Writer) -> None:
 # Writing entries
 
 
-@RULES.add
 async def a_new_conversation_is_empty_and_listed(store: Store) -> None:
     await store.create("s1", user="ada")
     row = await row_of(store)
@@ -585,7 +549,6 @@ async def a_new_conversation_is_empty_and_listed(store: Store) -> None:
     expect_equal(await entries_of(store), [], "the entries of a new conversation")
 
 
-@RULES.add
 async def entries_come_back_in_their_order(store: Store, writer: Writer) -> None:
     await writer.turns(1, 7)
     expect_equal(await entries_of(store), list(writer.history.entries), "the entries")
@@ -595,7 +558,6 @@ async def entries_come_back_in_their_order(store: Store, writer: Writer) -> None
     )
 
 
-@RULES.add
 async def what_was_acknowledged_is_seen_at_once(store: Store, writer: Writer) -> None:
     for number in range(1, 6):
         (entry,) = await writer.write(prompt(f"t{number}"))
@@ -649,7 +611,6 @@ def _one_of_each() -> list[Entry]:
     ]
 
 
-@RULES.add
 async def every_kind_of_entry_comes_back_as_it_was(store: Store, writer: Writer) -> None:
     await writer.turns(1, 3)
     await writer.write(*_one_of_each())
@@ -663,7 +624,6 @@ async def every_kind_of_entry_comes_back_as_it_was(store: Store, writer: Writer)
     expect_equal(found[-1].kind, "checkpoint", "the kind of the last one")
 
 
-@RULES.add
 async def any_text_comes_back_as_it_was(store: Store, writer: Writer) -> None:
     texts = [
         "\x00",
@@ -679,7 +639,6 @@ async def any_text_comes_back_as_it_was(store: Store, writer: Writer) -> None:
     expect(found == list(writer.history.entries), "a text came back changed")
 
 
-@RULES.add
 async def an_append_gives_the_row_after_it(store: Store, writer: Writer) -> None:
     for draft in (prompt("t1"), answer("t1"), RenamedEntry(name="other")):
         entry = writer.stamped(draft)
@@ -688,7 +647,6 @@ async def an_append_gives_the_row_after_it(store: Store, writer: Writer) -> None
         expect_equal(given, await row_of(store), f"the row after entry {entry.seq}")
 
 
-@RULES.add
 async def a_gap_is_refused(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"))
     far = replace(writer.stamped(answer("t1")), seq=3)
@@ -697,7 +655,6 @@ async def a_gap_is_refused(store: Store, writer: Writer) -> None:
     expect_equal(len(await entries_of(store)), 1, "entries after the refusal")
 
 
-@RULES.add
 async def a_number_that_is_taken_is_refused(store: Store, writer: Writer) -> None:
     first, second = await writer.write(prompt("t1"), answer("t1"))
     for again in (first, second, replace(second, id="other")):
@@ -706,7 +663,6 @@ async def a_number_that_is_taken_is_refused(store: Store, writer: Writer) -> Non
     expect_equal(await entries_of(store), [first, second], "the entries")
 
 
-@RULES.add
 async def a_refused_entry_leaves_nothing(store: Store, writer: Writer) -> None:
     good = writer.stamped(prompt("t1", "good"))
     before = await row_of(store)
@@ -724,7 +680,6 @@ async def a_refused_entry_leaves_nothing(store: Store, writer: Writer) -> None:
     expect_equal(await entries_of(store), [good], "the entries after a good one")
 
 
-@RULES.add
 async def an_opened_conversation_can_be_continued(store: Store, writer: Writer) -> None:
     await writer.turns(1, 2)
     again = await writer.reopened(store)
@@ -734,7 +689,7 @@ async def an_opened_conversation_can_be_continued(store: Store, writer: Writer) 
     expect_equal(opened.row, await row_of(store), "the row it was opened with")
 
 
-@RULES.add_where("last")
+@where("last")
 async def what_one_store_wrote_is_there_for_the_next(
     make: Maker, store: Store, writer: Writer
 ) -> None:
@@ -752,7 +707,6 @@ async def what_one_store_wrote_is_there_for_the_next(
 DATA = bytes(range(256)) * 5_000
 
 
-@RULES.add
 async def a_blob_is_read_whole_or_in_part(store: Store, writer: Writer) -> None:
     blob = await writer.record.keep_blob(DATA)
     expect_equal(blob.size, len(DATA), "its size")
@@ -767,14 +721,12 @@ async def a_blob_is_read_whole_or_in_part(store: Store, writer: Writer) -> None:
     expect_equal(await entries_of(store), list(writer.history.entries), "the entries")
 
 
-@RULES.add
 async def the_same_bytes_may_be_kept_twice_and_none_at_all(store: Store, writer: Writer) -> None:
     for data in (b"twice", b"twice", b""):
         blob = await writer.record.keep_blob(data)
         expect_equal(await store.blob("s1", blob.blob_id, 0, 10), data, "what was kept")
 
 
-@RULES.add
 async def a_blob_that_is_not_there_is_refused(make: Maker, store: Store, writer: Writer) -> None:
     other = await Writer.create(make, store, "s2")
     blob = await other.record.keep_blob(b"of the other")
@@ -793,11 +745,16 @@ async def a_blob_that_is_not_there_is_refused(make: Maker, store: Store, writer:
 ORIGIN = Origin(user="ada", created_at=START, extra={"title": "old", "list": [1, None]})
 
 
+async def _build(store: Store, session_id: str, *batches: list[Entry]) -> None:
+    async with store.build(session_id, ORIGIN) as builder:
+        for batch in batches:
+            await builder.add(batch)
+
+
 class _GivenUp(Exception):
     pass
 
 
-@RULES.add
 async def what_was_built_is_there_in_one_step(make: Maker, store: Store) -> None:
     entries = drafted(make, 10)
     async with store.build("s1", ORIGIN) as builder:
@@ -812,11 +769,10 @@ async def what_was_built_is_there_in_one_step(make: Maker, store: Store) -> None
     expect_equal(await ids_of(store), ["s1"], "the list")
     expect_equal(await store.origin("s1"), ORIGIN, "the origin")
     expect_equal(await store.blob("s1", blob.blob_id, 0, 10), b"whole", "the blob")
-    expect_equal(len(await found(store, "ask")), 10, "messages found")
+    expect_equal(len(await _found(store, "ask")), 10, "messages found")
     await Writer.of(make, await store.open("s1")).write(prompt("new"))
 
 
-@RULES.add
 async def what_was_given_up_leaves_nothing(make: Maker, store: Store) -> None:
     try:
         async with store.build("s1", ORIGIN) as builder:
@@ -826,45 +782,36 @@ async def what_was_given_up_leaves_nothing(make: Maker, store: Store) -> None:
     except _GivenUp:
         pass
     expect_equal(await ids_of(store), [], "the list")
-    expect_equal(await found(store, "ask"), [], "what is found of it")
+    expect_equal(await _found(store, "ask"), [], "what is found of it")
     with refused(ConversationNotFound, what="reading it"):
         await entries_of(store)
     await Writer.create(make, store)
 
 
-@RULES.add
 async def a_gap_in_what_is_built_is_refused(make: Maker, store: Store) -> None:
     entries = drafted(make, 5)
     for batches in ([entries[1:]], [entries[:2], entries[3:]], [entries[:2], entries[1:]]):
         with refused(BadEntry, what="a gap, or a number twice"):
-            async with store.build("s1", ORIGIN) as builder:
-                for batch in batches:
-                    await builder.add(batch)
+            await _build(store, "s1", *batches)
     expect_equal(await ids_of(store), [], "the list")
 
 
-@RULES.add
 async def an_empty_one_can_be_built(make: Maker, store: Store) -> None:
-    async with store.build("s1", ORIGIN):
-        pass
+    await _build(store, "s1")
     expect_equal((await row_of(store)).head_seq, 0, "the head")
     await Writer.of(make, await store.open("s1")).write(prompt("t1"))
 
 
-@RULES.add
 async def building_replaces_nothing(make: Maker, store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"))
     with refused(ConversationExists, what="building under an id that is taken"):
-        async with store.build("s1", ORIGIN) as builder:
-            await builder.add(drafted(make, 2))
+        await _build(store, "s1", drafted(make, 2))
     expect_equal(await entries_of(store), list(writer.history.entries), "the entries")
     for hostile in HOSTILE_IDS:
         with refused(ConversationNotFound, what=f"building {hostile!r}"):
-            async with store.build(hostile, ORIGIN):
-                pass
+            await _build(store, hostile)
 
 
-@RULES.add
 async def an_id_taken_meanwhile_is_not_taken_away(make: Maker, store: Store) -> None:
     with refused(ConversationExists, what="an id that was taken while it was built"):
         async with store.build("s1", ORIGIN) as builder:
@@ -875,7 +822,6 @@ async def an_id_taken_meanwhile_is_not_taken_away(make: Maker, store: Store) -> 
     expect_equal(len(await entries_of(store)), 1, "entries")
 
 
-@RULES.add
 async def the_origin_of_a_created_one_is_known(store: Store) -> None:
     await store.create("s1", user="ada")
     row = await row_of(store)
@@ -888,7 +834,6 @@ async def the_origin_of_a_created_one_is_known(store: Store) -> None:
 _TRIES_MAX = 10_000
 
 
-@RULES.add
 async def a_conversation_is_open_once(store: Store, writer: Writer) -> None:
     with refused(ConversationReadOnly, what="opening it while it is open"):
         await store.open("s1")
@@ -899,7 +844,6 @@ async def a_conversation_is_open_once(store: Store, writer: Writer) -> None:
         await store.open("s1")
 
 
-@RULES.add
 async def a_closed_record_writes_nothing(store: Store, writer: Writer) -> None:
     await writer.record.close()
     second = await writer.reopened(store)
@@ -912,7 +856,6 @@ async def a_closed_record_writes_nothing(store: Store, writer: Writer) -> None:
     expect_equal(len(await entries_of(store)), 2, "entries")
 
 
-@RULES.add
 async def the_same_id_is_not_given_twice(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"))
     with refused(ConversationExists, what="creating it again"):
@@ -922,7 +865,6 @@ async def the_same_id_is_not_given_twice(store: Store, writer: Writer) -> None:
     expect_equal(len(await entries_of(store)), 2, "entries")
 
 
-@RULES.add
 async def an_id_that_could_be_a_path_is_refused(store: Store) -> None:
     for hostile in HOSTILE_IDS:
         with refused(ConversationNotFound, what=f"creating {hostile!r}"):
@@ -930,7 +872,6 @@ async def an_id_that_could_be_a_path_is_refused(store: Store) -> None:
     expect_equal(await ids_of(store), [], "the list")
 
 
-@RULES.add
 async def what_is_not_there_is_not_found(make: Maker, store: Store) -> None:
     await store.create("s1", user="ada")
     for unknown in ("s2", *HOSTILE_IDS):
@@ -951,7 +892,7 @@ async def what_is_not_there_is_not_found(make: Maker, store: Store) -> None:
     expect_equal(await ids_of(store), ["s1"], "the list")
 
 
-@RULES.add_where("share")
+@where("share")
 async def a_stale_writer_is_refused_and_changes_nothing(make: Maker) -> None:
     first, second = await make.store(), await make.store()
     writer = await Writer.create(make, first)
@@ -973,7 +914,7 @@ async def a_stale_writer_is_refused_and_changes_nothing(make: Maker) -> None:
     expect_equal(len(await entries_of(first)), 3, "entries after it was opened again")
 
 
-@RULES.add_where("share")
+@where("share")
 async def two_stores_that_contend_lose_and_mix_nothing(make: Maker) -> None:
     first, second = await make.store(), await make.store()
     writer = await Writer.create(make, first)
@@ -1019,7 +960,7 @@ async def _one_turn(make: Maker, store: Store, turn_id: str, kept: list[str]) ->
 # Durability
 
 
-@RULES.add_where("crash")
+@where("crash")
 async def what_was_acknowledged_survives_a_crash(make: Maker, store: Store, writer: Writer) -> None:
     blob = await writer.record.keep_blob(b"beside")
     await writer.turns(1, 6)
@@ -1030,10 +971,10 @@ async def what_was_acknowledged_survives_a_crash(make: Maker, store: Store, writ
     expect_equal(await row_of(store), row, "the row")
     expect_equal(await ids_of(store), ["s1"], "the list")
     expect_equal(await store.blob("s1", blob.blob_id, 0, 10), b"beside", "the blob")
-    expect_equal(len(await found(store, "ask")), 6, "messages found")
+    expect_equal(len(await _found(store, "ask")), 6, "messages found")
 
 
-@RULES.add_where("crash")
+@where("crash")
 async def it_goes_on_after_every_crash(make: Maker, store: Store, writer: Writer) -> None:
     for number in range(1, 5):
         await writer.turns(number, number)
@@ -1045,7 +986,7 @@ async def it_goes_on_after_every_crash(make: Maker, store: Store, writer: Writer
     await writer.turns(5, 5)
 
 
-@RULES.add_where("crash")
+@where("crash")
 async def what_was_deleted_or_redacted_stays_so(make: Maker, store: Store) -> None:
     for session_id in ("s1", "s2"):
         writer = await Writer.create(make, store, session_id)
@@ -1055,7 +996,7 @@ async def what_was_deleted_or_redacted_stays_so(make: Maker, store: Store) -> No
     store = await make.after_crash(store)
     expect_equal(await ids_of(store), ["s2"], "the list")
     expect_equal(await entries_of(store, "s2"), [tombstone], "the entries")
-    expect_equal(await found(store, "sesame"), [], "what is found")
+    expect_equal(await _found(store, "sesame"), [], "what is found")
 
 
 # ------------------------------------------------------------------------------
@@ -1073,7 +1014,6 @@ async def _seen(
     return None if found is None else (found.seq, found.turn_id, found.state, found.text)
 
 
-@RULES.add
 async def a_prompt_that_was_sent_is_known_by_its_name(store: Store, writer: Writer) -> None:
     failed = FaultEntry(turn_id="t4", content="no", code="provider_refused", state="failed")
     await writer.write(named(1), answer("t1"), prompt("t2"), answer("t2"))
@@ -1090,7 +1030,6 @@ async def a_prompt_that_was_sent_is_known_by_its_name(store: Store, writer: Writ
         await store.prompt_by_message_id("s2", "m1")
 
 
-@RULES.add
 async def what_was_taken_back_or_erased_was_still_sent(store: Store, writer: Writer) -> None:
     await writer.write(named(1), answer("t1"), named(2), answer("t2"))
     await writer.write(writer.history.rollback_to(2), named(3), answer("t3"))
@@ -1105,13 +1044,10 @@ async def what_was_taken_back_or_erased_was_still_sent(store: Store, writer: Wri
     expect_equal((await _seen(store, 2) or (0,))[0], 3, "the one taken back")
 
 
-@RULES.add
 async def a_name_belongs_to_its_conversation(make: Maker, store: Store, writer: Writer) -> None:
     await writer.write(named(1), answer("t1"))
-    async with store.build("s2", ORIGIN) as builder:
-        await builder.add([*await entries_of(store)])
-    async with store.build("s3", ORIGIN) as builder:
-        await builder.add(drafted(make, 1))
+    await _build(store, "s2", await entries_of(store))
+    await _build(store, "s3", drafted(make, 1))
     await writer.write(named(2))
     wanted = (1, "t1", "completed", "ask 1")
     expect_equal(await _seen(store, 1, "s2"), wanted, "what a copy was given")
@@ -1127,7 +1063,7 @@ async def a_name_belongs_to_its_conversation(make: Maker, store: Store, writer: 
     expect_equal(await _seen(store, 3), (1, "t3", "waiting", "ask 3"), "after undeleting")
 
 
-@RULES.add_where("last")
+@where("last")
 async def what_was_sent_is_known_to_the_next_store(
     make: Maker, store: Store, writer: Writer
 ) -> None:
@@ -1140,7 +1076,7 @@ async def what_was_sent_is_known_to_the_next_store(
         expect_equal(found, [*wanted, None], "what was sent")
 
 
-@RULES.add_where("trim", max_turns=2)
+@where("trim", max_turns=2)
 async def what_was_trimmed_was_still_sent(store: Store, writer: Writer) -> None:
     await writer.write(named(1), fault("t1"))
     for number in range(2, 6):
@@ -1167,7 +1103,6 @@ async def _said(store: Store, writer: Writer) -> PartialAnswer | None:
     return (await writer.opened_again(store)).partial_answer
 
 
-@RULES.add
 async def what_was_said_is_there_when_opened_again(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"), asking("t1"), looking("t1"))
     writer.record.journal_delta("t1", 1, "reasoning", "hm, ")
@@ -1178,7 +1113,6 @@ async def what_was_said_is_there_when_opened_again(store: Store, writer: Writer)
     expect_equal(await _said(store, writer), wanted, "what was said so far")
 
 
-@RULES.add
 async def the_words_of_an_earlier_call_are_not_mixed_in(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"))
     writer.record.journal_delta("t1", 0, "text", "first")
@@ -1188,7 +1122,6 @@ async def the_words_of_an_earlier_call_are_not_mixed_in(store: Store, writer: Wr
     expect_equal(await _said(store, writer), wanted, "what was said so far")
 
 
-@RULES.add
 async def what_became_an_entry_is_forgotten(make: Maker, store: Store) -> None:
     ends: list[Entry] = [answer("t1", "whole"), fault("t1"), asking("t1")]
     for number, end in enumerate(ends):
@@ -1201,7 +1134,6 @@ async def what_became_an_entry_is_forgotten(make: Maker, store: Store) -> None:
         expect_equal(opened.partial_answer, None, f"what was said, after {end.kind}")
 
 
-@RULES.add
 async def the_end_of_another_turn_does_not_forget_it(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"), prompt("t2"))
     writer.record.journal_delta("t1", 0, "text", "one ")
@@ -1211,7 +1143,6 @@ async def the_end_of_another_turn_does_not_forget_it(store: Store, writer: Write
     expect_equal(await _said(store, writer), wanted, "what was said so far")
 
 
-@RULES.add
 async def saying_never_fails(store: Store, writer: Writer) -> None:
     writer.record.journal_delta("nobody", 7, "text", "asked")
     writer.record.journal_delta("nobody", 7, "text", "half a pair: \ud800")
@@ -1222,7 +1153,7 @@ async def saying_never_fails(store: Store, writer: Writer) -> None:
     expect_equal(opened.partial_answer, None, "what was said in a turn that is not there")
 
 
-@RULES.add_where("crash")
+@where("crash")
 async def after_a_crash_there_is_how_it_began(make: Maker, store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"))
     pieces = [f"piece {number}, " for number in range(50)]
@@ -1234,14 +1165,13 @@ async def after_a_crash_there_is_how_it_began(make: Maker, store: Store, writer:
     expect(said is None or whole.startswith(said.text), f"{said} is not how it began")
 
 
-@RULES.add
 async def a_deleted_conversation_is_gone(store: Store, writer: Writer) -> None:
     await writer.turns(1, 2)
     await store.delete("s1")
     expect_equal(await ids_of(store), [], "the list")
     expect_equal(await store.count("ada"), 0, "the count")
     expect(await store.row("s1") is None, "there is still a row")
-    expect_equal(await found(store, "ask"), [], "what is found")
+    expect_equal(await _found(store, "ask"), [], "what is found")
     with refused(ConversationNotFound, what="opening it"):
         await store.open("s1")
     with refused(ConversationNotFound, what="a page of it"):
@@ -1250,7 +1180,6 @@ async def a_deleted_conversation_is_gone(store: Store, writer: Writer) -> None:
         await store.delete("s1")
 
 
-@RULES.add
 async def the_writer_of_a_deleted_conversation_writes_nothing(
     make: Maker, store: Store, writer: Writer
 ) -> None:
@@ -1268,7 +1197,6 @@ async def the_writer_of_a_deleted_conversation_writes_nothing(
         await store.open("s1")
 
 
-@RULES.add
 async def an_undeleted_conversation_is_as_it_was(make: Maker, store: Store, writer: Writer) -> None:
     blob = await writer.record.keep_blob(b"beside")
     await writer.turns(1, 3)
@@ -1280,11 +1208,10 @@ async def an_undeleted_conversation_is_as_it_was(make: Maker, store: Store, writ
     expect_equal(await entries_of(store), entries, "the entries")
     expect_equal(await store.blob("s1", blob.blob_id, 0, 10), b"beside", "its blob")
     expect_equal(await ids_of(store), ["s1"], "the list")
-    expect_equal(len(await found(store, "ask")), 3, "messages found")
+    expect_equal(len(await _found(store, "ask")), 3, "messages found")
     await Writer.of(make, await store.open("s1")).turns(4, 4)
 
 
-@RULES.add
 async def only_ones_own_is_brought_back(make: Maker, store: Store) -> None:
     await (await Writer.create(make, store)).write(prompt("t1"))
     await store.delete("s1")
@@ -1295,7 +1222,6 @@ async def only_ones_own_is_brought_back(make: Maker, store: Store) -> None:
     expect_equal(await ids_of(store), ["s1"], "the list after undeleting")
 
 
-@RULES.add
 async def the_trash_lists_ones_own_deleted_conversations(make: Maker, store: Store) -> None:
     for session_id, user in (("s1", "ada"), ("s2", "ada"), ("s3", "eve")):
         await (await Writer.create(make, store, session_id, user=user)).write(
@@ -1315,7 +1241,6 @@ async def the_trash_lists_ones_own_deleted_conversations(make: Maker, store: Sto
     expect_equal(len(await store.trash("ada")), 2, "after deleting it again")
 
 
-@RULES.add
 async def it_is_told_whether_another_may_bring_it_back(make: Maker, store: Store) -> None:
     await (await Writer.create(make, store)).write(prompt("t1"))
     asked = [("s1", "eve"), ("s1", "ada"), ("s2", "eve")]
@@ -1325,7 +1250,6 @@ async def it_is_told_whether_another_may_bring_it_back(make: Maker, store: Store
         await (store.undelete("s1") if told else store.delete("s1"))
 
 
-@RULES.add
 async def undeleting_replaces_nothing(make: Maker, store: Store, writer: Writer) -> None:
     with refused(ConversationNotFound, what="undeleting what was not deleted"):
         await store.undelete("s2")
@@ -1338,7 +1262,7 @@ async def undeleting_replaces_nothing(make: Maker, store: Store, writer: Writer)
     expect_equal(await store.text_of("s1", 1), "new", "what is there")
 
 
-@RULES.add_where("last")
+@where("last")
 async def what_was_deleted_stays_so_for_the_next_store(make: Maker, store: Store) -> None:
     for session_id in ("s1", "s2"):
         await (await Writer.create(make, store, session_id)).write(prompt("t1"))
@@ -1354,7 +1278,6 @@ async def what_was_deleted_stays_so_for_the_next_store(make: Maker, store: Store
 # Redaction
 
 
-@RULES.add
 async def a_tombstone_stands_where_the_entry_was(store: Store, writer: Writer) -> None:
     await writer.turns(1, 4)
     before = list(writer.history.entries)
@@ -1368,7 +1291,6 @@ async def a_tombstone_stands_where_the_entry_was(store: Store, writer: Writer) -
     expect_equal(list(opened.history.entries), wanted, "the history when opened again")
 
 
-@RULES.add
 async def redacted_words_are_nowhere(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1", "tell sesame to me"), answer("t1", "it is sesame"))
     await writer.write(prompt("t2", "and now"), answer("t2", "sesame again"))
@@ -1381,14 +1303,13 @@ async def redacted_words_are_nowhere(store: Store, writer: Writer) -> None:
         ("the messages", repr(await all_messages(store))),
         ("the entries", repr(await entries_of(store))),
         ("the texts", repr([await store.text_of("s1", seq) for seq in range(1, 6)])),
-        ("what is found", repr(await found(store, "sesame")).replace("[]", "")),
+        ("what is found", repr(await _found(store, "sesame")).replace("[]", "")),
     ):
         expect("sesame" not in seen, f"{what} still say it: {seen}")
-    expect_equal(await found(store, "sesame"), [], "what is found")
+    expect_equal(await _found(store, "sesame"), [], "what is found")
     expect_equal((row.head_seq, row.message_count), (5, 2), "head and count of the row")
 
 
-@RULES.add
 async def a_redacted_result_takes_its_blob_along(store: Store, writer: Writer) -> None:
     alone = await writer.record.keep_blob(b"only here")
     shared = await writer.record.keep_blob(b"here and there")
@@ -1404,7 +1325,6 @@ async def a_redacted_result_takes_its_blob_along(store: Store, writer: Writer) -
     expect_equal(kept, b"here and there", "a blob that another result names")
 
 
-@RULES.add
 async def it_goes_on_after_a_redaction(store: Store, writer: Writer) -> None:
     await writer.turns(1, 2)
     await writer.record.redact(4, at=writer.clock())
@@ -1414,7 +1334,6 @@ async def it_goes_on_after_a_redaction(store: Store, writer: Writer) -> None:
     expect_equal([e.seq for e in await entries_of(store)], list(range(1, 13)), "the numbers")
 
 
-@RULES.add
 async def what_can_not_be_redacted_is_refused(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"), ClearEntry())
     before = await entries_of(store)
@@ -1447,7 +1366,7 @@ async def _kept(store: Store) -> list[Entry]:
     return [entry for entry in found if not isinstance(entry, CheckpointEntry)]
 
 
-@RULES.add_where("trim", max_turns=3)
+@where("trim", max_turns=3)
 async def only_the_newest_turns_are_kept(store: Store, writer: Writer) -> None:
     await writer.turns(1, 10)
     kept = await _kept(store)
@@ -1462,7 +1381,7 @@ async def only_the_newest_turns_are_kept(store: Store, writer: Writer) -> None:
     expect(not page.has_more_before, "there is more before the first that is kept")
 
 
-@RULES.add_where("trim", max_turns=2)
+@where("trim", max_turns=2)
 async def no_turn_is_ever_split(store: Store, writer: Writer) -> None:
     for number in range(1, 13):
         ahead, behind = f"t{number + 1}", f"t{number}"
@@ -1484,7 +1403,7 @@ async def no_turn_is_ever_split(store: Store, writer: Writer) -> None:
     expect((await row_of(store)).first_seq > 1, "nothing was trimmed")
 
 
-@RULES.add_where("trim", max_turns=2)
+@where("trim", max_turns=2)
 async def what_was_trimmed_is_still_accounted_for(store: Store, writer: Writer) -> None:
     await writer.write(SystemInstructionEntry(content="be brief"), NotebookEntry(content="- milk"))
     await writer.write(WidgetEntry(widget="todo", state={"items": ["milk"]}))
@@ -1507,7 +1426,7 @@ async def what_was_trimmed_is_still_accounted_for(store: Store, writer: Writer) 
     expect_equal(list(_turns_in(await _kept(store))), ["t14", "t15"], "the turns that are kept")
 
 
-@RULES.add_where("trim", max_turns=2)
+@where("trim", max_turns=2)
 async def what_was_told_right_before_the_cut_still_holds(store: Store, writer: Writer) -> None:
     await writer.turns(1, 1)
     told: list[Entry] = [
@@ -1524,7 +1443,7 @@ async def what_was_told_right_before_the_cut_still_holds(store: Store, writer: W
         writer = Writer(opened.record, writer.history, writer.clock)
 
 
-@RULES.add_where("trim", max_turns=3)
+@where("trim", max_turns=3)
 async def a_trimmed_conversation_can_be_rolled_back_within_reach(
     store: Store, writer: Writer
 ) -> None:
@@ -1538,7 +1457,7 @@ async def a_trimmed_conversation_can_be_rolled_back_within_reach(
     expect_equal(opened.history.message_count, writer.history.message_count, "the count")
 
 
-@RULES.add_where("trim", max_turns=2)
+@where("trim", max_turns=2)
 async def nothing_leads_back_to_what_was_trimmed(store: Store, writer: Writer) -> None:
     await writer.turns(1, 6)
     row, kept = await row_of(store), await _kept(store)
@@ -1549,7 +1468,7 @@ async def nothing_leads_back_to_what_was_trimmed(store: Store, writer: Writer) -
     expect_equal((await all_messages(store)).messages, (), "messages that stand")
 
 
-@RULES.add_where("expire", ttl_seconds=100)
+@where("expire", ttl_seconds=100)
 async def a_conversation_nobody_uses_expires(make: Maker, store: Store, writer: Writer) -> None:
     await (await Writer.create(make, store, "s2")).write(prompt("t1"))
     blob = await writer.record.keep_blob(b"beside")
@@ -1573,7 +1492,7 @@ async def a_conversation_nobody_uses_expires(make: Maker, store: Store, writer: 
         await store.blob("s1", blob.blob_id, 0, 10)
 
 
-@RULES.add_where("expire", ttl_seconds=100)
+@where("expire", ttl_seconds=100)
 async def opening_and_touching_keep_it_alive(make: Maker, store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"))
     writer.record.journal_delta("t1", 0, "text", "so far")

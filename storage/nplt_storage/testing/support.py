@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from inspect import signature
+from inspect import iscoroutinefunction, signature
 from itertools import count
-from typing import ClassVar, Literal, TypeAlias
+from types import ModuleType
+from typing import ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 
@@ -120,25 +121,27 @@ class Rule(Struct, frozen=True):
         await self.check(**{name: given[name] for name in needed})
 
 
-class RuleBook:
-    def __init__(self) -> None:
-        self._rules: list[Rule] = []
+_FOR_SOME_STORES: Final[dict[Check, Rule]] = {}
 
-    def __iter__(self) -> Iterator[Rule]:
-        return iter(self._rules)
 
-    def add(self, check: Check) -> Check:
-        self._rules.append(Rule(check.__name__, check))
+def where(ability: Ability, **options: int) -> Callable[[Check], Check]:
+    """Before a rule for stores whose maker has that ability."""
+
+    def note(check: Check) -> Check:
+        _FOR_SOME_STORES[check] = Rule(check.__name__, check, ability, options)
         return check
 
-    def add_where(self, ability: Ability, **options: int) -> Callable[[Check], Check]:
-        """A rule for stores whose maker has that ability."""
+    return note
 
-        def add(check: Check) -> Check:
-            self._rules.append(Rule(check.__name__, check, ability, options))
-            return check
 
-        return add
+def rules_in(module: ModuleType) -> tuple[Rule, ...]:
+    """Its public coroutine functions, in the order in which they stand there."""
+    return tuple(
+        _FOR_SOME_STORES.get(check) or Rule(name, check)
+        for name, check in vars(module).items()
+        if iscoroutinefunction(check) and check.__module__ == module.__name__
+        if not name.startswith("_")
+    )
 
 
 # ------------------------------------------------------------------------------

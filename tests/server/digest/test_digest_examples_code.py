@@ -5,7 +5,7 @@ Written out, so that a reader can judge as a model would: is it enough to go on?
 
 from __future__ import annotations
 
-from nplt_server.digest import levels_of_result
+from tests.server.digest.results import levels_of_result
 
 
 def _summary_and_gist(text: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from nplt_server.digest import levels_of_result
+from tests.server.digest.results import levels_of_result
 
 
 def _summary_and_gist(text: str) -> tuple[str, str]:

@@ -6,8 +6,9 @@ import json
 import re
 
 import pytest
+from tests.server.digest.results import levels_of_result
 
-from nplt_server.digest import TextKind, kind_of_text, levels_of, levels_of_result
+from nplt_server.digest import TextKind, kind_of_text, levels_of
 from nplt_server.digest.prose import sentences_of
 from nplt_storage.entries import LevelOfDetail
 

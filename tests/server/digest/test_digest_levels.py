@@ -8,13 +8,13 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.server.digest.results import levels_of_result
 
 from nplt_protocol.json_text import JsonValue
 from nplt_server.digest import (
     GIST_SIZE_MAX,
     SUMMARY_SIZE_MAX,
     levels_of,
-    levels_of_result,
     outline_of,
 )
 from nplt_server.digest.text import PassageOutline, may_cut, one_line, size_of

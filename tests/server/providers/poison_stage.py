@@ -20,8 +20,8 @@ from nplt_server.providers import Provider
 from nplt_server.providers.anthropic.client import AnthropicProvider
 from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.openai.chat import ChatApi
-from nplt_server.providers.openai.client import OpenAIClient
 from nplt_server.providers.openai.responses import ResponsesApi
+from nplt_server.providers.openai.shared import OpenAIClient
 from nplt_server.tools import Tool
 from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry
 from nplt_storage.memory import MemoryStore

@@ -223,7 +223,8 @@ def test_no_optional_package_is_imported_before_it_is_needed() -> None:
         "from nplt_server.app import build_shared_parts;"
         "keys = {'OPENAI_API_KEY': 'x', 'ANTHROPIC_API_KEY': 'y'};"
         "settings = load_settings({}, config_file=Path('/dev/null'), environ=keys);"
-        "build_shared_parts(settings, build_router(settings, keys), nplt_server.app.utc_now);"
+        "from nplt_server.providers.models import KnownModels;"
+        "build_shared_parts(settings, build_router(settings, keys), KnownModels(settings));"
         "print({'openai', 'anthropic', 'httpx2', 'xllamacpp', 'mcp', 'redis'} & set(sys.modules))"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

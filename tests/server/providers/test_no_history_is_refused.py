@@ -13,7 +13,7 @@ from tests.vendors import Text, Thinking, ToolCall
 
 from nplt_server.context.messages import ModelOutputMessage
 from nplt_server.providers import compiler
-from nplt_server.providers.compiler import FittingParts, VendorRules
+from nplt_server.providers.compiler import FittingParts
 from nplt_storage.entries import EpochEntry, FaultEntry, ModelOutputEntry, ToolResultsEntry
 
 LOOKS = (Thinking("hm"), Text("let me see, " * 30), ToolCall("look", '{"at": "x"}'))
@@ -63,7 +63,7 @@ def test_the_lives_are_full_of_what_they_are_about() -> None:
     assert {r.status for results in given_back for r in results} >= {"success", "failed"}
 
 
-def as_it_is(name: str, rules: VendorRules) -> str:
+def as_it_is(name: str) -> str:
     return name
 
 

@@ -38,7 +38,7 @@ from nplt_server.errors import (
 )
 from nplt_server.providers import ModelOutputDelta, Patience, TextPiece
 from nplt_server.providers.client import RenderedRequest, VendorApi, VendorProvider, with_entries
-from nplt_server.providers.openai.client import OpenAIClient
+from nplt_server.providers.openai.shared import OpenAIClient
 
 BOTH = pytest.mark.parametrize("vendor_api", [CHAT, RESPONSES], ids=["chat", "responses"])
 

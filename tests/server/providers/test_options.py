@@ -12,7 +12,7 @@ from tests.vendors.emulator import emulator
 from nplt_protocol import RequestError
 from nplt_server.providers import ModelFacts, Patience, check_options
 from nplt_server.providers.build import ProviderBuilder
-from nplt_server.providers.models import facts_of_models
+from nplt_server.providers.models import KnownModels
 from nplt_server.settings import ModelSettings, OpenAISettings, Settings
 
 
@@ -42,7 +42,7 @@ async def test_options_that_make_sense_and_options_of_others_are_let_pass() -> N
 def test_what_the_settings_say_of_a_model_is_what_prompts_ask_for_by_default() -> None:
     told = ModelSettings(effort="high", temperature=0.5)
     provider = OpenAISettings(id="box", base_url="http://x/v1", models=("m",))
-    facts = facts_of_models(Settings(providers=(provider,), models={"box/m": told}))["box/m"]
+    facts = KnownModels(Settings(providers=(provider,), models={"box/m": told}))["box/m"]
     assert facts.options == {"effort": "high", "temperature": 0.5}
 
 

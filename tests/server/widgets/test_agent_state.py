@@ -13,6 +13,12 @@ from tests.server.widgets.widget_lives import Life, events, windows
 from tests.server.widgets.widget_stage import INVOCATION, WIDGETS, Stage, moment, now, tool_result
 
 from nplt_protocol.json_text import JsonObject
+from nplt_server.context.messages import (
+    ModelInputMessage,
+    ModelOutputMessage,
+    ToolResultsMessage,
+    message_of,
+)
 from nplt_server.conversations.agent_state import (
     AgentState,
     EmptyInput,
@@ -26,6 +32,7 @@ from nplt_storage.codec import decode_line, encode_line
 from nplt_storage.entries import (
     BlobReference,
     Entry,
+    LevelOfDetail,
     ModelInputEntry,
     ModelOutputEntry,
     NotebookEntry,
@@ -180,21 +187,24 @@ def test_every_refusal_is_one_the_house_knows() -> None:
 # What is said with it
 
 
-def test_a_long_text_gets_its_summary_and_gist_when_it_is_written(stage: Stage) -> None:
+def test_summary_and_gist_are_made_when_they_are_asked_for(stage: Stage) -> None:
     prompt = stage.ask("t1", LONG)
     stage.call_tools("t1", "c1")
-    (result,) = stage.give_results("t1", "c1", text=LONG).results
+    results = stage.give_results("t1", "c1", text=LONG)
     answer = stage.answer("t1", LONG, call=1)
-    for sections in (prompt.sections, result.sections, answer.sections):
-        assert sections is not None
-        assert sections.to_plain_text("live") == LONG
-        summary, gist = sections.to_plain_text("summary"), sections.to_plain_text("gist")
+    assert prompt.sections is results.results[0].sections is answer.sections is None
+
+    def texts(level: LevelOfDetail) -> list[str]:
+        asked, given = message_of(prompt, level), message_of(results, level)
+        told = message_of(answer, level)
+        assert isinstance(asked, ModelInputMessage)
+        assert isinstance(given, ToolResultsMessage)
+        assert isinstance(told, ModelOutputMessage)
+        return [asked.content, given.results[0].result, told.content]
+
+    assert texts("live") == [LONG] * 3
+    for summary, gist in zip(texts("summary"), texts("gist"), strict=True):
         assert len(LONG) > len(summary) > len(gist) > 0
-
-
-def test_a_short_text_is_all_there_is(stage: Stage) -> None:
-    assert stage.ask("t1").sections is None
-    assert stage.answer("t1").sections is None
 
 
 def test_the_summary_of_a_result_kept_elsewhere_knows_how_long_the_whole_is(stage: Stage) -> None:
@@ -202,9 +212,9 @@ def test_the_summary_of_a_result_kept_elsewhere_knows_how_long_the_whole_is(stag
     stage.call_tools("t1", "c1")
     blob = BlobReference(blob_id="b", size=123_456, sha256="b")
     draft = ToolResultsEntry(turn_id="t1", results=(replace(tool_result("c1", LONG), blob=blob),))
-    (result,) = now(stage.state.append_tool_results(draft)).results
-    assert result.sections is not None
-    assert "123,456" in result.sections.to_plain_text("summary")
+    shown = message_of(now(stage.state.append_tool_results(draft)), "summary")
+    assert isinstance(shown, ToolResultsMessage)
+    assert "123,456" in shown.results[0].result
 
 
 def test_a_draft_alone_writes_nothing(stage: Stage) -> None:

@@ -10,7 +10,12 @@ from tests.server.context.context_stage import render_context
 from tests.server.widgets.widget_lives import Life, events, windows
 from tests.server.widgets.widget_stage import WIDGETS, Stage, now
 
-from nplt_server.context.messages import ScreensInTurns, last_screen_in
+from nplt_server.context.messages import (
+    ModelInputMessage,
+    ScreensInTurns,
+    last_screen_in,
+    message_of,
+)
 from nplt_server.conversations.agent_state import BLANK_SCREEN, render_screen
 from nplt_storage.entries import ClearEntry, Entry, EpochEntry, ModelInputEntry, ToolResultsEntry
 from nplt_storage.history import ConversationHistory
@@ -58,8 +63,10 @@ def test_a_prompt_carries_the_screen_beside_what_was_said(stage: Stage) -> None:
     prompt = stage.ask("t1", "hello")
     assert prompt.sections is not None
     assert prompt.sections.live == (("", "hello"), ("[LiveScreen]", NOTED))
-    assert prompt.sections.to_plain_text("summary") == "hello"
-    assert prompt.sections.to_plain_text("gist") == "hello"
+    for level in ("summary", "gist"):
+        shown = message_of(prompt, level)
+        assert isinstance(shown, ModelInputMessage)
+        assert (shown.content, shown.live_screen) == ("hello", None)
 
 
 def test_the_same_screen_is_not_written_twice(stage: Stage) -> None:

@@ -27,7 +27,7 @@ from nplt_server.providers import (
     UsageReport,
 )
 from nplt_server.providers.client import AnswerParser
-from nplt_server.providers.failures import failure_in_stream
+from nplt_server.providers.failures import failure_in_stream, text_of
 
 _BlockKind: TypeAlias = Literal["text", "thinking", "redacted_thinking", "tool_use", "other"]
 
@@ -87,8 +87,8 @@ class MessageParser(AnswerParser):
             case "error":
                 error = event["error"]
                 raise failure_in_stream(
-                    kind=_text(error.get("type")),
-                    message=_text(error.get("message")),
+                    kind=text_of(error.get("type")),
+                    message=text_of(error.get("message")),
                     before_first_token=not self.has_spoken,
                 )
             case _:
@@ -117,8 +117,8 @@ class MessageParser(AnswerParser):
             case "tool_use":
                 block.call = len(self._call_ids)
                 block.given_input = opened.get("input")
-                self._call_ids.append(_text(opened.get("id")))
-                name = _text(opened["name"])
+                self._call_ids.append(text_of(opened.get("id")))
+                name = text_of(opened["name"])
                 return [ToolCallPiece(index=block.call, tool_name=self._own_names.get(name, name))]
             case "other":
                 self._is_verbatim = False
@@ -133,7 +133,7 @@ class MessageParser(AnswerParser):
                 return [TextPiece(text=text)] if text else []
             case (("thinking_delta" | "thinking"), "thinking"):
                 text = self._heard(delta.get("thinking"))
-                block.signature += _text(delta.get("signature"))
+                block.signature += text_of(delta.get("signature"))
                 return [ReasoningPiece(text=text)] if text else []
             case "signature_delta", "thinking":
                 block.signature += delta["signature"]
@@ -176,7 +176,7 @@ class MessageParser(AnswerParser):
         return [OpaquePiece(data=data)] if self._is_verbatim else []
 
     def _heard(self, text: object) -> str:
-        heard = _text(text)
+        heard = text_of(text)
         if clean_text(heard) != heard:
             self._is_verbatim = False  # it will be written down otherwise
         return heard
@@ -199,10 +199,10 @@ class MessageParser(AnswerParser):
     def _wind_up(self, delta: dict[str, Any], usage: dict[str, Any]) -> list[ModelOutputDelta]:
         reason = delta.get("stop_reason")
         if reason is not None:
-            self._stop_reason = _STOP_REASONS.get(reason, _text(reason))
+            self._stop_reason = _STOP_REASONS.get(reason, text_of(reason))
         deltas = self._count(usage)
         if reason == "refusal":
-            why = _text((delta.get("stop_details") or {}).get("explanation"))
+            why = text_of((delta.get("stop_details") or {}).get("explanation"))
             if why.strip():
                 deltas.append(TextPiece(text=f"\n\n{why}" if self._has_said else why))
                 self._has_said = True
@@ -224,10 +224,6 @@ def _kind(name: str) -> _BlockKind:
             return name
         case _:
             return "other"
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _is_object(arguments: str) -> bool:

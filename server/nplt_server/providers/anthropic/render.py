@@ -14,7 +14,7 @@ import orjson
 from msgspec import Struct
 
 from nplt_protocol import JsonValue
-from nplt_server.context.messages import ContextMessage, ModelInputMessage, ModelOutputMessage
+from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
 from nplt_server.digest.text import clean_text
 from nplt_server.providers import ModelRequest
 from nplt_server.providers.client import RenderedRequest
@@ -36,7 +36,6 @@ from nplt_server.providers.compiler import (
 )
 from nplt_server.providers.schemas import for_anthropic, in_words, well_formed
 from nplt_server.tools import ToolDescription
-from nplt_storage.entries import ModelInvocationDescriptor
 
 Json: TypeAlias = dict[str, Any]
 """Deeply nested, accessed by place."""
@@ -172,10 +171,10 @@ _PROPERTY_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _NOT_AT_THE_TOP: Final = frozenset({"oneOf", "allOf", "anyOf"})
 
 
-def rendered_tools(tools: Sequence[ToolDescription], rules: VendorRules) -> list[Json]:
+def rendered_tools(tools: Sequence[ToolDescription]) -> list[Json]:
     by_name: dict[str, Json] = {}
     for tool in tools:
-        name = fitting_tool_name(tool.name, rules)
+        name = fitting_tool_name(tool.name)
         by_name.setdefault(name, _rendered(tool, name))
     return list(by_name.values())
 
@@ -220,41 +219,31 @@ def _is_accepted(schema: Json) -> bool:
 # request; and after tools and instruction.
 
 
-def place_cache_breakpoints(body: Json, marked_messages: Sequence[int]) -> None:
+def place_cache_breakpoints(
+    body: Json, request: ModelRequest, steps: Sequence[CompiledStep]
+) -> None:
     """Writes them into a body that was just made."""
-    stable = body.get("system") or body.get("tools")
-    if stable:
-        _mark_last(stable)
-    for place in marked_messages:
-        _mark_last(body["messages"][place]["content"])
-
-
-def cache_breakpoint_messages(
-    context: Sequence[ContextMessage],
-    steps: Sequence[CompiledStep],
-    asked: ModelInvocationDescriptor,
-) -> list[int]:
     places = {len(steps) - 1}
-    newest_first = list(reversed(context))
+    newest_first = list(reversed(request.context))
     answers = (each for each in newest_first if isinstance(each, ModelOutputMessage))
-    own = next((each.seq for each in answers if each.invocation == asked), 0)
+    own = next((each.seq for each in answers if each.invocation == request.invocation), 0)
     if (answer := _place_of(own, steps, AssistantStep)) is not None:
         places.add(answer - 1)
     prompts = (each.seq for each in newest_first if isinstance(each, ModelInputMessage))
     prompt = next(prompts, 0)
     if (began := _place_of(prompt, steps, UserStep)) is not None:
         places.add(began)
-    return sorted(places)
+    marked = [body["messages"][place]["content"] for place in places]
+    if stable := body.get("system") or body.get("tools"):
+        marked.append(stable)
+    for blocks in marked:
+        blocks[-1]["cache_control"] = {"type": "ephemeral"}
 
 
 def _place_of(seq: int, steps: Sequence[CompiledStep], kind: type[CompiledStep]) -> int | None:
     places = range(len(steps) - 1, -1, -1) if seq else ()
     found = (p for p in places if isinstance(steps[p], kind) and seq in steps[p].seqs)
     return next(found, None)
-
-
-def _mark_last(blocks: list[Json]) -> None:
-    blocks[-1]["cache_control"] = {"type": "ephemeral"}
 
 
 # ------------------------------------------------------------------------------
@@ -407,13 +396,13 @@ _INTERLEAVED: Final = "interleaved-thinking-2025-05-14"
 def render(
     request: ModelRequest, compiled: CompiledContext, abilities: ModelAbilities
 ) -> RenderedRequest:
-    asked = request.invocation
     contents = contents_of(compiled.steps)
-    body: Json = {"model": asked.model}
+    body: Json = {"model": request.invocation.model}
     if compiled.system:
         body["system"] = [{"type": "text", "text": compiled.system}]
-    tools = rendered_tools(request.tools, RULES)
-    if not tools and (called := _called(contents)):
+    tools = rendered_tools(request.tools)
+    blocks = [block for blocks in contents for block in blocks]
+    if not tools and (called := [one["name"] for one in blocks if one["type"] == "tool_use"]):
         tools = former_tools(called)
         body["tool_choice"] = {"type": "none"}
     if tools:
@@ -427,14 +416,14 @@ def render(
         abilities,
         may_think=abilities.thinking != "budget" or begins_with_thinking(contents),
     )
-    place_cache_breakpoints(body, cache_breakpoint_messages(request.context, compiled.steps, asked))
+    place_cache_breakpoints(body, request, compiled.steps)
     thinks_on_budget = body.get("thinking", {}).get("type") == "enabled"
     return RenderedRequest(
         body=body,
         betas=(_INTERLEAVED,) if thinks_on_budget and request.tools else (),
         seqs=tuple(step.seqs for step in compiled.steps),
         block_seqs=tuple(map(_block_seqs, compiled.steps)),
-        own_names=own_names(request.tools, RULES),
+        own_names=own_names(request.tools),
     )
 
 
@@ -443,7 +432,3 @@ def _block_seqs(step: CompiledStep) -> tuple[int, ...]:
         return ()
     results = (result.seq for result in step.results)
     return (*results, *(image.seq for image in step.images), *step.text_seqs)
-
-
-def _called(contents: list[Blocks]) -> list[str]:
-    return [block["name"] for blocks in contents for block in blocks if block["type"] == "tool_use"]

@@ -18,7 +18,6 @@ from nplt_server.providers import (
     Stopped,
     TextPiece,
     ToolCallPiece,
-    UsageReport,
 )
 from nplt_server.providers.client import AnswerParser, RenderedRequest
 from nplt_server.providers.compiler import (
@@ -33,13 +32,13 @@ from nplt_server.providers.compiler import (
 from nplt_server.providers.openai.shared import (
     TOOLS_MAX,
     chat_effort_of,
-    count_of,
     failure_of_event,
     functions_of,
     is_openai,
     schema_format,
     seqs_of_user_step,
     temperature_of,
+    usage_of,
     without_nulls,
 )
 
@@ -99,7 +98,7 @@ class ChatParser(AnswerParser):
                 self._reason = reason
         usage = event.get("usage")
         if isinstance(usage, dict):
-            deltas.append(_usage(usage))
+            deltas.append(usage_of(usage, sent="prompt", said="completion"))
         return deltas
 
     def _read_whole(self, answer: Any) -> list[ModelOutputDelta]:
@@ -179,27 +178,16 @@ class _Calls:
         return number, True
 
 
-def _usage(usage: JsonObject) -> UsageReport:
-    return UsageReport(
-        input_tokens=count_of(usage, "prompt_tokens"),
-        output_tokens=count_of(usage, "completion_tokens"),
-        cached_tokens=count_of(usage.get("prompt_tokens_details"), "cached_tokens"),
-        cache_write_tokens=count_of(usage.get("prompt_tokens_details"), "cache_write_tokens"),
-    )
-
-
 # ------------------------------------------------------------------------------
 # The body of a request. Pure.
 #
 # One `tool` message per result, then what the user said. `stream_options` goes to every
 # server: those that don't know it ignore it.
 
-RULES = VendorRules(call_id_characters_max=40, tool_name_characters_max=64)
-
 
 class ChatApi(Struct, frozen=True, kw_only=True):
     specification: ClassVar[str] = "openai-chat"
-    rules: ClassVar[VendorRules] = RULES
+    rules: ClassVar[VendorRules] = VendorRules()
     tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
     """OpenAI's reasoning models refuse the second, older servers overlook the first."""
     returns_reasoning: bool | None = None
@@ -242,7 +230,7 @@ class ChatApi(Struct, frozen=True, kw_only=True):
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        functions = functions_of(request.tools, RULES)
+        functions = functions_of(request.tools)
         if functions:
             body["tools"] = [{"type": "function", "function": each} for each in functions]
         options: dict[str, JsonValue] = {
@@ -254,13 +242,18 @@ class ChatApi(Struct, frozen=True, kw_only=True):
         }
         body |= without_nulls(options)
         return RenderedRequest(
-            body=body, seqs=tuple(seqs), own_names=own_names(request.tools[:TOOLS_MAX], RULES)
+            body=body, seqs=tuple(seqs), own_names=own_names(request.tools[:TOOLS_MAX])
         )
 
     def _answer(self, step: AssistantStep, model: str) -> JsonObject:
         message: JsonObject = {"role": "assistant", "content": step.text or None}
+        opaque = [block.data for block in blocks_of(step) if isinstance(block, OpaqueBlock)]
         if step.calls:
-            extras = _extra_contents(step)
+            extras = {
+                place: data[EXTRA_CONTENT]
+                for data in opaque
+                if EXTRA_CONTENT in data and isinstance(place := data.get("call"), int)
+            }
             if 0 not in extras and _SIGNS_CALLS.match(model):
                 extras[0] = _NOT_SIGNED
             message["tool_calls"] = [
@@ -274,7 +267,8 @@ class ChatApi(Struct, frozen=True, kw_only=True):
             ]
         # With a call it must be there, though another model made the call without one.
         if self._returns_reasoning(model) and (step.reasoning or step.calls):
-            message[_field_of_reasoning(step)] = step.reasoning
+            is_short = any(data.get(REASONING_FIELD) == "reasoning" for data in opaque)
+            message["reasoning" if is_short else "reasoning_content"] = step.reasoning
         return message
 
 
@@ -303,16 +297,6 @@ _NOT_SIGNED: JsonObject = {"google": {"thought_signature": "skip_thought_signatu
 """Of a call that another model made; documented for that."""
 
 
-def _extra_contents(step: AssistantStep) -> dict[int, JsonValue]:
-    """Of the calls that have one, by their place among the calls."""
-    blocks = [block.data for block in blocks_of(step) if isinstance(block, OpaqueBlock)]
-    return {
-        place: data[EXTRA_CONTENT]
-        for data in blocks
-        if EXTRA_CONTENT in data and isinstance(place := data.get("call"), int)
-    }
-
-
 def _user_messages(step: UserStep) -> list[JsonObject]:
     messages: list[JsonObject] = [
         {"role": "tool", "tool_call_id": result.call_id, "content": result.text}
@@ -333,11 +317,3 @@ def _content(step: UserStep) -> JsonValue:
         {"type": "image_url", "image_url": {"url": image.url}} for image in step.images
     ]
     return [*images, {"type": "text", "text": text}]
-
-
-def _field_of_reasoning(step: AssistantStep) -> str:
-    """The one it came in."""
-    opaque = (block.data for block in blocks_of(step) if isinstance(block, OpaqueBlock))
-    if any(data.get(REASONING_FIELD) == "reasoning" for data in opaque):
-        return "reasoning"
-    return "reasoning_content"

@@ -17,7 +17,6 @@ from nplt_server.providers import (
     Stopped,
     TextPiece,
     ToolCallPiece,
-    UsageReport,
 )
 from nplt_server.providers.client import AnswerParser, RenderedRequest
 from nplt_server.providers.compiler import (
@@ -32,10 +31,9 @@ from nplt_server.providers.compiler import (
     blocks_of,
     own_names,
 )
-from nplt_server.providers.failures import unreadable
+from nplt_server.providers.failures import text_of, unreadable
 from nplt_server.providers.openai.shared import (
     TOOLS_MAX,
-    count_of,
     effort_of,
     failure_of_event,
     functions_of,
@@ -43,8 +41,8 @@ from nplt_server.providers.openai.shared import (
     schema_format,
     seqs_of_user_step,
     temperature_of,
+    usage_of,
     without_nulls,
-    word_of,
 )
 
 # ------------------------------------------------------------------------------
@@ -180,14 +178,14 @@ class ResponsesParser(AnswerParser):
         """Other types are passed over: they repeat what was said, or nobody here knows them."""
         match event.get("type"):
             case "response.output_text.delta":
-                deltas.append(TextPiece(text=word_of(event.get("delta"))))
+                deltas.append(TextPiece(text=text_of(event.get("delta"))))
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                deltas.append(ReasoningPiece(text=word_of(event.get("delta"))))
+                deltas.append(ReasoningPiece(text=text_of(event.get("delta"))))
             case "response.function_call_arguments.delta":
-                self._add_arguments(event, word_of(event.get("delta")), deltas)
+                self._add_arguments(event, text_of(event.get("delta")), deltas)
             case "response.refusal.delta":
                 self._refused = True
-                deltas.append(TextPiece(text=word_of(event.get("delta"))))
+                deltas.append(TextPiece(text=text_of(event.get("delta"))))
             case "response.reasoning_summary_part.added":
                 if self._summary_parts:  # paragraphs of one summary, or of several
                     deltas.append(ReasoningPiece(text="\n\n"))
@@ -211,7 +209,7 @@ class ResponsesParser(AnswerParser):
         if item.get("type") != "function_call":
             return
         index = self._calls[event.get("output_index")] = len(self._calls)
-        name = word_of(item.get("name"))
+        name = text_of(item.get("name"))
         deltas.append(ToolCallPiece(index=index, tool_name=self._own_names.get(name, name)))
         self._keep_id(item, deltas)
 
@@ -230,7 +228,7 @@ class ResponsesParser(AnswerParser):
                 if event.get("output_index") not in self._calls:
                     self._begin_item(event, deltas)
                 if self._calls[event.get("output_index")] not in self._with_arguments:
-                    self._add_arguments(event, word_of(item.get("arguments")), deltas)
+                    self._add_arguments(event, text_of(item.get("arguments")), deltas)
             case "message" if not self._refused:
                 self._keep_id(item, deltas)
             case "reasoning" if item.get("encrypted_content") and item.get("id"):
@@ -250,11 +248,11 @@ class ResponsesParser(AnswerParser):
         told: JsonObject = response if isinstance(response, dict) else {}
         usage = told.get("usage")
         if isinstance(usage, dict):
-            deltas.append(_usage(usage))
+            deltas.append(usage_of(usage, sent="input", said="output"))
         reason = "tool_calls" if self._calls else "end"
         if event.get("type") == "response.incomplete":
             details = told.get("incomplete_details")
-            why = word_of(details.get("reason")) if isinstance(details, dict) else ""
+            why = text_of(details.get("reason")) if isinstance(details, dict) else ""
             reason = _INCOMPLETE.get(why, why) or "incomplete"
         elif self._refused:
             reason = "refusal"
@@ -266,27 +264,17 @@ def _item_of(event: JsonObject) -> JsonObject:
     return item if isinstance(item, dict) else {}
 
 
-def _usage(usage: JsonObject) -> UsageReport:
-    return UsageReport(
-        input_tokens=count_of(usage, "input_tokens"),
-        output_tokens=count_of(usage, "output_tokens"),
-        cached_tokens=count_of(usage.get("input_tokens_details"), "cached_tokens"),
-        cache_write_tokens=count_of(usage.get("input_tokens_details"), "cache_write_tokens"),
-    )
-
-
 # ------------------------------------------------------------------------------
 # The body of a request. Pure.
 #
 # `store` is off, so reasoning is asked for in its encrypted form where the model has any.
 
-RULES = VendorRules(call_id_characters_max=64, tool_name_characters_max=64)
 _OUTPUT_TOKENS_MIN = 16
 
 
 class ResponsesApi(Struct, frozen=True, kw_only=True):
     specification: ClassVar[str] = "openai-responses"
-    rules: ClassVar[VendorRules] = RULES
+    rules: ClassVar[VendorRules] = VendorRules(call_id_characters_max=64)
     summarizes_reasoning: bool = False
     """OpenAI refuses it to organisations that have not shown who they are."""
     has_cache_key: bool = False
@@ -314,14 +302,14 @@ class ResponsesApi(Struct, frozen=True, kw_only=True):
         }
         if compiled.system:
             body["instructions"] = compiled.system
-        functions = functions_of(request.tools, RULES)
+        functions = functions_of(request.tools)
         if functions:
             # Strict is what it would be if nothing were said, and most schemas don't fit it.
             body["tools"] = [{"type": "function", **each, "strict": False} for each in functions]
         return RenderedRequest(
             body=body | self._options(request),
             seqs=tuple(seqs),
-            own_names=own_names(request.tools[:TOOLS_MAX], RULES),
+            own_names=own_names(request.tools[:TOOLS_MAX]),
         )
 
     def _options(self, request: ModelRequest) -> JsonObject:

@@ -1,4 +1,6 @@
-"""What OpenAI's two APIs share: tools, options, error events.
+"""What OpenAI's two APIs share: the client, tools, options, error events.
+
+The client is also that of servers that speak one of them.
 
 Options a model is known to refuse are left out; unknown models get everything.
 """
@@ -6,21 +8,71 @@ Options a model is known to refuse are left out; unknown models get everything.
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING
 
 from nplt_protocol import JsonObject, JsonValue
 from nplt_protocol.messages import EFFORTS
 from nplt_server.digest.text import clean_text
 from nplt_server.errors import ProviderError
-from nplt_server.providers import ModelRequest
-from nplt_server.providers.compiler import UserStep, VendorRules, fitting_tool_name
-from nplt_server.providers.failures import failure_in_stream
-from nplt_server.providers.schemas import for_openai, in_words, plain_object, well_formed
+from nplt_server.providers import ModelRequest, UsageReport
+from nplt_server.providers.client import RawResponse, RenderedRequest, VendorClient
+from nplt_server.providers.compiler import UserStep, fitting_tool_name
+from nplt_server.providers.failures import failure_in_stream, text_of
+from nplt_server.providers.schemas import (
+    NOT_AT_THE_TOP,
+    for_openai,
+    in_words,
+    plain_object,
+    well_formed,
+)
 from nplt_server.tools import ToolDescription
+
+if TYPE_CHECKING:
+    import openai
+
+    from nplt_server.providers.http_client import ProviderHttpClient
+
+
+class OpenAIClient(VendorClient["openai.AsyncOpenAI"]):
+    vendor = "OpenAI"
+    vendor_url = "https://api.openai.com/v1"
+
+    def _open(self, http: ProviderHttpClient) -> openai.AsyncOpenAI:
+        import openai
+
+        self._sdk_error = openai.OpenAIError
+        sdk = openai.AsyncOpenAI(
+            api_key=self._api_key,
+            base_url=self._base_url,
+            max_retries=0,
+            timeout=http.timeout,
+            http_client=http,
+        )
+        sdk.organization = sdk.project = None
+        sdk._custom_headers = self._headers
+        return sdk
+
+    async def _pages(self, sdk: openai.AsyncOpenAI) -> AsyncIterator[RawResponse]:
+        yield await sdk.models.with_raw_response.list()
+
+    def _address_hint(self, path: str) -> str:
+        return "" if "/v1" in path else "it mostly ends in /v1"
+
+    def _request(
+        self, sdk: openai.AsyncOpenAI, rendered: RenderedRequest
+    ) -> AbstractAsyncContextManager[RawResponse]:
+        body = rendered.body
+        if "input" in body:
+            return sdk.responses.with_streaming_response.create(stream=True, extra_body=body)
+        return sdk.chat.completions.with_streaming_response.create(
+            model="", messages=(), stream=True, extra_body=body
+        )
+
 
 TOOLS_MAX = 128
 _DESCRIPTION_CHARACTERS_MAX = 1024
-_NOT_AT_THE_TOP = frozenset({"allOf", "anyOf", "enum", "not", "oneOf"})
-"""Of a schema; it would refuse the whole request."""
 # `o3-mini`, `gpt-5.6`, `codex-mini`; also behind a vendor's name, as routers write it.
 _REASONS = re.compile(r"(?:.*/)?(?:o\d|gpt-(?:[5-9]|\d\d)(?!.*-chat)|codex)")
 _DOES_NOT_REASON = re.compile(r"(?:.*/)?(?:gpt-[34]|chatgpt|gpt-5.*-chat)")
@@ -93,14 +145,12 @@ def chat_effort_of(request: ModelRequest) -> str | None:
     return "none" if "none" in efforts_of(model) else None
 
 
-def functions_of(
-    tools: tuple[ToolDescription, ...], rules: VendorRules
-) -> list[dict[str, JsonValue]]:
+def functions_of(tools: tuple[ToolDescription, ...]) -> list[dict[str, JsonValue]]:
     return [
         {
-            "name": fitting_tool_name(tool.name, rules),
+            "name": fitting_tool_name(tool.name),
             "description": _description(tool),
-            "parameters": plain_object(well_formed(tool.parameters), _NOT_AT_THE_TOP),
+            "parameters": plain_object(well_formed(tool.parameters)),
         }
         for tool in tools[:TOOLS_MAX]
     ]
@@ -110,7 +160,7 @@ def _description(tool: ToolDescription) -> str:
     """With the schema, where that can't be sent as it is, if there is room for all of it:
     half of one would mislead."""
     description = clean_text(tool.description)[:_DESCRIPTION_CHARACTERS_MAX]
-    if _NOT_AT_THE_TOP.isdisjoint(tool.parameters):
+    if NOT_AT_THE_TOP.isdisjoint(tool.parameters):
         return description
     told = f"{description}\n\n{in_words(tool.parameters)}"
     return told if len(told) <= _DESCRIPTION_CHARACTERS_MAX else description
@@ -141,13 +191,20 @@ def without_nulls(options: JsonObject) -> JsonObject:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def word_of(value: JsonValue) -> str:
-    return value if isinstance(value, str) else ""
-
-
 def count_of(figures: JsonValue, name: str) -> int:
     count = figures.get(name) if isinstance(figures, dict) else None
     return max(count, 0) if isinstance(count, int) else 0
+
+
+def usage_of(usage: JsonObject, *, sent: str, said: str) -> UsageReport:
+    """The APIs have different names for what was sent and what was said."""
+    details = usage.get(f"{sent}_tokens_details")
+    return UsageReport(
+        input_tokens=count_of(usage, f"{sent}_tokens"),
+        output_tokens=count_of(usage, f"{said}_tokens"),
+        cached_tokens=count_of(details, "cached_tokens"),
+        cache_write_tokens=count_of(details, "cache_write_tokens"),
+    )
 
 
 def failure_of_event(event: JsonObject, *, before_first_token: bool) -> ProviderError:
@@ -156,9 +213,9 @@ def failure_of_event(event: JsonObject, *, before_first_token: bool) -> Provider
     told = error if isinstance(error, dict) else event
     code = told.get("code")
     return failure_in_stream(
-        kind=word_of(told.get("type")),
-        code=word_of(code),
-        message=word_of(told.get("message")),
+        kind=text_of(told.get("type")),
+        code=text_of(code),
+        message=text_of(told.get("message")),
         status=code if isinstance(code, int) else None,  # as routers to other servers do
         before_first_token=before_first_token,
     )

@@ -8,10 +8,8 @@ is an extra, `nplt[mcp]`.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
-import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
@@ -29,6 +27,8 @@ from nplt_server.tools import (
     ToolFailed,
     ToolHost,
     did_you_mean,
+    fitting_name,
+    name_fits,
 )
 from nplt_server.tools.mcp.connection import (
     CLOSED,
@@ -54,24 +54,18 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------------------
 # Names: `{server}__{tool}`
 #
-# Providers take letters, digits, `_` and `-`, at most 64. A name that does not fit gets `_`
-# for other characters, is cut, and ends in `-` and eight digits of a digest of the original:
-# it depends only on the server's and the tool's name.
+# Providers take letters, digits, `_` and `-`, at most 64. A name that does not fit is made to
+# (`fitting_name`): it depends only on the server's and the tool's name.
 #
 # A server's name has no `__` and does not end in `_`, so tools of different servers never
 # clash. Within one server the tool whose name fits wins, then the first by original name; the
 # other is left out.
 
 NAME_CHARACTERS_MAX: Final = 64
-_NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def full_name(server: str, tool: str) -> str:
-    room = NAME_CHARACTERS_MAX - len(server) - 2
-    if _fits(tool, room):
-        return f"{server}__{tool}"
-    mark = hashlib.sha256(tool.encode("utf-8", "replace")).hexdigest()[:8]
-    return f"{server}__{_NOT_ALLOWED.sub('_', tool)[: room - 9]}-{mark}"
+    return f"{server}__{fitting_name(tool, NAME_CHARACTERS_MAX - len(server) - 2)}"
 
 
 def full_names(server: str, tools: Iterable[str]) -> dict[str, str]:
@@ -79,13 +73,9 @@ def full_names(server: str, tools: Iterable[str]) -> dict[str, str]:
     names = sorted(set(tools))
     room = NAME_CHARACTERS_MAX - len(server) - 2
     owners: dict[str, str] = {}
-    for tool in sorted(names, key=lambda tool: not _fits(tool, room)):
+    for tool in sorted(names, key=lambda tool: not name_fits(tool, room)):
         owners.setdefault(full_name(server, tool), tool)
     return {tool: name for tool in names if owners[name := full_name(server, tool)] == tool}
-
-
-def _fits(tool: str, room: int) -> bool:
-    return 0 < len(tool) <= room and _NOT_ALLOWED.search(tool) is None
 
 
 # ------------------------------------------------------------------------------

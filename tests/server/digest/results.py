@@ -1,0 +1,25 @@
+"""Tool results to be digested."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from nplt_server.digest import levels_of
+from nplt_storage.entries import BlobReference, LevelOfDetailSections, ToolCallResult, ToolStatus
+
+
+def levels_of_result(
+    tool_name: str, status: ToolStatus, text: str, *, size: int | None = None
+) -> LevelOfDetailSections | None:
+    """`size`: of the whole, where `text` is its beginning."""
+    return levels_of(
+        ToolCallResult(
+            tool_name=tool_name,
+            status=status,
+            result=text,
+            duration=0.0,
+            timestamp=datetime(2026, 1, 2, tzinfo=UTC),
+            tool_call_id="c1",
+            blob=None if size is None else BlobReference(blob_id="b", size=size, sha256="b"),
+        )
+    )
