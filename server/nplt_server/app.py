@@ -168,12 +168,12 @@ class Server:
         self._listener = listener
         self._tools = anyio.CancelScope()
         self._stopping = anyio.Event()
-        self._patience = anyio.CancelScope()
+        self._drain_scope = anyio.CancelScope()
 
     def stop(self) -> None:
         """Once: finish what runs, within limits. Twice: interrupt it now."""
         if self._stopping.is_set():
-            self._patience.cancel()
+            self._drain_scope.cancel()
         self._stopping.set()
 
     async def run(self) -> None:
@@ -254,7 +254,9 @@ class Server:
                 for conversation in conversations:
                     if conversation.writer.is_leased:
                         handing_over.start_soon(self._hand_over, conversation)
-            with anyio.move_on_after(self._settings.limits.drain_seconds_max) as self._patience:
+            seconds = self._settings.limits.drain_seconds_max
+            self._drain_scope.deadline = anyio.current_time() + seconds
+            with self._drain_scope:
                 # Quiet: no turn runs and every line is written. Prompts that only
                 # wait are on disk and can be left for the next start.
                 await activity.quiet()

@@ -172,7 +172,7 @@ async def _run_until_signalled(
         gc.freeze()  # the modules, which are all loaded by now
         gc.enable()
         running.append(server)
-        if signals:
+        for _ in signals:
             server.stop()
 
     def listening(host: str, port: int) -> None:

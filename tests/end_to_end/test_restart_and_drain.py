@@ -106,6 +106,18 @@ def test_a_second_sigterm_hurries(start_server: Start) -> None:
         assert server.terminate() == 0
 
 
+def test_two_signals_at_once_hurry_too(start_server: Start) -> None:
+    server = start_server(limits={"drain_seconds_max": 3_600})
+    with welcomed(server) as client:
+        client.request(PROMPT, {"text": "!slow 3600 a very long story"})
+        client.event(TEXT_DELTA)
+        # While it is stopped, both arrive before it can act on the first.
+        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
+            server.signal(number)
+        assert client.event(TURN_FINISHED).json["state"] == "interrupted"
+        client.until_closed()
+
+
 def test_prompts_are_refused_while_the_server_shuts_down(start_server: Start) -> None:
     server = start_server(limits={"drain_seconds_max": 20})
     with welcomed(server) as client, welcomed(server) as other:
