@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -34,6 +34,8 @@ from nplt_storage import (
 )
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.entries import EpochEntry
+from nplt_storage.index.tables import FileStamp
+from nplt_storage.index.worker import ConversationIndex
 
 
 @pytest.fixture
@@ -77,6 +79,26 @@ async def test_a_second_store_on_the_same_directory_is_refused(
     await store.close()
     second = await open_store(data_dir)
     await second.close()
+
+
+async def test_a_conversation_deleted_while_it_is_listed_does_no_harm(
+    store: JsonFileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await (await store.create("s1", user="local")).close()
+    await (await store.create("s2", user="local")).close()
+    stamps = ConversationIndex.stamps
+
+    async def stamps_and_a_deletion(
+        index: ConversationIndex, ids: Sequence[str] | None = None
+    ) -> dict[str, FileStamp]:
+        found = await stamps(index, ids)
+        await store.delete("s1")
+        return found
+
+    monkeypatch.setattr(ConversationIndex, "stamps", stamps_and_a_deletion)
+    assert "s2" in [row.session_id for row in await rows(store)]
+    monkeypatch.undo()
+    assert [row.session_id for row in await rows(store)] == ["s2"]
 
 
 async def test_a_directory_that_can_not_be_made_is_said_so(tmp_path: Path) -> None:

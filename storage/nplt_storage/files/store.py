@@ -273,6 +273,7 @@ class OpenFiles:
             return {}
         self._look_again_at |= dict.fromkeys(closed, now + _LOOK_SECONDS)
         stamps = await self._directory.index.stamps(list(closed))
+        stamps = {id_: stamp for id_, stamp in stamps.items() if id_ in self._names}
         paths = {id_: self._directory.paths.history / self._names[id_] for id_ in stamps}
         changed = await self._directory.threads.read(lambda: self._changed(paths, stamps))
         changed_rows: list[ConversationRow] = []
