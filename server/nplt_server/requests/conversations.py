@@ -24,7 +24,7 @@ from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import checked_name
 from nplt_server.dialects import Answer
 from nplt_server.errors import no_such_conversation, repair_command
-from nplt_server.requests.prompts import path_of_upload
+from nplt_server.requests.files import path_of_upload
 from nplt_storage.rows import BadCursor, ConversationRow, RowQuery, matches
 from nplt_storage.search import SearchQuery
 from nplt_storage.store import Repairable

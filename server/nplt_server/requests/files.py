@@ -1,0 +1,102 @@
+"""Handles requests about attachments: FILE_METADATA, FILE_DATA, FILE_GET.
+
+A user reads only the files of conversations that user may see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from msgspec import structs
+
+from nplt_protocol import ErrorCode, RequestError, messages
+from nplt_server.connections.session import Session
+from nplt_server.dialects import Answer
+from nplt_server.tools import ToolFailed
+from nplt_server.tools.mcp.results import McpFile
+from nplt_storage.ids import is_file_id
+
+_PIECE_BYTES_MAX = 1024 * 1024
+"""Of a file, in one reply."""
+
+
+async def file_metadata(session: Session, request: messages.FileMetadata, answer: Answer) -> None:
+    session_id = ""
+    if request.purpose != "import":  # that belongs nowhere yet
+        try:
+            session.check_may_speak()
+            session_id = session.here().session_id
+        except RequestError:
+            session.uploads.swallow(answer.seq)
+            raise
+    data = b""
+    if request.source is not None:
+        found = await _fetched(session, request.source)
+        data = found.data
+        request = structs.replace(
+            request, filename=found.filename, size=len(data), content_type=found.content_type
+        )
+    await session.uploads.begin(request, answer, session_id=session_id, user=session.user)
+    if data:
+        await session.uploads.add(messages.FileData(data=data), answer)
+
+
+async def file_data(session: Session, request: messages.FileData, answer: Answer) -> None:
+    await session.uploads.add(request, answer)
+
+
+async def file_get(session: Session, request: messages.FileGet, answer: Answer) -> None:
+    session_id = await _session_with_file(session, request.file_id, request.session_id)
+    most = min(_PIECE_BYTES_MAX, session.server.services.limits.message_bytes_max)
+    length = most if request.length is None else min(request.length, most)
+    data = await session.server.services.files.read(
+        session_id, request.file_id, offset=request.offset, length=length
+    )
+    answer.give(messages.FilePiece(data=data))
+
+
+async def path_of_upload(session: Session, file_id: str) -> Path:
+    """Of one that came over this connection to be imported, or of any attachment."""
+    upload = await session.uploads.import_named(file_id)
+    if upload is not None:
+        return upload
+    return session.server.services.files.path_of(
+        await _session_with_file(session, file_id, None), file_id
+    )
+
+
+async def _session_with_file(session: Session, file_id: str, session_id: str | None) -> str:
+    """The conversation of this user that has the file."""
+    files = session.server.services.files
+    async for candidate in _candidates(session, file_id, session_id):
+        if is_file_id(file_id) and await files.has(candidate, file_id):
+            return candidate
+    raise RequestError(ErrorCode.NOT_FOUND, f"there is no file {file_id!r}", field="file_id")
+
+
+async def _candidates(session: Session, file_id: str, session_id: str | None) -> AsyncIterator[str]:
+    if session_id is not None:
+        yield await session.id_of(session_id)
+        return
+    if session.conversation is not None:
+        yield session.conversation.session_id
+    for holder in await session.server.services.files.sessions_with(file_id):
+        found = await session.server.services.histories.find(holder)
+        if found is not None and found.row.user == session.user:
+            yield holder
+
+
+async def _fetched(session: Session, source: str) -> McpFile:
+    services = session.server.services
+    server, slash, _ = source.removeprefix("mcp:").partition("/")
+    if not source.startswith("mcp:") or not slash:
+        raise RequestError(
+            ErrorCode.MALFORMED, "a source is mcp:SERVER/RESOURCE; TOOLS lists them", field="source"
+        )
+    if services.tools.denies_server(server):
+        raise RequestError(ErrorCode.FORBIDDEN, f"{server} is denied by the server's settings")
+    try:
+        return await services.mcp_servers.read(source)
+    except ToolFailed as error:
+        raise RequestError(ErrorCode.NOT_FOUND, str(error), field="source") from error

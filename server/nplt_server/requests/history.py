@@ -1,0 +1,151 @@
+"""Handles requests that read a conversation: its history, context, usage and tools.
+
+HISTORY_REQUEST, CONTEXT_REQUEST, USAGE, TOOLS. The storage cuts the pages
+(`nplt_storage.pages`).
+"""
+
+from __future__ import annotations
+
+from msgspec import to_builtins
+
+from nplt_protocol import FRAME_PAYLOAD_BYTES_MAX, ErrorCode, JsonObject, RequestError, messages
+from nplt_server.connections.session import Session
+from nplt_server.conversations.context_report import context_report, usage_report
+from nplt_server.dialects import Answer, written_size
+from nplt_server.digest import levels_of
+from nplt_server.histories import FoundConversation
+from nplt_storage.pages import MessagePage, PageQuery
+from nplt_storage.rows import NEW_NAME
+
+_PAGE_MESSAGES_MAX = 200
+_PAGE_BYTES_MIN = 4_096
+"""Less would hold no message, however it is cut."""
+_ENVELOPE_BYTES = 2_048
+"""Room for what stands around the messages of a page: id, name, edges."""
+_RANGE_CHARACTERS_MAX = 10_000
+"""So that a range of a message fits one frame, whatever it is made of."""
+
+
+async def history(session: Session, request: messages.HistoryRequest, answer: Answer) -> None:
+    session_id = await session.id_of(request.session_id)
+    found = await session.server.registry.find(session_id, session.user)
+    if request.seq is not None:
+        answer.give(await _message_range(found, session_id, request))
+        return
+    if found is None:
+        cursor = request.before or request.after or request.around or 0
+        page = MessagePage(
+            messages=(), has_more_before=False, has_more_after=False, before=cursor, after=cursor
+        )
+    else:
+        query = _page_query(session, request, answer.bytes_max)
+        page = await found.profile.store.page(session_id, query)
+        found = await session.server.registry.find(session_id, session.user) or found
+    row, here = found.row if found else None, session.conversation
+    chosen = row.model if row else None
+    if here is not None and here.session_id == session_id:
+        chosen = here.model
+    answer.give(
+        messages.HistoryPage(
+            session_id=session_id,
+            name=row.name if row else NEW_NAME,
+            message_count=row.message_count if row else 0,
+            head_seq=row.head_seq if row else 0,
+            messages=page.messages,
+            page=messages.PageEdges(
+                has_more_before=page.has_more_before,
+                has_more_after=page.has_more_after,
+                before=page.before,
+                after=page.after,
+            ),
+            model=session.server.services.router.choose(chosen),
+        )
+    )
+
+
+def _page_query(
+    session: Session, request: messages.HistoryRequest, client_bytes_max: int | None
+) -> PageQuery:
+    asked = FRAME_PAYLOAD_BYTES_MAX
+    if request.max_bytes is not None:
+        asked = max(request.max_bytes, _PAGE_BYTES_MIN)
+    server_bytes_max = session.server.services.limits.message_bytes_max
+    bytes_max = min(asked, server_bytes_max, client_bytes_max or asked)
+    return PageQuery(
+        before=request.before,
+        after=request.after,
+        around=request.around,
+        limit=min(request.limit, _PAGE_MESSAGES_MAX),
+        bytes_max=max(1_024, bytes_max - _ENVELOPE_BYTES),
+        roles=request.roles or ("user", "assistant"),
+        view=request.view,
+        order=request.order,
+        detail=request.detail,
+        levels=levels_of,
+        size=written_size,
+    )
+
+
+async def _message_range(
+    found: FoundConversation | None, session_id: str, request: messages.HistoryRequest
+) -> messages.MessageRange:
+    assert request.seq is not None
+    text = await found.profile.store.text_of(session_id, request.seq) if found else None
+    if text is None:
+        raise RequestError(
+            ErrorCode.NOT_FOUND, f"there is no message {request.seq} here", field="seq"
+        )
+    asked = _RANGE_CHARACTERS_MAX if request.length is None else request.length
+    length = min(asked, _RANGE_CHARACTERS_MAX)
+    return messages.MessageRange(
+        session_id=session_id,
+        seq=request.seq,
+        offset=request.offset,
+        content=text[request.offset : request.offset + length],
+        size=len(text),
+    )
+
+
+async def context(session: Session, request: messages.ContextRequest, answer: Answer) -> None:
+    conversation = await session.meant(request.session_id)
+    model = conversation.model
+    if request.model is not None:
+        model = session.server.services.router.check(request.model)
+    bytes_max = answer.bytes_max or session.server.services.limits.message_bytes_max
+    answer.give(
+        await context_report(conversation, model=model, text=request.text, bytes_max=bytes_max)
+    )
+
+
+async def usage(session: Session, request: messages.Usage, answer: Answer) -> None:
+    conversation = await session.meant(request.session_id)
+    answer.give(await usage_report(conversation))
+
+
+async def tools(session: Session, request: messages.Tools, answer: Answer) -> None:
+    conversation = await session.meant(request.session_id)
+    services = session.server.services
+    every = services.tools.every
+    offered = {tool.name for tool in services.tools.offer.descriptions}
+    asks = any(policy == "ask" for _, policy in every)
+    remembered = await conversation.approvals.remembered() if asks else {}
+    listed: list[JsonObject] = [
+        {
+            "name": tool.name,
+            "description": tool.description,
+            "schema": tool.parameters,
+            "class": tool.tool_class,
+            "policy": remembered.get(tool.name, policy) if policy == "ask" else policy,
+            "offered": tool.name in offered,
+        }
+        for tool, policy in every
+    ]
+    servers: JsonObject = {
+        name: {**server.described, "sources": [to_builtins(one) for one in server.sources]}
+        for name, server in services.mcp_servers.by_name.items()
+    }
+    answer.give(
+        messages.ToolList(
+            session_id=conversation.session_id, tools=tuple(listed), mcp_servers=servers or None
+        )
+    )
