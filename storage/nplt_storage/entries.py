@@ -424,7 +424,7 @@ class ModelSwitchedEntry(KnownEntry, frozen=True, kw_only=True):
     """Empty: as before."""
     previous_model: str | None = None
     options: Mapping[str, str | int | float] | None = None
-    """What prompts from here on ask of a model that say nothing else; None: as before."""
+    """The options of prompts from here on that give none; `None`: as before."""
 
 
 class AttachmentEntry(KnownEntry, frozen=True, kw_only=True):

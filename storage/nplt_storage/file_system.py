@@ -2,7 +2,8 @@
 
 All file access goes through `FileOperations` and `Disk`, so that tests can replace
 them: count the bytes read, fail the third write, ignore a sync. Every call may
-block and is made in a worker thread, but for the writes to the `.live` file.
+block and is made in a worker thread, except for the write of a short line and the writes to
+the `.live` file, which only copy into the system's cache.
 """
 
 from __future__ import annotations

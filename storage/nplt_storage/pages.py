@@ -249,8 +249,8 @@ def read_page(
     hidden: Ranges = (),
     unfinished: Sequence[tuple[str, int]] = (),
 ) -> MessagePage:
-    """`hidden`, `unfinished`: what does not stand in this conversation and which turns
-    have not ended, as its row says."""
+    """Reads one page. `hidden` and `unfinished` are the row's: the entries that were rolled
+    back, and the turns that have not ended."""
     running_seq = min((seq for _, seq in unfinished), default=None)
     return _PageBuilder(
         query, source, hidden if query.view == "messages" else (), running_seq
@@ -552,8 +552,8 @@ class _PageBuilder:
 
 
 class _ResultFinder:
-    """The active entries. Results stand in a later line than their calls, perhaps beyond the
-    page.
+    """Reads the active entries and finds tool results, which come after their calls and may
+    lie beyond the page.
 
     It notes what the page's own walk meets anyway, and looks further ahead only
     for an output whose results were not among that, up to the end of its turn: or

@@ -251,7 +251,7 @@ class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     billed: Billed = ()
     billed_details: BilledDetails = ()
     options: tuple[tuple[str, str | int | float], ...] = ()
-    """What prompts here ask of a model that say nothing else: effort, temperature, length."""
+    """The options of prompts that give none: effort, temperature, length."""
     first_seq: int = 1
     """The oldest entry there is, where a backend trims."""
     lost: tuple[int, int] | None = None
@@ -524,8 +524,8 @@ def read_cursor(cursor: str) -> RowPlace:
 class Checkpoint(Struct, frozen=True, kw_only=True):
     row: ConversationRow
     told: tuple[StateEntry, ...] = ()
-    """What holds there, each with the number it was told at; the rest of them is
-    not kept."""
+    """The state entries in force at the checkpoint, with their seqs; only their content is
+    kept."""
 
 
 def checkpoint_state(checkpoint: Checkpoint) -> JsonObject:

@@ -224,11 +224,11 @@ class ConversationStore(Protocol):
 
 @runtime_checkable
 class Leased(Protocol):
-    """A record that is held for a time only, and then may be another server's."""
+    """A record with a lease: when it has expired, another server may take the record."""
 
     @property
     def is_lapsed(self) -> bool:
-        """Whether that time is over, by the clock of this process."""
+        """Whether the lease has expired, by the clock of this process."""
         ...
 
     @property

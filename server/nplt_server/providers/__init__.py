@@ -198,7 +198,7 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     the context leaves room for it. `output_tokens` is kept free for it in any case."""
     prices: ModelPrices | None = None
     options: Mapping[str, JsonValue] = field(default_factory=dict)
-    """Of the settings, for prompts that say nothing else."""
+    """The options in the settings, for prompts that give none."""
     counts_tokens: bool = True
     """Whether what it reports is in tokens: one that counts words teaches us nothing."""
     takes_images: bool = False

@@ -4,11 +4,13 @@
     record      `FileRecord`: the writer of one conversation
     rewrite     writes a whole file: imports and redaction
     append      commits: the write, the sync, the acknowledgement
-    commit_threads      the threads in which the disk works
+    commit_threads      syncs by the kernel, and threads for all other disk work
     conversation_file   one conversation's file: opening, reading, blobs
     live_journal        the text of a running answer
     format      the bytes: header, lines, closing line, recovery, file names
     foreign     converts documents of older programs
+    examine     reads a file line by line and says what is wrong with it
+    repair      keeps the sound lines of a damaged file
     directory   the data directory in use: lock, index, threads, free space, catching up
     trash       deleted conversations
 

@@ -102,7 +102,7 @@ def _may_pass(error: StorageError) -> bool:
 
 
 class DoesNotFollow(Exception):
-    """What is in the file is not what was known of it, and then some."""
+    """The file does not hold the known lines followed by new ones."""
 
 
 class FileReading:

@@ -4,8 +4,9 @@
 
 The files are the truth. The index beside them answers lists and search, and saves
 reading unchanged files at a start. A file is only open while its conversation is, or
-while it is being read. All disk work runs in threads, so conversations commit side by
-side. Deleting moves a conversation to the trash.
+while it is being read. A short line is written on the event loop and synced by the kernel;
+all other disk work runs in threads. So conversations commit side by side. Deleting moves a
+conversation to the trash.
 """
 
 from __future__ import annotations
@@ -258,9 +259,10 @@ class OpenFiles:
     # Damage by somebody else
 
     async def look_for_damage(self, rows: Sequence[ConversationRow]) -> dict[str, ConversationRow]:
-        """Those of these that turn out to be damaged or shorter, as they are. A look at size
-        and time, at most once a second, is enough for a file that nobody changed behind our
-        back; another one is read, once. What is open is left to those who read it."""
+        """The given rows whose files are damaged or shorter by now, with their new rows. The
+        size and time of a file show that nobody else changed it, and are looked at once a
+        second at most; a file that was changed is read, once. An open file is left out:
+        whoever reads it notices."""
         now = self._directory.settings.seconds()
         closed = {
             row.session_id: row
