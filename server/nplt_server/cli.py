@@ -19,7 +19,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 import click
@@ -93,7 +95,9 @@ def main(
     **flags: Any,
 ) -> None:
     """Keep conversations with language models the way tmux keeps shells."""
-    if context.invoked_subcommand is None:
+    if context.invoked_subcommand is not None:
+        gc.enable()
+    else:
         sys.exit(_serve(config, _tree(flags), check=check, any_port=any_port, workers=workers))
 
 
@@ -632,6 +636,25 @@ def _tree(flags: dict[str, Any]) -> dict[str, Any]:
     return {**given, **({"listen": listen} if listen else {})}
 
 
+def _disable_plugins() -> None:
+    """pydantic looks for plugins in every installed package, and the settings need none. It
+    loads `importlib.metadata`, and `email` with it, even if they are disabled: a twentieth of
+    a start. So its module that looks for them is replaced; other names are taken from it."""
+    if os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1") != "1":
+        return
+    name = "pydantic.plugin._loader"
+
+    def load(attribute: str) -> object:
+        if attribute.startswith("__"):  # the import system asks for them
+            raise AttributeError(attribute)
+        del sys.modules[name]
+        return getattr(import_module(name), attribute)
+
+    stand_in = ModuleType(name)
+    vars(stand_in).update(get_plugins=tuple, __getattr__=load)
+    sys.modules.setdefault(name, stand_in)
+
+
 def _serve(
     config: Path | None,
     flags: dict[str, Any],
@@ -640,11 +663,7 @@ def _serve(
     any_port: bool,
     workers: int | None,
 ) -> int:
-    # All that is loaded is there to stay: the garbage collector would look through it in
-    # vain, for a seventh of the time to start. `start.run` enables it again.
-    gc.disable()
-    # pydantic looks for plugins in every installed package, and the settings need none.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
+    _disable_plugins()
     from nplt_server.logs import configure_logging
     from nplt_server.settings_loader import load_settings
     from nplt_server.start import Workers, check_settings, run, why_no_workers

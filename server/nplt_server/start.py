@@ -32,7 +32,6 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -370,6 +369,8 @@ class Workers:
     def _make_secret(self) -> None:
         cluster = self._settings.cluster
         if cluster.secret_file is None:
+            from tempfile import NamedTemporaryFile  # one server alone starts without it
+
             made = NamedTemporaryFile(prefix="nplt-")  # noqa: SIM115  as long as there are workers
             file = self._left_over.enter_context(made)
             file.write(secrets.token_urlsafe(32).encode())

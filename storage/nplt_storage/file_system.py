@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -215,6 +214,8 @@ def give_second_name(source: Path, target: Path, part: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_SECOND_NAME:
             raise
+        import shutil  # rarely needed, and slow to load
+
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         with source.open("rb") as there, os.fdopen(os.open(part, flags, PRIVATE_FILE), "wb") as new:
             shutil.copyfileobj(there, new)
@@ -337,6 +338,8 @@ class SystemDisk(SystemFiles):
         make_private_directory(directory)
 
     def remove_tree(self, directory: Path) -> None:
+        import shutil
+
         shutil.rmtree(directory, ignore_errors=True)
 
     def free_bytes(self, directory: Path) -> int:

@@ -7,12 +7,9 @@ their cells themselves. Widths follow East Asian Width.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Container, Iterable, Sequence
 from enum import Enum
-
-import orjson
 
 from nplt_protocol.json_text import JsonObject, JsonValue
 
@@ -237,6 +234,8 @@ def safe_line(text: object, width: int | None = None) -> str:
 
 def safe_json(value: JsonValue, *, indent: int | None = None) -> str:
     """The exact value, with every unprintable character escaped."""
+    import json  # an answer in plain text does without
+
     spelled = json.dumps(value, ensure_ascii=False, indent=indent)
     return "".join(_spelled(character) for character in spelled)
 
@@ -244,6 +243,8 @@ def safe_json(value: JsonValue, *, indent: int | None = None) -> str:
 def _spelled(character: str) -> str:
     if character == "\n" or (character.isprintable() and sanitize(character) == character):
         return character
+    import json
+
     return json.dumps(character)[1:-1]
 
 
@@ -284,5 +285,7 @@ def size_words(size: int) -> str:
 
 
 def dump_json(value: object, *, pretty: bool = False) -> str:
+    import orjson  # an answer in plain text does without
+
     text = orjson.dumps(value, option=orjson.OPT_INDENT_2 if pretty else None).decode()
     return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
