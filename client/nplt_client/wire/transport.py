@@ -148,7 +148,10 @@ class SessionRunner:
         if awaited.waiter is None:
             awaited.waiter = anyio.Event()
         waiter = awaited.waiter
-        with anyio.CancelScope(deadline=math.inf if deadline is None else deadline) as scope:
+        if deadline is None:
+            await waiter.wait()
+            return
+        with anyio.CancelScope(deadline=deadline) as scope:
             await waiter.wait()
         if scope.cancelled_caught:
             self.session.check_time(anyio.current_time())

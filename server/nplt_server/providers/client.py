@@ -278,6 +278,7 @@ class VendorClient(ABC, Generic[_Sdk]):
                         yield delta
                     return
                 events = SseParser()
+                was_silent = True
                 while not parser.is_done:
                     async with asyncio.timeout_at(clock.deadline(now())):
                         chunk = await anext(chunks, None)
@@ -288,6 +289,12 @@ class VendorClient(ABC, Generic[_Sdk]):
                             yield delta
                         if parser.is_done:
                             break
+                    if was_silent and parser.has_spoken:
+                        # The first token is on its way before the next is waited for, which
+                        # takes as long: one tick to merge it with others, one to write it.
+                        was_silent = False
+                        await asyncio.sleep(0)
+                        await asyncio.sleep(0)
                 await _drain(chunks)
         except ProviderError as failure:
             raise self._explained(failure, "", rendered) from None
