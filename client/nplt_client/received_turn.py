@@ -16,19 +16,15 @@ from nplt_protocol.json_text import JsonObject
 CALLS_APART = "\n\n"
 
 
-class _CallText:
+class _CallText(Extent):
     """The text of one call, and how much of it was given out."""
 
-    __slots__ = ("_extent", "_pieces", "shown")
+    __slots__ = ("_pieces", "shown")
 
     def __init__(self) -> None:
+        super().__init__()
         self._pieces: list[str] = []
-        self._extent = Extent()
         self.shown = 0
-
-    @property
-    def length(self) -> int:
-        return self._extent.length
 
     @property
     def text(self) -> str:
@@ -40,13 +36,13 @@ class _CallText:
         """Gives the part that was not given out yet."""
         if delta.replay_from is not None:
             self._pieces = [self.text[: delta.replay_from]]
-        new = self._extent.take(delta.offset, delta.text, replay_from=delta.replay_from)
+        new = self.take(delta.offset, delta.text, replay_from=delta.replay_from)
         self._pieces.append(new)
         return self._unseen(new)
 
     def replace(self, text: str) -> str:
         self._pieces = [text]
-        self._extent = Extent(len(text))
+        self.length = len(text)
         return self._unseen(text)
 
     def _unseen(self, new: str) -> str:

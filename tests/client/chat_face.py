@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import nplt_client
-from nplt_client.chat.changes import Change, NoticeShown, TextGrew, TextStored, TurnEnded, Turns
+from nplt_client.chat.changes import Change, NoticeShown, TextGrew, TextReplaced, TurnEnded, Turns
 from nplt_client.chat.chat_session import ChatSession, new_message_id
 from nplt_client.chat.display import ChatDisplay
 from nplt_client.wire.reconnect_policy import ConnectionState
@@ -67,7 +67,7 @@ class RecordingFace(ChatDisplay):
         match change:
             case TextGrew():
                 self.texts[change.turn_id] = self.texts.get(change.turn_id, "") + change.piece
-            case TextStored():
+            case TextReplaced():
                 self.texts[change.turn_id] = change.text
             case NoticeShown():
                 self.told.append(change.text)

@@ -20,11 +20,9 @@ from nplt_client.chat.changes import (
     NoticeShown,
     Participant,
     PresenceChanged,
-    PrintedText,
     PromptShown,
-    ReasoningGrew,
     TextGrew,
-    TextStored,
+    TextReplaced,
     ToolShown,
     TranscriptOutdated,
     TurnBegan,
@@ -33,7 +31,9 @@ from nplt_client.chat.changes import (
     other_participants,
 )
 from nplt_client.chat.chat_session import TurnStatus
+from nplt_client.lines.app import PrintedText
 from nplt_client.render.text import safe_json
+from nplt_client.wire.cursor import Cursor
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import (
     AgentThought,
@@ -74,7 +74,7 @@ def test_a_turn_becomes_changes_from_its_prompt_to_its_end() -> None:
         PromptShown(turn_id="turn-1", text="hi", message_id="m", seq=7, is_mine=True),
         TurnBegan(turn_id="turn-1", model="offline/echo"),
         TextGrew(turn_id="turn-1", call=0, piece="good "),
-        TextStored(turn_id="turn-1", call=0, text="good day"),
+        TextReplaced(turn_id="turn-1", call=0, text="good day"),
         TurnEnded(turn_id="turn-1", state="completed", input_tokens=1, output_tokens=2),
     ]
 
@@ -87,7 +87,9 @@ def test_pieces_that_come_twice_count_once(text: str, data: st.DataObject) -> No
         for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)
     ]
     again = data.draw(st.lists(st.sampled_from(pieces), max_size=4))
-    grown = [change for change in changes_of(*pieces, *again) if isinstance(change, TextGrew)]
+    cursor = Cursor(session_id=SESSION)
+    new = [one for event in (*pieces, *again) if (one := cursor.take(event)) is not None]
+    grown = [change for change in changes_of(*new) if isinstance(change, TextGrew)]
     whole = [change for change in changes_of(delta(text, 0)) if isinstance(change, TextGrew)]
     assert "".join(one.piece for one in grown) == "".join(one.piece for one in whole)
 
@@ -97,7 +99,7 @@ def test_a_call_that_is_sent_again_replaces_what_was_shown() -> None:
         session_id=SESSION, turn_id="turn-1", call=0, offset=0, text="new", replay_from=0
     )
     assert changes_of(delta("old words", 0), again)[1:] == [
-        TextStored(turn_id="turn-1", call=0, text="", is_whole=False),
+        TextReplaced(turn_id="turn-1", call=0, text="", is_stored=False),
         TextGrew(turn_id="turn-1", call=0, piece="new"),
     ]
 
@@ -105,11 +107,11 @@ def test_a_call_that_is_sent_again_replaces_what_was_shown() -> None:
 def test_what_a_running_call_has_said_can_be_shown_again() -> None:
     events = translator()
     for event in (started(), delta("half an ", 0), delta("answer", 8)):
-        events.changes_of(event)
+        list(events.changes_of(event))
     assert events.so_far() == [
-        TextStored(turn_id="turn-1", call=0, text="half an answer", is_whole=False)
+        TextReplaced(turn_id="turn-1", call=0, text="half an answer", is_stored=False)
     ]
-    events.changes_of(finished())
+    list(events.changes_of(finished()))
     assert events.so_far() == []
 
 
@@ -242,7 +244,7 @@ def test_a_pipe_gets_answers_as_they_are_and_nothing_else_so() -> None:
     (kept,) = exact.changes_of(stored("assistant", hostile + "c"))
     (prompt,) = exact.changes_of(stored("user", hostile))
     assert isinstance(grew, TextGrew)
-    assert isinstance(kept, TextStored)
+    assert isinstance(kept, TextReplaced)
     assert isinstance(prompt, PromptShown)
     assert (grew.piece, kept.text) == (hostile, hostile + "c")
     assert not FORBIDDEN.search(prompt.text)
@@ -290,13 +292,13 @@ def test_the_status_knows_which_turn_runs_and_which_wait() -> None:
 def test_neighbouring_pieces_are_joined_until_they_are_taken() -> None:
     async def gather() -> list[Change]:
         change_queue = ChangeQueue()
-        thought = ReasoningGrew(turn_id="a", call=0, piece="hm")
+        thought = TextGrew(turn_id="a", call=0, piece="hm", kind="reasoning")
         change_queue.add([TextGrew(turn_id="a", call=0, piece=piece) for piece in "abc"])
         change_queue.add([thought, thought, TextGrew(turn_id="a", call=0, piece="d")])
         return change_queue.take()
 
     assert asyncio.run(gather()) == [
         TextGrew(turn_id="a", call=0, piece="abc"),
-        ReasoningGrew(turn_id="a", call=0, piece="hmhm"),
+        TextGrew(turn_id="a", call=0, piece="hmhm", kind="reasoning"),
         TextGrew(turn_id="a", call=0, piece="d"),
     ]

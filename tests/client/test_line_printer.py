@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from nplt_client.chat.changes import (
     PromptShown,
-    ReasoningGrew,
-    ReasoningStored,
     TextGrew,
-    TextStored,
+    TextReplaced,
     ToolShown,
     TurnBegan,
     TurnChange,
@@ -62,8 +60,8 @@ def grew(turn_id: str, piece: str, call: int = 0) -> TextGrew:
     return TextGrew(turn_id=turn_id, call=call, piece=piece)
 
 
-def kept(turn_id: str, text: str, call: int = 0) -> TextStored:
-    return TextStored(turn_id=turn_id, call=call, text=text)
+def kept(turn_id: str, text: str, call: int = 0) -> TextReplaced:
+    return TextReplaced(turn_id=turn_id, call=call, text=text)
 
 
 def done(turn_id: str) -> TurnEnded:
@@ -110,10 +108,10 @@ def test_reasoning_and_tools_stand_between_the_texts() -> None:
     )  # fmt: skip
     shown = page.apply(
         asked("1", "go"), began("1"),
-        ReasoningGrew(turn_id="1", call=0, piece="I think\nthere"),
-        ReasoningGrew(turn_id="1", call=0, piece="fore"),
+        TextGrew(turn_id="1", call=0, piece="I think\nthere", kind="reasoning"),
+        TextGrew(turn_id="1", call=0, piece="fore", kind="reasoning"),
         grew("1", "Let me look."),
-        ReasoningStored(turn_id="1", call=0, text="I think\ntherefore"),
+        TextReplaced(turn_id="1", call=0, text="I think\ntherefore", kind="reasoning"),
         kept("1", "Let me look."), tool, result, result,
         grew("1", "It is", call=1), kept("1", "It is noon.", call=1), done("1"),
     )  # fmt: skip

@@ -77,7 +77,7 @@ def answered(text: str, *, seq: int = 2, call: int = 0) -> EntryAdded:
 
 
 def translated(event: Event) -> list[Change]:
-    return EventTranslator(lambda turn_id: True).changes_of(event)
+    return list(EventTranslator(lambda turn_id: True).changes_of(event))
 
 
 def long_answer() -> list[TextDelta]:

@@ -1,12 +1,12 @@
-"""Translates events and stored messages into changes of a chat's display. Pure.
+"""Translates events and stored messages into changes of a chat's display.
 
 Each kind of change is a frozen value; every chat draws from these and from nothing else.
 Changes name what they are about (a turn, a call, a tool call), so that drawing one twice
-shows it once. `EventTranslator` remembers how much of each call's text it has passed on:
-a piece that comes twice counts once (offsets tell), and stored text replaces streamed
-text. `ChangeQueue` joins neighbouring pieces of one text, so that drawing never falls
-behind however fast a model speaks. All text in a change is safe to show, except for
-answers when `exact_answers` asks for them as they are.
+shows it once. `EventTranslator` keeps the text of the calls that run; its events come
+from behind a cursor (`wire.cursor`), so each piece of text continues the one before it.
+`ChangeQueue` joins neighbouring pieces of one text, so that drawing keeps up with a fast
+model. All text in a change is safe to show, except for answers when `exact_answers` asks
+for them as they are.
 """
 
 from __future__ import annotations
@@ -93,32 +93,25 @@ class TurnBegan(Struct, frozen=True, kw_only=True):
     model: str
 
 
+TextKind: TypeAlias = Literal["answer", "reasoning"]
+
+
 class TextGrew(Struct, frozen=True, kw_only=True):
     turn_id: str
     call: int
     piece: str
+    kind: TextKind = "answer"
 
 
-class TextStored(Struct, frozen=True, kw_only=True):
-    """The text of that call as it is stored; it replaces what came piece by piece."""
+class TextReplaced(Struct, frozen=True, kw_only=True):
+    """The text of that call from its beginning, in place of what came piece by piece."""
 
     turn_id: str
     call: int
     text: str
-    is_whole: bool = True
-    """Not when a piece was sent again from an earlier place: more follows."""
-
-
-class ReasoningGrew(Struct, frozen=True, kw_only=True):
-    turn_id: str
-    call: int
-    piece: str
-
-
-class ReasoningStored(Struct, frozen=True, kw_only=True):
-    turn_id: str
-    call: int
-    text: str
+    kind: TextKind = "answer"
+    is_stored: bool = True
+    """All of it, as it is stored. Otherwise the call still runs, and more pieces follow."""
 
 
 class ToolShown(Struct, frozen=True, kw_only=True):
@@ -206,16 +199,7 @@ class TranscriptOutdated(Struct, frozen=True, kw_only=True):
     why: str
 
 
-TurnChange: TypeAlias = (
-    PromptShown
-    | TurnBegan
-    | TextGrew
-    | TextStored
-    | ReasoningGrew
-    | ReasoningStored
-    | ToolShown
-    | TurnEnded
-)
+TurnChange: TypeAlias = PromptShown | TurnBegan | TextGrew | TextReplaced | ToolShown | TurnEnded
 Turns: TypeAlias = Sequence[tuple[str, list[TurnChange]]]
 """Ids of turns, each with the changes that show it."""
 Change: TypeAlias = (
@@ -258,12 +242,12 @@ def _answer_changes(
     message: JsonObject, *, turn_id: str, call: int, is_exact: bool = False
 ) -> Iterator[TurnChange]:
     if reasoning := word_in(message, "reasoning"):
-        yield ReasoningStored(turn_id=turn_id, call=call, text=safe(reasoning))
+        yield TextReplaced(turn_id=turn_id, call=call, text=safe(reasoning), kind="reasoning")
     content = word_in(message, "content")
     text = content if is_exact else safe(content)
     if message.get("truncated"):
         text += f"\n\n*(cut here; {message.get('size')} characters in all: /export has them)*"
-    yield TextStored(turn_id=turn_id, call=call, text=text)
+    yield TextReplaced(turn_id=turn_id, call=call, text=text)
     yield from _tool_changes(message, turn_id=turn_id, call=call)
     match message.get("state"):
         case "interrupted" | "failed" as state:
@@ -307,8 +291,6 @@ def tokens_of(usage: JsonObject) -> tuple[int, int]:
     return number_in(usage, "input_tokens"), number_in(usage, "output_tokens")
 
 
-_SHOWN_BY_OTHER_EVENTS = frozenset({"tool_call"})
-
 _OUT_OF_DATE = {
     "lagged": "some events were missed; read again",
     "rolled_back": "some messages were rolled back",
@@ -325,11 +307,11 @@ _REMARKS = {
 
 
 class _TextStream:
-    """One call's text, or its reasoning, as it comes. `length` counts as offsets do."""
+    """One call's answer or reasoning, as it comes. `length` counts characters as they came."""
 
     __slots__ = ("_pieces", "_sanitizer", "length")
 
-    def __init__(self, *, is_exact: bool = False) -> None:
+    def __init__(self, *, is_exact: bool) -> None:
         self.length = 0
         self._sanitizer = None if is_exact else Sanitizer()
         self._pieces: list[str] = []
@@ -338,17 +320,15 @@ class _TextStream:
     def text(self) -> str:
         return "".join(self._pieces)
 
-    def add(self, text: str, offset: int | None) -> str:
-        start = self.length if offset is None else offset
-        new = text[max(0, self.length - start) :]
-        self.length = max(self.length, start + len(text))
-        piece = self._sanitizer.feed(new).translate(LINE_ENDS) if self._sanitizer else new
+    def add(self, text: str) -> str:
+        self.length += len(text)
+        piece = self._sanitizer.feed(text).translate(LINE_ENDS) if self._sanitizer else text
         self._pieces.append(piece)
         return piece
 
 
 class EventTranslator:
-    """Its only state is the text of the calls that run.
+    """Keeps the text of the calls that run, and the names of uploaded files.
 
     A turn's last entry ends it too: a client that was away when the turn ended gets no
     other event.
@@ -360,37 +340,34 @@ class EventTranslator:
         """`exact_answers`: for a file or a pipe, which gets answers as they are."""
         self._started_here = started_here
         self._is_exact = exact_answers
-        self._texts: dict[tuple[str, int], _TextStream] = {}
-        self._reasoning: dict[tuple[str, int], _TextStream] = {}
+        self._streams: dict[tuple[str, int, TextKind], _TextStream] = {}
         self._files: dict[str, str] = {}
         """What is known of uploads, by id: a prompt has only their ids."""
 
     def start_over(self) -> None:
-        self._texts.clear()
-        self._reasoning.clear()
+        self._streams.clear()
 
     def so_far(self) -> list[Change]:
         """The text of the running calls, for a display that starts over."""
         return [
-            *(
-                ReasoningStored(turn_id=turn_id, call=call, text=stream.text)
-                for (turn_id, call), stream in self._reasoning.items()
-            ),
-            *(
-                TextStored(turn_id=turn_id, call=call, text=stream.text, is_whole=False)
-                for (turn_id, call), stream in self._texts.items()
-            ),
+            TextReplaced(turn_id=turn_id, call=call, text=stream.text, kind=kind, is_stored=False)
+            for (turn_id, call, kind), stream in self._streams.items()
         ]
 
-    def changes_of(self, event: messages.Event) -> list[Change]:
-        return list(self._changes_of(event))
-
-    def _changes_of(self, event: messages.Event) -> Iterator[Change]:
+    def changes_of(self, event: messages.Event) -> Iterator[Change]:
+        """To be read to its end."""
         match event:
             case messages.TextDelta():
-                yield from self._grow(event)
+                is_new = event.replay_from is None
+                yield from self._grow(event.turn_id, event.call, event.text, is_new=is_new)
+            case messages.AgentThought(type="reasoning"):
+                yield from self._grow(
+                    event.turn_id, event.call or 0, event.text or "", kind="reasoning"
+                )
             case messages.AgentThought():
-                yield from self._think(event)
+                if event.content and event.type != "tool_call":  # which has events of its own
+                    words, kind = safe_line(event.content, 60), safe_line(event.type)
+                    yield ActivityChanged(turn_id=event.turn_id, words=words, kind=kind)
             case messages.TurnStarted():
                 yield TurnBegan(turn_id=event.turn_id, model=safe_line(event.model))
             case messages.EntryAdded():
@@ -408,25 +385,18 @@ class EventTranslator:
                     text=f"the server says: {safe_line(event.message)}", is_error=True
                 )
 
-    def _grow(self, event: messages.TextDelta) -> Iterator[Change]:
-        key = (event.turn_id, event.call)
-        if event.replay_from is not None:
-            # Sent again from an earlier offset: with offset 0, all of it.
-            self._texts.pop(key, None)
-            yield TextStored(turn_id=event.turn_id, call=event.call, text="", is_whole=False)
-        stream = self._texts.setdefault(key, _TextStream(is_exact=self._is_exact))
-        if piece := stream.add(event.text, event.offset):
-            yield TextGrew(turn_id=event.turn_id, call=event.call, piece=piece)
-
-    def _think(self, event: messages.AgentThought) -> Iterator[Change]:
-        if event.type == "reasoning":
-            call = event.call or 0
-            stream = self._reasoning.setdefault((event.turn_id, call), _TextStream())
-            if piece := stream.add(event.text or "", event.offset):
-                yield ReasoningGrew(turn_id=event.turn_id, call=call, piece=piece)
-        elif event.content and event.type not in _SHOWN_BY_OTHER_EVENTS:
-            words, kind = safe_line(event.content, 60), safe_line(event.type)
-            yield ActivityChanged(turn_id=event.turn_id, words=words, kind=kind)
+    def _grow(
+        self, turn_id: str, call: int, text: str, *, kind: TextKind = "answer", is_new: bool = True
+    ) -> Iterator[Change]:
+        """`is_new`: not when the server sends the text of this call again, from 0."""
+        key = (turn_id, call, kind)
+        if not is_new:
+            self._streams.pop(key, None)
+            yield TextReplaced(turn_id=turn_id, call=call, text="", kind=kind, is_stored=False)
+        if key not in self._streams:
+            self._streams[key] = _TextStream(is_exact=self._is_exact and kind == "answer")
+        if piece := self._streams[key].add(text):
+            yield TextGrew(turn_id=turn_id, call=call, piece=piece, kind=kind)
 
     def _enter(self, event: messages.EntryAdded) -> Iterator[Change]:
         entry, turn_id = event.entry, event.turn_id or word_in(event.entry, "turn_id")
@@ -447,7 +417,7 @@ class EventTranslator:
                 )
             case "assistant" if turn_id:
                 call = event.call or 0
-                stream = self._texts.pop((turn_id, call), None)
+                stream = self._streams.pop((turn_id, call, "answer"), None)
                 length = stream.length if stream else 0
                 if entry.get("truncated") and length > len(word_in(entry, "content")):
                     return  # what was streamed is more than what fits a message
@@ -470,9 +440,8 @@ class EventTranslator:
                 self._files[word_in(entry, "file_id")] = attachment_words(entry)
 
     def _end(self, event: messages.TurnFinished) -> Change:
-        for streams in (self._texts, self._reasoning):
-            for key in [key for key in streams if key[0] == event.turn_id]:
-                del streams[key]
+        for key in [key for key in self._streams if key[0] == event.turn_id]:
+            del self._streams[key]
         sent, received = tokens_of(event.usage)
         ended = _ended(event.turn_id, event.state, event.error)
         model = safe_line(event.model or "")
@@ -515,51 +484,6 @@ def _session_changes(event: messages.SessionEvent) -> Iterator[Change]:
             pass
 
 
-class PrintedText:
-    """One text where what was printed can't be taken back: gives only what is new.
-
-    After a lost connection a text may come again from its beginning, and at the end it
-    comes whole, as it is stored.
-    """
-
-    def __init__(self) -> None:
-        self._printed: list[str] = []
-        self._again: str | None = None
-        """What came since the text began again; `None`: all that comes is new."""
-
-    @property
-    def text(self) -> str:
-        return "".join(self._printed)
-
-    def grow(self, piece: str) -> str:
-        if self._again is None:
-            self._printed.append(piece)
-            return piece
-        self._again += piece
-        return self._print_rest(self._again)
-
-    def begin_again(self, text: str) -> str:
-        self._again = text
-        return self._print_rest(text)
-
-    def store(self, text: str) -> str | None:
-        """`None`: it is stored differently; from now on the stored text counts."""
-        known = self.text
-        if known and not text.startswith(known) and text.strip() != known.strip():
-            self._printed, self._again = [text], None
-            return None
-        return self._print_rest(text)
-
-    def _print_rest(self, text: str) -> str:
-        known = self.text
-        if len(text) < len(known) or not text.startswith(known):
-            return ""
-        self._again = None
-        new = text[len(known) :]
-        self._printed.append(new)
-        return new
-
-
 class ChangeQueue:
     """Changes on their way to a display, which takes all of them at its own pace."""
 
@@ -592,9 +516,7 @@ class ChangeQueue:
 
 
 def _join(last: Change, change: Change) -> Change | None:
-    if not isinstance(last, TextGrew | ReasoningGrew):
+    if not (isinstance(last, TextGrew) and isinstance(change, TextGrew)):
         return None
-    if not isinstance(change, TextGrew | ReasoningGrew):
-        return None
-    is_one = (type(last), last.turn_id, last.call) == (type(change), change.turn_id, change.call)
+    is_one = (last.turn_id, last.call, last.kind) == (change.turn_id, change.call, change.kind)
     return replace(last, piece=last.piece + change.piece) if is_one else None

@@ -11,7 +11,7 @@ toolkit in here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias, assert_never
@@ -122,7 +122,7 @@ class TurnStatus:
                 self._began_at, self._spoke_at, self._characters = self._clock(), None, 0
             case changes.ActivityChanged() if change.turn_id == self.running:
                 self.doing = change.words
-            case changes.TextGrew() if change.turn_id == self.running:
+            case changes.TextGrew(kind="answer") if change.turn_id == self.running:
                 self.doing = ""
                 self._spoke_at = self._clock() if self._spoke_at is None else self._spoke_at
                 self._characters += len(change.piece)
@@ -225,7 +225,7 @@ class ChatSession:
             self._turn_ended.set()
             raise
 
-    def _changes_of(self, event: messages.Event) -> list[changes.Change]:
+    def _changes_of(self, event: messages.Event) -> Iterable[changes.Change]:
         new_changes = self._translator.changes_of(event)
         if not (isinstance(event, messages.SessionEvent) and event.event in self._expected):
             return new_changes

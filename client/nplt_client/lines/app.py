@@ -29,6 +29,51 @@ _HITS_MAX = 50
 _MESSAGES_SHOWN = 20
 
 
+class PrintedText:
+    """One text where what was printed can't be taken back: gives only what is new.
+
+    After a lost connection a text may come again from its beginning, and at the end it
+    comes whole, as it is stored.
+    """
+
+    def __init__(self) -> None:
+        self._printed: list[str] = []
+        self._again: str | None = None
+        """What came since the text began again; `None`: all that comes is new."""
+
+    @property
+    def text(self) -> str:
+        return "".join(self._printed)
+
+    def grow(self, piece: str) -> str:
+        if self._again is None:
+            self._printed.append(piece)
+            return piece
+        self._again += piece
+        return self._print_rest(self._again)
+
+    def begin_again(self, text: str) -> str:
+        self._again = text
+        return self._print_rest(text)
+
+    def store(self, text: str) -> str | None:
+        """`None`: it is stored differently; from now on the stored text counts."""
+        known = self.text
+        if known and not text.startswith(known) and text.strip() != known.strip():
+            self._printed, self._again = [text], None
+            return None
+        return self._print_rest(text)
+
+    def _print_rest(self, text: str) -> str:
+        known = self.text
+        if len(text) < len(known) or not text.startswith(known):
+            return ""
+        self._again = None
+        new = text[len(known) :]
+        self._printed.append(new)
+        return new
+
+
 class LineChat(ChatDisplay):
     """A chat in lines; subclasses read and print on their kind of terminal."""
 

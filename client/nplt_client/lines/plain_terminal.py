@@ -38,7 +38,7 @@ from nplt_client.chat.approvals import (
 )
 from nplt_client.chat.chat_session import ChatSession
 from nplt_client.errors import NpltError, RequestRefused, TurnInterrupted, error_from_turn
-from nplt_client.lines.app import LineChat
+from nplt_client.lines.app import LineChat, PrintedText
 from nplt_client.render.terminal import (
     colour_wanted,
     dim,
@@ -444,11 +444,13 @@ class PlainChat(LineChat):
         match change:
             case changes.PromptShown() if not change.is_mine:
                 self._note(f"someone ▸ {change.shown}")
-            case changes.TextGrew():
-                self._grow(turn, change.call, change.piece, is_ours=is_ours)
-            case changes.TextStored():
-                self._store(turn, change, is_ours=is_ours)
-            case changes.ReasoningGrew() if is_ours:
+            case changes.TextGrew(kind="answer"):
+                new = turn.call(change.call).grow(change.piece)
+                if is_ours:
+                    self._answer(turn, change.call, new)
+            case changes.TextReplaced(kind="answer"):
+                self._replace(turn, change, is_ours=is_ours)
+            case changes.TextGrew() if is_ours:
                 self._reason(turn, change.piece)
             case changes.ToolShown() if is_ours:
                 self._aside(turn, _tool_words(change))
@@ -460,22 +462,15 @@ class PlainChat(LineChat):
             case _:
                 pass
 
-    def _grow(self, turn: _PlainTurn, call: int, piece: str, *, is_ours: bool) -> None:
-        new = turn.call(call).grow(piece)
-        if is_ours:
-            self._answer(turn, call, new)
-
-    def _store(self, turn: _PlainTurn, change: changes.TextStored, *, is_ours: bool) -> None:
+    def _replace(self, turn: _PlainTurn, change: changes.TextReplaced, *, is_ours: bool) -> None:
         printed = turn.call(change.call)
-        if not change.is_whole:
-            new: str | None = printed.begin_again(change.text)
-        else:
-            new = printed.store(change.text)
+        take = printed.store if change.is_stored else printed.begin_again
+        new = take(change.text)
         if is_ours and new is None:
             self._note("(the answer is stored differently; /history has it)")
         elif is_ours and new:
             self._answer(turn, change.call, new)
-        elif not is_ours and change.is_whole and change.text.strip():
+        elif not is_ours and change.is_stored and change.text.strip():
             self._note(f"answer ▸ {change.text}")
 
     def _answer(self, turn: _PlainTurn, call: int, text: str) -> None:
@@ -573,15 +568,15 @@ class _PlainTurn:
         self.last_call: int | None = None
         self.reasoning = ""
         """The line of reasoning that is not complete."""
-        self._calls: dict[int, changes.PrintedText] = {}
+        self._calls: dict[int, PrintedText] = {}
 
     @property
     def text(self) -> str:
         texts = (self._calls[call].text for call in sorted(self._calls))
         return _CALLS_APART.join(text for text in texts if text.strip())
 
-    def call(self, number: int) -> changes.PrintedText:
-        return self._calls.setdefault(number, changes.PrintedText())
+    def call(self, number: int) -> PrintedText:
+        return self._calls.setdefault(number, PrintedText())
 
 
 def _tool_words(tool: changes.ToolShown) -> str:

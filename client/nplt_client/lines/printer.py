@@ -23,6 +23,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from nplt_client.chat import changes
+from nplt_client.lines.app import PrintedText
 from nplt_client.render.text import safe_line, width_of
 
 _FENCE = re.compile(r" {0,3}(?:```|~~~)")
@@ -240,7 +241,7 @@ class _PrintedAnswer:
     """The text of one call: what came of it, and its block that is not finished."""
 
     def __init__(self, scrollback: ScrollbackWriter) -> None:
-        self.printed = changes.PrintedText()
+        self.printed = PrintedText()
         self._splitter = MarkdownBlockSplitter()
         self._scrollback = scrollback
 
@@ -302,11 +303,11 @@ class PrintedTurn:
         answer = self._answer_of(call)
         self._add(answer, answer.printed.grow(piece))
 
-    def store(self, change: changes.TextStored) -> None:
+    def replace(self, change: changes.TextReplaced) -> None:
         if not change.text and change.call not in self._answers:
             return
         answer = self._answer_of(change.call)
-        if change.is_whole:
+        if change.is_stored:
             self._end_reasoning()
             answer.store(change.text)
         else:
@@ -318,7 +319,7 @@ class PrintedTurn:
         for line in filter(str.strip, lines):
             self._scrollback.remark(line)
 
-    def store_reasoning(self, call: int, text: str) -> None:
+    def replace_reasoning(self, call: int, text: str) -> None:
         """All of it; most of it was printed."""
         known = self._reasoning.get(call, "")
         if text.startswith(known):
@@ -410,7 +411,7 @@ class ChangePrinter:
         """Prints what is missing of turns as they are stored. `waiting`: have not begun."""
         for turn_id, turn_changes in turns:
             for change in turn_changes:
-                if not isinstance(change, changes.ReasoningStored):
+                if not (isinstance(change, changes.TextReplaced) and change.kind == "reasoning"):
                     self.apply(change)
             if turn_id not in waiting and (turn := self._open.get(turn_id)):
                 turn.begin(self._name(turn))
@@ -430,14 +431,14 @@ class ChangePrinter:
         match change:
             case changes.TurnBegan():
                 pass
-            case changes.TextGrew():
+            case changes.TextGrew(kind="answer"):
                 turn.grow(change.call, change.piece)
-            case changes.TextStored():
-                turn.store(change)
-            case changes.ReasoningGrew():
+            case changes.TextGrew():
                 turn.reason(change.call, change.piece)
-            case changes.ReasoningStored():
-                turn.store_reasoning(change.call, change.text)
+            case changes.TextReplaced(kind="answer"):
+                turn.replace(change)
+            case changes.TextReplaced():
+                turn.replace_reasoning(change.call, change.text)
             case changes.ToolShown():
                 turn.use_tool(change)
             case changes.TurnEnded():

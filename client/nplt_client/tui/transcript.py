@@ -158,16 +158,16 @@ class TurnView(Widget):
             case changes.TurnBegan():
                 self._prompt.remove_class("-waiting")
                 self._set_end("")
-            case changes.TextGrew():
+            case changes.TextGrew(kind="answer"):
                 await (await self._answer_of(change.call)).grow(change.piece)
-            case changes.TextStored():
-                if change.text or change.call in self._answers:
-                    await (await self._answer_of(change.call)).store(change.text)
-            case changes.ReasoningGrew():
+            case changes.TextGrew():
                 known = self._reasoning[change.call][1] if change.call in self._reasoning else ""
                 await self._reason(change.call, known + change.piece)
-            case changes.ReasoningStored():
+            case changes.TextReplaced(kind="reasoning"):
                 await self._reason(change.call, change.text)
+            case changes.TextReplaced():
+                if change.text or change.call in self._answers:
+                    await (await self._answer_of(change.call)).store(change.text)
             case changes.ToolShown():
                 await self._show_tool(change)
             case changes.TurnEnded():
@@ -266,7 +266,7 @@ def _new_lines(change: changes.TurnChange, *, is_first: bool, view: TurnView | N
     match change:
         case changes.PromptShown() if view is None:
             return 1 + change.text.count("\n")
-        case changes.TextGrew():
+        case changes.TextGrew(kind="answer"):
             return max(change.piece.count("\n"), int(is_first))
         case changes.ToolShown(status="pending"):
             return 1

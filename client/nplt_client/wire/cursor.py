@@ -7,10 +7,11 @@ append each `TextDelta` to the text of its call: none overlaps, none leaves a ga
 with `replay_from` starts that text again. When the connection is lost, the cursor says
 in an ATTACH what is held, and the server continues from there.
 
-`Extent` is the one rule for placing a piece by its offset; `join_deltas` the one for
-joining pieces that wait for a slow reader. `replay_from_record` asks for the stored
-entries of a turn whose events were missed and gives them as events. `PageGuard` stops at
-a server whose list has no end.
+`Extent` is the one rule for placing a piece by its offset. `ReceivedTurn` uses it once
+more, because it may be given a turn from the middle on (a prompt whose `message_id` ran
+before). `join_deltas` is the rule for joining pieces that wait for a slow reader.
+`replay_from_record` asks for the stored entries of a turn whose events were missed and
+gives them as events. `PageGuard` stops at a server whose list has no end.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Extent:
 
     __slots__ = ("length",)
 
-    def __init__(self, length: int = 0) -> None:
-        self.length = length
+    def __init__(self) -> None:
+        self.length = 0
 
     def take(self, offset: int, text: str, *, replay_from: int | None = None) -> str:
         """The part that continues what is held. Nothing of a piece that was held before,
