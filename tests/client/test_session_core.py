@@ -14,7 +14,7 @@ from nplt_client.errors import ConnectionLost
 from nplt_client.received_turn import ReceivedTurn
 from nplt_client.settings import parse_url
 from nplt_client.wire.reconnect_policy import Offline, Online, Patience, Reconnecting
-from nplt_client.wire.wire_session import FeedEvents, FollowedTurn, Phase, WireSession
+from nplt_client.wire.wire_session import FeedEventQueue, FollowedTurn, Phase, WireSession
 from nplt_protocol.codec import encode_event
 from nplt_protocol.codes import MessageType
 from nplt_protocol.connection import RequestReceived
@@ -267,7 +267,7 @@ class Link:
         self.now = 100.0
         patience = Patience(first_seconds=0.5, most_seconds=30)
         self.session = WireSession(parse_url("nplt://model:1"), Hello(), patience=patience)
-        self.session.start(self.now)
+        self.session.start()
         self._peer: Peer | None = None
         self._up = b""
 
@@ -309,8 +309,8 @@ class Link:
         return not (self._up or (self._peer is not None and self._peer.outgoing))
 
 
-def drained(events: FeedEvents | FollowedTurn) -> list[Event]:
-    queue = events if isinstance(events, FeedEvents) else events.events
+def drained(events: FeedEventQueue | FollowedTurn) -> list[Event]:
+    queue = events if isinstance(events, FeedEventQueue) else events.events
     taken: list[Event] = []
     while queue.is_ready and not queue.is_closed:
         event = queue.take()

@@ -184,7 +184,7 @@ class BlockingConnection:
 
     def open(self) -> None:
         """Until we are welcomed."""
-        self.session.start(monotonic())
+        self.session.start()
         while not self.session.is_online:
             if self.session.end is not None:
                 raise self.session.end

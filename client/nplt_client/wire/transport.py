@@ -62,7 +62,7 @@ class SessionRunner:
         self._scope = anyio.CancelScope(shield=True)
 
     async def open(self, task_group: TaskGroup) -> None:
-        self.session.start(anyio.current_time())
+        self.session.start()
         task_group.start_soon(self._run, name="nplt-client")
         await self._opened.wait()
         if self.session.end is not None:

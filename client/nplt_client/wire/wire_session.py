@@ -22,6 +22,10 @@ A shell owns the socket and the clock: `wire.transport` with anyio, `wire.blocki
                        │  └──check_time── WAITING ◀──lost────────────────┴────────┘
     CLOSED: closed, given up, or refused in a way that waiting does not change.
 
+A connection ends in `_drop_connection`, which tries again later or closes the session. A
+request whose reply is then missing goes through `_repeat_or_fail`. `close` is the only end
+of the session.
+
 When a connection is lost the session asks for another with jittered, growing delays,
 attaches at the cursor and lets the server replay the rest, so that readers see each event
 once. A client that the server dropped because it read too slowly (`lagged`) attaches
@@ -157,8 +161,8 @@ class EventQueue(Awaited):
         self._events.append(event)
 
 
-class TurnEvents(EventQueue):
-    """Keeps every word: pieces of text that wait are joined."""
+class TurnEventQueue(EventQueue):
+    """Of one turn. Drops nothing: when many events wait, pieces of text are joined."""
 
     def _add(self, event: messages.Event) -> None:
         if len(self._events) > _UNJOINED_EVENTS_MAX and (
@@ -169,8 +173,9 @@ class TurnEvents(EventQueue):
             self._events.append(event)
 
 
-class FeedEvents(EventQueue):
-    """Forgets everything when it is full and reports `lagged`, as the server does."""
+class FeedEventQueue(EventQueue):
+    """Of the attached conversation. When it is full it drops everything and reports
+    `lagged`, as the server does."""
 
     def _add(self, event: messages.Event) -> None:
         if (dropped := len(self._events)) >= FEED_EVENTS_MAX:
@@ -205,9 +210,10 @@ class Exchange(Awaited, Generic[T]):
         self.deadline: float | None = None
         self.refusal: NpltError | None = None
         """Of a server that shuts down, while its connection still stands."""
-        self.seq: int | None = None
         self.sent: messages.Request | None = None
-        """The request under way, and the seq of its reply."""
+        """The request that was sent last."""
+        self.seq: int | None = None
+        """Of that request and of its reply; `None`: none is under way."""
         self.running: Steps[T] | None = None
         self._result: T | None = None
 
@@ -251,7 +257,7 @@ class FollowedTurn(Exchange[messages.Receipt]):
         self.session_id = prompt.session_id or session.session_id
         self.turn_id: str | None = None
         self.prompt_seq = 0
-        self.events = TurnEvents()
+        self.events = TurnEventQueue()
         self.outcome = TurnOutcome()
         self.has_started = False
         self.is_over = False
@@ -326,7 +332,7 @@ class WireSession:
         self._outgoing: list[bytes] = []
         self._turns: list[FollowedTurn] = []
         self._own_turns: deque[str] = deque(maxlen=OWN_TURNS_REMEMBERED)
-        self._feeds: WeakSet[FeedEvents] = WeakSet()
+        self._feeds: WeakSet[FeedEventQueue] = WeakSet()
         self._states: list[ConnectionState] = []
 
     @property
@@ -350,7 +356,7 @@ class WireSession:
 
     # What the caller wants
 
-    def start(self, now: float) -> None:
+    def start(self) -> None:
         assert self.phase is Phase.IDLE
         self.phase = Phase.OPENING
 
@@ -397,9 +403,9 @@ class WireSession:
             exchange.events.close()
             self._turns = [turn for turn in self._turns if turn is not exchange]
 
-    def feed(self) -> FeedEvents:
+    def feed(self) -> FeedEventQueue:
         """Everything pushed for the attached conversation from now on."""
-        events = FeedEvents()
+        events = FeedEventQueue()
         if self.end is not None:
             events.close(self.end)
         self._feeds.add(events)
@@ -414,8 +420,21 @@ class WireSession:
             self.check_time(now)
 
     def close(self, error: NpltError | None = None) -> None:
-        """With an error: the shell failed. Otherwise feeds just end."""
-        self._finish(error or ConnectionLost("this client was closed"), quietly=error is None)
+        """For good. Feeds end with the error; without one they just end."""
+        if self.end is not None:
+            return
+        self.end = error or ConnectionLost("this client was closed")
+        self.phase = Phase.CLOSED
+        self.connection = self._liveness = self._resume = None
+        for exchange in (*self._under_way.values(), *self._waiting):
+            exchange.fail(self.end)
+        self._under_way.clear()
+        self._waiting.clear()
+        self._outgoing.clear()
+        self._close_turns(self.end)
+        for feed in tuple(self._feeds):
+            feed.close(error)
+        self._set_state(Offline(reason=self.end.message))
 
     # What the shell reports
 
@@ -440,7 +459,7 @@ class WireSession:
             greeting = self.connection.greeting if self.connection else None
             said = f" and said: {greeting}" if greeting else " at once; is it an nplt server?"
             error = CannotConnect(f"{self._address} closed the connection{said}")
-        self._lose(error, now)
+        self._drop_connection(error, now)
 
     def bytes_received(self, when: float) -> None:
         """A sign of life, also if no message is complete yet."""
@@ -461,7 +480,7 @@ class WireSession:
             exchange, reply = self._replies.pop(0)
             self._advance(exchange, reply, now)
         if broken is not None:
-            self._lose(broken, now)
+            self._drop_connection(broken, now)
 
     def check_time(self, now: float) -> None:
         if self.phase is Phase.WAITING and now >= self._retry_at:
@@ -470,11 +489,13 @@ class WireSession:
                 self._set_state(replace(self.state, in_seconds=0.0))
         elif self.phase is Phase.GREETING and now >= self._greeting_deadline:
             silent = f"{self._address} did not answer within {self.timeout:g} s"
-            self._lose(TimedOut(f"{silent}; is it an nplt server?"), now)
+            self._drop_connection(TimedOut(f"{silent}; is it an nplt server?"), now)
         elif self._liveness is not None:
             match self._liveness.check(now):
                 case "lost":
-                    self._lose(ConnectionLost("the server does not answer any more"), now)
+                    self._drop_connection(
+                        ConnectionLost("the server does not answer any more"), now
+                    )
                 case "ping" if self.connection is not None:
                     self._outgoing.append(self.connection.send(messages.Ping())[1])
                 case _:
@@ -544,7 +565,7 @@ class WireSession:
                 else:
                     self._go_online(now)
         except NpltError as error:
-            self._stop(exchange, error, now)
+            self._exchange_failed(exchange, error, now)
 
     def _send_next(
         self,
@@ -570,24 +591,24 @@ class WireSession:
         self._outgoing.append(data)
         exchange.set_deadline(None if exchange.timeout is None else now + exchange.timeout)
 
-    def _stop(self, exchange: Exchange[T], error: NpltError, now: float) -> None:
-        """Its steps ended with an error."""
+    def _exchange_failed(self, exchange: Exchange[T], error: NpltError, now: float) -> None:
+        """Its steps ended with this error."""
         if exchange is self._resume:
             exchange.fail(error)
-            self._lose(error, now)
+            self._drop_connection(error, now)
         elif isinstance(error, ConnectionLost):
             # Refused because the server shuts down; it keeps the connection for a while.
-            self._interrupt(exchange, error, now, goes_on=self._patience is not None)
+            self._repeat_or_fail(exchange, error, now, goes_on=self._patience is not None)
             if not exchange.is_done:
                 exchange.refusal = error
                 exchange.set_deadline(now + self.timeout)
         else:
             exchange.fail(error)
 
-    def _interrupt(
+    def _repeat_or_fail(
         self, exchange: Exchange[T], error: ConnectionLost, now: float, *, goes_on: bool
     ) -> None:
-        """The connection went before its reply came."""
+        """The connection was lost before the reply came."""
         if isinstance(exchange.request, messages.Cancel) and exchange.request.turn_id is None:
             exchange.request = messages.Cancel(
                 turn_id=self._own_turns[-1] if self._own_turns else None
@@ -623,8 +644,8 @@ class WireSession:
         for exchange in waiting:
             self._advance(exchange, None, now)
 
-    def _lose(self, error: NpltError, now: float) -> None:
-        """The connection, or the attempt to have one."""
+    def _drop_connection(self, error: NpltError, now: float) -> None:
+        """It was lost, or could not be made."""
         if self.phase is Phase.CLOSED:
             return
         was_welcomed = self._welcome is not None
@@ -647,7 +668,7 @@ class WireSession:
                 exchange.fail(error)
             else:
                 lost = error if isinstance(error, ConnectionLost) else ConnectionLost(error.message)
-                self._interrupt(exchange, lost, now, goes_on=goes_on)
+                self._repeat_or_fail(exchange, lost, now, goes_on=goes_on)
         for exchange in self._waiting:
             if exchange.refusal is not None:  # the next server may take it
                 exchange.refusal = None
@@ -655,7 +676,7 @@ class WireSession:
         if goes_on:
             self._try_later(error, now)
         else:
-            self._finish(error)
+            self.close(error)
 
     def _try_later(self, error: NpltError, now: float) -> None:
         if not self._is_searching:
@@ -667,26 +688,9 @@ class WireSession:
             self._retry_at = now + delay
             self._set_state(Reconnecting(attempt=attempt, in_seconds=delay, reason=error.message))
         elif attempt:
-            given_up = f"given up after {attempt} attempts: {error.message}"
-            self._finish(ConnectionLost(given_up))
+            self.close(ConnectionLost(f"given up after {attempt} attempts: {error.message}"))
         else:
-            self._finish(error)
-
-    def _finish(self, error: NpltError, *, quietly: bool = False) -> None:
-        if self.end is not None:
-            return
-        self.end = error
-        self.phase = Phase.CLOSED
-        self.connection = self._liveness = self._resume = None
-        for exchange in (*self._under_way.values(), *self._waiting):
-            exchange.fail(error)
-        self._under_way.clear()
-        self._waiting.clear()
-        self._outgoing.clear()
-        self._close_turns(error)
-        for feed in tuple(self._feeds):
-            feed.close(None if quietly else error)
-        self._set_state(Offline(reason=error.message))
+            self.close(error)
 
     def _set_state(self, state: ConnectionState) -> None:
         self.state = state
@@ -813,17 +817,12 @@ class WireSession:
         self._leave_turns_except(cursor.session_id)
 
     def _leave_turns_except(self, session_id: str | None) -> None:
-        for turn in self._turns:
-            if turn.turn_id is not None and turn.session_id != session_id:
-                turn.events.close(
-                    MovedElsewhere(
-                        "this client went to another conversation; the turn goes on there"
-                    )
-                )
+        moved = "this client went to another conversation; the turn goes on there"
+        self._close_turns(MovedElsewhere(moved), except_in=session_id)
 
-    def _close_turns(self, error: NpltError) -> None:
+    def _close_turns(self, error: NpltError, *, except_in: str | None = None) -> None:
         for turn in self._turns:
-            if turn.turn_id is not None:
+            if turn.turn_id is not None and turn.session_id != except_in:
                 turn.events.close(error)
 
     # Steps of exchanges
@@ -864,9 +863,11 @@ class WireSession:
                 raise ProtocolViolation(f"the server answered ATTACH with {attached!r}")
             yield from self._catch_up(attached, known)
         except RequestRefused as refusal:
-            self._lose_conversation(old, refusal)
+            self._move_to_fresh(old, refusal)
 
-    def _lose_conversation(self, old: Cursor, refusal: RequestRefused) -> None:
+    def _move_to_fresh(self, old: Cursor, refusal: RequestRefused) -> None:
+        """The conversation can't be attached to any more: this client is in the one that
+        WELCOME named."""
         was_stored = old.seq > 0 or any(turn.turn_id is not None for turn in self._turns)
         self._close_turns(refusal)
         self._move_to(Cursor(session_id=self.welcome.session_id), self.welcome.model)
