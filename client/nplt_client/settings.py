@@ -33,6 +33,10 @@ DEFAULT_PORT = 9999
 DEFAULT_URL = f"nplt://{DEFAULT_HOST}:{DEFAULT_PORT}"
 DEFAULT_TIMEOUT_SECONDS = 30.0
 DEFAULT_CLIENT_NAME = "nplt-client/1"
+COMMAND_NAME = "nplt/1"
+"""What the commands and chats of `nplt` call themselves."""
+LAST = "@last"
+"""Given in place of an id: the conversation that was used last. The server knows which."""
 RECONNECT_SECONDS_MAX = 60.0
 """For commands such as `nplt ask`."""
 SILENCE_SECONDS_MAX = 30.0

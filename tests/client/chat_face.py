@@ -85,7 +85,7 @@ class RecordingFace(ChatDisplay):
     def connection_changed(self, state: ConnectionState) -> None:
         pass
 
-    def call_back(self, words: str) -> None:
+    def alert(self, words: str) -> None:
         pass
 
     # What commands do
@@ -136,7 +136,7 @@ async def chat_with(url: str) -> AsyncIterator[RecordingFace]:
         face = RecordingFace(ChatSession(client))
         await face.session.move()
         tasks = [
-            asyncio.ensure_future(face.session.follow()),
+            asyncio.ensure_future(face.session.receive_events()),
             asyncio.ensure_future(face.session.draw_changes()),
         ]
         try:

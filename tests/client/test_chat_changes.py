@@ -281,10 +281,10 @@ def test_a_tool_call_is_one_thing_from_its_beginning_to_its_result() -> None:
 def test_the_status_knows_which_turn_runs_and_which_wait() -> None:
     turn_status = TurnStatus()
     for turn_id in ("a", "b"):
-        turn_status.follow(PromptShown(turn_id=turn_id, text=""))
-    turn_status.follow(TurnBegan(turn_id="a", model=""))
+        turn_status.apply(PromptShown(turn_id=turn_id, text=""))
+    turn_status.apply(TurnBegan(turn_id="a", model=""))
     assert (turn_status.running, list(turn_status.waiting)) == ("a", ["b"])
-    turn_status.follow(TurnEnded(turn_id="a", state="interrupted", input_tokens=3, output_tokens=4))
+    turn_status.apply(TurnEnded(turn_id="a", state="interrupted", input_tokens=3, output_tokens=4))
     assert (turn_status.running, list(turn_status.waiting)) == (None, ["b"])
     assert (turn_status.input_tokens, turn_status.output_tokens) == (3, 4)
 

@@ -82,13 +82,13 @@ def test_the_status_line_shows_how_long_an_answer_takes_and_how_fast_it_comes() 
 def test_the_speed_of_an_answer_is_counted_from_its_first_word() -> None:
     now = 100.0
     turn_status = TurnStatus(clock=lambda: now)
-    turn_status.follow(TurnBegan(turn_id="t", model="m"))
+    turn_status.apply(TurnBegan(turn_id="t", model="m"))
     now = 105.0
-    turn_status.follow(TextGrew(turn_id="t", call=0, piece="x" * 400))
+    turn_status.apply(TextGrew(turn_id="t", call=0, piece="x" * 400))
     assert (turn_status.seconds, turn_status.tokens_per_second) == (5.0, None)
     now = 107.0
     assert (turn_status.seconds, turn_status.tokens_per_second) == (7.0, 50.0)
-    turn_status.follow(TurnEnded(turn_id="t", state="completed"))
+    turn_status.apply(TurnEnded(turn_id="t", state="completed"))
     assert turn_status.seconds is None
 
 
@@ -114,7 +114,7 @@ def test_a_long_name_gives_way_before_what_is_known_of_the_conversation() -> Non
 
 def test_another_conversation_begins_without_the_tokens_of_the_one_left() -> None:
     turn_status = TurnStatus()
-    turn_status.follow(
+    turn_status.apply(
         TurnEnded(turn_id="t", state="completed", error=None, input_tokens=7, output_tokens=8)
     )
     turn_status.start_over()

@@ -1,11 +1,11 @@
 """A chat without its display: the conversation, its turns, its status, its beginning and end.
 
-`ChatSession` is the state of one chat on one `Client`; a conversation outlives it. `follow`
-turns events into changes; `draw_changes` gives them to the display in order, one at a time.
-A lock keeps a switch of conversations and an incremental change apart, and events wait
-during a switch so that they are drawn after the history that was read. `ChatRunner`
-connects, starts a server if none is running, and prints at the end how to come back. No
-toolkit in here.
+`ChatSession` is the state of one chat on one `Client`; a conversation outlives it.
+`receive_events` turns events into changes, and `draw_changes` gives them to the display in
+order, one at a time. A lock keeps a switch of conversations and the drawing of a change
+apart, and events wait during a switch so that they are drawn after the history that was
+read. `ChatRunner` connects, starts a server if none is running, and prints at the end how
+to come back. No toolkit in here.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from msgspec.structs import replace
 from nplt_client.background import compare_versions, ensure_running
 from nplt_client.chat import changes
 from nplt_client.chat.approvals import Approvals, ApprovalWanted, approval_wanted
-from nplt_client.cli import LAST
 from nplt_client.client import Client, connect
 from nplt_client.errors import ConnectionLost, NpltError, RequestRefused, TimedOut
 from nplt_client.render.terminal import print_remark, remark_if_silent
 from nplt_client.render.text import safe_line, shorten, width_of
 from nplt_client.settings import (
+    COMMAND_NAME,
+    LAST,
     Address,
     find_address,
     find_reconnect_seconds,
     find_server,
     find_token,
 )
-from nplt_client.wire.blocking import COMMAND_NAME, with_server
+from nplt_client.wire.blocking import with_server
 from nplt_client.wire.reconnect_policy import (
     ConnectionState,
     Offline,
@@ -111,7 +112,7 @@ class TurnStatus:
     def bill(self, input_tokens: int, output_tokens: int) -> None:
         self.input_tokens, self.output_tokens = input_tokens, output_tokens
 
-    def follow(self, change: changes.Change) -> None:
+    def apply(self, change: changes.Change) -> None:
         match change:
             case changes.PromptShown() if change.turn_id not in (self.running, *self.waiting):
                 self.waiting[change.turn_id] = change
@@ -135,6 +136,10 @@ class TurnStatus:
                 self.output_tokens += change.output_tokens
             case _:
                 pass
+
+
+Reached: TypeAlias = messages.Attached | messages.SessionCreated | messages.SessionDeleted
+"""What a move is answered with; after a deletion we are in a new conversation."""
 
 
 class _SentPrompt:
@@ -210,8 +215,8 @@ class ChatSession:
         """The model that answers next here."""
         return safe_line(self.client.model)
 
-    async def follow(self) -> None:
-        """Until the connection is lost for good; then its error."""
+    async def receive_events(self) -> None:
+        """Until the connection is lost for good; then raises its error."""
         try:
             async for event in self._feed:
                 await self._settled.wait()
@@ -292,9 +297,9 @@ class ChatSession:
         self._note_ends(new_changes)
 
     async def _draw(self, change: changes.Change) -> None:
-        change = self._follow_queue(change)
-        words = self._worth_a_call(change)
-        self.turn_status.follow(change)
+        change = self._note_taken_back(change)
+        words = self._alert_for(change)
+        self.turn_status.apply(change)
         match change:
             case changes.Renamed():
                 self.name = change.name
@@ -315,9 +320,10 @@ class ChatSession:
                 pass
         await self.display.draw(change)
         if words:
-            self.display.call_back(words)
+            self.display.alert(words)
 
-    def _follow_queue(self, change: changes.Change) -> changes.Change:
+    def _note_taken_back(self, change: changes.Change) -> changes.Change:
+        """Marks the end of a turn that was cancelled while it waited."""
         match change:
             case changes.PromptShown():
                 sent = self._sent.pop(change.message_id or "", None)
@@ -333,8 +339,9 @@ class ChatSession:
                 pass
         return change
 
-    def _worth_a_call(self, change: changes.Change) -> str:
-        """Before the status follows: a turn ends once, however often that is said."""
+    def _alert_for(self, change: changes.Change) -> str:
+        """Empty: none. Called before the status is updated: the end of a turn may be told
+        twice, but only the first time the turn is still running there."""
         if isinstance(change, ApprovalWanted):
             return f"{change.tool_name} waits for your answer"
         is_end = isinstance(change, changes.TurnEnded) and (
@@ -378,30 +385,32 @@ class ChatSession:
     async def start_in(
         self, id_or_name: str, *, create: bool = False, history: str | None = None
     ) -> None:
-        """The first move, before anything is shown; events wait until `go`."""
+        """The first move, before anything is shown; events wait until `move`."""
         self._arrived = await self.client.switch(id_or_name, create=create, history=history)
 
-    async def move(self, going: Awaitable[object] | None = None, *, name: str = "") -> None:
+    async def move(self, going: Awaitable[Reached] | None = None, *, name: str = "") -> None:
         """To another conversation; `None`: shows the one we are in. A move that is refused
         changes nothing. `name`: what a new one is called."""
         async with self._lock:
             self._settled.clear()
             try:
                 reached = await going if going is not None else self._arrived
+                attached = reached if isinstance(reached, messages.Attached) else None
+                if reached is not None:
+                    self.is_stored = not isinstance(reached, messages.SessionDeleted)
                 self.change_queue.clear()
                 self._translator.start_over()
-                turns = await self._enter(reached)
+                turns = await self._enter(attached)
                 self.name = self.name or safe_line(name)
             finally:
                 self._settled.set()
             await self.display.show(turns, has_moved=going is not None)
-            attached = reached if isinstance(reached, messages.Attached) else None
             for request in pending_approvals(attached) if attached else ():
                 await self._draw(approval_wanted(request))
             await self.display.drawn()
 
-    async def _enter(self, reached: object) -> changes.Turns:
-        attached = reached if isinstance(reached, messages.Attached) else None
+    async def _enter(self, attached: messages.Attached | None) -> changes.Turns:
+        """`None`: a new conversation."""
         active = attached.active_turn if attached else None
         self.is_new = attached is None
         self.turn_status.start_over(
@@ -412,9 +421,7 @@ class ChatSession:
         participants = changes.parse_participants(attached.clients) if attached else ()
         self.others = changes.other_participants(participants, self._me)
         self.replace_from = None
-        self.context_percent, self.cost = None, ""  # until `weigh`
-        if reached is not None:
-            self.is_stored = isinstance(reached, messages.SessionCreated | messages.Attached)
+        self.context_percent, self.cost = None, ""  # until `refresh_usage`
         self.name = safe_line(attached.name) if attached else ""
         return await self._read() if self._shows_history else ()
 
@@ -840,11 +847,11 @@ class ChatRunner(Struct, frozen=True, kw_only=True):
         self, options: ChatOptions, address: Address, draft: str
     ) -> tuple[ChatEnded, str | None]:
         """How it ended, and where there is something to come back to."""
-        session: ChatSession | None = None
+        shown: ChatSession | None = None
 
         def connection_changed(state: ConnectionState) -> None:
-            if session is not None and hasattr(session, "display"):
-                session.connection_changed(state)
+            if shown is not None:
+                shown.connection_changed(state)
 
         patience = Patience(give_up_seconds=find_reconnect_seconds(self.give_up_seconds))
         connecting = connect(
@@ -872,6 +879,7 @@ class ChatRunner(Struct, frozen=True, kw_only=True):
                 await session.start_in(wanted, create=options.create, history=options.history)
             if options.model is not None:
                 await client.switch_model(options.model)
+            shown = session  # `talk` makes its display at once
             ended = await self.talk(session, draft)
             session.stop_restarting()
             return ended, client.session_id if session.is_stored else None

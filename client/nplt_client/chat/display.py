@@ -1,7 +1,7 @@
 """What every chat does with what is typed and with its commands; a display only draws.
 
 `ChatDisplay` is the base of the full-screen chat (`tui.app`) and of the line chats
-(`lines.app`). The session calls it to draw (`show` to `call_back`), the commands to act on
+(`lines.app`). The session calls it to draw (`show` to `alert`), the commands to act on
 the chat they were typed in.
 """
 
@@ -51,8 +51,8 @@ class ChatDisplay:
 
     def connection_changed(self, state: ConnectionState) -> None: ...
 
-    def call_back(self, words: str) -> None:
-        """Somebody is waited for, who may look at another window."""
+    def alert(self, words: str) -> None:
+        """Tells a person who looks at another window."""
 
     # What else a display has of its own
 

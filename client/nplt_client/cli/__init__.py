@@ -75,9 +75,6 @@ def notes(*examples: str) -> str:
     return f"\b\nExamples:\n{shown}\n{EXIT_CODES}"
 
 
-LAST = "@last"
-"""Given in place of an id: the conversation that was used last. The server knows which."""
-
 EXIT_CODES = (
     "Exit codes: 0 success, 1 internal error, 2 wrong usage or refused by the server, 3 settings, "
     "4 token, 5 no connection, 6 model provider, 7 time-out, 8 protocol, 9 limit, "
@@ -417,6 +414,7 @@ def ask_command(*, go_on: bool, **choices: object) -> int:
     from msgspec import convert
 
     from nplt_client.cli.ask import AskOptions, ask
+    from nplt_client.settings import LAST
 
     if go_on and choices["session"]:
         raise click.UsageError("Give either --continue or --session, not both.")

@@ -25,7 +25,6 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nplt_client.cli import LAST
 from nplt_client.errors import (
     LimitExceeded,
     NpltError,
@@ -36,7 +35,12 @@ from nplt_client.errors import (
 from nplt_client.received_turn import ReceivedTurn
 from nplt_client.render.terminal import AnswerWriter, is_terminal, print_remark
 from nplt_client.render.text import dump_json, sanitize_line
-from nplt_client.settings import RECONNECT_SECONDS_MAX, find_address, find_reconnect_seconds
+from nplt_client.settings import (
+    LAST,
+    RECONNECT_SECONDS_MAX,
+    find_address,
+    find_reconnect_seconds,
+)
 from nplt_client.wire.blocking import (
     BlockingConnection,
     Deadline,

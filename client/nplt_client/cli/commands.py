@@ -29,7 +29,6 @@ from nplt_client.background import (
     who_listens,
 )
 from nplt_client.cli import (
-    LAST,
     complete_models,
     complete_sessions,
     complete_trash,
@@ -49,6 +48,7 @@ from nplt_client.render import reports
 from nplt_client.render.terminal import is_terminal, print_remark
 from nplt_client.render.text import dump_json, pairs, sanitize_line, shorten
 from nplt_client.settings import (
+    LAST,
     ClientConfig,
     RunningServer,
     config_path,

@@ -17,9 +17,8 @@ from collections.abc import Iterable, Iterator
 import click
 from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
 
-from nplt_client.cli import LAST
 from nplt_client.render.text import sanitize_line
-from nplt_client.settings import find_address
+from nplt_client.settings import LAST, find_address
 from nplt_client.wire.blocking import BlockingConnection, Deadline, alarm, open_running
 from nplt_protocol.messages import SessionList, SessionRow, SessionRows
 

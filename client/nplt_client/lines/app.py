@@ -131,7 +131,7 @@ class LineChat(ChatDisplay):
     async def talk(self, draft: str = "") -> ChatEnded:
         """Until the person leaves."""
         entering = self.begin(self.session.move())
-        self.begin(self._follow())
+        self.begin(self._receive_events())
         self.begin(self.session.draw_changes())
         try:
             if self.is_sequential:
@@ -145,10 +145,10 @@ class LineChat(ChatDisplay):
             raise self._broken
         return ChatEnded(code=self.exit_code, draft=unsent if self._wants_reconnect else None)
 
-    async def _follow(self) -> None:
+    async def _receive_events(self) -> None:
         """A lost server is an error a person sees and may retry; a script ends."""
         try:
-            await self.session.follow()
+            await self.session.receive_events()
         except NpltError as error:
             if self.is_interactive:
                 raise

@@ -274,7 +274,7 @@ class PromptChat(LineChat):
     def _focus_changed(self, is_gained: bool, event: KeyPressEvent) -> None:
         self._has_focus = is_gained
 
-    def call_back(self, words: str) -> None:
+    def alert(self, words: str) -> None:
         if not self._has_focus:
             self.put_raw(notification_sequence(words, self._notify_by))
 

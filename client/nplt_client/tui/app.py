@@ -232,14 +232,14 @@ class ChatApp(ChatDisplay, App[bool]):
 
     async def _begin(self) -> None:
         await self.attempt(self.session.move())
-        self.run_worker(self._follow(), group="connection")
+        self.run_worker(self._receive_events(), group="connection")
         self.run_worker(self.session.draw_changes(), group="drawing")
         for line in self._typed.lines:
             self._submit(line)
 
-    async def _follow(self) -> None:
+    async def _receive_events(self) -> None:
         try:
-            await self.session.follow()
+            await self.session.receive_events()
         except NpltError as error:
             self.session.change_queue.add(
                 [changes.NoticeShown(text=safe_line(error.message), is_error=True)]
@@ -291,7 +291,7 @@ class ChatApp(ChatDisplay, App[bool]):
             case _:
                 pass  # the status line has it
 
-    def call_back(self, words: str) -> None:
+    def alert(self, words: str) -> None:
         if not self.app_focus and self._driver is not None:
             self._driver.write(notification_sequence(words, self._notify_by))
 
@@ -346,7 +346,7 @@ class ChatApp(ChatDisplay, App[bool]):
     def _refresh_usage(self) -> None:
         # Not begun, a coroutine could be cancelled before its first step.
         refreshing: WorkType[None] = self.session.refresh_usage
-        self.run_worker(refreshing, group="weighing", exclusive=True)
+        self.run_worker(refreshing, group="usage", exclusive=True)
 
     # What is typed
 

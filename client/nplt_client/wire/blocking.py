@@ -35,6 +35,7 @@ from nplt_client.errors import (
 )
 from nplt_client.render.terminal import discard_stdout, remark_if_silent
 from nplt_client.settings import (
+    COMMAND_NAME,
     DEFAULT_TIMEOUT_SECONDS,
     SILENCE_SECONDS_MAX,
     Address,
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from nplt_client.wire.cursor import AnyReply
     from nplt_client.wire.wire_session import FollowedTurn
 
-COMMAND_NAME = "nplt/1"
 OUR_SERVER = f"nplt/{__version__}"
 """How a server of our own version introduces itself."""
 
