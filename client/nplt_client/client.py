@@ -116,22 +116,10 @@ class Client:
     # Asking a model
 
     def ask(self, prompt: str, **fields: Unpack[PromptFields]) -> Turn:
-        return Turn(
-            self._runner,
-            messages.Prompt(
-                text=prompt,
-                message_id=fields.get("message_id") or uuid4().hex,
-                session_id=fields.get("session_id"),
-                create=fields.get("create") or None,
-                history=fields.get("history"),
-                model=fields.get("model"),
-                role=fields.get("role"),
-                metadata=fields.get("metadata") or {},
-                attachments=tuple(fields.get("attachments", ())),
-                options=fields.get("options") or {},
-                replace_from=fields.get("replace_from"),
-            ),
-        )
+        # `create=False` is not sent: then the server's own setting holds.
+        given = {key: one for key, one in fields.items() if one is not None and one is not False}
+        request = replace(messages.Prompt(text=prompt, message_id=uuid4().hex), **given)
+        return Turn(self._runner, request)
 
     async def ask_text(self, prompt: str, **fields: Unpack[PromptFields]) -> str:
         """The whole answer. Raises if it failed or was interrupted."""
@@ -174,18 +162,7 @@ class Client:
         self, limit: int = 20, **fields: Unpack[HistoryFields]
     ) -> messages.HistoryPage:
         """Each prompt with its answer, or with `order="log"` as they were stored."""
-        roles = fields.get("roles")
-        request = messages.HistoryRequest(
-            session_id=fields.get("session_id"),
-            before=fields.get("before"),
-            after=fields.get("after"),
-            around=fields.get("around"),
-            limit=limit,
-            roles=tuple(roles) if roles is not None else None,
-            view=fields.get("view", "messages"),
-            detail=fields.get("detail", "live"),
-            order=fields.get("order", "turns"),
-        )
+        request = replace(messages.HistoryRequest(limit=limit), **fields)
         return await self._call(request, messages.HistoryPage)
 
     async def message_text(

@@ -22,7 +22,7 @@ from nplt_client.cli.commands import check_delete_target
 from nplt_client.client import Client
 from nplt_client.errors import ConfigurationError, ConnectionLost, LimitExceeded, RequestRefused
 from nplt_client.render import reports
-from nplt_client.render.export import FORMS, ConversationWalk, exported, form_of
+from nplt_client.render.export import FORMS, ConversationWalk, exported, form_of, with_content
 from nplt_client.render.text import number_in, objects_in, pairs, safe_line, word_in
 from nplt_client.wire.reconnect_policy import Offline, Online
 from nplt_protocol.json_text import JsonObject
@@ -321,16 +321,13 @@ async def _whole(client: Client, message: JsonObject) -> JsonObject:
     """With the rest of a text that was too long for a page."""
     if not message.get("truncated"):
         return message
-    parts: list[str] = []
-    read, size = 0, 1
-    while read < size:
-        part = await client.message_text(number_in(message, "seq"), offset=read)
+    content = word_in(message, "content")
+    while len(content) < number_in(message, "size"):
+        part = await client.message_text(number_in(message, "seq"), offset=len(content))
         if not part.content:
             break
-        parts.append(part.content)
-        read, size = read + len(part.content), part.size
-    rest = {name: value for name, value in message.items() if name not in ("truncated", "size")}
-    return {**rest, "content": "".join(parts)}
+        content += part.content
+    return with_content(message, content)
 
 
 @_command("[NAME]", "go on in a copy of this conversation")

@@ -14,9 +14,9 @@ from time import monotonic
 from typing import TextIO
 
 from nplt_client.errors import ConfigurationError, NpltError
-from nplt_client.render.export import ConversationWalk, Form, exported, form_of
+from nplt_client.render.export import ConversationWalk, Form, exported, form_of, with_content
 from nplt_client.render.terminal import exact_stream, is_terminal, print_error, print_remark
-from nplt_client.render.text import sanitize_line, shorten, width_of
+from nplt_client.render.text import number_in, sanitize_line, shorten, width_of, word_in
 from nplt_client.wire.blocking import BlockingConnection, open_for_command, read_file
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import (
@@ -176,17 +176,13 @@ def _all_messages(connection: BlockingConnection, session_id: str) -> Iterator[J
 
 def _whole(connection: BlockingConnection, session_id: str, message: JsonObject) -> JsonObject:
     """Reads the rest of a message that was too large for a page."""
-    seq, content = message.get("seq"), message.get("content")
-    if not message.get("truncated") or not isinstance(seq, int) or not isinstance(content, str):
+    if not message.get("truncated"):
         return message
-    parts: list[str] = []
-    read, size = 0, 1
-    while read < size:
-        asked = HistoryRequest(session_id=session_id, seq=seq, offset=read)
+    seq, content = number_in(message, "seq"), word_in(message, "content")
+    while len(content) < number_in(message, "size"):
+        asked = HistoryRequest(session_id=session_id, seq=seq, offset=len(content))
         part = connection.request(asked, MessageRange)
         if not part.content:
             break
-        parts.append(part.content)
-        read, size = read + len(part.content), part.size
-    rest = {name: value for name, value in message.items() if name not in ("truncated", "size")}
-    return {**rest, "content": "".join(parts)}
+        content += part.content
+    return with_content(message, content)

@@ -65,6 +65,14 @@ def _json(name: str, session_id: str, messages: Iterable[JsonObject]) -> Iterato
     yield "\n]}\n"
 
 
+def with_content(message: JsonObject, content: str) -> JsonObject:
+    """A message that was cut to fit a page, with all of its text."""
+    cut = ("truncated", "size")
+    return {name: value for name, value in message.items() if name not in cut} | {
+        "content": content
+    }
+
+
 class ConversationWalk:
     """Which page of a conversation to read next, from its beginning.
 

@@ -380,10 +380,7 @@ def open_running(
 def open_or_start(
     address: Address, deadline: Deadline, *, patience: Patience | None = None
 ) -> BlockingConnection:
-    def open_at(place: Address) -> BlockingConnection:
-        return open_running(place, deadline, patience=patience)
-
-    opened = with_server(address, open_at)
+    opened = with_server(address, lambda at: open_running(at, deadline, patience=patience))
     if address.is_default and opened.welcome.server != OUR_SERVER:
         # Whoever upgraded nplt may still have the server from before in the background.
         from nplt_client.background import compare_versions

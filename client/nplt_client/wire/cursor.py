@@ -123,36 +123,22 @@ class Cursor(Struct, kw_only=True):
             return None
         match event:
             case messages.TextDelta():
-                return self._take_text(event)
-            case messages.AgentThought(type="reasoning"):
-                return self._take_reasoning(event)
-            case messages.EntryAdded():
-                return self._take_entry(event)
+                self._begin_call(event.turn_id, event.call)
+                return _new_part(self.text, event, event.offset, event.replay_from)
+            case messages.AgentThought(type="reasoning", offset=int(offset), text=str()):
+                self._begin_call(event.turn_id, event.call or 0)
+                return _new_part(self.reasoning, event, offset)
+            case messages.EntryAdded() if isinstance(seq := event.entry.get("seq"), int):
+                if seq <= self.seq:
+                    return None
+                self.seq = seq
             case messages.TurnFinished() if event.turn_id == self.turn_id:
                 self.turn_id = None
             case _:
                 pass
         return event
 
-    def _take_entry(self, event: messages.EntryAdded) -> messages.EntryAdded | None:
-        seq = event.entry.get("seq")
-        if isinstance(seq, int):
-            if seq <= self.seq:
-                return None
-            self.seq = seq
-        return event
-
-    def _take_text(self, event: messages.TextDelta) -> messages.TextDelta | None:
-        self._follow_call(event.turn_id, event.call)
-        return _new_part(self.text, event, event.offset, event.replay_from)
-
-    def _take_reasoning(self, event: messages.AgentThought) -> messages.AgentThought | None:
-        if event.offset is None or event.text is None:
-            return event
-        self._follow_call(event.turn_id, event.call or 0)
-        return _new_part(self.reasoning, event, event.offset)
-
-    def _follow_call(self, turn_id: str, call: int) -> None:
+    def _begin_call(self, turn_id: str, call: int) -> None:
         if (turn_id, call) != (self.turn_id, self.call):
             self.turn_id, self.call = turn_id, call
             self.text, self.reasoning = Extent(), Extent()
@@ -161,8 +147,8 @@ class Cursor(Struct, kw_only=True):
 def _new_part(held: Extent, event: _E, offset: int, replay_from: int | None = None) -> _E | None:
     before = held.length
     new = held.take(offset, event.text or "", replay_from=replay_from)
-    if replay_from is not None or new == event.text:
-        return event if new or replay_from is not None else None
+    if replay_from is not None or (new and new == event.text):
+        return event
     return replace(event, offset=before, text=new) if new else None
 
 
