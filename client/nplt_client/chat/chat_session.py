@@ -62,7 +62,7 @@ _CHARACTERS_PER_TOKEN = 4
 
 
 class TurnStatus:
-    """Which turn runs in this conversation and since when, which wait, what they have used."""
+    """The running turn, the waiting ones, and the tokens that were used."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self.running: str | None = None
@@ -77,7 +77,7 @@ class TurnStatus:
         self._characters = 0
 
     def start_over(self, *, running: str | None = None, waiting: tuple[str, ...] = ()) -> None:
-        """In another conversation, or in this one read again."""
+        """After a move, or when the conversation was read again."""
         self.running = running
         self.waiting = {
             turn_id: changes.PromptShown(turn_id=turn_id, text="", is_mine=False)
@@ -88,7 +88,7 @@ class TurnStatus:
         self.bill(0, 0)
 
     def note_prompts(self, turns: changes.Turns) -> None:
-        """What those that wait ask, as it is stored."""
+        """Takes the text of waiting prompts from the history that was read."""
         for _, turn_changes in turns:
             for change in turn_changes:
                 if isinstance(change, changes.PromptShown) and change.turn_id in self.waiting:
@@ -96,14 +96,14 @@ class TurnStatus:
 
     @property
     def seconds(self) -> float | None:
-        """How long the running turn has taken. `None`: none runs, or it ran before we came."""
+        """Of the running turn. `None`: none runs, or it began before we attached."""
         if self.running is None or self._began_at is None:
             return None
         return self._clock() - self._began_at
 
     @property
     def tokens_per_second(self) -> float | None:
-        """About: the server counts tokens only at the end."""
+        """An estimate: the server counts tokens only at the end."""
         if self.running is None or self._spoke_at is None:
             return None
         seconds = self._clock() - self._spoke_at
@@ -143,12 +143,12 @@ Reached: TypeAlias = messages.Attached | messages.SessionCreated | messages.Sess
 
 
 class _SentPrompt:
-    """One of ours on its way to the server, or not drawn as a turn yet."""
+    """A prompt of ours that has no receipt yet, or is not drawn as a turn yet."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.turn_id: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Known when it is accepted; cancelled: it was refused."""
+        """Set by the receipt; cancelled if the prompt was refused."""
         self.is_taken_back = False
 
 
@@ -171,7 +171,7 @@ class ChatSession:
         self.approvals = Approvals(client)
         self.name = ""
         self.names: tuple[str, ...] = ()
-        """Of all conversations, as `refresh_names` found them."""
+        """The names of all conversations, as `refresh_names` read them."""
         self.is_new = True
         """The conversation was made by the last move."""
         self.others: tuple[str, ...] = ()
@@ -179,17 +179,17 @@ class ChatSession:
         self.cost = ""
         self.has_older = False
         self.is_stored = False
-        """There is something to come back to."""
+        """The server has stored the conversation, so one can come back to it."""
         self.background = background
         self._was_stopped = False
-        """The server said that it shuts down: somebody wanted that."""
+        """The server announced its end. Somebody stopped it, so it is not restarted."""
         self._restarting: asyncio.Task[None] | None = None
         self.attachments: list[str] = []
         self.replace_from: int | None = None
         self.replaced_attachments: tuple[str, ...] = ()
         """The files of the message that is replaced: they go with the new one."""
         self._sent_files: dict[str, tuple[str, ...]] = {}
-        """What was attached to prompts that wait."""
+        """The files of waiting prompts, by turn, for `take_back_queued`."""
         self._sent: dict[str, _SentPrompt] = {}
         """By message id, until they are drawn as turns."""
         self._taken_back: set[str] = set()
@@ -243,7 +243,7 @@ class ChatSession:
 
     @contextmanager
     def expecting(self, event: str) -> Iterator[None]:
-        """Our own command causes this event unless it is refused; no notice is shown of it."""
+        """Around a command that causes this event: no notice of it is shown."""
         self._expected.add(event)
         try:
             yield
@@ -263,7 +263,7 @@ class ChatSession:
             self._restarting = asyncio.ensure_future(self.restart_server(self.background))
 
     async def restart_server(self, address: Address) -> None:
-        """It was lost: starts it again, and goes on with it at once."""
+        """Starts a background server that was lost, and reconnects to it at once."""
         told: list[str] = []
         try:
             found = await asyncio.to_thread(ensure_running, address, tell=told.append)
@@ -288,7 +288,7 @@ class ChatSession:
             await self.display.pause(began)
 
     async def draw_waiting(self) -> None:
-        """All changes that have arrived and are not drawn yet."""
+        """Draws all changes that have arrived."""
         async with self._lock:
             new_changes = self.change_queue.take()
             for change in new_changes:
@@ -372,7 +372,7 @@ class ChatSession:
             del self._ends[next(iter(self._ends))]
 
     async def wait_for_turn_end(self, turn_id: str) -> changes.TurnEnded:
-        """Once the turn has ended and all of it is drawn."""
+        """Waits until the turn has ended and all of it is drawn."""
         while turn_id not in self._ends:
             if self._lost is not None:
                 raise self._lost
@@ -385,12 +385,12 @@ class ChatSession:
     async def start_in(
         self, id_or_name: str, *, create: bool = False, history: str | None = None
     ) -> None:
-        """The first move, before anything is shown; events wait until `move`."""
+        """Switches before anything is shown. Events wait until `move` shows it."""
         self._arrived = await self.client.switch(id_or_name, create=create, history=history)
 
     async def move(self, going: Awaitable[Reached] | None = None, *, name: str = "") -> None:
-        """To another conversation; `None`: shows the one we are in. A move that is refused
-        changes nothing. `name`: what a new one is called."""
+        """Enters the conversation that `going` switches to and shows it; `None`: shows the
+        current one. A refused move changes nothing. `name`: of a new conversation."""
         async with self._lock:
             self._settled.clear()
             try:
@@ -431,7 +431,7 @@ class ChatSession:
             await self.display.drawn()
 
     async def show_older(self) -> bool:
-        """False: there is nothing older."""
+        """Reads a page of older messages. False: there are none."""
         async with self._lock:
             if not self.has_older:
                 return False
@@ -452,12 +452,12 @@ class ChatSession:
         return self._oldest_seq <= seq
 
     def forget_older_than(self, seq: int) -> None:
-        """The display has dropped what was above."""
+        """The display has dropped older messages; they can be read again."""
         if seq:
             self._oldest_seq, self.has_older = seq, True
 
     async def _read(self) -> changes.Turns:
-        """The newest messages; the text of the running turn follows as changes."""
+        """Reads the newest messages. The text of the running turn is queued as changes."""
         page = await self.client.history(MESSAGES_PER_PAGE)
         self._take_edges(page)
         self.name = safe_line(page.name) if page.message_count else ""
@@ -472,7 +472,7 @@ class ChatSession:
         self._oldest_seq = page.page.before
 
     async def refresh_usage(self) -> None:
-        """Name, tokens, share of the window, cost. Not known is not an error."""
+        """Reads name, tokens, share of the window and cost. A failure leaves them as they are."""
         if not self.is_stored:
             return
         try:
@@ -488,7 +488,7 @@ class ChatSession:
         self.cost = _price(account.cost)
 
     async def refresh_names(self) -> None:
-        """What the conversations are called, the newest first; for completing."""
+        """Reads the names of the conversations, newest first, for completion."""
         with suppress(NpltError):
             rows = [row async for row in self.client.sessions()]
             named = (row.name for row in rows if row.name and not row.is_current)
@@ -497,8 +497,8 @@ class ChatSession:
     # Asking
 
     async def send(self, text: str, message_id: str) -> messages.Receipt:
-        """As soon as there is a connection. The same `message_id` every time: however often
-        it had to be sent, it runs once. A refusal is raised."""
+        """Sends a prompt as soon as there is a connection. It may be sent several times, with
+        the same `message_id`, so it runs once. A refusal is raised."""
         attachments, self.attachments = tuple(self.attachments), []
         replace_from, self.replace_from = self.replace_from, None
         if replace_from is not None:
@@ -538,8 +538,8 @@ class ChatSession:
                         raise
 
     def take_back_queued(self) -> tuple[str, Awaitable[object]] | None:
-        """The last of our prompts that wait for their turn, or soon will: its text, and what
-        cancels it at the server. `None`: there is none."""
+        """The text of our last prompt that waits (or has no receipt yet while a turn runs),
+        and what cancels it at the server. `None`: there is none."""
         if not isinstance(self.client.connection, Online):
             return None
         sent = [one for one in self._sent.values() if not one.is_taken_back]
@@ -567,14 +567,14 @@ class ChatSession:
 
     @property
     def queued(self) -> list[str]:
-        """Turns of ours that wait, the oldest first."""
+        """Our waiting turns, the oldest first, without those taken back."""
         waiting = self.turn_status.waiting.items()
         mine = [turn_id for turn_id, prompt in waiting if prompt.is_mine]
         return [turn_id for turn_id in mine if turn_id not in self._taken_back]
 
     @property
     def connection(self) -> ConnectionState:
-        """`Reconnecting` with the seconds that are left now."""
+        """The client's state; `Reconnecting` has the seconds that are left now."""
         state = self.client.connection
         if state is not self._state:
             self._state, self._state_since = state, monotonic()
@@ -632,7 +632,7 @@ class StopControl:
 
     @property
     def why_not(self) -> str:
-        """In words; empty: it can be stopped, or there is nothing to stop."""
+        """Why the answer can't be stopped; empty if it can, or if none runs."""
         running = self._session.turn_status.running
         if running is None:
             return ""
@@ -645,12 +645,12 @@ class StopControl:
         return "; ".join(filter(None, (self.why_not, "Ctrl+C once more leaves")))
 
     def note_press(self) -> bool:
-        """Of Ctrl+C. True: the one before was a moment ago."""
+        """Notes a Ctrl+C. True: the last one was less than two seconds ago."""
         before, self._pressed_at = self._pressed_at, monotonic()
         return self._pressed_at - before < _LEAVE_SECONDS
 
     def note_escape(self) -> bool:
-        """Of Esc. True: the second one, so the queue is to be emptied."""
+        """Notes an Esc. True: it is the second one, which empties the queue."""
         before, self._escaped_at = self._escaped_at, monotonic()
         return self._escaped_at - before < ESCAPE_SECONDS
 
@@ -690,7 +690,8 @@ def _price(cost: JsonObject | None) -> str:
 LAG_SECONDS_SHOWN = 0.5
 _APART = " · "
 _NAME_WIDTHS = ((40, 30), (30, 16), (20, 10), (14, 8))
-"""Of the model, and of the conversation: the first that leave room for everything."""
+"""Width of the model's and the conversation's name. The first pair with which all fits
+is taken."""
 
 
 class StatusFacts(Struct, frozen=True, kw_only=True):
@@ -706,12 +707,12 @@ class StatusFacts(Struct, frozen=True, kw_only=True):
     doing: str = ""
     is_running: bool = False
     seconds: float | None = None
-    """Of the running turn."""
+    """Since the running turn began."""
     tokens_per_second: float | None = None
     waiting: int = 0
     attached: int = 0
     is_asked: bool = False
-    """A tool waits for a yes or a no."""
+    """A tool waits for approval."""
 
 
 def connection_words(connection: ConnectionState) -> str:
@@ -799,7 +800,7 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     resume: str | None = None
     new: bool = False
     create: bool = False
-    """Makes what is to be resumed if it is not there."""
+    """Creates the conversation to resume if there is none."""
     history: str | None = None
     """The history of the server's settings that a new conversation is kept in."""
     model: str | None = None
@@ -808,7 +809,7 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
 class ChatEnded(Struct, frozen=True, kw_only=True):
     code: int = 0
     draft: str | None = None
-    """Another connection is wanted, to go on in it with this draft."""
+    """If set, the chat goes on with this draft on a new connection."""
 
 
 Talk: TypeAlias = Callable[[ChatSession, str], Awaitable[ChatEnded]]
@@ -818,7 +819,7 @@ class ChatRunner(Struct, frozen=True, kw_only=True):
     """Connects, and has `talk` run the chat, over as many connections as are wanted."""
 
     talk: Talk
-    """Given the session and a draft."""
+    """Called with the session and a draft."""
     give_up_seconds: float | None = None
     """How long a lost server is looked for; `None`: a person may wait for ever."""
     exact_answers: bool = False
@@ -846,7 +847,7 @@ class ChatRunner(Struct, frozen=True, kw_only=True):
     async def _talk_once(
         self, options: ChatOptions, address: Address, draft: str
     ) -> tuple[ChatEnded, str | None]:
-        """How it ended, and where there is something to come back to."""
+        """Gives how it ended, and the id of the conversation if it is stored."""
         shown: ChatSession | None = None
 
         def connection_changed(state: ConnectionState) -> None:

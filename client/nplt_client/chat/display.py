@@ -1,4 +1,4 @@
-"""What every chat does with what is typed and with its commands; a display only draws.
+"""The base of all chats: what they do with typed lines, commands and keys.
 
 `ChatDisplay` is the base of the full-screen chat (`tui.app`) and of the line chats
 (`lines.app`). The session calls it to draw (`show` to `alert`), the commands to act on
@@ -21,7 +21,7 @@ from nplt_client.wire.reconnect_policy import ConnectionState
 class ChatDisplay:
     keys_help: Sequence[tuple[str, str]] = ()
     waits_for_server = False
-    """Commands wait for the connection too: nobody is there to give them again."""
+    """Without a connection, commands wait for one instead of failing (for scripts)."""
     is_raw = False
 
     def __init__(self, session: ChatSession, folder: Path) -> None:
@@ -34,20 +34,20 @@ class ChatDisplay:
     # What a display is asked to draw, by the session; one call at a time
 
     async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
-        """Begins afresh, in another conversation or in the one we are in."""
+        """Shows a conversation from scratch."""
 
     async def show_again(self, turns: changes.Turns) -> None:
-        """The same conversation, read again because something was missed or taken back."""
+        """Shows the same conversation again: events were missed, or messages rolled back."""
 
     async def show_older(self, turns: changes.Turns) -> None: ...
 
     async def draw(self, change: changes.Change) -> None: ...
 
     async def drawn(self) -> None:
-        """All changes that had arrived are drawn."""
+        """Called after all changes that had arrived were drawn."""
 
     async def pause(self, began: float) -> None:
-        """Before the next round; `began`: when this one did."""
+        """Waits before the next round of drawing. `began`: the time this one began."""
 
     def connection_changed(self, state: ConnectionState) -> None: ...
 
@@ -58,7 +58,7 @@ class ChatDisplay:
 
     @property
     def answers(self) -> Sequence[str]:
-        """Those that are shown, the newest last."""
+        """The texts of the answers that are shown, the newest last."""
         raise NotImplementedError
 
     @property
@@ -72,13 +72,13 @@ class ChatDisplay:
     def clear_draft(self) -> None: ...
 
     def begin(self, work: Awaitable[object]) -> object:
-        """Beside everything else, as `attempt` does it."""
+        """Starts `attempt(work)` in the background."""
 
     def begin_stopping(self, work: Callable[[], Awaitable[object]]) -> None:
         self.begin(work())
 
     async def sending(self, message_id: str, text: str) -> None:
-        """Our own prompt, before the server has sent an event about it."""
+        """Shows our own prompt before its receipt has come."""
 
     def accepted(self, message_id: str, turn_id: str) -> None: ...
 
@@ -87,15 +87,15 @@ class ChatDisplay:
     async def show_error(self, error: NpltError) -> None: ...
 
     async def show_text(self, text: str) -> None:
-        """Puts a text into the transcript; it is made safe there."""
+        """Adds a text to the transcript, sanitized."""
 
     def remark(self, text: str) -> None:
-        """One line that may go away by itself."""
+        """Shows one line, for a while or for good."""
 
     async def choose(
         self, title: str, choices: Sequence[str], marked: str | None = None
     ) -> str | None:
-        """`None`: nothing was chosen, or the choices are only listed."""
+        """Lets the person choose. `None`: nothing was chosen, or choices are only listed."""
         raise NotImplementedError
 
     async def show_sessions(self, wanted: str) -> None: ...
@@ -115,14 +115,14 @@ class ChatDisplay:
         return first_contact_text(self.session.model, self.session.client.welcome.models)
 
     async def attempt(self, work: Awaitable[object]) -> None:
-        """An expected error is shown, and the chat goes on."""
+        """Awaits `work`; an `NpltError` is shown, and the chat goes on."""
         try:
             await work
         except NpltError as error:
             await self.show_error(error)
 
     async def take(self, text: str) -> None:
-        """A line that was typed."""
+        """Handles a typed line: a command or a prompt."""
         prompt = parse_prompt(text)
         await (run_command(self, text) if prompt is None else self.ask(prompt))
 
@@ -145,8 +145,8 @@ class ChatDisplay:
     # Keys
 
     def take_back(self) -> bool:
-        """The last prompt that waits goes back into the input; it is cancelled at the
-        server. False: none waits."""
+        """Puts the last waiting prompt back into the input and cancels it at the server.
+        False: none waits."""
         if (taken := self.session.take_back_queued()) is None:
             return False
         text, cancelling = taken

@@ -30,7 +30,7 @@ _MESSAGES_SHOWN = 20
 
 
 class PrintedText:
-    """One text where what was printed can't be taken back: gives only what is new.
+    """The text of one call that is printed as it comes: gives only what is not printed yet.
 
     After a lost connection a text may come again from its beginning, and at the end it
     comes whole, as it is stored.
@@ -39,7 +39,7 @@ class PrintedText:
     def __init__(self) -> None:
         self._printed: list[str] = []
         self._again: str | None = None
-        """What came since the text began again; `None`: all that comes is new."""
+        """What came since the text began again; `None` once that has caught up."""
 
     @property
     def text(self) -> str:
@@ -57,7 +57,8 @@ class PrintedText:
         return self._print_rest(text)
 
     def store(self, text: str) -> str | None:
-        """`None`: it is stored differently; from now on the stored text counts."""
+        """Gives the rest of the stored text. `None`: it differs from what was printed; from now
+        on the stored text counts."""
         known = self.text
         if known and not text.startswith(known) and text.strip() != known.strip():
             self._printed, self._again = [text], None
@@ -75,7 +76,7 @@ class PrintedText:
 
 
 class LineChat(ChatDisplay):
-    """A chat in lines; subclasses read and print on their kind of terminal."""
+    """What both line chats share; subclasses read and print."""
 
     is_interactive = True
     """A person types, not a pipe."""
@@ -111,25 +112,25 @@ class LineChat(ChatDisplay):
     def put_question(self, wanted: ApprovalWanted) -> None: ...
 
     def put_remark(self, text: str) -> None:
-        """What a command has to say."""
+        """Prints the result of a command."""
         self.put_notice(text)
 
     def put_notice(self, text: str, *, is_error: bool = False) -> None:
-        """Something that nobody here asked for."""
+        """Prints news that no command of this chat caused."""
 
     def put_listing(self, text: str) -> None: ...
 
     def put_error(self, error: NpltError) -> None: ...
 
     def put_raw(self, text: str) -> None:
-        """A sequence for the terminal itself."""
+        """Writes an escape sequence to the terminal."""
 
     def flush(self) -> None: ...
 
     # What all line chats do
 
     async def talk(self, draft: str = "") -> ChatEnded:
-        """Until the person leaves."""
+        """Runs the chat until the person leaves or the input ends."""
         entering = self.begin(self.session.move())
         self.begin(self._receive_events())
         self.begin(self.session.draw_changes())
@@ -146,7 +147,7 @@ class LineChat(ChatDisplay):
         return ChatEnded(code=self.exit_code, draft=unsent if self._wants_reconnect else None)
 
     async def _receive_events(self) -> None:
-        """A lost server is an error a person sees and may retry; a script ends."""
+        """When the server is lost for good, a person sees an error and may retry; a script ends."""
         try:
             await self.session.receive_events()
         except NpltError as error:
@@ -178,12 +179,12 @@ class LineChat(ChatDisplay):
             await super().take(text)
 
     def line_begins(self) -> None:
-        """The first character of a new line: which question the person saw by then."""
+        """At the first character of a line: notes which question is shown by then."""
         oldest = self.session.approvals.oldest
         self._seen_by_line = oldest.approval_id if oldest else None
 
     def _answer_in(self, line: str) -> ApprovalDecision | None:
-        """Only a line that was begun after the question is an answer to it."""
+        """The decision in this line, if it was begun after the question was shown."""
         oldest = self.session.approvals.oldest
         if oldest is None or oldest.approval_id != self._seen_by_line:
             return None
@@ -235,7 +236,7 @@ class LineChat(ChatDisplay):
         self.flush()
 
     def connection_changed(self, state: ConnectionState) -> None:
-        """One line per loss and one per return; the status line counts the attempts."""
+        """Prints one line per loss and one per return; attempts are in the status line."""
         match state:
             case Reconnecting(attempt=1) if state.in_seconds:
                 self._was_lost = True
@@ -317,7 +318,7 @@ class LineChat(ChatDisplay):
 
 
 def run_line_chat(options: ChatOptions) -> int:
-    """On a terminal that can be drawn on."""
+    """`--no-alt-screen`: an input line below the scrollback."""
     from nplt_client.chat.input import typed_ahead
     from nplt_client.lines.composer import PromptChat
 
@@ -332,7 +333,7 @@ def run_line_chat(options: ChatOptions) -> int:
 
 
 def run_plain_chat(options: ChatOptions) -> int:
-    """On any terminal, and in a pipe."""
+    """`--plain`, pipes, and terminals that can't be drawn on."""
     import sys
 
     from nplt_client.lines.plain_terminal import LineReader, PlainChat

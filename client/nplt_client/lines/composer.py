@@ -71,7 +71,7 @@ _STYLE = Style.from_dict(
 _TYPING = has_focus(DEFAULT_BUFFER) & ~is_searching
 
 FOCUS_KEYS = {Named.ControlF23: True, Named.ControlF24: False}
-"""No keyboard has these: the terminal has got the focus, or lost it."""
+"""Keys that no keyboard has stand for: the terminal got the focus, or lost it."""
 ANSI_SEQUENCES.update({"\x1b[I": Named.ControlF23, "\x1b[O": Named.ControlF24})
 
 Fragment = tuple[str, str]
@@ -209,7 +209,7 @@ class PromptChat(LineChat):
         buffer.on_text_changed.fire()  # which `reset` leaves out
 
     async def _edit_draft(self) -> None:
-        """In the person's own editor; what is printed meanwhile is printed after it."""
+        """Opens the person's editor; output waits until it is closed."""
         draft, self._held = self.draft, []
         try:
             async with self._without_us():
@@ -221,7 +221,7 @@ class PromptChat(LineChat):
 
     @asynccontextmanager
     async def _without_us(self) -> AsyncIterator[None]:
-        """The terminal is an editor's, or the shell's."""
+        """Leaves the terminal to an editor or to the shell."""
         async with in_terminal():
             self._output.report_focus(False)
             try:
@@ -331,7 +331,7 @@ class PromptChat(LineChat):
         self._printer.catch_up(turns[-_TURNS_SHOWN:], self.session.turn_status.waiting)
 
     async def show_again(self, turns: Turns) -> None:
-        """From the first turn on that is known; all before it was printed long ago."""
+        """Prints what is missing, from the first turn that is known here."""
         known = [place for place, (turn_id, _) in enumerate(turns) if self._printer.knows(turn_id)]
         missing = turns[known[0] if known else 0 :]
         self._printer.catch_up(missing, self.session.turn_status.waiting)
@@ -340,7 +340,7 @@ class PromptChat(LineChat):
         self._printer.apply(change)
 
     def put_question(self, wanted: ApprovalWanted) -> None:
-        """It stands above the input; what is too long for that goes into the scrollback."""
+        """`flush` shows it above the input. Arguments too long for that are printed."""
         if _fitting(wanted.arguments, _size()) is None:
             words = f"{wanted.tool_name} wants to be run with\n{wanted.arguments}"
             self._scrollback.listing(words)
@@ -435,7 +435,7 @@ def _question_rows(question: OpenQuestion, size: Size) -> Iterator[str]:
 
 
 def _fitting(arguments: str, size: Size) -> list[str] | None:
-    """The rows it takes above the input; `None`: too many."""
+    """The arguments as rows for above the input; `None`: too many rows."""
     rows_max = min(_ARGUMENT_ROWS_MAX, size.rows // 2 - 2)
     if len(arguments) > rows_max * size.columns:
         return None
@@ -462,7 +462,7 @@ class _BracketedPasteOutput(Vt100_Output):
         pass
 
     def report_focus(self, is_wanted: bool) -> None:
-        """The terminal says when it gets and loses the focus, as two keys."""
+        """Has the terminal report focus changes, as `FOCUS_KEYS`."""
         self.write_raw("\x1b[?1004h" if is_wanted else "\x1b[?1004l")
         self.flush()
 

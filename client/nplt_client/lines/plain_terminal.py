@@ -59,7 +59,7 @@ _MESSAGES_SHOWN = 4
 _CALLS_APART = "\n\n"
 _JOIN_SECONDS = 5.0
 _WAKER = signal.SIGURG
-"""Does nothing of its own."""
+"""A signal that is ignored by default."""
 _WAKE_SECONDS = 0.02
 
 
@@ -89,7 +89,7 @@ class LineReader:
     # In the main thread
 
     def serve(self, run: Callable[[], int]) -> int:
-        """Until `run` has returned, in a thread of its own."""
+        """Runs `run` in a thread; reads and writes for it until it returns."""
         thread = threading.Thread(target=self._run, args=(run,), name="nplt-chat", daemon=True)
         try:
             with self._interrupts():
@@ -210,7 +210,7 @@ class LineReader:
             self._changed.notify()
 
     def write(self, stream: TextIO, text: str) -> None:
-        """As it is: the chat has made it safe, as far as it is for a terminal."""
+        """Writes without sanitizing: the chat has done that where the text is for a terminal."""
         stream = exact_stream(stream)
         with self._changed:
             if not self._is_reading:
@@ -249,7 +249,7 @@ def _fitting_prompt() -> str:
 
 
 def _load_readline() -> Callable[[], str] | None:
-    """Line editing where there is readline; gives what is typed so far."""
+    """Loads readline if there is one; gives the function that tells what is typed so far."""
     if not is_terminal(sys.stdout):
         return None
     try:
@@ -341,7 +341,7 @@ class PlainChat(LineChat):
             return await result
 
     async def _take(self, line: str) -> None:
-        """One line, until all that it asked for is answered."""
+        """Handles one line, and waits until all that it asked for is answered."""
         self._is_stopping = False
         self._work = asyncio.create_task(self._do(line))
         await asyncio.wait([self._work])
@@ -390,7 +390,7 @@ class PlainChat(LineChat):
             self.begin(self.session.client.cancel(turn_id))
 
     def end_input(self) -> None:
-        """From a command, or because the chat can't go on."""
+        """Called by a command, or when the chat can't go on."""
         self._is_over = True
         self._reader.stop_reading()
         if self._work is not None and asyncio.current_task() is not self._work:
@@ -430,7 +430,7 @@ class PlainChat(LineChat):
             await self.show_history(_MESSAGES_SHOWN)
 
     async def show_again(self, turns: changes.Turns) -> None:
-        """Only what is under way can lack something; /history has the rest."""
+        """Prints what is missing of turns under way; /history has the rest."""
         for turn_id, turn_changes in turns:
             if turn_id in self._turns:
                 for change in turn_changes:
@@ -508,7 +508,7 @@ class PlainChat(LineChat):
         self._dimmed(safe_line(words, _REMARK_WIDTH))
 
     def _dimmed(self, text: str) -> None:
-        """Only where it can be dimmed: else it would read as part of the answer."""
+        """Prints dimmed text, and nothing where there are no colours: it would read as answer."""
         if self._is_coloured:
             self._end_line()
             self._print(text, dimmed=True)

@@ -28,9 +28,9 @@ from nplt_client.render.text import safe_line, width_of
 
 _FENCE = re.compile(r" {0,3}(?:```|~~~)")
 _BEGINS_BY_ITSELF = re.compile(r"```|~~~|#{1,6}[ \t\n]")
-"""These need no empty line before them."""
+"""Blocks that need no empty line before them."""
 _IS_TEXT = re.compile(r"[^\W\d_]|\*\*\w|[\"'(“‘]")
-"""A line that begins so is no mark of a list or the like, however it goes on."""
+"""A line that begins like this is text: no list item, heading or fence."""
 
 
 @cache
@@ -50,11 +50,11 @@ class MarkdownBlockSplitter:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
-        """Of the block that is not finished, each with its end."""
+        """The lines of the unfinished block, with their line ends."""
         self._begun = ""
-        """The line that is not finished."""
+        """The unfinished line."""
         self._closing: re.Pattern[str] | None = None
-        """Inside a fence: the only line that matters."""
+        """Inside a fence: what the closing line looks like."""
 
     @property
     def unfinished(self) -> str:
@@ -85,7 +85,7 @@ class MarkdownBlockSplitter:
         return self._cut_before_last() if may_begin_block else []
 
     def _look_ahead(self) -> list[str]:
-        """A paragraph is one long line, mostly: its first word is enough to end the one before."""
+        """The first word of a paragraph already ends the block before it."""
         after_empty = bool(self._lines) and not self._lines[-1].strip()
         if self._closing is not None or not after_empty or not _IS_TEXT.match(self._begun):
             return []
@@ -155,7 +155,7 @@ class _Answer(Markdown):
 
 
 def _trimmed(line: Iterable[Segment]) -> list[Segment]:
-    """Without the spaces at its end, which are there to fill the width."""
+    """The line without the spaces that fill it up to the width."""
     kept = list(line)
     while kept:
         last = kept.pop()
@@ -238,7 +238,7 @@ TURNS_REMEMBERED = 200
 
 
 class _PrintedAnswer:
-    """The text of one call: what came of it, and its block that is not finished."""
+    """The text of one call: what is printed, and the unfinished block."""
 
     def __init__(self, scrollback: ScrollbackWriter) -> None:
         self.printed = PrintedText()
@@ -268,7 +268,7 @@ class _PrintedAnswer:
 
 
 class PrintedTurn:
-    """One turn: what of it is on the scrollback, and what is still to come."""
+    """One turn: what of it is printed, and what waits to be complete."""
 
     def __init__(self, scrollback: ScrollbackWriter) -> None:
         self.prompt: changes.PromptShown | None = None
@@ -320,7 +320,7 @@ class PrintedTurn:
             self._scrollback.remark(line)
 
     def replace_reasoning(self, call: int, text: str) -> None:
-        """All of it; most of it was printed."""
+        """Prints the rest of it; what differs from what was printed is left out."""
         known = self._reasoning.get(call, "")
         if text.startswith(known):
             self.reason(call, text[len(known) :])
@@ -408,7 +408,7 @@ class ChangePrinter:
         self.answers.clear()
 
     def catch_up(self, turns: changes.Turns, waiting: Container[str] = ()) -> None:
-        """Prints what is missing of turns as they are stored. `waiting`: have not begun."""
+        """Prints what is missing of stored turns. `waiting`: turns that have not begun."""
         for turn_id, turn_changes in turns:
             for change in turn_changes:
                 if not (isinstance(change, changes.TextReplaced) and change.kind == "reasoning"):

@@ -302,13 +302,13 @@ class ChatApp(ChatDisplay, App[bool]):
         self._status.update_words()
 
     async def pause(self, began: float) -> None:
-        """Longer than the round took, so that keys are handled however much there is to
-        draw. Widgets are laid out and painted while we sleep: that is work too."""
+        """Sleeps longer than the drawing took, so that keys are handled however much there
+        is to draw. Textual lays out and paints while we sleep."""
         await asyncio.sleep(FRAME_SECONDS)
         await asyncio.sleep(max(0.0, monotonic() - began - FRAME_SECONDS) * PAUSE_PER_WORK)
 
     def _ask_next_question(self) -> None:
-        """One after the other."""
+        """Shows the next question, if none is open."""
         if self._question.wanted is not None:
             return
         wanted = self.session.approvals.take_next_question()
@@ -320,7 +320,7 @@ class ChatApp(ChatDisplay, App[bool]):
             self.on_approval_panel_placed()
 
     def on_approval_panel_placed(self) -> None:
-        """A window over the chat gives way to it."""
+        """Makes room for it if a picker is open."""
         wanted = self._question.wanted
         words = f"{wanted.tool_name} waits for you · Esc" if wanted else ""
         for screen in self.screen_stack:
@@ -334,7 +334,7 @@ class ChatApp(ChatDisplay, App[bool]):
             self.run_worker(self.attempt(deciding), group="approvals")
 
     def _close_question(self, approval_id: str | None = None) -> None:
-        """The one about this call, or any: it is settled, or its conversation was left."""
+        """Closes the question with this id, or any if `None`, and asks the next one."""
         shown = self._question.wanted
         if shown is not None and approval_id in (None, shown.approval_id):
             self._question.ask(None)
@@ -367,7 +367,7 @@ class ChatApp(ChatDisplay, App[bool]):
         self._composer.give_back(text)
 
     async def type_command(self, name: str) -> None:
-        """One that needs an argument is only begun."""
+        """Runs a command from the palette; one that needs an argument is put into the input."""
         argument = COMMANDS[name].argument
         if argument and not argument.startswith("["):
             self.fill(f"/{name} ")
@@ -395,7 +395,7 @@ class ChatApp(ChatDisplay, App[bool]):
         self.transcript.go_to_end()
 
     def remark(self, text: str) -> None:
-        """Where it covers no question."""
+        """As a toast, or in the transcript while a question is open, which a toast would cover."""
         if self._question.wanted is None:
             self.notify(safe_line(text), markup=False)
         else:
@@ -480,7 +480,7 @@ class ChatApp(ChatDisplay, App[bool]):
             self.press_escape()
 
     def begin_stopping(self, work: Callable[[], Awaitable[object]]) -> None:
-        """The second Esc takes the place of the first."""
+        """One at a time: the work of a second Esc replaces that of the first."""
 
         async def attempt() -> None:
             await self.attempt(work())
@@ -490,7 +490,7 @@ class ChatApp(ChatDisplay, App[bool]):
         self.run_worker(stopping, group="stopping", exclusive=True)
 
     async def stop(self) -> None:
-        """Where prompts wait, the next would begin at once: a second Esc may come before."""
+        """If prompts wait, first gives time for a second Esc, before the next one begins."""
         if self.session.has_queued:
             await asyncio.sleep(SECOND_ESCAPE_SECONDS)
         await super().stop()

@@ -93,7 +93,7 @@ class Composer(TextArea):
         self._take_back = take_back
 
     def load_text(self, text: str) -> None:
-        """Whatever is put in here (an old prompt, a file's name) is made safe."""
+        """Sanitizes the text: it may be an old prompt or a file's name."""
         super().load_text(safe(text))
 
     def replace_text(self, text: str) -> None:
@@ -101,19 +101,19 @@ class Composer(TextArea):
         self.move_cursor(self.document.end)
 
     def give_back(self, text: str) -> None:
-        """What could not be sent, selected: typing replaces it."""
+        """Puts back a text that could not be sent, selected: typing replaces it."""
         if not self.text:
             self.replace_text(text)
             self.select_all()
 
     def take(self) -> str:
-        """What was typed; the input is empty after it."""
+        """Gives the text and empties the input."""
         text = self.text
         self.load_text("")
         return text
 
     def on_resize(self) -> None:
-        """Its place is known only now; textual would look at the next key."""
+        """Moves the terminal's cursor now; textual would do it at the next key."""
         self.call_after_refresh(self._place_cursor)
 
     def _place_cursor(self) -> None:
@@ -122,7 +122,7 @@ class Composer(TextArea):
 
     @property
     def _row(self) -> int:
-        """As it is seen: a long line takes several."""
+        """The row of the cursor on the screen; a wrapped line has several."""
         return self.wrapped_document.location_to_offset(self.cursor_location).y
 
     async def _on_key(self, event: Key) -> None:
@@ -183,7 +183,7 @@ class Composer(TextArea):
             self._send()
 
     def _send(self) -> None:
-        """Taken at once: what is typed from now on is the next one."""
+        """Empties the input at once, so that typing goes into the next prompt."""
         self.post_message(self.Sent(self.take()))
 
     def _recall(self, prompt: str | None) -> None:
@@ -236,7 +236,7 @@ class SuggestionList(Static):
         return self._found[self._chosen].line
 
     def look_up(self, typed: str) -> bool:
-        """True: there is something to choose from."""
+        """Finds suggestions. True: there are some."""
         if typed != self._typed:
             wants_names = typed.startswith(COMMANDS_WITH_NAMES)
             if wants_names and not self._typed.startswith(COMMANDS_WITH_NAMES):
@@ -254,7 +254,7 @@ class SuggestionList(Static):
             self._offer(self._suggestions())
 
     def close(self) -> None:
-        """Until something else is typed."""
+        """Hides the suggestions until something else is typed."""
         self._offer([])
 
     def _offer(self, found: list[Suggestion]) -> None:
@@ -291,7 +291,7 @@ _LATER = "Esc later (/allow, /deny)"
 _TYPING = f"Pause typing to answer · {_LATER}"
 _ASKING = f"y, n, a or arrows, then Enter · {_LATER}"
 _ROWS_AROUND = 10
-"""Question, answers and keys, the input and the status below them."""
+"""Rows taken by question, answers and keys, input and status."""
 _ARGUMENT_ROWS_MIN, _ARGUMENT_ROWS_MAX = 3, 16
 
 
@@ -333,7 +333,7 @@ class ApprovalPanel(Vertical):
     def __init__(self) -> None:
         super().__init__()
         self.letter = ""
-        """What marked the answer and may yet be the beginning of a text."""
+        """The typed letter that marked the answer; the next key may show that it began a text."""
         self._question = OpenQuestion()
         self._pause: Timer | None = None
 

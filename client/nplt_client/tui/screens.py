@@ -30,7 +30,7 @@ from nplt_protocol.messages import SearchHit, SessionRow
 
 
 class SearchInput(Input):
-    """What is looked for. It gets all keys, so that each finds what those before it have done."""
+    """The search line. It handles all keys of the picker, in the order they were pressed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down", "screen.move(1)", "Next", show=False),
@@ -62,7 +62,7 @@ class SearchInput(Input):
 
 _ROWS_MIN = 8
 _SMALL_ROWS = 20
-"""In fewer the list needs all the room there is."""
+"""On a screen with fewer rows the picker takes all of it."""
 
 
 class PickerScreen(ModalScreen[str | None]):
@@ -123,8 +123,8 @@ class PickerScreen(ModalScreen[str | None]):
         self.show_matches()
 
     def give_way(self, words: str, rows: int) -> None:
-        """To a tool that asks, which takes so many rows at the bottom of the screen. Where
-        there is no room for both, the words say that it is there. No words: none asks."""
+        """Leaves the last `rows` of the screen to an approval question. If there is no room for
+        both, the border shows `words`. No words: there is no question."""
         window = self.query_one("#window")
         window.border_subtitle = Content(shorten(words, max(10, self.size.width - 8)))
         left = self.size.height - rows
@@ -145,7 +145,7 @@ class PickerScreen(ModalScreen[str | None]):
 
     @property
     def is_open(self) -> bool:
-        """Not while it is being closed: its widgets go before it does."""
+        """False while it is being closed: its widgets are removed before it is."""
         return self.is_attached and bool(self.query(OptionList))
 
     @property
@@ -156,7 +156,7 @@ class PickerScreen(ModalScreen[str | None]):
         return options.get_option_at_index(options.highlighted).id
 
     def show_matches(self) -> None:
-        """Shows anew what the typed words leave; the mark stays on its row if it can."""
+        """Lists the rows that match; the mark stays on its row if that is still there."""
         options, marked = self.query_one(OptionList), self.marked
         rows = self.rows(self.wanted)
         self._matched = self.wanted
@@ -180,7 +180,7 @@ class PickerScreen(ModalScreen[str | None]):
         self.query_one("#below", Static).update(Content(self.details_of(key)))
 
     def catch_up(self) -> None:
-        """With what was typed, before a key that depends on it."""
+        """Updates the list before a key that depends on it is handled."""
         if self.wanted != self._matched:
             self._matched = self.wanted
             self.typed_changed(self.wanted)

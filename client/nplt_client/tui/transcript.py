@@ -136,7 +136,7 @@ class TurnView(Widget):
         yield from self._prepared
 
     def hide_content(self) -> None:
-        """Far from what is looked at: keeps its height, and costs no layout."""
+        """For a view far from the visible part: keeps its height, costs no layout."""
         if not self.has_class("-hidden-content") and self.outer_size.height:
             self.styles.height = self.outer_size.height
             self.add_class("-hidden-content")
@@ -176,7 +176,7 @@ class TurnView(Widget):
                 assert_never(change)
 
     def wait(self, words: str) -> None:
-        """Accepted or on its way, not yet begun."""
+        """Shows a prompt that was sent or accepted and has not begun."""
         if not self._ended:
             self._prompt.add_class("-waiting")
             self._set_end(words)
@@ -251,7 +251,7 @@ class TurnView(Widget):
 
 
 def tool_words(change: changes.ToolShown, arguments: str) -> tuple[str, str]:
-    """The line, and what it opens to."""
+    """The head line and the body of a tool call."""
     shown = "" if arguments == "{}" else f" {safe_line(arguments, _ARGUMENTS_WIDTH)}"
     state = "running…" if change.status == "pending" else change.status
     time = "" if change.seconds is None else f" · {change.seconds:.1f} s"
@@ -262,7 +262,7 @@ def tool_words(change: changes.ToolShown, arguments: str) -> tuple[str, str]:
 
 
 def _new_lines(change: changes.TurnChange, *, is_first: bool, view: TurnView | None) -> int:
-    """How many lines it adds below; the first that is added counts however short it is."""
+    """How many lines it adds below; the first piece counts as one, however short."""
     match change:
         case changes.PromptShown() if view is None:
             return 1 + change.text.count("\n")
@@ -319,7 +319,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self.is_raw = False
         self._new = 0
         self._is_going = False
-        """To a turn further up: what is read above must not move what is looked at."""
+        """While it scrolls to an older turn: what is added above must not scroll it back."""
         self._folds_open = False
         self._turns: dict[str, TurnView] = {}
         self._unsent: dict[str, TurnView] = {}
@@ -350,7 +350,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self.go_to_end()
 
     async def add_older(self, turns: changes.Turns) -> None:
-        """Above what is there, which stays where it is on the screen."""
+        """Adds turns on top; what is visible stays where it is on the screen."""
         first = self.children[0] if self.children else None
         height = self.virtual_size.height
         await self._show_turns(turns, before=first)
@@ -375,7 +375,7 @@ class Transcript(VerticalScroll, can_focus=False):
         await self.mount_all(views, before=before)
 
     async def show_card(self, text: str) -> None:
-        """In an empty conversation, until the first prompt."""
+        """Shown in an empty conversation until the first prompt."""
         self._remove_card()
         self._card = Static(Content(text), classes="card", markup=False)
         await self.mount(self._card, before=0)
@@ -387,7 +387,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self.call_after_refresh(show_beginning)
 
     def _remove_card(self) -> None:
-        """Not waited for: a second prompt must not overtake the first."""
+        """Does not wait for the removal: a second prompt would overtake the first."""
         if self._card is not None:
             card, self._card = self._card, None
             card.remove()
@@ -416,7 +416,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self.go_to_end()
 
     async def take_back(self, message_id: str) -> None:
-        """It was refused, and never became a turn."""
+        """Removes a prompt that was refused."""
         if view := self._unsent.pop(message_id, None):
             await view.remove()
 
@@ -430,7 +430,7 @@ class Transcript(VerticalScroll, can_focus=False):
         await self.mount(words)
 
     async def drop_oldest(self) -> bool:
-        """What is far above, while the person reads at the end. False: nothing."""
+        """Removes old views while the person reads at the end. False: none."""
         if not self.follows or len(self.children) <= VIEWS_MAX:
             return False
         gone = list(self.children)[: len(self.children) - VIEWS_KEPT]
@@ -443,7 +443,7 @@ class Transcript(VerticalScroll, can_focus=False):
         return True
 
     def hide_far_turns(self) -> None:
-        """Shows what is near, hides what is far. The end may still grow: it stays."""
+        """Lays out views near the visible part, hides others. The last two may still grow."""
         height = max(1, self.size.height)
         first = self.scroll_y - SCREENS_LAID_OUT * height
         last = self.scroll_y + (SCREENS_LAID_OUT + 1) * height
@@ -459,7 +459,7 @@ class Transcript(VerticalScroll, can_focus=False):
             top = bottom
 
     def show_all_content(self) -> None:
-        """Before heights change; what is far is hidden again once they are known."""
+        """Before heights change. Far views are hidden again once the heights are known."""
         for turn in self.turns:
             turn.show_content()
         self.call_after_refresh(self.hide_far_turns)

@@ -93,7 +93,7 @@ class Interrupts:
         return self._pipe[0]
 
     def raise_if_pending(self) -> None:
-        """Called where stopping is safe."""
+        """Raises the KeyboardInterrupt that was held back; called where stopping is safe."""
         if self._is_pending:
             self._is_pending = False
             os.read(self._pipe[0], 1)
@@ -183,7 +183,7 @@ class BlockingConnection:
         self.close()
 
     def open(self) -> None:
-        """Until we are welcomed."""
+        """Connects, and waits for WELCOME."""
         self.session.start()
         while not self.session.is_online:
             if self.session.end is not None:
@@ -231,7 +231,7 @@ class BlockingConnection:
             yield event
 
     def read_turn(self, receipt: messages.Receipt) -> list[messages.Event]:
-        """From the record."""
+        """Reads the stored entries of a turn, as events."""
         return self.result(self.session.read_turn(receipt, monotonic()))
 
     def send_file(
@@ -310,7 +310,7 @@ class BlockingConnection:
                 session.connection_lost(lost, monotonic())
 
     def _wait(self, wire: socket.socket | None, left: float | None) -> None:
-        """For bytes, for Ctrl+C, for the session's next time or for the deadline."""
+        """Waits for bytes, Ctrl+C, the session's next time or the deadline."""
         watched = [one for one in (wire, self.interrupts) if one is not None]
         times = [] if left is None else [left]
         if (next_time := self.session.next_time()) is not None:
@@ -352,7 +352,7 @@ def _lost(error: OSError) -> ConnectionLost:
 
 
 def _place(address: Address) -> tuple[str, int]:
-    """A plain host goes as bytes: for a text, Python loads its tables of all scripts first."""
+    """An ASCII host is given as bytes: for a str, Python would load the IDNA tables first."""
     host = address.host.encode() if address.host.isascii() else address.host
     return host, address.port  # type: ignore[return-value]
 
@@ -390,8 +390,8 @@ def open_or_start(
 
 
 def with_server(address: Address, use: Callable[[Address], T]) -> T:
-    """At the default address a server is started where none runs, and where the one that
-    ran is just ending."""
+    """Calls `use` with the address of a running server. At the default address one is started
+    if none runs, or if the one that ran is just ending."""
     if not address.is_default:
         return use(address)
     if find_server() is None:

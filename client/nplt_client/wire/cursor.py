@@ -57,7 +57,7 @@ class Extent:
 
 
 def join_deltas(last: messages.Event, event: messages.Event) -> messages.TextDelta | None:
-    """Both as one, if the second continues the first and the result stays small."""
+    """Both as one event, if the second continues the first and the result stays small."""
     if (
         isinstance(last, messages.TextDelta)
         and isinstance(event, messages.TextDelta)
@@ -100,8 +100,8 @@ class Cursor(Struct, kw_only=True):
         )
 
     def moved(self, attached: messages.Attached, request: messages.Request | None) -> Cursor:
-        """After a reply to ATTACH or SESSION_SWITCH. Entries that were asked for are
-        still to come; the text of a call that goes on is still held."""
+        """The cursor after a reply to ATTACH or SESSION_SWITCH. Entries that were asked for
+        are still to come; the text of a call that goes on is still held."""
         asked = request if isinstance(request, messages.Attach) else None
         moved = Cursor(session_id=attached.session_id, seq=attached.head_seq)
         if isinstance(request, messages.Attach | messages.SessionSwitch):

@@ -15,14 +15,14 @@ from msgspec import Struct
 from nplt_client.errors import CannotConnect, ConnectionLost, LimitExceeded, NpltError, TimedOut
 
 STEADY_SECONDS = 10.0
-"""A connection that lasted so long was a good one."""
+"""After a connection of this length the delays begin short again."""
 
 
 class Patience(Struct, frozen=True, kw_only=True):
     first_seconds: float = 0.5
     most_seconds: float = 30.0
     give_up_seconds: float | None = None
-    """Of attempts without success; `None`: never."""
+    """How long attempts may fail; `None`: for ever."""
     from_the_start: bool = False
     """Also for the first connection. Otherwise that one is tried once."""
 
@@ -54,7 +54,7 @@ class Backoff:
             self._found_at = now
 
     def next_delay(self, now: float) -> float | None:
-        """Before the next attempt; `None`: enough."""
+        """The seconds until the next attempt; `None`: give up."""
         patience = self._patience
         waited = now - (self._lost_at if self._lost_at is not None else now)
         if patience.give_up_seconds is not None and waited >= patience.give_up_seconds:
@@ -75,7 +75,7 @@ def _uniform(low: float, high: float) -> float:
 
 
 def is_retryable(error: NpltError) -> bool:
-    """Not a refused token or another protocol: waiting does not change these."""
+    """Whether another attempt may help. Not for a refused token or another protocol."""
     return isinstance(error, CannotConnect | ConnectionLost | TimedOut | LimitExceeded)
 
 
@@ -83,8 +83,8 @@ LivenessCheck = Literal["wait", "ping", "lost"]
 
 
 class Liveness:
-    """Any byte is life. After `silence_seconds` without one the server is sent a PING; after
-    as long again it counts as gone."""
+    """After `silence_seconds` without a byte the server is sent a PING; after as long again
+    it counts as lost."""
 
     __slots__ = ("_pinged_at", "_received_at", "silence_seconds")
 

@@ -74,7 +74,7 @@ class SessionRunner:
         self._flush()
 
     def retry_now(self, address: Address | None = None) -> None:
-        """At another address, if the server listens there from now on."""
+        """`address`: where the server listens from now on, if that changed."""
         self._address = address or self._address
         self.session.retry_now(anyio.current_time())
         self._woken.set()
@@ -109,7 +109,7 @@ class SessionRunner:
         content_type: str | None = None,
         purpose: Literal["attachment", "import"] = "attachment",
     ) -> AnyReply:
-        """A file is read whole, so that the announced size is the size that is sent."""
+        """Sends a file. It is read whole first, so that the announced size is right."""
         fetched = source if isinstance(source, str) and source[:4] == "mcp:" else None
         if fetched is not None:
             name, content = filename or "fetched", b""
@@ -212,7 +212,7 @@ class SessionRunner:
             session.connection_made(anyio.current_time())
 
     async def _receive(self, stream: FrameStream[Heard]) -> None:
-        """Until the session's next time has come, or the connection is gone."""
+        """Receives until the session's next time has come, or the connection is lost."""
         session = self.session
         with anyio.CancelScope(deadline=self._next_time()) as scope:
             while batch := await stream.receive():
@@ -240,7 +240,7 @@ class SessionRunner:
             await checkpoint()  # a tick for the transport to let go of its socket
 
     def _flush(self) -> None:
-        """After each call of the session."""
+        """Sends and reports what a call of the session left to do."""
         session, stream = self.session, self._stream
         if stream is not None:
             if stream.connection is not session.connection:

@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     import anyio
 
 INCOMING = WireLimits(message_bytes_max=64 * 1024 * 1024, message_seconds_max=60.0)
-"""What is accepted: a server may be set to longer messages, and a network may be slow."""
+"""Limits for what is received: wide, for a server with long messages or a slow network."""
 
 OWN_TURNS_REMEMBERED = 1_000
 FEED_EVENTS_MAX = 10_000
@@ -114,8 +114,8 @@ T = TypeVar("T")
 
 
 class Awaited:
-    """Something a reader may wait for. A shell leaves an event in `waiter`; it is set when
-    there is something new to look at."""
+    """Something a reader may wait for. A shell puts an event into `waiter`; it is set when
+    something has changed."""
 
     waiter: anyio.Event | None = None
 
@@ -126,8 +126,8 @@ class Awaited:
 
 
 class EventQueue(Awaited):
-    """Events between the connection and a reader. Putting never waits, so each kind of
-    queue has its own bound. What is inside can still be read after it was closed."""
+    """Events between the connection and a reader. `put` never waits, so each subclass bounds
+    its size in its own way. What is inside can still be read after it was closed."""
 
     def __init__(self) -> None:
         self._events: deque[messages.Event] = deque()
@@ -150,7 +150,7 @@ class EventQueue(Awaited):
             self._wake()
 
     def take(self) -> messages.Event | None:
-        """Once it `is_ready`. At the end the error is raised, or `None` given."""
+        """The next event, once it `is_ready`. At the end: raises the error, or gives `None`."""
         if self._events:
             return self._events.popleft()
         if self._error is not None:
@@ -197,7 +197,7 @@ class Exchange(Awaited, Generic[T]):
     """
 
     waits_for_connection = False
-    """However long it takes; otherwise for `timeout`."""
+    """Without a limit; otherwise for `timeout`."""
 
     def __init__(
         self, request: messages.Request, steps: Callable[[], Steps[T]], *, timeout: float | None
@@ -209,7 +209,7 @@ class Exchange(Awaited, Generic[T]):
         self.error: NpltError | None = None
         self.deadline: float | None = None
         self.refusal: NpltError | None = None
-        """Of a server that shuts down, while its connection still stands."""
+        """The server refused because it shuts down; kept while that connection still stands."""
         self.sent: messages.Request | None = None
         """The request that was sent last."""
         self.seq: int | None = None
@@ -394,7 +394,7 @@ class WireSession:
         self._outgoing.append(self.connection.send_file_data(exchange.seq, piece))
 
     def forget(self, exchange: Exchange[T]) -> None:
-        """Its caller does not wait any more. A turn is no longer followed."""
+        """The caller waits no longer; if it is a turn, its events are no longer kept."""
         for seq, other in tuple(self._under_way.items()):
             if other is exchange:
                 del self._under_way[seq]
@@ -462,7 +462,7 @@ class WireSession:
         self._drop_connection(error, now)
 
     def bytes_received(self, when: float) -> None:
-        """A sign of life, also if no message is complete yet."""
+        """The server is alive, even if no message is complete yet."""
         if self._liveness is not None:
             self._liveness.bytes_received(when)
 
@@ -736,8 +736,8 @@ class WireSession:
         self._advance(self._resume, None, now)
 
     def _apply_reply(self, exchange: Exchange[object] | None, reply: AnyReply) -> None:
-        """At once, in the order of the wire: some replies are barriers, and the events of
-        a receipt's turn may be in the same batch."""
+        """What a reply changes in the session. Done at once, in the order of the wire: events
+        after some replies belong to another conversation, or to the receipt's turn."""
         sent = exchange.sent if exchange is not None else None
         match reply:
             case messages.Attached():
@@ -808,8 +808,8 @@ class WireSession:
             turn.turn_id, turn.session_id, turn.prompt_seq = turn_id, session_id, seq
 
     def _move_to(self, cursor: Cursor, model: str | None) -> None:
-        """`model`: which one answers there; an older server does not say so of a new one,
-        in which WELCOME's answers."""
+        """`model`: the one that answers there. An older server does not name it for a new
+        conversation; then it is the one in WELCOME."""
         self.model = model or self.welcome.model
         self._cursor = cursor
         self.attached = True
@@ -851,7 +851,7 @@ class WireSession:
         return receipt
 
     def _resume_steps(self) -> Steps[None]:
-        """When these are done, readers have every event, or a `lagged` event in their place."""
+        """Attaches again. Afterwards readers have every event, or a `lagged` event instead."""
         if not self.attached:
             yield messages.Detach()
             return
@@ -985,7 +985,7 @@ def pending_approvals(attached: messages.Attached) -> list[messages.ApprovalRequ
 
 
 def check_welcome(item: Heard, hello: messages.Hello) -> messages.Welcome | None:
-    """None: not yet. Whatever means that it will never come is raised."""
+    """`None`: it has not come yet. Raises if it will never come."""
     match item:
         case ReplyReceived(reply=messages.Welcome() as welcome):
             if welcome.version not in hello.versions:
@@ -1021,7 +1021,7 @@ def connect_error(address: Address, error: OSError | UnicodeError) -> CannotConn
 
 
 def _send_error(request: messages.Request, error: LocalProtocolError) -> NpltError:
-    """Too long for this server, or nothing that could ever be sent?"""
+    """Tells a request that is too long for this server from one that can never be encoded."""
     try:
         dump_json(request)
     except LocalProtocolError as unspeakable:
