@@ -154,6 +154,7 @@ class _SentPrompt:
 
 class ChatSession:
     display: ChatDisplay
+    """Set by the display when it is made; nothing is drawn before."""
 
     def __init__(
         self,

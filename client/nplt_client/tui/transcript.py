@@ -47,7 +47,7 @@ class CollapsibleLine(Static, can_focus=True):
     def __init__(self, head: str, body: str = "") -> None:
         super().__init__(markup=False)
         self._head = head
-        self._body = body
+        self.body = body
         self.is_open = False
 
     def on_mount(self) -> None:
@@ -55,11 +55,11 @@ class CollapsibleLine(Static, can_focus=True):
 
     @property
     def source(self) -> str:
-        return f"{self._head}\n{self._body}"
+        return f"{self._head}\n{self.body}"
 
     def set_text(self, head: str, body: str) -> None:
-        is_seen = head != self._head or (body != self._body and self.is_open)
-        self._head, self._body = head, body
+        is_seen = head != self._head or (body != self.body and self.is_open)
+        self._head, self.body = head, body
         if is_seen:
             self._show()
 
@@ -77,11 +77,11 @@ class CollapsibleLine(Static, can_focus=True):
 
     def _show(self) -> None:
         lines = [f"{'▾' if self.is_open else '▸'} {self._head}"]
-        if self.is_open and self._body:
-            body = self._body[:_BODY_CHARACTERS_MAX]
+        if self.is_open and self.body:
+            body = self.body[:_BODY_CHARACTERS_MAX]
             lines += [f"    {line}" for line in body.split("\n")]
-            if len(body) < len(self._body):
-                lines.append(f"    … ({len(self._body) - len(body):,} more characters)")
+            if len(body) < len(self.body):
+                lines.append(f"    … ({len(self.body) - len(body):,} more characters)")
         self.update(Content("\n".join(lines)))
 
 
@@ -127,7 +127,7 @@ class TurnView(Widget):
         self._end = Static(markup=False, classes="end")
         self._end.display = False
         self._answers: dict[int, AnswerView] = {}
-        self._reasoning: dict[int, tuple[CollapsibleLine, str]] = {}
+        self._reasoning: dict[int, CollapsibleLine] = {}
         self._tools: dict[str, tuple[CollapsibleLine, changes.ToolShown]] = {}
         self._ended = False
         self._prepared: list[Widget] = [self._prompt, self._end]
@@ -161,7 +161,7 @@ class TurnView(Widget):
             case changes.TextGrew(kind="answer"):
                 await (await self._answer_of(change.call)).grow(change.piece)
             case changes.TextGrew():
-                known = self._reasoning[change.call][1] if change.call in self._reasoning else ""
+                known = self._reasoning[change.call].body if change.call in self._reasoning else ""
                 await self._reason(change.call, known + change.piece)
             case changes.TextReplaced(kind="reasoning"):
                 await self._reason(change.call, change.text)
@@ -209,12 +209,10 @@ class TurnView(Widget):
     async def _reason(self, call: int, text: str) -> None:
         head = f"reasoning · {len(text.split()):,} words"
         if call in self._reasoning:
-            fold = self._reasoning[call][0]
-            fold.set_text(head, text)
+            self._reasoning[call].set_text(head, text)
         else:
-            fold = CollapsibleLine(head, text)
+            fold = self._reasoning[call] = CollapsibleLine(head, text)
             await self._add(fold, before=self._answers.get(call))
-        self._reasoning[call] = (fold, text)
 
     async def _show_tool(self, change: changes.ToolShown) -> None:
         known = self._tools.get(change.tool_call_id)
