@@ -550,7 +550,7 @@ async def test_a_chat_that_lost_its_server_for_good_can_begin_anew_with_its_draf
         async with chat_on_stage(peer.url, tmp_path, resume=SESSION) as (app, pilot):
             await until(pilot, lambda: "◌ reconnecting" in screen_text(app))
             await until(pilot, lambda: "○ offline" in screen_text(app))
-            assert "the token [/red] is not known any more" in screen_text(app)
+            await until(pilot, lambda: "the token [/red] is not known any more" in screen_text(app))
             await pilot.press(*"/reconnect", "enter")
             app.fill("a draft")
             await until(pilot, lambda: not app.is_running)
