@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nplt_client.client import Client, connect
+    from nplt_client.client import Client, PromptFields, Turn, connect
     from nplt_client.errors import (
         AuthenticationFailed,
         CannotConnect,
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         TimedOut,
         TurnInterrupted,
     )
-    from nplt_client.turn import PromptFields, Turn
     from nplt_client.wire.reconnect_policy import (
         ConnectionState,
         Offline,
@@ -71,7 +70,6 @@ _HOMES = (
     "nplt_protocol.messages",
     "nplt_client.wire.transport",
     "nplt_client.wire.reconnect_policy",
-    "nplt_client.turn",
     "nplt_client.client",
 )
 """The modules of the names below; each imports those before it anyway."""

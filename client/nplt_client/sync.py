@@ -19,11 +19,10 @@ from typing import Concatenate, ParamSpec, TypeVar, Unpack
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from nplt_client.client import Client as AsyncClient
-from nplt_client.client import ConnectionFields
+from nplt_client.client import ConnectionFields, PromptFields
+from nplt_client.client import Turn as AsyncTurn
 from nplt_client.client import connect as connect_asynchronously
 from nplt_client.settings import DEFAULT_URL
-from nplt_client.turn import PromptFields
-from nplt_client.turn import Turn as AsyncTurn
 from nplt_client.wire.reconnect_policy import ConnectionState
 from nplt_client.wire.transport import EventFeed as AsyncEventFeed
 from nplt_protocol import messages

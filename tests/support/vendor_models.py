@@ -20,7 +20,7 @@ from tests.vendors.sse import Event, Wire
 
 from nplt_server.errors import ProviderRefused
 from nplt_server.providers import ModelOutputDelta, ModelRequest
-from nplt_server.providers.anthropic.parse import MessageParser
+from nplt_server.providers.anthropic.messages import MessageParser
 from nplt_server.providers.anthropic.render import RULES, abilities_of, render
 from nplt_server.providers.client import RenderedRequest, VendorApi
 from nplt_server.providers.compiler import ContextCompiler, compile_context

@@ -320,7 +320,7 @@ class ProviderBuilder:
         )
 
     def _anthropic(self, settings: AnthropicSettings) -> VendorProvider:
-        from nplt_server.providers.anthropic.client import AnthropicProvider
+        from nplt_server.providers.anthropic.messages import AnthropicProvider
 
         return AnthropicProvider(
             settings.id,

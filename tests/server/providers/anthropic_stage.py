@@ -26,7 +26,7 @@ from nplt_server.context.messages import (
 from nplt_server.errors import ProviderError
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Provider, Stopped, ToolCallPiece
 from nplt_server.providers.accumulator import ModelOutputAccumulator
-from nplt_server.providers.anthropic.parse import MessageParser
+from nplt_server.providers.anthropic.messages import MessageParser
 from nplt_server.providers.anthropic.render import (
     RULES,
     ModelAbilities,

@@ -36,7 +36,7 @@ from nplt_server.providers import (
     UsageReport,
 )
 from nplt_server.providers.accumulator import ModelOutputAccumulator
-from nplt_server.providers.anthropic.client import AnthropicProvider
+from nplt_server.providers.anthropic.messages import AnthropicProvider
 from nplt_server.providers.client import VendorApi, VendorProvider
 from nplt_server.providers.local_model import LocalProvider
 from nplt_server.providers.offline import OfflineProvider, Piece, ScriptedProvider

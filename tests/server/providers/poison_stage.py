@@ -17,7 +17,7 @@ from tests.vendors.rejections import Rejection
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices
 from nplt_server.providers import Provider
-from nplt_server.providers.anthropic.client import AnthropicProvider
+from nplt_server.providers.anthropic.messages import AnthropicProvider
 from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.openai.chat import ChatApi
 from nplt_server.providers.openai.responses import ResponsesApi

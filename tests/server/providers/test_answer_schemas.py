@@ -17,7 +17,7 @@ from tests.vendors.emulator import Emulator, emulator
 from nplt_protocol import JsonObject, RequestError
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.providers import ModelRequest, check_options
-from nplt_server.providers.anthropic.client import AnthropicProvider
+from nplt_server.providers.anthropic.messages import AnthropicProvider
 from nplt_server.providers.schemas import fault_of_answer, for_anthropic, for_openai
 
 TEXT: JsonObject = {"type": "string"}

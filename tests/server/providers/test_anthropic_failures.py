@@ -27,7 +27,7 @@ from tests.vendors.emulator import Emulator, emulator
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.errors import ProviderUnauthorized, ProviderUnavailable
 from nplt_server.providers import Patience, Stopped
-from nplt_server.providers.anthropic.client import AnthropicProvider
+from nplt_server.providers.anthropic.messages import AnthropicProvider
 
 KEY = "sk-canary-0123456789"
 ANSWER = Answer(parts=(Thinking("let me see"), Text("It is blue, mostly.")))

@@ -34,7 +34,7 @@ from tests.vendors.sse import Wire
 from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
 from nplt_server.errors import ConfigurationError, ProviderRefused, RequestTooLarge
 from nplt_server.providers import ModelOutputDelta, Stopped, TextPiece
-from nplt_server.providers.anthropic.client import AnthropicProvider
+from nplt_server.providers.anthropic.messages import AnthropicProvider
 
 KEY = "sk-canary-0123456789"
 RICH = Answer(
