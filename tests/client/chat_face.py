@@ -39,6 +39,10 @@ class RecordingFace(ChatDisplay):
     def answers(self) -> Sequence[str]:
         return list(self.texts.values())
 
+    @property
+    def draft(self) -> str:
+        return self.input
+
     async def until(self, holds: Callable[[], bool]) -> None:
         for _ in range(TRIES_MAX):
             if holds():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -103,6 +104,20 @@ async def test_commands_about_the_last_message(server: str) -> None:
             with pytest.raises(RequestRefused, match="takes a number"):
                 await run_command(face, f"/undo {wrong}")
         assert not any("rolled back" in told for told in face.told), "we know that ourselves"
+
+
+async def test_what_is_typed_before_the_last_message_is_there_to_be_changed_stays(
+    server: str,
+) -> None:
+    async with chat_with(server) as face:
+        await face.says("one")
+        editing = asyncio.create_task(run_command(face, "/edit"))
+        face.input = "/qui"
+        await editing
+        assert face.input == "/qui"
+        assert "you went on typing" in face.told[-1]
+        await face.says("two")
+        assert await messages(face) == ["one", "one", "two", "two"], "nothing was replaced"
 
 
 async def test_a_queued_message_is_taken_back_and_asked_again_alone(server: str) -> None:

@@ -132,6 +132,9 @@ LAST = ("new", "delete", "quit")
 ASK_AGAIN = {"edit", "retry"}
 """Where lines are read one by one, what follows would be taken for an answer."""
 OPEN_WINDOWS = {"sessions", "search"}
+WINDOW = "╭─ conversations"
+IN_THE_INPUT = "│ content31m"
+"""What `/edit` puts there."""
 
 
 def goes_through_everything(person: ScreenPerson, home: Path, *, display: str) -> None:
@@ -152,9 +155,15 @@ def goes_through_everything(person: ScreenPerson, home: Path, *, display: str) -
         person.types(f"/{name}{argument}".rstrip())
         person.presses_enter()
         if not display and name in OPEN_WINDOWS:
-            person.sees("· Esc")
+            person.sees(WINDOW)
             person.presses_escape()
-            person.sees_no("· Esc")
+            person.sees_no(WINDOW)
+        elif name == "edit":
+            if display:
+                person.hears(b"sending this")
+            else:
+                person.sees(IN_THE_INPUT)
+            person.presses_ctrl("c")
     assert person.sees_it_end() == 0
 
 

@@ -281,8 +281,13 @@ def _still_running(command: str) -> LimitExceeded:
 
 @_command("", "change your last message and ask again")
 async def _edit(chat: ChatDisplay, argument: str) -> None:
-    """Taken back only when the new text is sent."""
+    """Taken back only when the new text is sent. What was typed meanwhile is not replaced:
+    the rest of it, and Enter, would send the old message instead."""
     last = await _replace_last(chat, "edit")
+    if chat.draft:
+        chat.session.replace_from = None
+        chat.remark("you went on typing: your last message stays as it was")
+        return
     chat.fill(str(last.get("content") or ""))
     chat.remark("sending this replaces your last message; Ctrl+C leaves it as it was")
 

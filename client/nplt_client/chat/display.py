@@ -63,8 +63,8 @@ class ChatDisplay:
 
     @property
     def draft(self) -> str:
-        """What was typed and not sent."""
-        raise NotImplementedError
+        """What was typed and not sent; none where lines are read one by one."""
+        return ""
 
     def fill(self, text: str) -> None:
         """Puts a text into the input, to be changed and sent."""
