@@ -285,7 +285,7 @@ def test_a_drain_ends_the_stream_before_it_closes(
     server = start_server(limits={"drain_seconds_max": 0.2})
     client = connect(server)
     client.greeting()
-    client.send(CHAT_TEXT, 0, "!slow 60 many words that take their time to be said")
+    client.send(CHAT_TEXT, 0, "!slow 60 " + "word " * 600)
     first = client.receive()
     while first.type != CHAT_TEXT:
         first = client.receive()

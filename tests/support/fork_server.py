@@ -38,14 +38,21 @@ _MODULES: Mapping[Program, Sequence[str]] = {
         "nplt_client.cli.ask",
         "nplt_client.cli.commands",
         "nplt_client.lines.app",
+        "nplt_client.lines.plain_terminal",
     ),
     "nplt-server": (
         "nplt_server.cli",
         "nplt_server.app",
         "nplt_server.logs",
+        "nplt_server.providers.offline",
+        "nplt_server.providers.schemas",
         "nplt_server.settings_loader",
         "nplt_server.start",
         "nplt_storage.files.store",
+        "anyio._backends._asyncio",
+        "concurrent.futures.thread",
+        "ctypes",
+        "pydantic.type_adapter",
         "yaml",
     ),
 }
@@ -128,6 +135,10 @@ def main() -> None:
 @cache
 def _main_of(program: Program) -> Callable[[], int | None]:
     first, *_ = [importlib.import_module(name) for name in _MODULES[program]]
+    if program == "nplt-server":
+        # Made once, when they are needed first: most of what a server does as it starts.
+        importlib.import_module("nplt_server.settings").Settings.model_rebuild()
+        importlib.import_module("nplt_server.tokens").load_o200k()
     gc.freeze()  # else the first collection of each process copies every page
     run: Callable[[], int | None] = first.main
     return run
