@@ -38,8 +38,12 @@ def pytest_sessionstart() -> None:
         providers._get_local_constants = lambda: providers._local_constants  # empty until asked
 
 
+gc.disable()  # until all is imported
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: the garbage collector need not look at it again and again."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

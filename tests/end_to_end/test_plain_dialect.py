@@ -6,6 +6,7 @@ import json
 import re
 import socket
 from collections.abc import Callable
+from signal import Signals
 
 import pytest
 from rich.text import Text
@@ -289,10 +290,12 @@ def test_a_drain_ends_the_stream_before_it_closes(
     first = client.receive()
     while first.type != CHAT_TEXT:
         first = client.receive()
-    assert server.terminate() == 0
+    server.signal(Signals.SIGTERM)
     rest = client.chat_frames()
     assert "shutting down" in "".join(frame.text for frame in rest if frame.type == CHAT_TEXT)
     client.until_closed()
+    client.sock.close()  # the server waits for that, for some seconds
+    assert server.terminate() == 0
 
 
 def test_plain_is_refused_where_tokens_are_set(

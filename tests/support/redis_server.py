@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import psutil
 import redis
 from tests.support.ports import free_port
 
@@ -118,7 +119,12 @@ class RedisServer:
 
     def _end(self, number: int) -> None:
         if self.process is not None:
+            # One may be writing the file anew: it would hold the clients' connections open.
+            children = psutil.Process(self.process.pid).children()
             self.process.send_signal(number)
+            for child in children:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
             self.process.wait(timeout=30)
             self.process = None
 

@@ -40,54 +40,54 @@ LIST: JsonObject = {"type": "array", "items": TEXT}
 # What is taken for a schema
 
 
-@pytest.mark.parametrize(
-    ("schema", "code", "says"),
-    [
-        (["no"], "malformed", "a schema is a JSON object, not a list"),
-        ("{}", "malformed", "a schema is a JSON object, not text"),
-        ({"type": "strin"}, "malformed", "this is not a JSON schema: 'strin'"),
-        ({"pattern": "("}, "malformed", "'(' is not a 'regex'"),
-        ({"properties": {"a": 3}}, "malformed", "(at /properties/a)"),
-        ({"$ref": "https://example.com/s"}, "malformed", "nothing is fetched"),
-        ({"items": [{"$ref": "other.json"}]}, "malformed", "nothing is fetched"),
-        ({"$ref": "#/$defs/none"}, "malformed", "there is no '/$defs/none' in it"),
-        ({"description": "x" * 40_000}, "too_large", "at most 32,768 are taken"),
-    ],
-)
-async def test_what_is_no_schema_is_refused_with_a_sentence(
-    schema: Any, code: str, says: str
-) -> None:
-    with pytest.raises(RequestError) as caught:
+# Each test here starts a process for its checks, which takes longer than all its examples.
+
+NO_SCHEMAS: list[tuple[Any, str, str]] = [
+    (["no"], "malformed", "a schema is a JSON object, not a list"),
+    ("{}", "malformed", "a schema is a JSON object, not text"),
+    ({"type": "strin"}, "malformed", "this is not a JSON schema: 'strin'"),
+    ({"pattern": "("}, "malformed", "'(' is not a 'regex'"),
+    ({"properties": {"a": 3}}, "malformed", "(at /properties/a)"),
+    ({"$ref": "https://example.com/s"}, "malformed", "nothing is fetched"),
+    ({"items": [{"$ref": "other.json"}]}, "malformed", "nothing is fetched"),
+    ({"$ref": "#/$defs/none"}, "malformed", "there is no '/$defs/none' in it"),
+    ({"description": "x" * 40_000}, "too_large", "at most 32,768 are taken"),
+]
+
+
+async def test_what_is_no_schema_is_refused_with_a_sentence() -> None:
+    for schema, code, says in NO_SCHEMAS:
+        with pytest.raises(RequestError) as caught:
+            await check_options({"schema": schema})
+        assert (caught.value.code, caught.value.field) == (code, "options.schema")
+        assert says in caught.value.message
+
+
+async def test_any_schema_is_taken() -> None:
+    schemas: list[JsonObject] = [{}, PERSON, OPEN, TREE, LIST, {"$ref": "#"}]
+    for schema in schemas:
         await check_options({"schema": schema})
-    assert (caught.value.code, caught.value.field) == (code, "options.schema")
-    assert says in caught.value.message
-
-
-@pytest.mark.parametrize("schema", [{}, PERSON, OPEN, TREE, LIST, {"$ref": "#"}])
-async def test_any_schema_is_taken(schema: JsonObject) -> None:
-    await check_options({"schema": schema})
 
 
 # The check
 
+ANSWERS: list[tuple[JsonObject, str, str | None]] = [
+    (PERSON, '{"name": "Ada", "age": 36}', None),
+    (PERSON, '\n```json\n{"name": "Ada", "age": 36}\n```\n', None),
+    (PERSON, '{"name": "Ada"}', "'age' is a required property"),
+    (PERSON, '{"name": "Ada", "age": -1}', "-1 is less than the minimum of 0 (at /age)"),
+    (PERSON, 'Here it is: {"name": "Ada", "age": 36}', "the answer is not JSON: "),
+    (PERSON, "", "the answer is not JSON: "),
+    (LIST, '["a", 1]', "1 is not of type 'string' (at /1)"),
+    (TREE, '{"leaves": [{"leaves": [{}]}]}', "'leaves' is a required property (at /leaves/0"),
+    ({"$ref": "#"}, "{}", "it refers to itself without end"),
+]
 
-@pytest.mark.parametrize(
-    ("schema", "answer", "fault"),
-    [
-        (PERSON, '{"name": "Ada", "age": 36}', None),
-        (PERSON, '\n```json\n{"name": "Ada", "age": 36}\n```\n', None),
-        (PERSON, '{"name": "Ada"}', "'age' is a required property"),
-        (PERSON, '{"name": "Ada", "age": -1}', "-1 is less than the minimum of 0 (at /age)"),
-        (PERSON, 'Here it is: {"name": "Ada", "age": 36}', "the answer is not JSON: "),
-        (PERSON, "", "the answer is not JSON: "),
-        (LIST, '["a", 1]', "1 is not of type 'string' (at /1)"),
-        (TREE, '{"leaves": [{"leaves": [{}]}]}', "'leaves' is a required property (at /leaves/0"),
-        ({"$ref": "#"}, "{}", "it refers to itself without end"),
-    ],
-)
-async def test_an_answer_is_checked(schema: JsonObject, answer: str, fault: str | None) -> None:
-    told = await fault_of_answer(schema, answer)
-    assert told == fault if fault is None else (told or "").startswith(fault)
+
+async def test_an_answer_is_checked() -> None:
+    for schema, answer, fault in ANSWERS:
+        told = await fault_of_answer(schema, answer)
+        assert told == fault if fault is None else (told or "").startswith(fault), answer
 
 
 @pytest.mark.slow
