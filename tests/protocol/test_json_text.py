@@ -108,7 +108,7 @@ def items_in(value: object) -> int:
     return len(value) + sum(map(items_in, value)) if isinstance(value, list) else 0
 
 
-TEXTS = st.text(alphabet='",:[]{}\\ab é', max_size=30)
+TEXTS = st.text(alphabet='",:[]{}\\ab é', max_size=8)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | TEXTS,
     lambda inner: st.lists(inner, max_size=6) | st.dictionaries(TEXTS, inner, max_size=6),

@@ -53,7 +53,9 @@ def test_no_bracket_in_prose_can_be_taken_for_markup(text: str) -> None:
 
 @given(
     st.recursive(
-        bracketed | st.booleans() | st.none(), lambda x: st.lists(x) | st.dictionaries(bracketed, x)
+        bracketed | st.booleans() | st.none(),
+        lambda x: st.lists(x) | st.dictionaries(bracketed, x),
+        max_leaves=20,
     )
 )
 def test_json_without_markup_is_the_same_value(value: object) -> None:
