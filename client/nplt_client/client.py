@@ -206,6 +206,8 @@ class Client:
     def __init__(self, runner: SessionRunner) -> None:
         self._runner = runner
         self._session = runner.session
+        self.list_is_incomplete = False
+        """When `sessions` was last asked, the server was still reading its files."""
 
     @property
     def welcome(self) -> messages.Welcome:
@@ -296,6 +298,7 @@ class Client:
         """`trash`: the deleted ones, which `undelete` brings back."""
         request = messages.SessionList(query=query, limit=_ROWS_PER_PAGE, trash=trash)
         async for page in self._pages(request, messages.SessionRows):
+            self.list_is_incomplete = page.incomplete
             for row in page.sessions:
                 yield row
 

@@ -458,6 +458,8 @@ class SessionRow(Reply, frozen=True, kw_only=True):
 class SessionRows(Reply, frozen=True, kw_only=True):
     sessions: tuple[SessionRow, ...]
     next_cursor: str | None = sent(None)
+    incomplete: bool = False
+    """The server still reads its files: there may be more conversations."""
 
 
 class SessionCreated(Reply, frozen=True, kw_only=True):

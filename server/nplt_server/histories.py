@@ -100,7 +100,11 @@ class Histories:
         rows = sorted((row for page in pages for row in page.rows), key=place_of, reverse=True)
         page = tuple(rows[: query.limit])
         more = len(rows) > len(page) or any(page.next_cursor for page in pages)
-        return RowPage(rows=page, next_cursor=write_cursor(page[-1]) if more and page else None)
+        return RowPage(
+            rows=page,
+            next_cursor=write_cursor(page[-1]) if more and page else None,
+            incomplete=any(page.incomplete for page in pages),
+        )
 
     async def all_rows(self, user: str, query: RowQuery) -> builtins.list[ConversationRow]:
         rows: builtins.list[ConversationRow] = []

@@ -466,6 +466,8 @@ class RowQuery(Struct, frozen=True, kw_only=True):
 class RowPage(Struct, frozen=True, kw_only=True):
     rows: tuple[ConversationRow, ...]
     next_cursor: str | None = None
+    incomplete: bool = False
+    """The store does not know all of its conversations yet."""
 
 
 def place_of(row: ConversationRow) -> RowPlace:

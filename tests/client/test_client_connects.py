@@ -214,13 +214,16 @@ async def test_sessions_walks_all_pages() -> None:
         for page, cursor in ((range(2), "next"), (range(2, 3), None)):
             seq, request = talk.expect(SessionList)
             assert request.query == "q"
-            rows = SessionRows(sessions=tuple(map(row, page)), next_cursor=cursor)
+            rows = SessionRows(
+                sessions=tuple(map(row, page)), next_cursor=cursor, incomplete=cursor is None
+            )
             talk.reply(MessageType.SESSION_LIST, seq, rows)
         talk.wait_until_gone()
 
     with scripted_peer(script) as peer:
         async with nplt_client.connect(peer.url) as client:
             found = [row.session_id async for row in client.sessions(query="q")]
+            assert client.list_is_incomplete
     assert found == ["0", "1", "2"]
 
 

@@ -10,7 +10,7 @@ from tests.client.nplt_process import run_nplt
 from tests.client.scripted_peer import Talk, delta, finished, scripted_peer, started
 
 from nplt_protocol.codes import MessageType
-from nplt_protocol.messages import Attached, SessionSwitch
+from nplt_protocol.messages import Attached, SessionList, SessionRows, SessionSwitch
 
 pytestmark = pytest.mark.slow
 
@@ -27,6 +27,18 @@ def test_sessions_are_listed_for_people_and_for_programs(server: str, tmp_path: 
     assert session_id[:8] in shown.stdout
     listed = run_nplt("sessions", "--json", home=tmp_path, server=server)
     assert session_id in [row["session_id"] for row in orjson.loads(listed.stdout)]
+
+
+def test_a_list_that_is_not_complete_yet_is_said_to_be(tmp_path: Path) -> None:
+    def script(talk: Talk) -> None:
+        talk.welcome()
+        seq, _ = talk.expect(SessionList)
+        talk.reply(MessageType.SESSION_LIST, seq, SessionRows(sessions=(), incomplete=True))
+        talk.wait_until_gone()
+
+    with scripted_peer(script) as peer:
+        done = run_nplt("sessions", home=tmp_path, server=peer.url)
+    assert "not complete yet" in done.stderr
 
 
 def test_history_shows_the_newest_page_and_older_ones(server: str, tmp_path: Path) -> None:

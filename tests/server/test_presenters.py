@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from nplt_server.dialects.plain import PieceCutter, fit_frame, json_without_markup, without_markup
+from nplt_protocol.messages import SessionRows
+from nplt_server.dialects.plain import (
+    PieceCutter,
+    fit_frame,
+    json_without_markup,
+    reply_text,
+    without_markup,
+)
 
 _TAG = re.compile(r"\[[^\W\d_]|\[[#/@]")
 
@@ -28,6 +35,11 @@ def test_pieces_say_the_answer_and_none_is_blank_or_a_heartbeat(deltas: list[str
     assert not whole[len(said) :].strip()
     assert all(piece.strip() for piece in pieces)
     assert "HEARTBEAT" not in pieces
+
+
+def test_a_list_that_is_not_complete_yet_is_said_to_be() -> None:
+    said = reply_text(SessionRows(sessions=(), incomplete=True))
+    assert said == "The server still reads its files; the list is not complete yet."
 
 
 def test_a_piece_fits_a_frame_whatever_it_is_made_of() -> None:

@@ -277,6 +277,19 @@ async def test_where_much_is_to_be_read_who_asks_for_one_need_not_wait(tmp_path:
     await store.close()
 
 
+async def test_a_list_says_that_there_may_be_more_while_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / "history").mkdir()
+    for number in range(60):
+        session_id = f"s{number:02}"
+        _file(tmp_path, session_id).write_bytes(file_bytes(chat(5), session_id))
+    store = await open_store(tmp_path, FileSettings(read_before_serving_bytes=0))
+    first = page = await store.list("local", RowQuery(limit=100))
+    while page.incomplete:
+        page = await store.list("local", RowQuery(limit=100))
+    assert (first.incomplete, len(page.rows)) == (True, 60)
+    await store.close()
+
+
 async def test_a_start_that_was_cut_off_while_reading_goes_on_the_next_time(
     tmp_path: Path,
 ) -> None:

@@ -146,14 +146,16 @@ def sessions(query: str | None, trash: bool, as_json: bool, server: str | None) 
     """List the conversations, newest first."""
     with open_for_command(server) as connection:
         request = messages.SessionList(query=query, limit=_ROWS_PER_PAGE, trash=trash)
-        pages = _pages(connection, request, messages.SessionRows)
-        rows = [row for page in pages for row in page.sessions]
+        pages = list(_pages(connection, request, messages.SessionRows))
+    rows = [row for page in pages for row in page.sessions]
     if trash and any(row.deleted_at is None for row in rows):
         raise ProtocolViolation("this server is too old to list deleted conversations")
     what = "deleted conversations" if trash else "conversations"
     none = f"no {what}" + (f" match {query!r}" if query else "" if trash else " yet")
     as_table = reports.trash_table if trash else reports.sessions_table
     _print_list(rows, as_table, as_json=as_json, if_none=none)
+    if any(page.incomplete for page in pages):
+        print_remark(reports.INCOMPLETE)
 
 
 class HistoryOptions(TypedDict):

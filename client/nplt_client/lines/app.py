@@ -18,7 +18,7 @@ from nplt_client.chat.approvals import ApprovalDecision, ApprovalWanted, parse_d
 from nplt_client.chat.chat_session import ChatEnded, ChatOptions, ChatRunner, ChatSession
 from nplt_client.chat.display import ChatDisplay
 from nplt_client.errors import NpltError
-from nplt_client.render.reports import history_text, hits_text, sessions_table
+from nplt_client.render.reports import INCOMPLETE, history_text, hits_text, sessions_table
 from nplt_client.render.terminal import clipboard_sequence, is_terminal, print_remark
 from nplt_client.render.text import safe, safe_line
 from nplt_client.settings import RECONNECT_SECONDS_MAX, find_notify_by, state_dir
@@ -290,6 +290,8 @@ class LineChat(ChatDisplay):
     async def show_sessions(self, wanted: str) -> None:
         rows = [row async for row in self.session.client.sessions(wanted or None)]
         await self.show_text(sessions_table(rows) if rows else "no conversations yet")
+        if self.session.client.list_is_incomplete:
+            self.remark(INCOMPLETE)
 
     async def show_history(self, count: int | None) -> None:
         await self.show_text(

@@ -42,6 +42,9 @@ def format_time(timestamp: str) -> str:
         return timestamp[:16].replace("T", " ")
 
 
+INCOMPLETE = "the server still reads its files; the list is not complete yet"
+
+
 def sessions_table(rows: Sequence[messages.SessionRow]) -> str:
     """And below it what is wrong with some, and the commands that repair them."""
     short = short_ids([row.session_id for row in rows])

@@ -43,6 +43,7 @@ from nplt_client.chat.input import (
     typed_ahead,
 )
 from nplt_client.errors import NpltError
+from nplt_client.render.reports import INCOMPLETE
 from nplt_client.render.terminal import notification_sequence
 from nplt_client.render.text import safe, safe_line
 from nplt_client.settings import NotifyBy, find_notify_by, state_dir
@@ -420,6 +421,8 @@ class ChatApp(ChatDisplay, App[bool]):
         """Deleting the conversation we are in leads to a new one."""
         client, here = self.session.client, self.session.client.session_id
         rows = [row async for row in client.sessions()]
+        if client.list_is_incomplete:
+            self.remark(INCOMPLETE)
         picker = SessionPicker(rows, client, wanted)
         chosen = await self.push_screen_wait(picker)
         if chosen is not None:

@@ -125,13 +125,15 @@ def reply_text(reply: messages.Reply) -> str:
 
 
 def _list(rows: messages.SessionRows) -> str:
+    partly = ["The server still reads its files; the list is not complete yet."]
     if not rows.sessions:
-        return "No conversations yet. Say something to begin one."
+        none = "No conversations yet. Say something to begin one."
+        return partly[0] if rows.incomplete else none
     lines = [f"Conversations, newest first ({len(rows.sessions)}):"]
     lines += [_row(row) for row in rows.sessions]
     if rows.next_cursor:
         lines.append("There are more; ask with a larger limit or a query.")
-    return "\n".join(lines)
+    return "\n".join(lines + partly * rows.incomplete)
 
 
 def _row(row: messages.SessionRow) -> str:

@@ -265,7 +265,11 @@ async def list_sessions(session: Session, request: messages.SessionList, answer:
         await _damaged_row(session, row) if row.damaged else as_row(session, row)
         for row in page.rows
     ]
-    answer.give(messages.SessionRows(sessions=tuple(rows), next_cursor=page.next_cursor))
+    answer.give(
+        messages.SessionRows(
+            sessions=tuple(rows), next_cursor=page.next_cursor, incomplete=page.incomplete
+        )
+    )
 
 
 async def _trash(session: Session, query: RowQuery) -> messages.SessionRows:

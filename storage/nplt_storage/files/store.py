@@ -798,11 +798,13 @@ class JsonFileStore:
         return await self._open_files.row(session_id)
 
     async def list(self, user: str, query: RowQuery) -> RowPage:
+        incomplete = any(not task.done() for task in self._directory.catching_up)
         page = await self._directory.index.list(user, query)
         changed = await self._open_files.look_for_damage(page.rows)
-        if not changed:
+        if not changed and not incomplete:
             return page
-        return replace(page, rows=tuple(changed.get(row.session_id, row) for row in page.rows))
+        rows = tuple(changed.get(row.session_id, row) for row in page.rows)
+        return replace(page, rows=rows, incomplete=incomplete)
 
     async def count(self, user: str) -> int:
         return await self._directory.index.count(user)
