@@ -58,6 +58,8 @@ UNSPACED: Final = (
 """Characters of scripts without blanks between words, as ranges for a pattern."""
 
 _ASCII_WORDS = re.compile("[0-9a-z]+")
+_BLANK = re.compile("[ \n]")
+_PIECE_CHARACTERS: Final = 32_768
 # Indian scripts write vowels as marks, which are no letters but part of the word.
 _SPACED = rf"(?:[^\W_{UNSPACED}]+|[\u0900-\u0963\u0966-\u0dff]+)+"
 # As text: `re` compiles each when it is first used, which takes 4 ms a piece.
@@ -75,7 +77,19 @@ _UNSEEN = re.compile(
 
 
 def words(text: str) -> list[str]:
-    """In the order of the text."""
+    """In the order of the text. A long one is taken piece by piece, because `re` lets no
+    other thread run meanwhile."""
+    if len(text) <= _PIECE_CHARACTERS:
+        return _words(text)
+    found: list[str] = []
+    begin = 0
+    while cut := _BLANK.search(text, begin + _PIECE_CHARACTERS):
+        found += _words(text[begin : cut.start()])
+        begin = cut.start()
+    return found + _words(text[begin:])
+
+
+def _words(text: str) -> list[str]:
     if text.isascii():
         found: list[str] = _ASCII_WORDS.findall(text.lower())
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from msgspec.structs import replace
 
@@ -27,7 +29,7 @@ from nplt_storage.entries import ModelInvocationDescriptor
 
 def script(*said: str | ContextMessage) -> Script:
     context = tuple(ModelInputMessage(content=s) if isinstance(s, str) else s for s in said)
-    written = write_script(context, heard=WordCounts().of(context))
+    written = write_script(context, heard=asyncio.run(WordCounts().of(context)))
     played = replace(written, deltas=tuple(written.deltas))
     assert len(list(played.deltas)) == played.length
     return played
@@ -96,14 +98,14 @@ async def test_at_full_speed_a_book_is_read_back_whole() -> None:
     assert "".join(said) == book
 
 
-def test_a_context_that_grew_is_counted_as_one_that_is_new() -> None:
+async def test_a_context_that_grew_is_counted_as_one_that_is_new() -> None:
     system = SystemMessage(instruction="be brief and kind")
     words = WordCounts()
     context: list[ContextMessage] = [system]
     for number in range(20):
         context.append(ModelInputMessage(content="a word " * number))
-        assert words.of(context) == WordCounts().of(context)
-    assert words.of([system, ModelInputMessage(content="shorter")]) == 5
+        assert await words.of(context) == await WordCounts().of(context)
+    assert await words.of([system, ModelInputMessage(content="shorter")]) == 5
     replaced: list[ContextMessage] = [system]
     replaced += [ModelInputMessage(content="other words") for _ in context]
-    assert words.of(replaced) == 4 + 2 * len(context)
+    assert await words.of(replaced) == 4 + 2 * len(context)

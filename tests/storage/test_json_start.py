@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -287,6 +289,29 @@ async def test_a_list_says_that_there_may_be_more_while_files_are_read(tmp_path:
     while page.incomplete:
         page = await store.list("local", RowQuery(limit=100))
     assert (first.incomplete, len(page.rows)) == (True, 60)
+    await store.close()
+
+
+async def test_lists_are_answered_while_a_large_file_is_checked(tmp_path: Path) -> None:
+    may_read = threading.Event()
+
+    class Slow(SystemDisk):
+        def read(self, descriptor: int, length: int, offset: int) -> bytes:
+            if length > 5_000_000:
+                may_read.wait(20)
+            return super().read(descriptor, length, offset)
+
+    (tmp_path / "history").mkdir()
+    said = [{"role": "user", "content": "word " * 1_000}] * 1_200
+    _file(tmp_path, "a").write_text(json.dumps({"session_id": "a", "messages": said}))
+    _file(tmp_path, "b").write_bytes(file_bytes(chat(5), "b"))
+    settings = FileSettings(read_before_serving_bytes=0, disk=Slow())
+    store = await open_store(tmp_path, settings)
+    assert not await rows(store)
+    assert (await row_of(store, "b")).head_seq == 12  # though the other one comes first
+    may_read.set()
+    while len(await rows(store)) < 2:
+        await anyio.lowlevel.checkpoint()
     await store.close()
 
 

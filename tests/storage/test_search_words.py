@@ -35,6 +35,12 @@ def test_words_are_runs_of_letters_and_digits_seen_plainly(text: str, expected: 
     assert words(text) == expected
 
 
+@given(st.text(max_size=40), st.sampled_from(["a", "é", "漢", "\u0301"]), st.sampled_from(" \n"))
+def test_the_words_of_a_long_text_are_those_of_its_parts(text: str, letter: str, gap: str) -> None:
+    part = f"{text}{gap}{letter * 3}"
+    assert words(gap.join([part] * 8_000)) == words(part) * 8_000
+
+
 @given(st.text())
 def test_a_word_is_made_of_itself_and_of_no_other_ascii_than_letters_and_digits(text: str) -> None:
     for word in words(text):

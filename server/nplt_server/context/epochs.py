@@ -335,7 +335,7 @@ def summary_task(
         through_seq=max(turn.end.seq for turn in given if turn.end),
         shown_summary=shown_summary,
         leaves_out=leaves_out,
-        messages=tuple(message for message, _ in measured),
+        messages=tuple(each.message for each in measured),
         tokens=tokens_of([*fixed, *measured]),
     )
 

@@ -56,7 +56,7 @@ def cut_step(source: ContextSource, step: ContextStep, tokens_max: int) -> list[
 
 def cut_text(measured: Measured, tokens_max: int, measure: Measure) -> list[Measured]:
     """A prompt or an answer, cut in its middle; an empty list if there is no room for it."""
-    message, tokens = measured
+    message, tokens = measured.message, measured.tokens
     if tokens <= tokens_max:
         return [measured]
     if not isinstance(message, ModelInputMessage | ModelOutputMessage):

@@ -134,10 +134,10 @@ class GrowingContext:
         self._open = None
 
     def _add(self, added: Sequence[Measured]) -> None:
-        for message, tokens in added:
-            self.messages.append(message)
-            self.sizes.append(tokens)
-            self.tokens += tokens
+        for each in added:
+            self.messages.append(each.message)
+            self.sizes.append(each.tokens)
+            self.tokens += each.tokens
 
 
 def _basis(source: ContextSource) -> tuple[object, ...]:

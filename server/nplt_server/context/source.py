@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Final, NamedTuple, TypeAlias, assert_never
+from typing import Final, TypeAlias, assert_never
 
 from msgspec import Struct, structs
 
@@ -141,7 +141,7 @@ CALL_TOKENS: Final = 8
 _Key: TypeAlias = tuple[str, LevelOfDetail, bool, bool]
 
 
-class Measured(NamedTuple):
+class Measured(Struct, frozen=True, gc=False):
     message: ContextMessage
     tokens: int
 
@@ -221,7 +221,7 @@ class Measure:
 
 
 def tokens_of(measured: Iterable[Measured]) -> int:
-    return sum(tokens for _, tokens in measured)
+    return sum(each.tokens for each in measured)
 
 
 SEARCH_TOOL: Final = "search_history"
@@ -584,9 +584,9 @@ def view_of(
     has_head: bool,
     is_trimmed: bool = False,
 ) -> ContextView:
-    sizes = [tokens for _, tokens in measured]
+    sizes = [each.tokens for each in measured]
     return ContextView(
-        messages=[message for message, _ in measured],
+        messages=[each.message for each in measured],
         sizes=sizes,
         tokens=sum(sizes) + call_budget.tools_tokens,
         call_budget=call_budget,

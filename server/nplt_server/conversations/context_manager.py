@@ -134,19 +134,24 @@ class ContextManager:
         searched = self._searched[1] if self._searched[0] is history else 0
         if self._attachments is None and searched == head_seq:
             return None
-        self._searched = (history, head_seq)
+        self._attachments = None
         for entry in reversed(history.entries):
             if entry.seq <= searched:
                 break
             if file_ids_of(entry):
                 self._attachments = AttachmentReader(writer, self._conversation.services.files)
-                return self._attachments
-        self._attachments = None
-        return None
+                break
+        self._searched = (history, head_seq)
+        return self._attachments
 
     async def ready(self) -> None:
         """Loads the token counter and the attached files. Awaited before a context is made."""
         await self._services.counting.counter()
+        writer = self._conversation.writer
+        history = writer.history
+        if self._searched[0] is not history and len(history.entries) > QUICK_ENTRIES_MAX:
+            async with writer.exclusive():
+                await writer.in_thread(lambda: self.attachments)
         if (attachments := self.attachments) is not None:
             await attachments.gather()
 

@@ -177,7 +177,8 @@ class ModelOutputAccumulator:
 
     @property
     def text(self) -> str:
-        return "".join(self._text)
+        self._text = ["".join(self._text)]  # joined once, however often it is asked for
+        return self._text[0]
 
     @property
     def reasoning(self) -> str:

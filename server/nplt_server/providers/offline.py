@@ -64,6 +64,9 @@ _WORDS = re.compile(r"\s*\S+\s*")
 _FIFTY_WORDS = " ".join(f"word{number}" for number in range(1, 51))
 _CHECKPOINT_EVERY = 64
 """Words between two checkpoints, at which other tasks can run."""
+_BLANKS_MARKED = bytes(b" x"[not chr(code).isspace()] for code in range(256))
+_COUNTING_SECONDS_MAX = 0.002
+"""Spent on counting words between two checkpoints."""
 _CONTEXTS_KNOWN_MAX = 1_000
 _SAMPLE_LEVELS_MAX = 16
 _ECHO_SECONDS_MAX = 3.0
@@ -108,7 +111,7 @@ class OfflineProvider(_StreamingProvider):
         self._words = WordCounts()
 
     async def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
-        heard = self._words.of(request.context)
+        heard = await self._words.of(request.context)
         script = write_script(request.context, heard=heard, schema=request.schema)
         seconds = script.seconds
         if seconds is None:
@@ -200,14 +203,14 @@ def _sample(schema: Any, root: JsonObject, text: str, levels: int) -> JsonValue:
 
 
 def _answer(text: str, *, heard: int, seconds: float | None = None, thoughts: str = "") -> Script:
-    words = len(text.split())
+    words = _count(text)
     return Script(
         deltas=chain(
             (ReasoningPiece(text=word) for word in _words(thoughts)),
             (TextPiece(text=word) for word in _words(text)),
             (Stopped(reason="end"), UsageReport(input_tokens=heard, output_tokens=words)),
         ),
-        length=len(thoughts.split()) + words + 2,
+        length=_count(thoughts) + words + 2,
         seconds=seconds,
     )
 
@@ -234,11 +237,16 @@ class WordCounts:
     def __init__(self) -> None:
         self._known: dict[int, _Counted] = {}
 
-    def of(self, context: Sequence[ContextMessage]) -> int:
+    async def of(self, context: Sequence[ContextMessage]) -> int:
         known = self._known.pop(id(context[0]), None)
         if known is None or not known.begins(context):
             known = _Counted(context[0], context[0], 0, 0)
-        words = known.words + sum(map(_count_words, context[known.length :]))
+        words, until = known.words, time.monotonic() + _COUNTING_SECONDS_MAX
+        for message in context[known.length :]:
+            words += _count_words(message)
+            if time.monotonic() > until:
+                await anyio.lowlevel.checkpoint()
+                until = time.monotonic() + _COUNTING_SECONDS_MAX
         self._known[id(context[0])] = _Counted(context[0], context[-1], len(context), words)
         while len(self._known) > _CONTEXTS_KNOWN_MAX:
             del self._known[next(iter(self._known))]
@@ -262,13 +270,21 @@ class _Counted(Struct, frozen=True):
 def _count_words(message: ContextMessage) -> int:
     match message:
         case SystemMessage():
-            return len(message.instruction.split())
+            return _count(message.instruction)
         case ModelInputMessage():
-            return len(message.text.split())
+            return _count(message.text)
         case ModelOutputMessage():
-            return len(message.content.split()) + len(message.tool_calls)
+            return _count(message.content) + len(message.tool_calls)
         case ToolResultsMessage():
-            return sum(len(text.split()) for text in message.texts)
+            return sum(map(_count, message.texts))
+
+
+def _count(text: str) -> int:
+    """As many as `split` finds, which for a long text takes ten times as long."""
+    if not text.isascii():
+        return len(text.split())
+    marked = text.encode().translate(_BLANKS_MARKED)
+    return marked.count(b" x") + marked.startswith(b"x")
 
 
 # ------------------------------------------------------------------------------

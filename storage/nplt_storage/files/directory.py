@@ -15,6 +15,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -60,7 +61,14 @@ from nplt_storage.files.format import (
 from nplt_storage.files.repair import sound_entries
 from nplt_storage.files.trash import Trash
 from nplt_storage.ids import new_entry_id
-from nplt_storage.index.tables import ConversationGone, EntriesAdded, FileStamp, compare_files
+from nplt_storage.index.tables import (
+    ConversationGone,
+    EntriesAdded,
+    FileStamp,
+    StillReading,
+    Surveyed,
+    compare_files,
+)
 from nplt_storage.index.worker import ConversationIndex, settle
 from nplt_storage.rows import ConversationRow, fold_all, new_row
 
@@ -307,6 +315,8 @@ class ReadingOrder:
 
 
 _SAY_EVERY: Final = 1_000
+_LARGE_BYTES: Final = 4 * 1024 * 1024
+_LOOK_SECONDS: Final = 0.02
 
 
 class DirectoryScan:
@@ -341,7 +351,7 @@ class DirectoryScan:
             raise StorageUnavailable(f"the files can't be listed: {error.strerror}") from error
         return by_id
 
-    def changes(self, known: Mapping[str, FileStamp]) -> Iterator[EntriesAdded | ConversationGone]:
+    def changes(self, known: Mapping[str, FileStamp]) -> Iterator[Surveyed]:
         """All that is not as it was known to be, read whole."""
         found = self.found()
         freshness = compare_files({id_: files[-1] for id_, files in found.items()}, known)
@@ -369,9 +379,19 @@ class DirectoryScan:
         session_id: str,
         found: Mapping[str, Sequence[FoundFile]],
         known: Mapping[str, FileStamp],
-    ) -> Iterator[EntriesAdded]:
-        names = [file.name for file in found[session_id]]
-        yield from self.pieces(session_id, names, known.get(session_id))
+    ) -> Iterator[EntriesAdded | StillReading]:
+        files = found[session_id]
+        pieces = self.pieces(session_id, [file.name for file in files], known.get(session_id))
+        if files[-1].size >= _LARGE_BYTES:
+            # One of another program's is checked to its end before its first piece.
+            threads = ThreadPoolExecutor(1)
+            first = threads.submit(next, pieces, None)
+            threads.shutdown(wait=False)
+            while wait((first,), timeout=_LOOK_SECONDS).not_done:
+                yield StillReading()
+            if (piece := first.result()) is not None:
+                yield piece
+        yield from pieces
         self.order.done(session_id)
 
     def pieces(

@@ -134,6 +134,10 @@ class ConversationGone(Struct, frozen=True, kw_only=True):
     session_id: str
 
 
+class StillReading(Struct, frozen=True):
+    """Nothing new yet; questions can be answered meanwhile."""
+
+
 class ConversationAccessed(Struct, frozen=True, kw_only=True):
     session_id: str
     at: datetime
@@ -160,7 +164,8 @@ IndexUpdate: TypeAlias = (
     EntriesAdded | ConversationGone | ConversationAccessed | EntryRedacted | PromptsFound
 )
 
-Survey: TypeAlias = Callable[[Mapping[str, FileStamp]], Iterator[EntriesAdded | ConversationGone]]
+Surveyed: TypeAlias = EntriesAdded | ConversationGone | StillReading
+Survey: TypeAlias = Callable[[Mapping[str, FileStamp]], Iterator[Surveyed]]
 """Given what is known, says what has changed since: see `compare_files`. It
 reads files, so it runs in the index's thread, where a conversation that is
 being written to can be read as well: what it misses is noted right after."""

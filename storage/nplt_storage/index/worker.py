@@ -33,7 +33,9 @@ from nplt_storage.index.tables import (
     IndexTables,
     IndexUpdate,
     PromptsFound,
+    StillReading,
     Survey,
+    Surveyed,
     TookTooLong,
     checkpoint,
     in_memory,
@@ -153,7 +155,7 @@ class IndexDatabase:
             return None
         return self._readers
 
-    def changes(self) -> Iterator[IndexUpdate]:
+    def changes(self) -> Iterator[Surveyed]:
         """What the files say that is not known yet."""
         yield from self._survey(self.answer(lambda tables: tables.rows.stamps()))
 
@@ -210,7 +212,8 @@ class IndexDatabase:
         self._tables = IndexTables(self._connection)
         uncommitted, self._uncommitted = self._uncommitted, []
         try:
-            self._take_in_singly(self._survey({}))
+            found = self._survey({})
+            self._take_in_singly(note for note in found if not isinstance(note, StillReading))
         except (OSError, StorageError):
             log.exception("the files can't be surveyed: lists are not complete")
         self._take_in_singly(uncommitted)
@@ -463,14 +466,18 @@ class ConversationIndex:
         if notes:
             self._database.take_in(notes)
 
-    def _take_in_slice(self, notes: Iterator[IndexUpdate]) -> bool:
+    def _take_in_slice(self, notes: Iterator[Surveyed]) -> bool:
         """Takes in the next updates; true if they were the last."""
         batch: list[IndexUpdate] = []
         entries = 0
+        is_last = True
         for note in notes:
-            batch.append(note)
-            entries += len(note.entries) + 1 if isinstance(note, EntriesAdded) else 1
-            if entries >= _SLICE_ENTRIES:
+            if not isinstance(note, StillReading):
+                batch.append(note)
+                entries += len(note.entries) + 1 if isinstance(note, EntriesAdded) else 1
+            if isinstance(note, StillReading) or entries >= _SLICE_ENTRIES:
+                is_last = False
                 break
-        self._database.take_in(batch)
-        return entries < _SLICE_ENTRIES
+        if batch:
+            self._database.take_in(batch)
+        return is_last
