@@ -23,6 +23,7 @@ from nplt_storage import (
     PageQuery,
     RowQuery,
     SearchQuery,
+    StorageUnavailable,
 )
 from nplt_storage.entries import PinnedEntry, RenamedEntry
 from nplt_storage.file_system import SystemDisk
@@ -292,7 +293,9 @@ async def test_a_list_says_that_there_may_be_more_while_files_are_read(tmp_path:
     await store.close()
 
 
-async def test_lists_are_answered_while_a_large_file_is_checked(tmp_path: Path) -> None:
+async def test_lists_are_answered_while_a_large_file_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     may_read = threading.Event()
 
     class Slow(SystemDisk):
@@ -309,6 +312,9 @@ async def test_lists_are_answered_while_a_large_file_is_checked(tmp_path: Path) 
     store = await open_store(tmp_path, settings)
     assert not await rows(store)
     assert (await row_of(store, "b")).head_seq == 12  # though the other one comes first
+    monkeypatch.setattr("nplt_storage.files.directory._WAIT_SECONDS_MAX", 0.0)
+    with pytest.raises(StorageUnavailable, match="still being read"):
+        await store.row("a")
     may_read.set()
     while len(await rows(store)) < 2:
         await anyio.lowlevel.checkpoint()

@@ -255,6 +255,9 @@ class FileReading:
 # thread reads them; a file that somebody waits for is read next.
 
 
+_WAIT_SECONDS_MAX: Final = 20.0
+
+
 class ReadingOrder:
     def __init__(self) -> None:
         self._lock = Lock()
@@ -268,14 +271,18 @@ class ReadingOrder:
     # On the event loop
 
     async def wait_for(self, session_id: str) -> None:
-        """Returns when it was read, if that is still to come."""
+        """Returns when it was read, if that is still to come. `StorageUnavailable` if that
+        takes longer than clients wait for a reply: a file may have a million messages."""
         with self._lock:
             if session_id not in self._unread:
                 return
-            read = asyncio.get_running_loop().create_future()
+            read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(session_id, []).append(read)
             self._urgent.append(session_id)
-        await read
+        with anyio.move_on_after(_WAIT_SECONDS_MAX):
+            await read
+            return
+        raise StorageUnavailable("its file is large and still being read; try again in a while")
 
     # In the thread that reads
 
