@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,6 +83,14 @@ class Conversation:
         return [decode_line(line.removeprefix(b",")) for line in lines]
 
 
+def _refuse(self: KernelSync, descriptor: int, done: Done) -> None:
+    raise SyncRefused(errno.EAGAIN, "no")
+
+
+def _no_thread(self: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 @pytest.fixture
 def conversation(tmp_path: Path, threads: CommitThreads) -> Conversation:
     return Conversation(tmp_path / "session_20260102_s1.json", threads)
@@ -143,6 +153,45 @@ async def test_the_end_of_a_sync_is_told_after_closing_too(
     os.close(descriptor)
 
 
+async def test_whoever_can_not_be_told_keeps_nobody_else_from_being_told(
+    kernel: KernelSync, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    ended: list[OSError | None] = []
+
+    def fail(error: OSError | None) -> None:
+        raise ValueError("no")
+
+    for done in (fail, ended.append, fail, ended.append):
+        kernel.begin(descriptor, done)
+    while len(ended) < 2 or caplog.text.count("could not be told") < 2:
+        await asyncio.sleep(0)
+    kernel.close()
+    os.close(descriptor)
+
+
+@pytest.mark.usefixtures("kernel")
+async def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, callback: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", refuse)
+    before = os.listdir("/proc/self/fd")
+    aio_before = Path("/proc/self/maps").read_text().count("[aio]")
+    assert KernelSync.start() is None
+    assert os.listdir("/proc/self/fd") == before
+    assert Path("/proc/self/maps").read_text().count("[aio]") == aio_before
+
+
+async def test_a_python_without_ctypes_commits_in_threads(
+    conversation: Conversation, threads: CommitThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ctypes", None)
+    await conversation.say("t1")
+    assert threads.count == 1
+    assert conversation.stored == conversation.appended
+
+
 @pytest.mark.usefixtures("kernel")
 async def test_commits_need_no_thread(conversation: Conversation, threads: CommitThreads) -> None:
     for number in range(3):
@@ -190,10 +239,7 @@ async def test_a_sync_that_failed_is_no_acknowledgement_and_the_next_append_mend
 async def test_a_sync_that_the_kernel_refuses_is_made_in_a_thread(
     conversation: Conversation, threads: CommitThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(self: KernelSync, descriptor: int, done: Done) -> None:
-        raise SyncRefused(errno.EAGAIN, "no")
-
-    monkeypatch.setattr(KernelSync, "begin", refuse)
+    monkeypatch.setattr(KernelSync, "begin", _refuse)
     for number in range(3):
         await conversation.say(f"t{number}")
     assert threads.count == 1
@@ -211,6 +257,38 @@ async def test_a_write_that_failed_halfway_is_made_again_in_a_thread(
     await conversation.say("t3")
     assert [entry.turn_id for entry in conversation.stored] == ["t1", "t2", "t3"]
     assert not list(conversation.file.path.parent.glob("*.broken-*"))
+
+
+@pytest.mark.usefixtures("kernel")
+async def test_a_sync_that_nobody_can_make_is_no_acknowledgement_and_later_appends_are_made(
+    conversation: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await conversation.say("t1")
+    with monkeypatch.context() as patch:
+        patch.setattr(KernelSync, "begin", _refuse)
+        patch.setattr(threading.Thread, "start", _no_thread)
+        with pytest.raises(StorageUnavailable):
+            await conversation.say("t2")
+    await conversation.say("t3")
+    await conversation.say("t4")
+    assert [entry.turn_id for entry in conversation.stored] == ["t1", "t3", "t4"]
+
+
+@pytest.mark.usefixtures("kernel")
+async def test_a_write_that_failed_halfway_leaves_the_file_as_it_was(
+    conversation: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await conversation.say("t1")
+    before = conversation.file.path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", _no_thread)
+        conversation.files.fails_next = True
+        with pytest.raises(StorageUnavailable):
+            await conversation.say("t" + "2" * 5_000)
+    assert conversation.file.path.read_bytes() == before
+    await conversation.say("t3")
+    await conversation.say("t4")
+    assert [entry.turn_id for entry in conversation.stored] == ["t1", "t3", "t4"]
 
 
 @pytest.mark.usefixtures("kernel")

@@ -160,8 +160,6 @@ class Appender:
         """The error of a scheduled sync, which the next append raises."""
         # A test's own files sync in their own way.
         self._syncs_as_system = type(file.files).sync_data is SystemFiles.sync_data
-        self._is_torn = False
-        """A write failed halfway, and the same line is about to be written again."""
 
     @property
     def session_id(self) -> str:
@@ -214,7 +212,8 @@ class Appender:
             with suppress(OSError):
                 written = self._files.write(descriptor, prepared.data, prepared.before.end)
                 is_written = written == len(prepared.data)
-            self._is_torn = not is_written
+            if not is_written:
+                self._restore_closing_line(descriptor, prepared.before, is_synced=False)
         finally:
             if not is_written:
                 self._unlock()
@@ -304,9 +303,6 @@ class Appender:
     def _check_undisturbed(self, descriptor: int, tail: Tail) -> None:
         """Refuses the append if another program (an editor, a restored backup) changed or
         replaced the file: the line would be acknowledged, but lost."""
-        if self._is_torn:  # it was checked before
-            self._is_torn = False
-            return
         try:
             if self._file_id is None:
                 self._file_id = self._files.file_id(descriptor)
@@ -339,11 +335,12 @@ class Appender:
             raise
         self._unsynced_from = None
 
-    def _restore_closing_line(self, descriptor: int, tail: Tail) -> None:
+    def _restore_closing_line(self, descriptor: int, tail: Tail, *, is_synced: bool = True) -> None:
         try:
             self._files.truncate(descriptor, tail.size)
             write_all(self._files, descriptor, tail.closing_line, tail.end)
-            self._sync(descriptor)
+            if is_synced:
+                self._sync(descriptor)
         except OSError:
             self._release()
 
@@ -422,7 +419,7 @@ class Committer(Generic[_T]):
         self._threads = threads
         self._commit_seconds_max = commit_seconds_max
         self._lock = Lock()
-        """Never held during disk operations, because the event loop takes it too."""
+        """Never held by a thread during disk operations, because the event loop takes it too."""
         self._is_writing = False
         self._is_closed = False
         self._watched: _Commit[_T] | None = None
@@ -478,9 +475,12 @@ class Committer(Generic[_T]):
         commit.is_begun = True
         try:
             kernel.begin(descriptor, partial(self._synced, commit))
-        except SyncRefused:
+        except SyncRefused as refused:
             work = partial(self._sync_in_thread, commit)
-            self._threads.run(work, partial(self._settle, commit))
+            try:
+                self._threads.run(work, partial(self._settle, commit))
+            except StorageUnavailable:  # no thread: the line is not synced, and does not count
+                self._appender.settle(commit.prepared, refused, acknowledge=lambda: False)
         return True
 
     def _synced(self, commit: _Commit[_T], error: OSError | None) -> None:

@@ -86,9 +86,6 @@ class KernelSync:
         setup, self._destroy, self._submit, self._get_events = map(ctypes.c_long, calls)
         self._none, self._one, self._all = map(ctypes.c_long, (0, 1, _PLACES))
         self._context = ctypes.c_ulong(0)
-        if self._call(setup, ctypes.c_uint(_PLACES), ctypes.byref(self._context)):
-            raise OSError(*self._last_error())
-        self._eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._requests = ctypes.create_string_buffer(_REQUEST.size * _PLACES)
         begins_at = ctypes.addressof(self._requests)
         self._addresses = [begins_at + _REQUEST.size * place for place in range(_PLACES)]
@@ -97,7 +94,14 @@ class KernelSync:
         self._free = list(range(_PLACES))
         self._under_way: dict[int, Done] = {}
         self._is_closing = False
-        loop.add_reader(self._eventfd, self._take_events)
+        self._eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        try:
+            if self._call(setup, ctypes.c_uint(_PLACES), ctypes.byref(self._context)):
+                raise OSError(*self._last_error())
+            loop.add_reader(self._eventfd, self._take_events)
+        except BaseException:
+            self._give_back()
+            raise
 
     @classmethod
     def start(cls) -> KernelSync | None:
@@ -106,7 +110,8 @@ class KernelSync:
             return None
         try:
             return cls(get_running_loop(), calls)
-        except (OSError, NotImplementedError):  # the kernel; the loop can't watch descriptors
+        # The kernel; the loop can't watch descriptors; a Python built without ctypes.
+        except (OSError, NotImplementedError, ImportError):
             return None
 
     @property
@@ -137,8 +142,7 @@ class KernelSync:
         self._is_closing = True
         if not self._under_way:
             self.loop.remove_reader(self._eventfd)
-            os.close(self._eventfd)
-            self._call(self._destroy, self._context)
+            self._give_back()
 
     def _take_events(self) -> None:
         try:
@@ -146,14 +150,22 @@ class KernelSync:
         except BlockingIOError:
             return
         limits = (self._none, self._all)
+        # -1 if a signal came and there is no event: an earlier call may have taken it.
         count = self._call(self._get_events, self._context, *limits, self._events, None)
         for number in range(count):
             place, result = _EVENT.unpack_from(self._events, _EVENT.size * number)
             self._free.append(place)
             error = OSError(-result, os.strerror(-result)) if result else None
-            self._under_way.pop(place)(error)
+            try:
+                self._under_way.pop(place)(error)
+            except Exception:
+                log.exception("the end of a sync could not be told")
         if self._is_closing:
             self.close()
+
+    def _give_back(self) -> None:
+        os.close(self._eventfd)
+        self._call(self._destroy, self._context)
 
     def _last_error(self) -> tuple[int, str]:
         number = self._error_number()
