@@ -19,6 +19,7 @@ from nplt_protocol import (
     dump_json,
     load_json,
 )
+from nplt_protocol.json_text import answer_value
 
 LIMITS = WireLimits()
 
@@ -125,3 +126,8 @@ def test_an_object_is_refused_for_its_items_exactly_when_there_are_too_many(
     payload = json.dumps(root, ensure_ascii=False).encode()
     error = refusal_of(lambda: load_json(payload, limits))
     assert (error is not None) == (items_in(root) > items_max)
+
+
+def test_an_answer_that_is_nested_without_end_is_no_json() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        answer_value("[" * 100_000)

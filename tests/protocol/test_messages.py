@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -190,3 +192,18 @@ def test_values_are_equal_by_class_and_content() -> None:
     assert messages.Cancel(turn_id="a") != messages.Cancel(turn_id="b")
     assert hash(messages.Cancel(turn_id="a")) == hash(messages.Cancel(turn_id="a"))
     assert repr(messages.Cancel(turn_id="a")) == "Cancel(turn_id='a')"
+
+
+def _shapes(shape: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
+    yield shape
+    for more in shape.__subclasses__():
+        yield from _shapes(more)
+
+
+def test_messages_do_not_change_and_name_their_fields() -> None:
+    shapes = [shape for shape in _shapes(messages.Message) if shape.__module__ == messages.__name__]
+    assert len(shapes) > 50
+    for shape in shapes:
+        assert shape.__struct_config__.frozen, shape
+        kinds = {field.kind for field in inspect.signature(shape).parameters.values()}
+        assert kinds <= {inspect.Parameter.KEYWORD_ONLY}, shape

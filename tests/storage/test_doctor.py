@@ -26,7 +26,7 @@ from tests.storage.care_samples import (
 )
 from tests.storage.conversations import Pen, answer, chat, file_bytes, prompt
 
-from nplt_storage.entries import Entry
+from nplt_storage.entries import Entry, RollbackEntry
 from nplt_storage.files.examine import Finding
 from nplt_storage.maintenance.doctor import NoDataDirectory, Report, examine_directory
 from nplt_storage.rows import row_as_bytes, row_from_bytes
@@ -308,6 +308,19 @@ async def test_calls_that_never_got_results_are_found(tmp_path: Path) -> None:
     (tmp_path / "history").mkdir()
     (tmp_path / "history" / "session_20260102_s1.json").write_bytes(file_bytes(numbered))
     assert wrong(tmp_path) == ["unpaired_calls"]
+
+
+async def test_calls_without_results_are_found_unless_they_were_taken_back(tmp_path: Path) -> None:
+    entries = [entry for entry in chat(3) if entry.kind != "tool_results"]
+    numbered = [replace(entry, seq=seq) for seq, entry in enumerate(entries, 1)]
+    last = numbered[-1]
+    (tmp_path / "history").mkdir()
+    path = tmp_path / "history" / "session_20260102_s1.json"
+    for hidden, found in (((), ["unpaired_calls"]), (((1, last.seq),), [])):
+        undo = RollbackEntry(to_seq=last.seq, hidden=hidden)
+        undo = replace(undo, id="undo", seq=last.seq + 1, timestamp=last.timestamp)
+        path.write_bytes(file_bytes([*numbered, undo]))
+        assert wrong(tmp_path) == found
 
 
 def _change_row(data_dir: Path, **changes: object) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -268,3 +269,32 @@ def test_a_file_whose_last_line_has_changed_meanwhile_is_not_written_to_again() 
     with pytest.raises(ConversationDamaged):
         file.open_for_appending()
     assert disk.contents == {PATH: changed}
+
+
+def test_a_power_cut_while_a_torn_end_is_set_aside_takes_none_of_it() -> None:
+    whole, torn = file_bytes([Pen().stamped(prompt("t1"))]), b',{"seq":2,"a torn line'
+    for stop in range(1, 20):
+        disk = ForgetfulFiles()
+        disk.put(PATH, whole.removesuffix(whole.splitlines(keepends=True)[-1]) + torn)
+        disk.sync_data(disk.open(PATH, os.O_RDWR))
+        disk.sync_directory(PATH.parent)
+        calls: list[str] = []
+
+        def cut(operation: str, length: int, calls: list[str] = calls, stop: int = stop) -> None:
+            calls.append(operation)
+            if operation != "read" and len(calls) == stop:
+                raise PowerCut
+
+        with suppress(PowerCut):
+            _file(WatchedFiles(disk, cut)).open_for_appending()
+        survived = disk.after_power_cut().contents
+        assert any(torn in data for data in survived.values())
+    assert len(survived) == 2
+
+
+def test_a_file_that_can_not_be_opened_is_closed_again(disk: MemoryFiles) -> None:
+    whole = file_bytes([Pen().stamped(prompt("t1"))])
+    disk.put(PATH, whole.replace(b'"seq":1', b'"seq":5'))
+    with pytest.raises(ConversationDamaged):
+        _file(disk).open_for_appending()
+    assert not disk.open_files

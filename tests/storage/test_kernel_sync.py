@@ -83,6 +83,11 @@ class Conversation:
         return [decode_line(line.removeprefix(b",")) for line in lines]
 
 
+def _held() -> tuple[list[str], int]:
+    """The open descriptors, and how many contexts of asynchronous I/O there are."""
+    return os.listdir("/proc/self/fd"), Path("/proc/self/maps").read_text().count("[aio]")
+
+
 def _refuse(self: KernelSync, descriptor: int, done: Done) -> None:
     raise SyncRefused(errno.EAGAIN, "no")
 
@@ -176,11 +181,9 @@ async def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.Monkey
         raise NotImplementedError
 
     monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", refuse)
-    before = os.listdir("/proc/self/fd")
-    aio_before = Path("/proc/self/maps").read_text().count("[aio]")
+    before = _held()
     assert KernelSync.start() is None
-    assert os.listdir("/proc/self/fd") == before
-    assert Path("/proc/self/maps").read_text().count("[aio]") == aio_before
+    assert _held() == before
 
 
 async def test_a_python_without_ctypes_commits_in_threads(
@@ -319,3 +322,14 @@ async def test_a_sync_that_takes_too_long_is_given_up_and_its_line_does_not_coun
     await conversation.say("t2")
     assert [entry.turn_id for entry in conversation.appended] == ["t0", "t2"]
     assert conversation.stored == conversation.appended
+
+
+@pytest.mark.usefixtures("kernel")
+async def test_closing_gives_everything_back(
+    conversation: Conversation, threads: CommitThreads
+) -> None:
+    before = _held()
+    await conversation.say("t1")
+    assert _held() != before
+    threads.close()
+    assert _held() == before

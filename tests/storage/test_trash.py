@@ -267,3 +267,22 @@ def test_everyone_gets_the_latest_of_their_own_back(disk: MemoryDisk) -> None:
         trash.restore("s1", user="eve")
     assert trash.restore("s1", user="ada") == [path.name]
     assert disk.contents[path].endswith(b"1")
+
+
+def test_a_power_cut_at_any_call_takes_nothing_away() -> None:
+    for stop in range(1, 40):
+        disk = _disk()
+        with suppress(PowerCut):
+            _trash(WatchedDisk(disk, StopAt(stop))).put("s1", at=START)
+        assert set(disk.after_power_cut().contents.values()) == set((ALL | OTHERS).values())
+        _trash(disk).finish(disk.names_in(HISTORY))
+        if HISTORY / "session_20260102_s1.json" not in disk.contents:
+            with suppress(PowerCut):
+                _trash(WatchedDisk(disk, StopAt(stop))).restore("s1")
+            assert set(disk.after_power_cut().contents.values()) == set((ALL | OTHERS).values())
+
+
+def test_a_conversation_is_listed_once_whatever_went_with_it(disk: MemoryDisk) -> None:
+    _trash(disk).put("s1", at=START)
+    listed = [(session_id, path.name) for _, session_id, path in _trash(disk).conversations()]
+    assert listed == [("s1", "session_20260102_s1.json")]

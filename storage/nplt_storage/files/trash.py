@@ -92,8 +92,8 @@ class Trash:
                 disk.sync_directory(history)
             if disk.names_in(self._directory.files / session_id):
                 disk.rename(self._directory.files / session_id, folder / _ATTACHMENTS)
-                disk.sync_directory(self._directory.files)
                 disk.sync_directory(folder)
+                disk.sync_directory(self._directory.files)
 
     def restore(self, session_id: str, *, user: str | None = None) -> list[str]:
         """Restores the files of the latest deletion of that user's conversation, and returns
