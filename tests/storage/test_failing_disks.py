@@ -273,6 +273,7 @@ def test_a_file_whose_last_line_has_changed_meanwhile_is_not_written_to_again() 
 
 def test_a_power_cut_while_a_torn_end_is_set_aside_takes_none_of_it() -> None:
     whole, torn = file_bytes([Pen().stamped(prompt("t1"))]), b',{"seq":2,"a torn line'
+    outcomes: set[int] = set()
     for stop in range(1, 20):
         disk = ForgetfulFiles()
         disk.put(PATH, whole.removesuffix(whole.splitlines(keepends=True)[-1]) + torn)
@@ -289,7 +290,8 @@ def test_a_power_cut_while_a_torn_end_is_set_aside_takes_none_of_it() -> None:
             _file(WatchedFiles(disk, cut)).open_for_appending()
         survived = disk.after_power_cut().contents
         assert any(torn in data for data in survived.values())
-    assert len(survived) == 2
+        outcomes.add(len(survived))
+    assert outcomes == {1, 2}
 
 
 def test_a_file_that_can_not_be_opened_is_closed_again(disk: MemoryFiles) -> None:

@@ -16,7 +16,7 @@ from tests.storage.conversations import START, Pen, counting_ids, prompt
 from nplt_storage import StorageUnavailable, decode_line
 from nplt_storage.entries import Entry
 from nplt_storage.file_system import SystemFiles
-from nplt_storage.files import append
+from nplt_storage.files import append, commit_threads
 from nplt_storage.files.append import Appender, Committer
 from nplt_storage.files.commit_threads import CommitThreads, Done, KernelSync, SyncRefused
 from nplt_storage.files.conversation_file import JsonFile
@@ -24,7 +24,9 @@ from nplt_storage.files.format import Header
 
 
 @pytest.fixture
-async def kernel() -> KernelSync:
+async def kernel(monkeypatch: pytest.MonkeyPatch) -> KernelSync:
+    """All commits are made by the kernel."""
+    monkeypatch.setattr(commit_threads, "FEW_COMMITS", 0)
     kernel = KernelSync.start()
     if kernel is None:
         pytest.skip("this system has no asynchronous I/O")
@@ -85,7 +87,8 @@ class Conversation:
 
 def _held() -> tuple[list[str], int]:
     """The open descriptors, and how many contexts of asynchronous I/O there are."""
-    return os.listdir("/proc/self/fd"), Path("/proc/self/maps").read_text().count("[aio]")
+    descriptors = sorted(path.name for path in Path("/proc/self/fd").iterdir())
+    return descriptors, Path("/proc/self/maps").read_text().count("[aio]")
 
 
 def _refuse(self: KernelSync, descriptor: int, done: Done) -> None:
@@ -292,6 +295,24 @@ async def test_a_write_that_failed_halfway_leaves_the_file_as_it_was(
     await conversation.say("t3")
     await conversation.say("t4")
     assert [entry.turn_id for entry in conversation.stored] == ["t1", "t3", "t4"]
+
+
+async def test_few_commits_at_a_time_are_made_in_threads_and_more_by_the_kernel(
+    kernel: KernelSync, threads: CommitThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    gate = threading.Event()
+
+    def hang() -> None:
+        gate.wait(30)
+
+    for _ in range(2):
+        assert threads.kernel_sync() is None
+        threads.start(hang)
+    by_kernel = threads.kernel_sync()
+    gate.set()
+    assert by_kernel is not None
+    kernel.close()
 
 
 @pytest.mark.usefixtures("kernel")

@@ -1,6 +1,6 @@
 """The threads in which the disk works: one per commit, few for other work.
 
-Where the kernel can sync by itself, ordinary commits need no thread. The
+Where the kernel can sync by itself, many commits at a time need no thread. The
 others, and all commits elsewhere, are made here.
 
 Each commit has a thread of its own from beginning to end, because it mostly waits,
@@ -115,6 +115,10 @@ class KernelSync:
             return None
 
     @property
+    def count(self) -> int:
+        return len(self._under_way)
+
+    @property
     def has_room(self) -> bool:
         return bool(self._free)
 
@@ -181,6 +185,10 @@ SLOW_WRITE_SECONDS: Final = 0.1
 """A write that takes longer, because the system has too much to write, holds up the loop."""
 _SLOW_SECONDS: Final = 10.0
 """For so long after a slow write, commits are made in threads."""
+FEW_COMMITS: Final = 2
+"""So many at a time are made in threads. The kernel's worker is bound to the processor of the
+event loop: on a busy machine it waits there for a time slice of each other program, and one
+client has a quarter of the turns that it has with a thread, which is woken where it can run."""
 
 
 Settled: TypeAlias = Callable[[BaseException | None], None]
@@ -233,13 +241,15 @@ class CommitThreads:
         """By the loop's clock: when commits may do without a thread again."""
 
     def kernel_sync(self) -> KernelSync | None:
-        """What commits without a thread; `None`: a thread is needed."""
+        """What commits without a thread; `None`: a thread is needed, or better."""
         loop = get_running_loop()
         if self._kernel_sync is None and not self._threads_until:
             self._kernel_sync = KernelSync.start()
             self._threads_until = loop.time() if self._kernel_sync else inf
         kernel = self._kernel_sync
         if kernel is None or kernel.loop is not loop or not kernel.has_room:
+            return None
+        if kernel.count + self.busy < FEW_COMMITS:
             return None
         return kernel if loop.time() >= self._threads_until else None
 
