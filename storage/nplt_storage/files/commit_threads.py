@@ -188,7 +188,8 @@ _SLOW_SECONDS: Final = 10.0
 FEW_COMMITS: Final = 2
 """So many at a time are made in threads. The kernel's worker is bound to the processor of the
 event loop: on a busy machine it waits there for a time slice of each other program, and one
-client has a quarter of the turns that it has with a thread, which is woken where it can run."""
+client has a quarter to a half of the turns that it has with a thread, which is woken where it
+can run."""
 
 
 Settled: TypeAlias = Callable[[BaseException | None], None]
