@@ -617,6 +617,15 @@ class ConversationHistory:
         found = self._held[place_after(self._held, seq) :]
         return found if len(found) == max(0, self.head_seq - max(seq, 0)) else None
 
+    def newest_after(self, seq: int) -> list[Entry]:
+        """Of the entries that are held those after that one, the newest first."""
+        found: list[Entry] = []
+        for entry in reversed(self._held):
+            if entry.seq <= seq:
+                break
+            found.append(entry)
+        return found
+
     # Turns
 
     def prompt_by_message_id(self, message_id: str) -> ModelInputEntry | None:

@@ -127,6 +127,8 @@ def attachments_of(
     takes_images: bool,
 ) -> tuple[ContextAttachment, ...]:
     """The attachments of prompt `seq`, as they are shown at this level to this model."""
+    if not file_ids:
+        return ()
     found = tuple(contents.of(seq, file_id) for file_id in file_ids)
     if not is_live:
         return without_contents(found, "attachment_less_detail")
@@ -209,7 +211,7 @@ class ModelInputMessage(_Message, frozen=True, kw_only=True):
 
     @property
     def images(self) -> tuple[ContextAttachment, ...]:
-        return tuple(one for one in self.attachments if one.is_image)
+        return tuple(one for one in self.attachments if one.is_image) if self.attachments else ()
 
 
 class ModelOutputMessage(_Message, frozen=True, kw_only=True):
@@ -507,7 +509,7 @@ def _paired(output: ModelOutputEntry, results: ToolResultsEntry) -> ContextStep:
 
 
 def _without_quarantined(step: ContextStep, quarantined: Collection[int]) -> ContextStep:
-    if all(entry.seq not in quarantined for entry in step):
+    if not quarantined or all(entry.seq not in quarantined for entry in step):
         return step
     if not isinstance(step[-1], ToolResultsEntry):
         return ()
@@ -555,6 +557,7 @@ class ScreensInTurns:
     __slots__ = (
         "_basis",
         "_changed_seq",
+        "_first",
         "_head_seq",
         "_history",
         "_numbers",
@@ -568,6 +571,8 @@ class ScreensInTurns:
         self._head_seq = self._changed_seq = -1
         """The history's, when it was read last."""
         self._basis: _ScreenBasis = (0, frozenset())
+        self._first = ""
+        """The epoch's screen, which is current until another one is written."""
         self._shown: Sequence[Turn] = ()
         self._read = 0
         """How many of the shown turns have been read."""
@@ -576,14 +581,16 @@ class ScreensInTurns:
         self._texts: list[str] = []
         """The last screen in each of those turns."""
 
+    def basis(self) -> _ScreenBasis:
+        """As of now: from where on screens count, and which entries are quarantined."""
+        self._catch_up()
+        return self._basis
+
     def before(self, number: int) -> str:
         """The screen that is current at the beginning of turn `number`; empty if none."""
         self._catch_up()
         place = bisect_left(self._numbers, number)
-        if place:
-            return self._texts[place - 1]
-        epoch = self._history.epoch
-        return "" if epoch is None or epoch.seq < self._basis[0] else epoch.screen
+        return self._texts[place - 1] if place else self._first
 
     def last_shown_to(self, turn_id: str | None) -> str:
         """The last screen that the model of the turn was shown; empty if none. An unknown
@@ -599,12 +606,11 @@ class ScreensInTurns:
         history = self._history
         if history.head_seq == self._head_seq:
             return
-        self._head_seq = history.head_seq
-        basis = self._basis
+        basis, shown = self._basis, history.shown_turns
         if history.changed_seq != self._changed_seq:
+            basis, epoch = (screens_after(history), frozenset(history.quarantined)), history.epoch
+            self._first = "" if epoch is None or epoch.seq < basis[0] else epoch.screen
             self._changed_seq = history.changed_seq
-            basis = (screens_after(history), frozenset(history.quarantined))
-        shown = history.shown_turns
         if shown is not self._shown or basis != self._basis:
             self._shown, self._basis = shown, basis
             self._read = 0
@@ -615,6 +621,7 @@ class ScreensInTurns:
                 self._numbers.append(shown[place].number)
                 self._texts.append(text)
         self._read = len(shown)
+        self._head_seq = history.head_seq
 
 
 def screen_sources(history: ConversationHistory) -> dict[str, int]:
@@ -638,7 +645,10 @@ def last_screen_in(turn: Turn, after_seq: int, quarantined: Collection[int]) -> 
     """The last screen in the turn's entries after `after_seq` that models are shown."""
     if turn.end is not None and turn.end.seq < after_seq:
         return None
-    if all(screen_in(entry) is None for entry in turn.entries):
+    for entry in turn.entries:
+        if screen_in(entry) is not None:
+            break
+    else:
         return None  # the usual case, decided quickly
     shown = (entry for step in steps_of(turn, quarantined) for entry in step)
     screens = [screen_in(entry) for entry in shown if entry.seq > after_seq]

@@ -33,6 +33,7 @@ from nplt_server.context.source import (
     Measure,
     Measured,
     PromptReference,
+    gather_source,
     tokens_of,
     view_of,
 )
@@ -61,6 +62,7 @@ class _OpenTurn(Struct, kw_only=True):
 class GrowingContext:
     __slots__ = (
         "_basis",
+        "_followed_by",
         "_next",
         "_open",
         "_shown",
@@ -77,6 +79,8 @@ class GrowingContext:
         self._next = source.selection.first
         """The place of the first shown turn that is not in the list."""
         self._open: _OpenTurn | None = None
+        self._followed_by: ContextSource | None = None
+        """The last source that this list was found to lead to."""
         self.source: ContextSource | None = None
         """The source of the last `extend`."""
         self.messages: list[ContextMessage] = []
@@ -88,18 +92,22 @@ class GrowingContext:
 
     def leads_to(self, source: ContextSource) -> bool:
         """Whether the source's context can be made by appending to this list."""
-        return (
+        if source is self._followed_by:
+            return True
+        leads = (
             source.shown_turns is self._shown
             and self._next <= source.selection.until
             and _basis(source) == self._basis
         )
+        self._followed_by = source if leads else None
+        return leads
 
     def turns_missing(self, source: ContextSource) -> int:
         """How many turns would be added."""
         return source.selection.until - self._next
 
     def extend(self, source: ContextSource) -> None:
-        self.source = source
+        self.source, self._followed_by = source, None
         for place in range(self._next, source.selection.until):
             turn = self._shown[place]
             level = source.selection.level_of(turn)
@@ -145,7 +153,7 @@ def _basis(source: ContextSource) -> tuple[object, ...]:
     return (
         source.instruction,
         structs.replace(source.selection, until=0),
-        frozenset(source.quarantined),
+        source.quarantined,
         source.screens_after,
         source.takes_images,
         source.notice,
@@ -325,7 +333,14 @@ class Projection:
         reach, offer = (history.head_seq, history.first_seq), call_budget.offer.digest
         key = (*reach, prompt_ref, call_budget.takes_images, offer)
         if self._source is None or self._source_key != key:
-            self._source = self._call(prompt_ref, call_budget).source(history.epoch)
+            self._source = gather_source(
+                history,
+                prompt_ref,
+                screens=self.screens,
+                measure=self.measure,
+                epoch=history.epoch,
+                call_budget=call_budget,
+            )
             self._source_key = key
         return self._source
 

@@ -63,6 +63,10 @@ class EpochPlan(Struct, frozen=True, kw_only=True):
     summary_through: int = 0
 
 
+_ALL_LIVE: Final = EpochPlan()
+_NO_TOOLS: Final = ToolOffer()
+
+
 class Selection(Struct, frozen=True, kw_only=True):
     plan: EpochPlan
     epoch_seq: int = 0
@@ -104,7 +108,8 @@ class Selection(Struct, frozen=True, kw_only=True):
 def select(history: ConversationHistory, epoch: EpochEntry | None, *, number: int) -> Selection:
     """Selects the turns to show to turn `number`."""
     shown = history.shown_turns
-    until = bisect_left(shown, number, key=_number)
+    is_last = not shown or shown[-1].number < number  # nearly always
+    until = len(shown) if is_last else bisect_left(shown, number, key=_number)
     turns_max = history.turns_max
     first = 0 if turns_max is None else max(0, until - turns_max)
     if epoch is None:
@@ -208,12 +213,15 @@ class Measure:
             case ModelInputMessage():
                 return self.text(message.text) + IMAGE_TOKENS * len(message.images)
             case ModelOutputMessage():
-                calls = sum(
-                    CALL_TOKENS + self.text(call.tool_name) + self.text(call.raw_arguments)
-                    for call in message.tool_calls
-                )
-                opaque = sum(len(str(part.data)) for part in message.parts if part.data) // 4
-                return self.text(message.content) + self.text(message.reasoning) + opaque + calls
+                opaque, tokens = 0, self.text(message.content)
+                if message.reasoning:
+                    tokens += self.text(message.reasoning)
+                for call in message.tool_calls:
+                    tokens += CALL_TOKENS + self.text(call.tool_name)
+                    tokens += self.text(call.raw_arguments)
+                for part in message.parts:
+                    opaque += len(str(part.data)) if part.data else 0
+                return tokens + opaque // 4
             case ToolResultsMessage():
                 texts = sum(CALL_TOKENS + self.text(text) for text in message.texts)
                 return texts + IMAGE_TOKENS * len(message.images)
@@ -237,7 +245,7 @@ class ContextSource(Struct, frozen=True, kw_only=True):
     selection: Selection
     shown_turns: Sequence[Turn]
     own: Turn | None
-    quarantined: Collection[int]
+    quarantined: frozenset[int]
     screen: str | None = None
     """For the head: the live screen at the beginning of the shown turns."""
     screen_seq: int = 0
@@ -255,8 +263,8 @@ class ContextSource(Struct, frozen=True, kw_only=True):
     """How many older turns are not shown, and no summary stands for them."""
     turns_max: int | None = None
     """If older turns than these are not shown by the setting `max_turns`."""
-    can_search: bool = False
-    """Whether the model is offered the tool that finds them."""
+    offer: ToolOffer = _NO_TOOLS
+    """One of the tools may find what is not shown."""
 
     @property
     def turns(self) -> Iterator[Turn]:
@@ -305,12 +313,14 @@ class ContextSource(Struct, frozen=True, kw_only=True):
         of an epoch."""
         lines: list[str] = []
         if told := self._told_of_left_out():
-            how = f"; the tool {SEARCH_TOOL} finds what was said" if self.can_search else ""
+            can_search = any(tool.name == SEARCH_TOOL for tool in self.offer.descriptions)
+            how = f"; the tool {SEARCH_TOOL} finds what was said" if can_search else ""
             lines.append(f"[{told}{how}.]")
-        first = next(self.turns, None)
         is_aged = self.newest_seq is not None
-        if first is not None and (is_aged or self.selection.level_of(first) != "live"):
-            lines.append(SHORTENED)
+        if is_aged or self.selection.plan != _ALL_LIVE:
+            first = next(self.turns, None)
+            if first is not None and (is_aged or self.selection.level_of(first) != "live"):
+                lines.append(SHORTENED)
         return "\n".join(lines)
 
     def _told_of_left_out(self) -> str:
@@ -344,16 +354,19 @@ class ContextSource(Struct, frozen=True, kw_only=True):
         return [measured for step in steps for measured in self.step(step, level)]
 
     def step(self, step: ContextStep, level: LevelOfDetail) -> list[Measured]:
-        return [self._entry(entry, level) for entry in step]
-
-    def _entry(self, entry: ContextEntry, level: LevelOfDetail) -> Measured:
-        if level == "live" and self.newest_seq is not None:
-            is_output = isinstance(entry, ModelOutputEntry)
-            level = "live" if is_output or entry.seq == self.newest_seq else "summary"
-        with_screen = self.screens and entry.seq > self.screens_after
-        return self.measure.entry(
-            entry, level, with_screen=with_screen, takes_images=self.takes_images
-        )
+        measured = []
+        for entry in step:
+            shown = level
+            if level == "live" and self.newest_seq is not None:
+                is_output = isinstance(entry, ModelOutputEntry)
+                shown = "live" if is_output or entry.seq == self.newest_seq else "summary"
+            with_screen = self.screens and entry.seq > self.screens_after
+            measured.append(
+                self.measure.entry(
+                    entry, shown, with_screen=with_screen, takes_images=self.takes_images
+                )
+            )
+        return measured
 
     def own_steps(self) -> list[ContextStep]:
         return [] if self.own is None else list(steps_of(self.own, self.quarantined))
@@ -414,9 +427,11 @@ def gather_source(
     shown = history.shown_turns
     first, until = selection.first, selection.until
     if epoch is history.epoch:
+        after_seq, quarantined = screens.basis()
         screen = screens.before(shown[first].number if first < until else number)
         before_own = screens.before(number)
     else:  # a draft, with a screen of its own
+        after_seq, quarantined = screens_after(history, epoch), frozenset(history.quarantined)
         screen = before_own = epoch.screen if epoch is not None else ""
     return ContextSource(
         measure=measure,
@@ -424,17 +439,17 @@ def gather_source(
         selection=selection,
         shown_turns=shown,
         own=own,
-        quarantined=history.quarantined.keys(),
+        quarantined=quarantined,
         screen=screen or None,
         screen_before_own=before_own,
         screen_seq=max(screen_sources(history).values(), default=0)
         if screen and epoch is None
         else 0,
-        screens_after=screens_after(history, epoch),
+        screens_after=after_seq,
         takes_images=call_budget.takes_images,
         left_out=epoch.omitted_turns if epoch is not None else 0,
         turns_max=history.turns_max if _is_windowed(history, until) else None,
-        can_search=call_budget.can_search,
+        offer=call_budget.offer,
     )
 
 
@@ -526,9 +541,6 @@ def _first_that_fits(
     return None
 
 
-_NO_TOOLS: Final = ToolOffer()
-
-
 class CallBudget(Struct, frozen=True, kw_only=True):
     """Token budget, tools and image support of one call."""
 
@@ -541,11 +553,6 @@ class CallBudget(Struct, frozen=True, kw_only=True):
     keep: float = KEEP
     takes_images: bool = False
     """Whether the model can be shown images."""
-
-    @property
-    def can_search(self) -> bool:
-        return any(tool.name == SEARCH_TOOL for tool in self.offer.descriptions)
-
 
 class ContextView(Struct, frozen=True, kw_only=True):
     messages: Sequence[ContextMessage]

@@ -62,7 +62,6 @@ _QUICK_DIGEST_MAX: Final = 16 * 1024
 """How many characters are digested without a thread."""
 
 _T = TypeVar("_T")
-_NextCall: TypeAlias = tuple[PromptReference, CallBudget]
 
 
 class ContextManager:
@@ -115,7 +114,7 @@ class ContextManager:
     def _update_measure(self) -> None:
         """Uses the loaded token counter and the current attachments. A history that was read
         again gets a new measure, because the old one may hold erased text."""
-        history, attachments = self._conversation.history, self.attachments
+        history, attachments = self._conversation.writer.history, self.attachments
         contents = None if attachments is None else attachments.contents
         known = self._measured
         if known is None or known[0] is not history or known[1] is not contents:
@@ -135,9 +134,7 @@ class ContextManager:
         if self._attachments is None and searched == head_seq:
             return None
         self._attachments = None
-        for entry in reversed(history.entries):
-            if entry.seq <= searched:
-                break
+        for entry in history.newest_after(searched):
             if file_ids_of(entry):
                 self._attachments = AttachmentReader(writer, self._conversation.services.files)
                 break
@@ -155,19 +152,12 @@ class ContextManager:
         if (attachments := self.attachments) is not None:
             await attachments.gather()
 
-    async def compute(
-        self, work: Callable[[], _T], *, characters: int = 0, next_call: _NextCall | None = None
-    ) -> _T:
+    async def compute(self, work: Callable[[], _T], *, characters: int = 0) -> _T:
         """Runs work that uses the projection: at once if it is quick, else in a thread.
         Meanwhile nothing is written here, and nobody else uses the projection.
-        `characters`: of texts that are not in the history. `next_call`: the work is the
-        context of that call, or the epoch before it; usually they only add what is new to the
-        last context, however long that is."""
-        history = self._conversation.history
-        is_quick = not self._is_computing and (
-            (next_call is not None and self._only_grows(*next_call))
-            or self._is_quick(history, characters)
-        )
+        `characters`: of texts that are not in the history."""
+        history = self._conversation.writer.history
+        is_quick = not self._is_computing and self._is_quick(history, characters)
         self._computed = (history, history.head_seq)
         if is_quick:
             return work()
@@ -179,20 +169,23 @@ class ContextManager:
                 self._is_computing = False
 
     def _only_grows(self, prompt_ref: PromptReference, call_budget: CallBudget) -> bool:
-        """Whether the context of that call is the last one and a little more, so that neither
-        an epoch is due nor a thread is needed. Found out once for each call."""
-        history = self._conversation.history
+        """Whether the context of that call is the last one and a little more, however long
+        that is, so that neither an epoch is due nor a thread is needed. Found out once for
+        each call."""
+        history = self._conversation.writer.history
+        if self._is_computing:
+            return False
         head_seq, budget = self._growing
         if budget is call_budget and head_seq == history.head_seq:
             return True
         through = self._computed[1] if self._computed[0] is history else 0
-        if not through or self._is_computing:
+        if not through:
             return False
         new = 0
-        for entry in reversed(history.entries):
-            if entry.seq <= through or new > _QUICK_CHARACTERS_MAX:
-                break
+        for entry in history.newest_after(through):
             new += _characters_of(entry)
+            if new > _QUICK_CHARACTERS_MAX:
+                break
         grows = new <= _QUICK_CHARACTERS_MAX and self.projection.only_grows(
             prompt_ref, call_budget, characters=new
         )
@@ -256,10 +249,10 @@ class ContextManager:
 
     async def due_epoch(self, turn_id: str, call_budget: CallBudget) -> EpochEntry | None:
         pictures = self.attachments
-        if self._only_grows(turn_id, call_budget) and not (pictures and pictures.needs_epoch):
-            return None
-        work = partial(self._due_epoch, turn_id, call_budget)
-        return await self.compute(work, next_call=(turn_id, call_budget))
+        if self._only_grows(turn_id, call_budget):
+            needs_epoch = pictures is not None and pictures.needs_epoch
+            return self._due_epoch(turn_id, call_budget) if needs_epoch else None
+        return await self.compute(partial(self._due_epoch, turn_id, call_budget))
 
     def _due_epoch(self, turn_id: str, call_budget: CallBudget) -> EpochEntry | None:
         projection = self.projection
@@ -270,8 +263,11 @@ class ContextManager:
         return due
 
     async def view(self, prompt_ref: PromptReference, call_budget: CallBudget) -> ContextView:
-        work = partial(self._view, prompt_ref, call_budget)
-        return await self.compute(work, next_call=(prompt_ref, call_budget))
+        if self._only_grows(prompt_ref, call_budget):
+            history = self._conversation.writer.history
+            self._computed = (history, history.head_seq)
+            return self._view(prompt_ref, call_budget)
+        return await self.compute(partial(self._view, prompt_ref, call_budget))
 
     def _view(self, prompt_ref: PromptReference, call_budget: CallBudget) -> ContextView:
         self._update_measure()

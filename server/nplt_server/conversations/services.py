@@ -174,6 +174,10 @@ class TokenCounting:
         return self._counter
 
     @property
+    def is_loaded(self) -> bool:
+        return self._counter is not None
+
+    @property
     def now(self) -> TokenCounter:
         """The counter, once it is loaded."""
         assert self._counter is not None
