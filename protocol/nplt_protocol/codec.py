@@ -146,7 +146,9 @@ def encode_reply(
 
 
 def encode_event(event: Event, *, message_bytes_max: int = MESSAGE_BYTES_MAX) -> bytes:
-    return _encode(_CODES_OF_EVENTS[type(event)], 0, _payload(event), message_bytes_max)
+    kind = type(event)
+    payload = _ENCODERS.get(kind, dump_json)(event)
+    return _encode(_CODES_OF_EVENTS[kind], 0, payload, message_bytes_max)
 
 
 def encode_error(seq: int, error: RequestError, session_id: str | None = None) -> bytes:

@@ -160,6 +160,11 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         """The peer does not read its replies: wait before the next one."""
         return self._writer.replies_pile_up
 
+    @property
+    def has_received(self) -> bool:
+        """Whether the next `receive` has something at once."""
+        return bool(self._inbox)
+
     async def receive(self) -> list[Item | ConnectionRefused]:
         """The next batch; empty when no more will come."""
         while not self._inbox:
@@ -167,7 +172,8 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
                 return []
             await self._changed.wait()
         batch = self._inbox.take()
-        self._decode_backlog()
+        if self._backlog or self._read_paused:
+            self._decode_backlog()
         return batch
 
     def send(self, data: bytes) -> None:
@@ -242,7 +248,7 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
 
     def _decode_backlog(self) -> None:
         """Decodes until the inbox is full or the peer's unread replies are too many."""
-        data, done, progress = self._backlog, 0, False
+        data, done, progress, answered = self._backlog, 0, False, False
         # Reading pauses when there is no room, so while we read there is some.
         full = self._is_full() if self._read_paused or self.eof else False
         while done < len(data) and not full:
@@ -252,6 +258,7 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
             automatic = self.connection.data_to_send()
             self._inbox.read(len(piece))
             if automatic:
+                answered = True
                 self._send_automatic(automatic)
             if batch:
                 self._inbox.add(batch)
@@ -259,7 +266,7 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
             progress = progress or bool(batch or automatic)
             full = self._is_full()
         self._backlog = b"" if self._input_ended else data[done:]
-        if done:
+        if answered:
             self._writer.flush()
         if self._inbox:
             self._changed.notify()
@@ -274,7 +281,9 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
             self._log.sent(data)
 
     def _is_full(self) -> bool:
-        return self._input_ended or self._inbox.is_full or self._writer.replies_pile_up
+        if self._input_ended or self._inbox.is_full:
+            return True
+        return self._writer.is_blocked and self._writer.replies_pile_up
 
     def _regulate_reading(self, pause: bool) -> None:
         if self._closing or self.closed or self.eof or self._transport is None:
@@ -365,16 +374,21 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
 
 
 class Writer:
-    """The writing half. Bytes wait in the outbox until the end of the tick, and as long as
-    the transport is full, so that replies and events can be told apart. The deadline runs
-    only while the transport holds something; each byte the kernel takes is progress."""
+    """The writing half. Bytes wait here until the end of the tick, and as long as the transport
+    is full, so that replies and events can be told apart; they count as unsent until the
+    kernel has them. The deadline runs only while the transport holds something; each byte the
+    kernel takes is progress."""
 
     __slots__ = (
+        "_event_bytes",
         "_flush_due",
+        "_handed_bytes",
+        "_handed_event_bytes",
+        "_kept",
+        "_kept_bytes",
         "_limits",
         "_loop",
         "_on_stalled",
-        "_outbox",
         "_progress",
         "_takes_more",
         "_transport",
@@ -390,12 +404,16 @@ class Writer:
         on_stalled: Callable[[], None],
     ) -> None:
         self.is_blocked = False
-        """The transport is full; the outbox keeps what comes."""
+        """The transport is full; what comes is kept here."""
         self.last_sent = loop.time()
         self._loop = loop
         self._limits = limits
         self._on_stalled = on_stalled
-        self._outbox = Outbox()
+        self._kept: list[bytes] = []
+        self._kept_bytes = self._event_bytes = 0
+        """What waits here, and how much of it are events."""
+        self._handed_bytes = self._handed_event_bytes = 0
+        """The transport was given so many; of events, since it was empty last."""
         self._transport: asyncio.Transport | None = None
         self._flush_due = False
         self._takes_more = True
@@ -417,45 +435,60 @@ class Writer:
         """The connection is lost: drops what waits."""
         self._transport = None
         self._takes_more = self.is_blocked = False
-        self._outbox.clear()
+        self._kept.clear()
+        self._kept_bytes = self._event_bytes = 0
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
 
     @property
     def unsent_bytes(self) -> int:
-        return self._outbox.unsent_bytes(self._transport_bytes)
+        return self._kept_bytes + self._transport_bytes
 
     @property
     def replies_pile_up(self) -> bool:
         if not self.is_blocked:
             return False
-        return self._outbox.unsent_reply_bytes(self._transport_bytes) > UNSENT_REPLY_BYTES_MAX
+        return self.unsent_bytes - self._unsent_event_bytes > UNSENT_REPLY_BYTES_MAX
 
     def add_reply(self, data: bytes) -> None:
         if self._takes_more:
-            self._outbox.add_reply(data)
-            self._flush_soon()
+            self._kept.append(data)
+            self._kept_bytes += len(data)
+            if not self._flush_due:
+                self._flush_soon()
 
     def add_automatic_reply(self, data: bytes) -> None:
         """A reply that the connection makes itself, such as a PONG. The caller flushes in the
         same tick."""
         if self._takes_more:
-            self._outbox.add_reply(data)
+            self._kept.append(data)
+            self._kept_bytes += len(data)
 
     def add_event(self, data: bytes) -> bool:
-        if not self._takes_more or self._reader_is_slow():
+        is_much = self.is_blocked or self._kept_bytes > self._limits.event_bytes_max
+        if not self._takes_more or (is_much and self._reader_is_slow()):
             return False
-        self._outbox.add_event(data)
-        self._flush_soon()
+        self._kept.append(data)
+        self._kept_bytes += len(data)
+        self._event_bytes += len(data)
+        if not self._flush_due:
+            self._flush_soon()
         return True
 
     def flush(self, *, even_if_blocked: bool = False) -> None:
         self._flush_due = False
-        transport = self._transport
-        if transport is None or not self._outbox or (self.is_blocked and not even_if_blocked):
+        transport, kept = self._transport, self._kept
+        if transport is None or not kept or (self.is_blocked and not even_if_blocked):
             return
-        transport.write(self._outbox.take(transport.get_write_buffer_size()))
+        if transport.get_write_buffer_size() == 0:
+            self._handed_event_bytes = 0
+        self._handed_event_bytes += self._event_bytes
+        self._handed_bytes += self._kept_bytes
+        data = kept[0] if len(kept) == 1 else b"".join(kept)
+        kept.clear()
+        self._kept_bytes = self._event_bytes = 0
+        transport.write(data)
         self.last_sent = self._loop.time()
         if self._watch is None and transport.get_write_buffer_size():
             self._progress = (self._sent_bytes, self.last_sent)
@@ -469,26 +502,27 @@ class Writer:
         self.flush()
 
     def _flush_soon(self) -> None:
-        if not self._flush_due and not self.is_blocked and self._transport is not None:
+        if not self.is_blocked and self._transport is not None:
             self._flush_due = True
             self._loop.call_soon(self.flush)
 
     def _reader_is_slow(self) -> bool:
-        limit = self._limits.event_bytes_max
         if not self.is_blocked:
-            # Most of the time: nothing to ask the transport about.
-            if self._outbox.kept_bytes <= limit:
-                return False
             self.flush()
-        return self._outbox.unsent_event_bytes(self._transport_bytes) > limit
+        return self._unsent_event_bytes > self._limits.event_bytes_max
 
     @property
     def _transport_bytes(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
+    def _unsent_event_bytes(self) -> int:
+        return self._event_bytes + min(self._handed_event_bytes, self._transport_bytes)
+
+    @property
     def _sent_bytes(self) -> int:
-        return self._outbox.sent_bytes(self._transport_bytes)
+        """What the kernel has taken so far; progress means that it grows."""
+        return self._handed_bytes - self._transport_bytes
 
     def _watch_again(self) -> None:
         pause = self._limits.write_seconds_max / _CHECKS_PER_DEADLINE
@@ -506,59 +540,6 @@ class Writer:
             self._on_stalled()
             return
         self._watch_again()
-
-
-class Outbox:
-    """What waits to be sent, in order, and how many bytes of it are events. Bytes count as
-    unsent until the kernel has them: here, or in the transport."""
-
-    __slots__ = ("_event_bytes", "_handed_bytes", "_handed_event_bytes", "_kept", "kept_bytes")
-
-    def __init__(self) -> None:
-        self._kept: list[bytes] = []
-        self.kept_bytes = 0
-        self._event_bytes = 0
-        self._handed_bytes = 0
-        self._handed_event_bytes = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._kept)
-
-    def add_reply(self, data: bytes) -> None:
-        self._kept.append(data)
-        self.kept_bytes += len(data)
-
-    def add_event(self, data: bytes) -> None:
-        self.add_reply(data)
-        self._event_bytes += len(data)
-
-    def take(self, transport_bytes: int) -> bytes:
-        """All that is kept; from now on it counts as the transport's."""
-        if transport_bytes == 0:
-            self._handed_event_bytes = 0
-        self._handed_event_bytes += self._event_bytes
-        self._handed_bytes += self.kept_bytes
-        data = self._kept[0] if len(self._kept) == 1 else b"".join(self._kept)
-        self._kept.clear()
-        self.kept_bytes = self._event_bytes = 0
-        return data
-
-    def clear(self) -> None:
-        self._kept.clear()
-        self.kept_bytes = self._event_bytes = 0
-
-    def sent_bytes(self, transport_bytes: int) -> int:
-        """What the kernel has taken so far; progress means that it grows."""
-        return self._handed_bytes - transport_bytes
-
-    def unsent_bytes(self, transport_bytes: int) -> int:
-        return self.kept_bytes + transport_bytes
-
-    def unsent_event_bytes(self, transport_bytes: int) -> int:
-        return self._event_bytes + min(self._handed_event_bytes, transport_bytes)
-
-    def unsent_reply_bytes(self, transport_bytes: int) -> int:
-        return self.unsent_bytes(transport_bytes) - self.unsent_event_bytes(transport_bytes)
 
 
 class Inbox(Generic[Item]):

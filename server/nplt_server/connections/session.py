@@ -207,6 +207,8 @@ class Session:
             await self._take(received)
             if self.stream.replies_pile_up:
                 await self.stream.drain()
+            if received is batch[-1] and not self.stream.has_received:
+                return  # waiting for more lets the others in
             if monotonic() - began > _BATCH_SECONDS_MAX:
                 await anyio.lowlevel.checkpoint()  # others want to be served too
                 began = monotonic()

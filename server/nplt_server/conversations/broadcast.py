@@ -114,19 +114,17 @@ class Broadcast:
         self._pending = [shared]
         try:
             while self._pending:
-                self._deliver(self._pending.pop(0))
+                shared = self._pending.pop(0)
+                for subscriber in tuple(self._subscribers):
+                    try:
+                        subscriber.deliver(shared)
+                    except Exception:
+                        # The turn goes on, and the others get the event.
+                        log.exception("a subscriber failed and is removed")
+                        self.leave(subscriber)
+                        subscriber.dropped()
         finally:
             self._pending = None
-
-    def _deliver(self, event: BroadcastEvent) -> None:
-        for subscriber in tuple(self._subscribers):
-            try:
-                subscriber.deliver(event)
-            except Exception:
-                # The turn goes on, and the others get the event.
-                log.exception("a subscriber failed and is removed")
-                self.leave(subscriber)
-                subscriber.dropped()
 
 
 _NAME_CHARACTERS_MAX: Final = 64
