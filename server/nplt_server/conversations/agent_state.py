@@ -20,7 +20,7 @@ changes are applied one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -186,21 +186,23 @@ class AgentState:
         sections = self._with_screen(last.sections, said=last.result, turn_id=draft.turn_id)
         return replace(draft, results=(*others, replace(last, sections=sections)))
 
-    async def append_model_input(
+    def append_model_input(
         self,
         draft: ModelInputEntry,
         *,
         acknowledge: Callable[[ModelInputEntry], None] | None = None,
-    ) -> ModelInputEntry:
-        async with self._writer.exclusive():
-            return await self._writer.append(self.draft_model_input(draft), acknowledge=acknowledge)
+    ) -> Coroutine[None, None, ModelInputEntry]:
+        return self._writer.append(draft, check=self.draft_model_input, acknowledge=acknowledge)
 
-    async def append_model_output(self, draft: ModelOutputEntry) -> ModelOutputEntry:
-        return await self._writer.append(self._draft_model_output(draft))
+    def append_model_output(
+        self, draft: ModelOutputEntry
+    ) -> Coroutine[None, None, ModelOutputEntry]:
+        return self._writer.append(draft, check=self._draft_model_output)
 
-    async def append_tool_results(self, draft: ToolResultsEntry) -> ToolResultsEntry:
-        async with self._writer.exclusive():
-            return await self._writer.append(self._draft_tool_results(draft))
+    def append_tool_results(
+        self, draft: ToolResultsEntry
+    ) -> Coroutine[None, None, ToolResultsEntry]:
+        return self._writer.append(draft, check=self._draft_tool_results)
 
     # What is changed
 

@@ -219,14 +219,17 @@ class Conversation:
         """
         model = self.services.router.wished(model=prompt.model, role=prompt.role)
         self.check_open()
-        await self.queue.write_owed()
+        if self.queue.is_ending:
+            await self.queue.write_owed()
         async with self.writer.exclusive():
             self.check_open()
-            earlier = await self._earlier_prompt(prompt.message_id)
-            if earlier is not None:
-                call_guarded(receipt, self._second_receipt(prompt, earlier))
-                return
-            await self._check_attachments(prompt.attachments)
+            if prompt.message_id:
+                earlier = await self._earlier_prompt(prompt.message_id)
+                if earlier is not None:
+                    call_guarded(receipt, self._second_receipt(prompt, earlier))
+                    return
+            if prompt.attachments:
+                await self._check_attachments(prompt.attachments)
             rollback = None
             if prompt.replace_from is not None:
                 self.check_at_rest()
@@ -234,11 +237,9 @@ class Conversation:
                 self.check_at_rest()
             await self._write_prompt(prompt, model, rollback, receipt)
 
-    async def _earlier_prompt(self, message_id: str | None) -> SentBefore | None:
+    async def _earlier_prompt(self, message_id: str) -> SentBefore | None:
         """The prompt that was sent with the same `message_id` before. Of a long conversation
         only the end is in memory; earlier prompts are looked up in the store."""
-        if not message_id:
-            return None
         history = self.history
         held = _prompt_in_memory(history, message_id)
         if held is not None or history.holds_all:
@@ -254,7 +255,9 @@ class Conversation:
     ) -> None:
         self.check_open()
         self._check_room()
-        rolled_back = None if rollback is None else await self.writer.append_silently(rollback)
+        rolled_back = None
+        if rollback is not None:
+            rolled_back = await self.writer.append_silently(rollback)
 
         def acknowledge(entry: ModelInputEntry) -> None:
             ahead = self.queue.add(TurnRun(self, entry))
@@ -267,7 +270,8 @@ class Conversation:
                 self._announce_rollback(rolled_back)
 
         try:
-            self.check_open()
+            if rolled_back is not None:
+                self.check_open()
             draft = _draft_of(prompt, turn_id=self.services.new_entry_id(), model=model)
             entry = await self.add_message(draft, acknowledge=acknowledge)
         except Exception:
@@ -453,27 +457,27 @@ class Conversation:
     # Messages
 
     @overload
-    async def add_message(self, draft: _MessageEntry) -> _MessageEntry: ...
+    def add_message(self, draft: _MessageEntry) -> Awaitable[_MessageEntry]: ...
     @overload
-    async def add_message(
+    def add_message(
         self, draft: ModelInputEntry, *, acknowledge: Callable[[ModelInputEntry], None]
-    ) -> ModelInputEntry: ...
-    async def add_message(
+    ) -> Awaitable[ModelInputEntry]: ...
+    def add_message(
         self,
         draft: MessageEntry,
         *,
         acknowledge: Callable[[ModelInputEntry], None] | None = None,
-    ) -> MessageEntry:
+    ) -> Awaitable[MessageEntry]:
         """Checked and on disk when it returns; `BadEntry` if it is refused. `acknowledge`
         is called when a prompt is on disk, before its event is sent."""
         state = self.context.state
         match draft:
             case ModelInputEntry():
-                return await state.append_model_input(draft, acknowledge=acknowledge)
+                return state.append_model_input(draft, acknowledge=acknowledge)
             case ModelOutputEntry():
-                return await state.append_model_output(draft)
+                return state.append_model_output(draft)
             case ToolResultsEntry():
-                return await state.append_tool_results(draft)
+                return state.append_tool_results(draft)
 
     def get_messages(self) -> list[ChatMessage]:
         """Copies, oldest first."""
@@ -569,7 +573,8 @@ class Conversation:
             raise RequestError(
                 ErrorCode.SHUTTING_DOWN, "the server is shutting down; try again later"
             )
-        self._check_not_left()
+        if self.is_leaving:
+            self._check_not_left()
 
     def _check_not_left(self) -> None:
         """What was left to another server is asked of that one."""
@@ -586,8 +591,6 @@ class Conversation:
             )
 
     async def _check_attachments(self, wanted: tuple[str, ...]) -> None:
-        if not wanted:
-            return
         if len(wanted) > ATTACHMENTS_MAX:
             raise RequestError(
                 ErrorCode.TOO_LARGE,

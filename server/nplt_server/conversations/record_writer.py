@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
@@ -150,20 +150,34 @@ class RecordWriter:
         return _ExclusiveSection(self)
 
     async def append(
-        self, draft: EntryT, *, acknowledge: Callable[[EntryT], None] | None = None
+        self,
+        draft: EntryT,
+        *,
+        check: Callable[[EntryT], EntryT] | None = None,
+        acknowledge: Callable[[EntryT], None] | None = None,
     ) -> EntryT:
         """Appends the entry and sends its event to all subscribers. On disk when it returns.
+        `check` gives the draft that is written, when nobody else can write any more.
         `acknowledge` is called after the write and before the event."""
-        async with self.exclusive():
-            entry = await self.append_silently(draft)
-            if acknowledge is not None:
-                acknowledge(entry)
-            self._conversation.entry_written(entry)
-            return entry
+        if self._task_inside is not asyncio.current_task():
+            async with self.exclusive():
+                return await self.append(draft, check=check, acknowledge=acknowledge)
+        entry = await self.append_silently(draft if check is None else check(draft))
+        if acknowledge is not None:
+            acknowledge(entry)
+        self._conversation.entry_written(entry)
+        return entry
 
-    async def append_silently(self, draft: EntryT) -> EntryT:
+    def append_silently(self, draft: EntryT) -> Awaitable[EntryT]:
         """Appends the entry without an event. On disk when it returns. Called inside
         `exclusive`."""
+        if self._record is None or not self.history.head_seq or isinstance(draft, RollbackEntry):
+            return self._append_with_care(draft)
+        return self._commit(self._record, draft)
+
+    async def _append_with_care(self, draft: EntryT) -> EntryT:
+        """The first entry comes with others, and after a rollback the record may have to be
+        read again."""
         is_new = self._record is None
         if is_new:
             self._stamp(draft)  # a bad draft is refused before anything is created
@@ -176,10 +190,10 @@ class RecordWriter:
             if is_new and not self.history.head_seq:
                 await self._discard_new(record)
             raise
-        if self._is_ahead(entry):
+        if entry.seq > self.history.head_seq:
             with anyio.CancelScope(shield=True):
                 await self._read_again(record)
-            if self._is_ahead(entry):  # reading failed, but this entry is known
+            if entry.seq > self.history.head_seq:  # reading failed, but this entry is known
                 self.history.add(entry)
         return entry
 
@@ -188,7 +202,12 @@ class RecordWriter:
         memory would lack an entry that is on disk. Such a cancellation takes effect at the
         caller's next `await`. So there is none between the entry's place in the history and
         what the caller does with it: nobody sees a prompt that is not in the queue yet."""
-        entry, after = await self._stamped(draft)
+        after: ActiveEntries | None = None
+        is_rollback = isinstance(draft, RollbackEntry)
+        if not is_rollback:
+            entry = self._stamp(draft)
+        else:
+            entry, after = await self.compute(lambda: self._stamp_rollback(draft))
         writing = unstoppable(record.append(entry))
         try:
             try:
@@ -203,24 +222,18 @@ class RecordWriter:
         except (WrittenElsewhere, ConversationNotFound):
             self.mark_stale()
             raise
-        if after is not None or not isinstance(entry, RollbackEntry):
+        if after is not None or not is_rollback:
             self.history.add(entry, after)
         if logs.history.on:
             logs.history("appended", session=self.session_id, seq=entry.seq, kind=entry.kind)
         return entry
 
-    async def _stamped(self, draft: EntryT) -> tuple[EntryT, ActiveEntries | None]:
-        """The entry, and of a rollback what stands after it; `None` if that is not all in
-        memory: the old history is kept then until the record is read again."""
-        if not isinstance(draft, RollbackEntry):
-            return self._stamp(draft), None
-
-        def stamp() -> tuple[EntryT, ActiveEntries | None]:
-            entry = self._stamp(draft)
-            assert isinstance(entry, RollbackEntry)
-            return entry, self.history.active_after(entry)
-
-        return await self.compute(stamp)
+    def _stamp_rollback(self, draft: EntryT) -> tuple[EntryT, ActiveEntries | None]:
+        """The entry, and what stands after it; `None` if that is not all in memory: the old
+        history is kept then until the record is read again."""
+        entry = self._stamp(draft)
+        assert isinstance(entry, RollbackEntry)
+        return entry, self.history.active_after(entry)
 
     def _stamp(self, draft: EntryT) -> EntryT:
         services = self._conversation.services
@@ -396,9 +409,6 @@ class RecordWriter:
             options = self._chosen_options or None
             entries.append(ModelSwitchedEntry(model=self._chosen_model or "", options=options))
         return entries
-
-    def _is_ahead(self, entry: Entry) -> bool:
-        return entry.seq > self.history.head_seq
 
     async def _read_again(self, record: Record) -> None:
         """Reads the history again: a rollback went back beyond the entries in memory, or

@@ -79,25 +79,27 @@ async def _guarded(work: Awaitable[object]) -> None:
 class Activity:
     """Counts operations in progress, so that a caller can wait until there are none."""
 
-    __slots__ = ("_count", "_part_of", "_rest")
+    __slots__ = ("_count", "_part_of", "_rest", "is_quiet")
 
     def __init__(self, part_of: Activity | None = None) -> None:
         self._part_of = part_of
         self._count = 0
         self._rest: anyio.Event | None = None
-
-    @property
-    def is_quiet(self) -> bool:
-        return self._count == 0
+        self.is_quiet = True
 
     def begin(self) -> None:
         self._count += 1
-        if self._part_of is not None:
-            self._part_of.begin()
+        if self.is_quiet:  # as a part, what goes on in here counts as one
+            self.is_quiet = False
+            if self._part_of is not None:
+                self._part_of.begin()
 
     def end(self) -> None:
         self._count -= 1
-        if not self._count and self._rest is not None:
+        if self._count:
+            return
+        self.is_quiet = True
+        if self._rest is not None:
             self._rest.set()
             self._rest = None
         if self._part_of is not None:

@@ -209,7 +209,8 @@ class TurnQueue:
 
     async def _work_on(self, item: QueueItem) -> None:
         try:
-            await self._ending.quiet()
+            if not self._ending.is_quiet:
+                await self._ending.quiet()
             await (self._run(item) if isinstance(item, TurnRun) else item.run())
         finally:
             self._is_at_work = False
@@ -224,7 +225,8 @@ class TurnQueue:
         self._services.counters[self._conversation.user].turns_started += 1
         self._conversation.broadcast.emit(turn.started_event())
         try:
-            await self.write_owed()
+            if self.is_ending:
+                await self.write_owed()
             outcome = await turn.run()
         except TurnSuspended:
             return
@@ -244,6 +246,11 @@ class TurnQueue:
     @property
     def owes_ends(self) -> bool:
         return bool(self._owed)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether `write_owed` has anything to do."""
+        return bool(self._owed) or not self._ending.is_quiet
 
     def owe(self, fault: FaultEntry) -> None:
         self._owed.append(fault)

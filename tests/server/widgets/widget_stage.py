@@ -67,8 +67,14 @@ class Stage:
     def exclusive(self) -> nullcontext[None]:
         return nullcontext()
 
-    async def append(self, draft: Entry, *, acknowledge: object = None) -> Entry:
-        return self.put(draft)
+    async def append(
+        self,
+        draft: Entry,
+        *,
+        check: Callable[[Entry], Entry] | None = None,
+        acknowledge: object = None,
+    ) -> Entry:
+        return self.put(draft if check is None else check(draft))
 
     def put(self, draft: Entry) -> Entry:
         number = self.history.head_seq + 1
