@@ -22,7 +22,13 @@ import msgspec
 from nplt_protocol import messages
 from nplt_protocol.codes import PLAIN_REQUESTS, ErrorCode, MessageType
 from nplt_protocol.errors import LocalProtocolError, RequestError
-from nplt_protocol.frames import WireLimits, encode_frame, encode_message
+from nplt_protocol.frames import (
+    FRAME_PAYLOAD_BYTES_MAX,
+    HEADER,
+    WireLimits,
+    encode_frame,
+    encode_message,
+)
 from nplt_protocol.json_text import JsonObject, decode_text, dump_json, load_json
 from nplt_protocol.messages import (
     EVENT_TYPES,
@@ -142,7 +148,8 @@ def encode_reply(
     message_bytes_max: int = MESSAGE_BYTES_MAX,
 ) -> bytes:
     """`type` is the request's; the reply's own follows from `REPLY_CODES`."""
-    return _encode(REPLY_CODES.get(type, type), seq, _payload(reply), message_bytes_max)
+    payload = _ENCODERS.get(reply.__class__, dump_json)(reply)
+    return _encode(REPLY_CODES.get(type, type), seq, payload, message_bytes_max)
 
 
 def encode_event(event: Event, *, message_bytes_max: int = MESSAGE_BYTES_MAX) -> bytes:
@@ -165,10 +172,13 @@ def encode_error(seq: int, error: RequestError, session_id: str | None = None) -
 
 
 def _encode(code: MessageType, seq: int, payload: bytes, message_bytes_max: int) -> bytes:
-    if len(payload) > message_bytes_max:
+    size = len(payload)
+    if size > message_bytes_max:
         raise LocalProtocolError(
-            f"{code.name} of {len(payload):,} bytes: a message holds at most {message_bytes_max:,}"
+            f"{code.name} of {size:,} bytes: a message holds at most {message_bytes_max:,}"
         )
+    if size <= FRAME_PAYLOAD_BYTES_MAX:
+        return HEADER.pack(code, seq, size) + payload
     return encode_message(code, seq, payload)
 
 

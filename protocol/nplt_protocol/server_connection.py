@@ -243,17 +243,19 @@ class ServerConnection(Connection):
         self._need((State.AWAITING_WELCOME,), "WELCOME")
         if seq != self._hello_seq:
             raise LocalProtocolError(f"no HELLO #{seq} waits for its WELCOME")
-        data = self._encode_reply(MessageType.HELLO, seq, welcome)
+        bytes_max = self._limits.message_bytes_max
+        data = encode_reply(MessageType.HELLO, seq, welcome, message_bytes_max=bytes_max)
         self._answered(seq)
         self._change(Trigger.WELCOME)
         return data
 
     def send_reply(self, type: MessageType, seq: int, reply: Reply | JsonObject) -> bytes:  # noqa: A002
         """`type` is the request's; the reply's own follows from it."""
-        self._need((State.STRUCTURED,), "a reply")
+        if self.state is not State.STRUCTURED:
+            self._need((State.STRUCTURED,), "a reply")
         if type != MessageType.PING and seq not in self._unanswered:
             raise LocalProtocolError(f"no request #{seq} waits for a reply")
-        data = self._encode_reply(type, seq, reply)
+        data = encode_reply(type, seq, reply, message_bytes_max=self._limits.message_bytes_max)
         self._answered(seq)
         return data
 
@@ -267,9 +269,6 @@ class ServerConnection(Connection):
     def close(self) -> None:
         self._unanswered.clear()
         super().close()
-
-    def _encode_reply(self, type_: MessageType, seq: int, reply: Reply | JsonObject) -> bytes:
-        return encode_reply(type_, seq, reply, message_bytes_max=self._limits.message_bytes_max)
 
     def _answered(self, seq: int) -> None:
         self._unanswered.discard(seq)

@@ -98,10 +98,12 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         "_closing",
         "_deadline",
         "_inbox",
+        "_inbox_bytes",
         "_input_ended",
         "_limits",
         "_log",
         "_loop",
+        "_partial_bytes",
         "_read_paused",
         "_transport",
         "_writer",
@@ -134,7 +136,11 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         self._transport: asyncio.Transport | None = None
         self._writer = Writer(loop, limits, self._stalled)
         self._changed = Notifier(loop)
-        self._inbox: Inbox[Item | ConnectionRefused] = Inbox()
+        self._inbox: list[Item | ConnectionRefused] = []
+        """Not yet taken by the owner. It is full by items, since a tiny request becomes a value
+        a hundred times its size, or by bytes."""
+        self._inbox_bytes = self._partial_bytes = 0
+        """Of what is in the inbox; of an item that is not yet complete."""
         self._backlog = b""
         self._input_ended = self._closing = self._read_paused = False
         self._deadline = Deadline(loop, limits.message_seconds_max, self._message_is_late)
@@ -171,7 +177,7 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
             if self._input_ended or ((self.eof or self.closed) and not self._backlog):
                 return []
             await self._changed.wait()
-        batch = self._inbox.take()
+        batch = self._take_inbox()
         if self._backlog or self._read_paused:
             self._decode_backlog()
         return batch
@@ -218,7 +224,7 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         self.lost_because = self.lost_because or because
         if self._transport is not None:
             self._transport.abort()
-        self._inbox.take()
+        self._take_inbox()
         self._backlog = b""
         self.connection_lost(None)
 
@@ -256,12 +262,14 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
             done += len(piece)
             batch = self.connection.receive_data(piece)
             automatic = self.connection.data_to_send()
-            self._inbox.read(len(piece))
+            self._partial_bytes += len(piece)
             if automatic:
                 answered = True
                 self._send_automatic(automatic)
             if batch:
-                self._inbox.add(batch)
+                self._inbox.extend(batch)
+                self._inbox_bytes += self._partial_bytes
+                self._partial_bytes = 0
                 self._input_ended = isinstance(batch[-1], ConnectionRefused)
             progress = progress or bool(batch or automatic)
             full = self._is_full()
@@ -274,14 +282,20 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
             self._regulate_reading(not self._read_paused)
         self._watch_partial(progress)
 
+    def _take_inbox(self) -> list[Item | ConnectionRefused]:
+        batch, self._inbox, self._inbox_bytes = self._inbox, [], 0
+        return batch
+
     def _send_automatic(self, data: bytes) -> None:
-        self._inbox.consumed_by_connection()
+        self._partial_bytes = 0  # a PING gives no item
         self._writer.add_automatic_reply(data)
         if self._log is not None:
             self._log.sent(data)
 
     def _is_full(self) -> bool:
-        if self._input_ended or self._inbox.is_full:
+        if self._input_ended or len(self._inbox) > INBOX_ITEMS_MAX:
+            return True
+        if self._inbox_bytes > INBOX_BYTES_MAX:
             return True
         return self._writer.is_blocked and self._writer.replies_pile_up
 
@@ -305,7 +319,7 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         self._input_ended = True
         within = f"within {self._limits.message_seconds_max:g} s"
         reason = f"A message was begun and not finished {within}."
-        self._inbox.add([ConnectionRefused(reason=reason)])
+        self._inbox.append(ConnectionRefused(reason=reason))
         self._regulate_reading(True)
         self._changed.notify()
 
@@ -540,42 +554,6 @@ class Writer:
             self._on_stalled()
             return
         self._watch_again()
-
-
-class Inbox(Generic[Item]):
-    """What was received and not yet taken by the owner. It is full by items, since a tiny
-    request becomes a value a hundred times its size, or by bytes."""
-
-    __slots__ = ("_bytes", "_items", "_unclaimed_bytes")
-
-    def __init__(self) -> None:
-        self._items: list[Item] = []
-        self._bytes = 0
-        self._unclaimed_bytes = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._items)
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._items) > INBOX_ITEMS_MAX or self._bytes > INBOX_BYTES_MAX
-
-    def read(self, count: int) -> None:
-        """Bytes that belong to items not yet complete."""
-        self._unclaimed_bytes += count
-
-    def consumed_by_connection(self) -> None:
-        """The connection replied to the bytes itself (a PONG); they give no item."""
-        self._unclaimed_bytes = 0
-
-    def add(self, items: Sequence[Item]) -> None:
-        self._items.extend(items)
-        self._bytes += self._unclaimed_bytes
-        self._unclaimed_bytes = 0
-
-    def take(self) -> list[Item]:
-        items, self._items, self._bytes = self._items, [], 0
-        return items
 
 
 class Deadline:
