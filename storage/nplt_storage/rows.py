@@ -278,7 +278,9 @@ def new_row(session_id: str, *, user: str, created_at: datetime) -> Conversation
 
 
 def fold(row: ConversationRow, entry: Entry) -> ConversationRow:
-    return fold_all(row, (entry,))
+    values: dict[str, Any] = asdict(row)
+    _take_in(values, entry)
+    return ConversationRow(**values)
 
 
 def fold_all(row: ConversationRow, entries: Iterable[Entry]) -> ConversationRow:
@@ -352,7 +354,7 @@ def _take_in_message(values: dict[str, Any], entry: ModelInputEntry | ModelOutpu
         if not values["named"]:
             values |= {"name": name_from(entry.content), "named": True}
         if entry.turn_id is not None:
-            others = _without(values["unfinished"], entry.turn_id)
+            others = values["unfinished"] and _without(values["unfinished"], entry.turn_id)
             values["unfinished"] = (*others, (entry.turn_id, entry.seq))
         return
     if entry.usage is not None:
@@ -386,6 +388,8 @@ def hidden_after(
 def _without(
     unfinished: tuple[tuple[str, int], ...], turn_id: str | None
 ) -> tuple[tuple[str, int], ...]:
+    if len(unfinished) == 1:  # nearly always
+        return () if unfinished[0][0] == turn_id else unfinished
     return tuple(turn for turn in unfinished if turn[0] != turn_id)
 
 
@@ -403,7 +407,7 @@ def name_from(prompt: str) -> str:
 def preview_of(content: str) -> str:
     # The first few words are enough, unless there are many blanks among them.
     line = _single_line(content[: 2 * PREVIEW_CHARACTERS_MAX])
-    if len(line) <= PREVIEW_CHARACTERS_MAX:
+    if len(line) <= PREVIEW_CHARACTERS_MAX and len(content) > 2 * PREVIEW_CHARACTERS_MAX:
         line = _single_line(content[:_LOOKED_AT_MAX])
     return line[:PREVIEW_CHARACTERS_MAX]
 

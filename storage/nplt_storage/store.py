@@ -58,8 +58,6 @@ class Unstoppable(Future[_T]):
 
 def unstoppable(work: Awaitable[_T]) -> Unstoppable[_T]:
     """Work that is stopped by cancelling gets a task of its own, which nobody cancels."""
-    if isinstance(work, Unstoppable):
-        return work
     outcome: Unstoppable[_T] = Unstoppable()
 
     def done(task: Future[_T]) -> None:

@@ -9,7 +9,6 @@ turn without a prompt, results without a call); new entries are checked by the h
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -69,7 +68,10 @@ class Turn(Struct, kw_only=True, gc=False):
 class Turns:
     def __init__(self) -> None:
         self._turns: dict[str, Turn] = {}
-        self._shown: list[Turn] = []
+        self.shown: list[Turn] = []
+        """The turns that began and ended and that no clear has hidden, by number. The same
+        list as long as it only grew at its end, another one once anything else happened to
+        it: who has read some of it can tell whether to go on from there."""
         self._unfinished: dict[str, ModelInputEntry] = {}
 
     def get(self, turn_id: str | None) -> Turn | None:
@@ -77,13 +79,6 @@ class Turns:
 
     def unfinished(self) -> list[ModelInputEntry]:
         return list(self._unfinished.values())
-
-    @property
-    def shown(self) -> Sequence[Turn]:
-        """The turns that began and ended and that no clear has hidden, by number. The same
-        list as long as it only grew at its end, another one once anything else happened to
-        it: who has read some of it can tell whether to go on from there."""
-        return self._shown
 
     def abandon_unfinished(self) -> None:
         """Turns without an end are over: models do not see them, and they are not resumed."""
@@ -94,7 +89,7 @@ class Turns:
     def add(self, entry: Entry) -> None:
         match entry:
             case ClearEntry():
-                self._shown = []
+                self.shown = []
             case ForkedEntry():
                 self.abandon_unfinished()
             case ModelInputEntry(turn_id=str(turn_id)):
@@ -134,8 +129,8 @@ class Turns:
         self._unfinished.pop(turn_id, None)
         if turn.never_began:
             return
-        if not self._shown or self._shown[-1].number < turn.number:
-            self._shown.append(turn)
+        if not self.shown or self.shown[-1].number < turn.number:
+            self.shown.append(turn)
         else:
-            place = bisect_left(self._shown, turn.number, key=lambda shown: shown.number)
-            self._shown = [*self._shown[:place], turn, *self._shown[place:]]
+            place = bisect_left(self.shown, turn.number, key=lambda shown: shown.number)
+            self.shown = [*self.shown[:place], turn, *self.shown[place:]]

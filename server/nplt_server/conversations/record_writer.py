@@ -42,7 +42,7 @@ from nplt_storage.errors import (
 )
 from nplt_storage.history import ActiveEntries, ConversationHistory
 from nplt_storage.rows import ConversationRow, new_row
-from nplt_storage.store import Leased, Opened, Record, unstoppable
+from nplt_storage.store import Leased, Opened, Record, Unstoppable, unstoppable
 
 if TYPE_CHECKING:
     from nplt_server.conversations.broadcast import OutputKind
@@ -208,7 +208,8 @@ class RecordWriter:
             entry = self._stamp(draft)
         else:
             entry, after = await self.compute(lambda: self._stamp_rollback(draft))
-        writing = unstoppable(record.append(entry))
+        appending = record.append(entry)
+        writing = appending if isinstance(appending, Unstoppable) else unstoppable(appending)
         try:
             try:
                 self.row = await writing

@@ -76,13 +76,13 @@ class FileRecord:
         return self.file.tail is not None
 
     def append(self, entry: Entry) -> Awaitable[ConversationRow]:
-        self._check_open()
-        if self._header is None and self._directory.space.is_enough:
+        if self._is_open and self._header is None and self._directory.space.is_enough:
             return self._committer.begin(entry)
         return self._append_with_care(entry)
 
     async def _append_with_care(self, entry: Entry) -> ConversationRow:
         """Looks for free space first, and removes a new file that gets no entry."""
+        self._check_open()
         try:
             await self._directory.space.check(self.session_id)
             if not self.is_there:
