@@ -469,7 +469,8 @@ def steps_from(
         taken = 2 if calls_tools and isinstance(after, ToolResultsEntry) else 1
         step = tuple(entries[place : place + taken])
         place += taken
-        yield _without_quarantined(_whole(step), quarantined), place
+        whole = _whole(step)
+        yield _without_quarantined(whole, quarantined) if quarantined else whole, place
 
 
 def _whole(step: ContextStep) -> ContextStep:
@@ -509,7 +510,7 @@ def _paired(output: ModelOutputEntry, results: ToolResultsEntry) -> ContextStep:
 
 
 def _without_quarantined(step: ContextStep, quarantined: Collection[int]) -> ContextStep:
-    if not quarantined or all(entry.seq not in quarantined for entry in step):
+    if all(entry.seq not in quarantined for entry in step):
         return step
     if not isinstance(step[-1], ToolResultsEntry):
         return ()

@@ -33,7 +33,6 @@ from nplt_server.context.source import (
     Measure,
     Measured,
     PromptReference,
-    gather_source,
     tokens_of,
     view_of,
 )
@@ -62,7 +61,6 @@ class _OpenTurn(Struct, kw_only=True):
 class GrowingContext:
     __slots__ = (
         "_basis",
-        "_followed_by",
         "_next",
         "_open",
         "_shown",
@@ -79,8 +77,6 @@ class GrowingContext:
         self._next = source.selection.first
         """The place of the first shown turn that is not in the list."""
         self._open: _OpenTurn | None = None
-        self._followed_by: ContextSource | None = None
-        """The last source that this list was found to lead to."""
         self.source: ContextSource | None = None
         """The source of the last `extend`."""
         self.messages: list[ContextMessage] = []
@@ -92,22 +88,18 @@ class GrowingContext:
 
     def leads_to(self, source: ContextSource) -> bool:
         """Whether the source's context can be made by appending to this list."""
-        if source is self._followed_by:
-            return True
-        leads = (
+        return (
             source.shown_turns is self._shown
             and self._next <= source.selection.until
             and _basis(source) == self._basis
         )
-        self._followed_by = source if leads else None
-        return leads
 
     def turns_missing(self, source: ContextSource) -> int:
         """How many turns would be added."""
         return source.selection.until - self._next
 
     def extend(self, source: ContextSource) -> None:
-        self.source, self._followed_by = source, None
+        self.source = source
         for place in range(self._next, source.selection.until):
             turn = self._shown[place]
             level = source.selection.level_of(turn)
@@ -123,7 +115,8 @@ class GrowingContext:
             self._extend_turn(source, source.own)
 
     def _extend_turn(self, source: ContextSource, turn: Turn) -> None:
-        self._drop_open_unless(turn)
+        if self._open is not None:
+            self._drop_open_unless(turn)
         if self._open is None:
             self._open = _OpenTurn(
                 turn=turn, begins_at=len(self.messages), tokens_before=self.tokens
@@ -333,14 +326,7 @@ class Projection:
         reach, offer = (history.head_seq, history.first_seq), call_budget.offer.digest
         key = (*reach, prompt_ref, call_budget.takes_images, offer)
         if self._source is None or self._source_key != key:
-            self._source = gather_source(
-                history,
-                prompt_ref,
-                screens=self.screens,
-                measure=self.measure,
-                epoch=history.epoch,
-                call_budget=call_budget,
-            )
+            self._source = self._call(prompt_ref, call_budget).source(history.epoch)
             self._source_key = key
         return self._source
 

@@ -8,7 +8,7 @@ when they are needed.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final, TypeAlias, assert_never
 
@@ -553,6 +553,7 @@ class CallBudget(Struct, frozen=True, kw_only=True):
     keep: float = KEEP
     takes_images: bool = False
     """Whether the model can be shown images."""
+
 
 class ContextView(Struct, frozen=True, kw_only=True):
     messages: Sequence[ContextMessage]

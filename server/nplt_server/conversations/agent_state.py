@@ -128,7 +128,7 @@ class AgentState:
 
     def screen(self) -> str:
         """What the widgets show now; empty if that is nothing."""
-        history, known = self.history, self._screen
+        history, known = self._writer.history, self._screen
         if known is not None and known[0] is history and known[1] == history.changed_seq:
             return known[2]
         quarantined = history.quarantined
@@ -143,7 +143,7 @@ class AgentState:
 
     @property
     def projection(self) -> Projection:
-        known, history = self._projection, self.history
+        known, history = self._projection, self._writer.history
         if known is None or known.history is not history or known.measure is not self.measure:
             known = Projection(history, self.measure, policy=self._policy)
             self._projection = known
@@ -163,7 +163,7 @@ class AgentState:
         of date when its time comes, and the turn before it says what changed."""
         if not draft.content.strip():
             raise EmptyInput
-        if self.history.unfinished_turns():
+        if self._writer.history.unfinished_turns():
             return draft
         sections = self._with_screen(draft.sections, said=draft.content, turn_id=draft.turn_id)
         return draft if sections is draft.sections else replace(draft, sections=sections)

@@ -228,8 +228,9 @@ class TurnEvents:
         self._flush_scheduled: asyncio.Handle | None = None
 
     def begin_call(self, call: int) -> None:
-        self.flush()
-        self.send_held()
+        if self._pieces or self._held:
+            self.flush()
+            self.send_held()
         self._call = call
         self._offsets = {"text": 0, "reasoning": 0}
         self._noted = {"text": 0, "reasoning": 0}
@@ -289,11 +290,10 @@ class TurnEvents:
         noted = self._writer.note_output(self._turn_id, self._call, kind, text)
         events = self.deltas(kind, text, self._noted[kind])
         self._noted[kind] += len(text)
-        ready = _HeldEvents(noted, events, kind, len(text))
         if noted is None and not self._held:
-            self._send(ready)
+            self._send(events, kind, len(text))
             return
-        self._held.append(ready)
+        self._held.append(_HeldEvents(noted, events, kind, len(text)))
         if noted is not None:
             noted.add_done_callback(lambda _: self._send_ready())
 
@@ -304,14 +304,14 @@ class TurnEvents:
         else:
             self._broadcast.emit(event)
 
-    def _send(self, ready: _HeldEvents) -> None:
-        for event in ready.events:
+    def _send(self, events: list[Event], kind: OutputKind, length: int) -> None:
+        for event in events:
             self._broadcast.emit(event)
-        self._offsets[ready.kind] += ready.length
+        self._offsets[kind] += length
 
     def _send_ready(self) -> None:
         while self._held and (self._held[0].noted is None or self._held[0].noted.done()):
-            self._send(self._held.pop(0))
+            self._send(*self._held.pop(0)[1:])
 
     async def settled(self) -> None:
         """Returns when all that was flushed is sent."""
@@ -324,7 +324,7 @@ class TurnEvents:
         """At once, noted or not: something else is to be told."""
         held, self._held = self._held, []
         for ready in held:
-            self._send(ready)
+            self._send(*ready[1:])
 
     def deltas(self, kind: OutputKind, text: str, offset: int) -> list[Event]:
         """One event, or several if the text does not fit in one message."""

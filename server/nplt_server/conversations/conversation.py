@@ -219,7 +219,7 @@ class Conversation:
         """
         model = self.services.router.wished(model=prompt.model, role=prompt.role)
         self.check_open()
-        if self.queue.is_ending:
+        if self.queue.owes_ends:
             await self.queue.write_owed()
         async with self.writer.exclusive():
             self.check_open()
@@ -376,9 +376,13 @@ class Conversation:
             call=turn.call,
             invocation=turn.invocation,
             new_call_id=self.services.new_entry_id,
+            sent=turn.sent,
         )
-        rejected = None if draft.tool_calls else await call.check_answer(draft)
-        entry = await self.add_message(replace(draft, sent=turn.sent, rejected=rejected))
+        rejected = None
+        if "schema" in turn.prompt.options and not draft.tool_calls:
+            rejected = await call.check_answer(draft)
+            draft = replace(draft, rejected=rejected)
+        entry = await self.add_message(draft)
         turn.output = None
         if rejected is not None:
             turn.events.thought(

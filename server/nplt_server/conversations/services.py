@@ -53,9 +53,8 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Callable[[], Awaitable[object]]) -> None:
-        task = asyncio.create_task(_guarded(work()))
+        task = asyncio.get_running_loop().create_task(self._guarded(work))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def __aenter__(self) -> BackgroundTasks:
         return self
@@ -66,14 +65,19 @@ class BackgroundTasks:
                 for task in self._tasks:
                     task.cancel()  # again and again: what it waits for now may be its cleaning up
                 await asyncio.wait(self._tasks, timeout=_CANCEL_AGAIN_SECONDS)
+                # A task that was cancelled before its first step has not removed itself.
+                self._tasks -= {task for task in self._tasks if task.done()}
 
-
-async def _guarded(work: Awaitable[object]) -> None:
-    try:
-        await work
-    except Exception:
-        # A bug in one task must not end the others.
-        log.exception("a task failed")
+    async def _guarded(self, work: Callable[[], Awaitable[object]]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await work()
+        except Exception:
+            # A bug in one task must not end the others.
+            log.exception("a task failed")
+        finally:
+            self._tasks.discard(task)
 
 
 class Activity:
@@ -174,10 +178,6 @@ class TokenCounting:
                 if self._counter is None:
                     self._counter = await to_thread.run_sync(best_counter)
         return self._counter
-
-    @property
-    def is_loaded(self) -> bool:
-        return self._counter is not None
 
     @property
     def now(self) -> TokenCounter:

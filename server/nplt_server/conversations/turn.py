@@ -135,6 +135,7 @@ class TurnRun:
         "results",
         "route",
         "tool_host",
+        "turn_id",
         "usage",
         "view",
     )
@@ -142,8 +143,10 @@ class TurnRun:
     route: ModelRoute
 
     def __init__(self, conversation: Conversation, prompt: ModelInputEntry) -> None:
+        assert prompt.turn_id is not None
         self.conversation = conversation
         self.prompt = prompt
+        self.turn_id = prompt.turn_id
         self.model = ""
         """Chosen when the turn starts; fixed once there is output."""
         self.call = 0
@@ -168,14 +171,9 @@ class TurnRun:
         """The server is stopping, and the turn is resumed after the next start."""
         self._scope: anyio.CancelScope | None = None
 
-    @property
-    def turn_id(self) -> str:
-        assert self.prompt.turn_id is not None
-        return self.prompt.turn_id
-
     def use_model(self, model: str) -> None:
         self.model = model
-        self.route, _ = self.conversation.services.router.route(model)
+        self.route = self.conversation.services.router.route_of(model)
 
     @property
     def invocation(self) -> ModelInvocationDescriptor:

@@ -225,7 +225,7 @@ class TurnQueue:
         self._services.counters[self._conversation.user].turns_started += 1
         self._conversation.broadcast.emit(turn.started_event())
         try:
-            if self.is_ending:
+            if self.owes_ends:
                 await self.write_owed()
             outcome = await turn.run()
         except TurnSuspended:
@@ -245,10 +245,6 @@ class TurnQueue:
 
     @property
     def owes_ends(self) -> bool:
-        return bool(self._owed)
-
-    @property
-    def is_ending(self) -> bool:
         """Whether `write_owed` has anything to do."""
         return bool(self._owed) or not self._ending.is_quiet
 

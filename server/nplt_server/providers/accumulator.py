@@ -31,6 +31,7 @@ from nplt_storage.entries import (
     ModelInvocationDescriptor,
     ModelOutputEntry,
     OutputPart,
+    SentContext,
     ToolCallRequest,
 )
 from nplt_storage.errors import BadEntry
@@ -142,6 +143,7 @@ class ModelOutputAccumulator:
         self._run_kind: Literal["text", "reasoning"] | None = None
         self._run_length = 0
         self._is_verbatim = True
+        self._has_opaque = False
         self.text_length = 0
         self.usage: UsageReport | None = None
         self.stop_reason: str | None = None
@@ -167,6 +169,7 @@ class ModelOutputAccumulator:
                 call.arguments.append(delta.arguments)
             case OpaquePiece(data=data):
                 self._end_run()
+                self._has_opaque = True
                 self._parts.append(OutputPart(kind="opaque", data=self._kept(dict(data))))
             case UsageReport():
                 self.usage = _within_range(delta)
@@ -201,6 +204,7 @@ class ModelOutputAccumulator:
         call: int,
         invocation: ModelInvocationDescriptor,
         new_call_id: Callable[[], str],
+        sent: SentContext | None = None,
     ) -> ModelOutputEntry:
         return ModelOutputEntry(
             turn_id=turn_id,
@@ -209,6 +213,7 @@ class ModelOutputAccumulator:
             reasoning=self.reasoning,
             tool_calls=self._tool_calls(new_call_id),
             invocation=invocation,
+            sent=sent,
             usage=usage_as_json(self.usage),
             stop_reason=self.stop_reason,
             parts=self._parts_in_order(),
@@ -238,6 +243,8 @@ class ModelOutputAccumulator:
         )
 
     def _tool_calls(self, new_call_id: Callable[[], str]) -> tuple[ToolCallRequest, ...]:
+        if not self._calls:
+            return ()
         # Tool calls that may be incomplete: the last one if the output reached its length
         # limit, all of them if it was stopped for another reason.
         cut: Collection[int] = () if self.stop_reason in WHOLE else [*self._calls]
@@ -275,7 +282,7 @@ class ModelOutputAccumulator:
 
     def _parts_in_order(self) -> tuple[OutputPart, ...]:
         self._end_run()
-        if not self._is_verbatim or all(part.kind != "opaque" for part in self._parts):
+        if not self._is_verbatim or not self._has_opaque:
             return ()
         places = {index: place for place, index in enumerate(sorted(self._calls))}
         return tuple(
@@ -306,7 +313,7 @@ def cleaned(delta: ModelOutputDelta) -> ModelOutputDelta:
                 tool_name=clean_text(delta.tool_name),
                 arguments=clean_text(delta.arguments),
             )
-        case Stopped():
+        case Stopped() if not delta.reason.isascii():
             return structs.replace(delta, reason=clean_text(delta.reason))
         case _:
             return delta

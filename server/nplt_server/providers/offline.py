@@ -317,8 +317,12 @@ class ScriptedProvider(_StreamingProvider):
 
     async def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         said = self._function(request)
-        if isawaitable(said):
+        if not isinstance(said, str) and isawaitable(said):
             said = await said
+        if isinstance(said, str):
+            yield TextPiece(text=said)
+            yield Stopped(reason="end")
+            return
         speaks_in_deltas = False
         async with aclosing(_pieces(said)) as pieces:
             async for piece in pieces:
@@ -331,10 +335,8 @@ class ScriptedProvider(_StreamingProvider):
             yield Stopped(reason="end")
 
 
-async def _pieces(said: Said) -> AsyncGenerator[Piece, None]:
-    if isinstance(said, str):
-        yield said
-    elif isinstance(said, AsyncIterable):
+async def _pieces(said: Iterable[Piece] | AsyncIterable[Piece]) -> AsyncGenerator[Piece, None]:
+    if isinstance(said, AsyncIterable):
         async for piece in said:
             yield piece
     else:

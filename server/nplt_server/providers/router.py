@@ -12,6 +12,7 @@ import logging
 import random
 import time
 import traceback
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import (
     AsyncGenerator,
@@ -110,16 +111,15 @@ class Breaker:
     def admit(self) -> BreakerPermit:
         """Lets a call through, or raises `ProviderPaused`. The call reports its outcome to the
         permit."""
-        match self.state:
-            case "open":
-                raise self._paused(self.seconds_left)
-            case "half_open" if self._probe is not None:
-                raise self._paused(_PROBE_SECONDS)
-            case "half_open":
-                self._probe = BreakerPermit(self, self._openings)
-                return self._probe
-            case "closed":
-                return BreakerPermit(self, self._openings)
+        permit = BreakerPermit(self, self._openings)
+        if self._open_until is None:
+            return permit
+        if self.state == "open":
+            raise self._paused(self.seconds_left)
+        if self._probe is not None:
+            raise self._paused(_PROBE_SECONDS)
+        self._probe = permit
+        return permit
 
     def _paused(self, seconds: float) -> ProviderPaused:
         return ProviderPaused(retry_after=seconds, of_provider=self._of_provider, why=self._why)
@@ -240,8 +240,7 @@ class Durations(Struct):
         self.count += 1
         self.seconds += seconds
         self.longest = max(self.longest, seconds)
-        place = next((n for n, edge in enumerate(BUCKET_SECONDS) if seconds <= edge), -1)
-        self.buckets[place] += 1
+        self.buckets[bisect_left(BUCKET_SECONDS, seconds)] += 1
 
     def as_json(self) -> JsonObject:
         """`buckets`: durations per bucket, by upper bound; not cumulative."""
@@ -615,10 +614,16 @@ class ProviderRouter:
                 return wish
         return self.default_model
 
-    def route(self, name: str) -> tuple[ModelRoute, ModelInvocationDescriptor]:
-        if name not in self.routes and not self.can_call(name):
+    def route_of(self, name: str) -> ModelRoute:
+        known = self.routes.get(name)
+        if known is not None:
+            return known
+        if not self.can_call(name):
             self.check(name)
-        route = self.routes.get(name) or self._unlisted_route(name)
+        return self._unlisted_route(name)
+
+    def route(self, name: str) -> tuple[ModelRoute, ModelInvocationDescriptor]:
+        route = self.route_of(name)
         return route, route.invocation
 
     def _unlisted_route(self, name: str) -> ModelRoute:
@@ -633,7 +638,7 @@ class ProviderRouter:
         """The next fallback that was not tried yet, is not of the provider to avoid, and
         whose breaker is not open; `None` if there is none."""
         for model in self.fallback:
-            route, _ = self.route(model)
+            route = self.route_of(model)
             is_available = route.id != avoid and not route.is_paused
             if is_available and model not in tried:
                 return model

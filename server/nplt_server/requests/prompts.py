@@ -17,7 +17,8 @@ from nplt_server.providers import check_options
 
 
 async def prompt(session: Session, request: messages.Prompt, answer: Answer) -> None:
-    await check_options(request.options)
+    if request.options:
+        await check_options(request.options)
     conversation = await session.meant(
         request.session_id, to_change=True, create=request.create, history=request.history
     )
@@ -34,7 +35,7 @@ async def prompt(session: Session, request: messages.Prompt, answer: Answer) -> 
         if (shared := services.histories.shared) is not None:
             services.spawn(partial(admission.count_prompt, session.user, shared))
 
-    await services.quotas.check_conversations(session.user)
+        await services.quotas.check_conversations(session.user)
 
     def receipt(given: messages.Receipt) -> None:
         # A client that can't name its prompts has not sent it twice; its server has.
