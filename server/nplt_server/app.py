@@ -1,9 +1,8 @@
 """Builds the server from its settings, runs it, and shuts it down.
 
-`start` opens the histories and the sockets, and then calls `serve` here.
-
-Builds the services, the tools, the MCP servers and what is known of models. Nothing else
-creates these objects. Vendor SDKs are not imported here; a provider imports its own at its
+`start` opens the histories and the sockets, and then calls `serve` here, which builds the
+services, the tools, the MCP servers and what is known of models. Nothing else creates these
+objects. Vendor SDKs are not imported here; a provider imports its own at its
 first call.
 
 When it stops: no new connections, running turns finish or are interrupted, clients are
@@ -276,7 +275,7 @@ class Server:
             await self._state.admission.empty()
 
     async def _hand_over(self, conversation: Conversation) -> None:
-        """To the other servers, and those who are attached with it."""
+        """Releases the conversation to the other servers, and sends its clients after it."""
         peers = self._state.peers
         assert peers is not None
         await conversation.activity.quiet()
@@ -374,7 +373,7 @@ async def serve(
             await server.run()
             await state.registry.close_all()
     finally:
-        # What was promised is kept by now: who does not let go is left behind.
+        # All is on disk: a provider that does not close in time is abandoned.
         with anyio.move_on_after(_PROVIDERS_SECONDS_MAX, shield=True):
             await router.aclose()
 

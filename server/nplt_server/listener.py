@@ -179,7 +179,8 @@ _HOW_TO_GET_MORE = (
 
 
 def banner(default_model: str, providers: Sequence[AnyProviderSettings]) -> str:
-    """And where no vendor's model can be asked, how to get one."""
+    """The greeting: the version, the default model and, if no vendor is configured, how to add
+    one."""
     who = f"nplt {__version__}: {default_model} answers"
     if not all(isinstance(each, OfflineSettings | LocalSettings) for each in providers):
         return f"{who}."

@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 _BACKLOG = 1_024
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 _LAST_RESORT_SECONDS = 6.5
-"""After the time turns are given to end: what still holds the process up (a function
-that blocks, a child that won't go) holds nothing that was promised."""
+"""After the time turns are given to end, the process is ended whatever still runs (a function
+that blocks, a child that won't go): everything acknowledged is on disk."""
 
 Announce = Callable[[str, int], None]
 """Called with host and port when clients can connect."""
@@ -157,7 +157,7 @@ async def _run_until_signalled(
     signals: list[int] = []
 
     def obey(number: int, _: object) -> None:
-        # Here and not on the loop, which may be what does not go on.
+        # In the signal handler, because the event loop may be what hangs.
         if not signals:
             _end_for_certain(settings.limits.drain_seconds_max + _LAST_RESORT_SECONDS)
         signals.append(number)
@@ -381,7 +381,8 @@ class Workers:
     def _start(self, number: int) -> int:
         """Returns when it listens: 0; or its exit code, if it ended instead."""
         said, says = os.pipe()
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)  # until it is known, and itself
+        # Until the parent has noted the pid, and the child has set its own handlers.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
         pid = os.fork()
         if pid == 0:
             os.close(said)

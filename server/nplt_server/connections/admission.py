@@ -5,11 +5,11 @@ this machine is looked up from its other end: the kernel knows the user who open
 (`nplt_protocol.peer_user`), so that no other user of the machine gets in. One from elsewhere is
 not looked up; tokens are for those.
 
-A connection counts from
-the moment it is accepted. It is undecided until its token was accepted, or, where none is
-needed, until its first frame; when the server is full, the oldest undecided connection makes
-room. One sweep a second checks all connections together; no connection has a timer of its
-own. Frames above the rate are delayed, prompts above the rate are refused.
+A connection counts from the moment it is accepted. It is undecided until its token was
+accepted, or, where none is needed, until its first frame; when the server is full, the oldest
+undecided connection makes room. One sweep a second checks all connections together; no
+connection has a timer of its own. Frames above the rate are delayed, prompts above the rate are
+refused.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Holds the state of one conversation as its turns see it: `AgentState`.
 
 Everything is in the history; here are the ways to append to it, and the context that is
-rendered from it. An append is checked, and carries the live screen where that differs from
-the one its model was shown last. A change of the
-instruction, the notebook or a widget is an entry too, and none if nothing changed: the
-state at any seq is what replay up to it gives.
+rendered from it. An append is checked, and includes the live screen if that changed since the
+model last saw it. A change of the instruction, the notebook or a widget is an entry too, and
+none if nothing changed: the state at any seq is what replay up to it gives.
 
 Drafts are made at the moment of writing, while nobody else writes, so two concurrent
 changes are applied one after the other.

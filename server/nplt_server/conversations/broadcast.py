@@ -181,9 +181,10 @@ OutputKind = Literal["text", "reasoning"]
 
 
 class _HeldEvents(NamedTuple):
-    """Events that wait until the text in them is noted, or behind such."""
+    """Events that wait for the live journal, or behind such events. Only a store that takes time
+    to write its journal makes them wait."""
 
-    noted: asyncio.Future[None] | None
+    journaled: asyncio.Future[None] | None
     events: list[Event]
     kind: OutputKind
     length: int
@@ -204,9 +205,9 @@ class TurnEvents:
         "_flush_scheduled",
         "_held",
         "_kind",
-        "_noted",
-        "_offsets",
         "_pieces",
+        "_queued_offsets",
+        "_sent_offsets",
         "_session_id",
         "_turn_id",
         "_writer",
@@ -220,10 +221,9 @@ class TurnEvents:
         self._call = 0
         self._kind: OutputKind = "text"
         self._pieces: list[str] = []
-        self._offsets: dict[OutputKind, int] = {"text": 0, "reasoning": 0}
-        """What was sent."""
-        self._noted: dict[OutputKind, int] = {"text": 0, "reasoning": 0}
-        """What was sent or is held."""
+        self._sent_offsets: dict[OutputKind, int] = {"text": 0, "reasoning": 0}
+        self._queued_offsets: dict[OutputKind, int] = {"text": 0, "reasoning": 0}
+        """What was sent, and what is held."""
         self._held: list[_HeldEvents] = []
         self._flush_scheduled: asyncio.Handle | None = None
 
@@ -232,12 +232,12 @@ class TurnEvents:
             self.flush()
             self.send_held()
         self._call = call
-        self._offsets = {"text": 0, "reasoning": 0}
-        self._noted = {"text": 0, "reasoning": 0}
+        self._sent_offsets = {"text": 0, "reasoning": 0}
+        self._queued_offsets = {"text": 0, "reasoning": 0}
 
     def offset(self, kind: OutputKind) -> int:
         """How many code points of the current call were sent so far."""
-        return self._offsets[kind]
+        return self._sent_offsets[kind]
 
     def thought(self, what: str, content: str) -> None:
         self.flush()
@@ -287,15 +287,15 @@ class TurnEvents:
             return
         text, kind = "".join(self._pieces), self._kind
         self._pieces.clear()
-        noted = self._writer.note_output(self._turn_id, self._call, kind, text)
-        events = self.deltas(kind, text, self._noted[kind])
-        self._noted[kind] += len(text)
-        if noted is None and not self._held:
+        journaled = self._writer.journal_delta(self._turn_id, self._call, kind, text)
+        events = self.deltas(kind, text, self._queued_offsets[kind])
+        self._queued_offsets[kind] += len(text)
+        if journaled is None and not self._held:
             self._send(events, kind, len(text))
             return
-        self._held.append(_HeldEvents(noted, events, kind, len(text)))
-        if noted is not None:
-            noted.add_done_callback(lambda _: self._send_ready())
+        self._held.append(_HeldEvents(journaled, events, kind, len(text)))
+        if journaled is not None:
+            journaled.add_done_callback(lambda _: self._send_ready())
 
     def _emit(self, event: Event) -> None:
         """After what is held."""
@@ -307,21 +307,21 @@ class TurnEvents:
     def _send(self, events: list[Event], kind: OutputKind, length: int) -> None:
         for event in events:
             self._broadcast.emit(event)
-        self._offsets[kind] += length
+        self._sent_offsets[kind] += length
 
     def _send_ready(self) -> None:
-        while self._held and (self._held[0].noted is None or self._held[0].noted.done()):
+        while self._held and ((first := self._held[0].journaled) is None or first.done()):
             self._send(*self._held.pop(0)[1:])
 
     async def settled(self) -> None:
         """Returns when all that was flushed is sent."""
         while self._held:
-            if (noted := self._held[0].noted) is not None:
-                await asyncio.wait([noted])
+            if (journaled := self._held[0].journaled) is not None:
+                await asyncio.wait([journaled])
             self._send_ready()
 
     def send_held(self) -> None:
-        """At once, noted or not: something else is to be told."""
+        """Sends what is held at once, journaled or not, because something else is to be told."""
         held, self._held = self._held, []
         for ready in held:
             self._send(*ready[1:])
@@ -405,7 +405,7 @@ def replay_of(conversation: Conversation, cursor: Attach | None) -> Replay:
     bytes_max = conversation.services.limits.message_bytes_max
     lost = conversation.row.lost if conversation.row else None
     if lost is not None and lost[0] <= cursor.after_seq <= lost[1]:
-        # Of that number it may know an entry that is gone, and not the one that is there.
+        # The client may know an entry of this seq that a restored back-up removed.
         return Replay(frames=b"".join(deltas), resync=True)
     entries = _missed_entries(conversation.history, cursor.after_seq, bytes_max)
     return Replay(frames=b"".join((entries or []) + deltas), resync=entries is None)

@@ -92,9 +92,9 @@ class ContextManager:
         self._searched: tuple[ConversationHistory | None, int] = (None, 0)
         """The history that was searched for prompts with files, and up to where."""
         self._computed: tuple[ConversationHistory | None, int] = (None, 0)
+        """The history that was computed with last, and up to where."""
         self._growing: tuple[int, CallBudget | None] = (0, None)
         """The budget of a call whose context only grows; it is made anew for each call."""
-        """The history that was computed with last, and up to where."""
         self._is_computing = False
         """A thread is using the projection."""
         self._measured: tuple[ConversationHistory, AttachmentContents | None] | None = None

@@ -1,7 +1,7 @@
 """One conversation: its record, its context, its turn queue, its subscribers.
 
-`Conversation` accepts prompts: a prompt is checked, written to disk, acknowledged, told to
-all subscribers and queued, in that order. Turns belong to the conversation, not to a
+`Conversation` accepts prompts: a prompt is checked, written to disk and queued; then its
+receipt is sent, and its entry to all subscribers. Turns belong to the conversation, not to a
 connection: a client that leaves stops nothing. The turn itself is in `turn`; here are the
 steps it is made of: one model call, the tools of one answer, the token check. Other
 changes (rename, fork, redact, compact) are in `operations`.
@@ -142,7 +142,7 @@ class Conversation:
 
     @property
     def has_begun(self) -> bool:
-        """Whether anything but its name was ever asked for."""
+        """Whether its record was asked for, and not only its name."""
         return self._not_begun is None
 
     @property
@@ -330,7 +330,7 @@ class Conversation:
         self.queue.advance()
 
     def cancel(self, turn_id: str, reason: str = "cancelled") -> bool:
-        self._check_not_left()
+        self._check_not_given_away()
         return self.queue.cancel(turn_id, reason)
 
     def _first_receipt(self, prompt: ModelInputEntry, *, ahead: int) -> Receipt:
@@ -428,7 +428,7 @@ class Conversation:
 
         Tokens are counted by the local tokenizer (by characters ÷ 2.5 where there is
         none), corrected by what the provider reported for earlier calls. Over the
-        threshold, the compression event is raised and handled outside.
+        threshold, the compression listener is called.
         """
         draft = await self.context.due_epoch(turn_id, call_budget)
         if draft is None:
@@ -578,10 +578,11 @@ class Conversation:
                 ErrorCode.SHUTTING_DOWN, "the server is shutting down; try again later"
             )
         if self.is_leaving:
-            self._check_not_left()
+            self._check_not_given_away()
 
-    def _check_not_left(self) -> None:
-        """What was left to another server is asked of that one."""
+    def _check_not_given_away(self) -> None:
+        """Raises if the conversation was given to another server, so that the request is relayed
+        there."""
         if self.is_leaving and self.is_stale:
             raise WrittenElsewhere("another server is to have it")
 

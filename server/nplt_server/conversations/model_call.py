@@ -187,7 +187,7 @@ class ModelCall:
         if seconds is not None:
             await self._wait(error, seconds, retries + 1)
             return retries + 1
-        if self._hand_over(error):
+        if self._fail_over(error):
             return 0
         if self._shorten(error) or await self._quarantine(error):
             return retries
@@ -210,7 +210,7 @@ class ModelCall:
         self.turn.route.metrics.retries += 1
         await policy.sleep(seconds)
 
-    def _hand_over(self, error: ProviderError) -> bool:
+    def _fail_over(self, error: ProviderError) -> bool:
         turn = self.turn
         is_too_small = isinstance(error, WindowTooSmall) and len(self._tried) > 1
         is_down = isinstance(error, ProviderUnavailable | ProviderUnauthorized | NoSuchModel)

@@ -97,7 +97,8 @@ class RecordWriter:
         self.partial_answer = opened.partial_answer if opened else None
         """The output of a call that was running when the server was killed."""
         self.is_stale = False
-        """Another server has written to the record or deleted it; it must be opened again."""
+        """The history in memory is not what the record holds: another server has written to it
+        or deleted it, or it could not be read again. It must be opened anew."""
         self._conversation = conversation
         self._record: Record | None
         self._lease: Leased | None
@@ -123,7 +124,7 @@ class RecordWriter:
 
     @property
     def options(self) -> Mapping[str, str | int | float]:
-        """What prompts here ask of a model that say nothing else."""
+        """The options of prompts that give none of their own."""
         return self.history.options if self.history.head_seq else self._chosen_options
 
     # Writing
@@ -198,10 +199,9 @@ class RecordWriter:
         return entry
 
     async def _commit(self, record: Record, draft: EntryT) -> EntryT:
-        """Never left halfway, also when the task is cancelled by asyncio itself, as tools are:
-        memory would lack an entry that is on disk. Such a cancellation takes effect at the
-        caller's next `await`. So there is none between the entry's place in the history and
-        what the caller does with it: nobody sees a prompt that is not in the queue yet."""
+        """A cancellation during the write is postponed to the caller's next `await`. Otherwise
+        an entry could be on disk but not in memory, or a prompt in the history but not in the
+        queue."""
         after: ActiveEntries | None = None
         is_rollback = isinstance(draft, RollbackEntry)
         if not is_rollback:
@@ -241,8 +241,8 @@ class RecordWriter:
         return self.history.stamp(draft, id=services.new_entry_id(), timestamp=services.clock())
 
     async def compute(self, work: Callable[[], _T], *, entries: int = 0) -> _T:
-        """Runs work that takes as long as there are entries in memory, and these: in a thread
-        if they are many. Called inside `exclusive`."""
+        """Runs work whose time grows with the number of entries in memory plus `entries`; in a
+        thread if there are many. Called inside `exclusive`."""
         if len(self.history.entries) + entries <= QUICK_ENTRIES_MAX:
             return work()
         return await self.in_thread(work)
@@ -303,11 +303,12 @@ class RecordWriter:
                 self.mark_stale()
                 raise
 
-    def note_output(
+    def journal_delta(
         self, turn_id: str, call: int, kind: OutputKind, text: str
     ) -> asyncio.Future[None] | None:
-        """Notes output of a running call, in case this process dies before its entry is
-        written. Gives what ends when the output may be shown; `None`: at once."""
+        """Writes output of a running call to the live journal, in case this process dies before
+        its entry is written. Returns a future that is done when the output may be sent; `None`:
+        it may be sent now."""
         if self._record is None:
             return None
         return self._record.journal_delta(turn_id, call, kind, text)
@@ -419,19 +420,18 @@ class RecordWriter:
             await record.close()
             opened = await self.profile.store.open(self.session_id)
         except StorageError as error:
-            log.warning("%s must be opened anew: %s", self.session_id, error)
-            self.mark_stale()
+            self.mark_stale(f"its record could not be read again: {error}")
         else:
             self._hold(opened.record)
             self.history, self.row = opened.history, opened.row
 
-    def mark_stale(self) -> None:
-        """Another server has it: whoever is attached here is told to attach again."""
+    def mark_stale(self, why: str = "another server has taken the conversation over") -> None:
+        """Ends the running turn for this reason; whoever is attached attaches again."""
         if not self.is_stale:
             self.is_stale = True
-            log.warning("%s: another server has it now", self.session_id)
+            log.warning("%s must be opened anew: %s", self.session_id, why)
             if (running := self._conversation.queue.running) is not None:
-                running.cancel("another server has taken the conversation over")
+                running.cancel(why)
             # Clients detach, attach again and read the current record.
             self._conversation.announce("lagged", {"head_seq": self.history.head_seq})
 

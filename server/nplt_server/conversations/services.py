@@ -316,8 +316,8 @@ _THREADS_MAX: Final = 2
 
 
 class HeavyWork:
-    """Runs long computations in threads: one at a time for each user, a few in all. A user
-    who asks for many waits for themselves; others wait for one computation at most."""
+    """Runs long computations in threads: one at a time for each user, a few in all. A user's
+    computations queue behind each other, not in front of other users'."""
 
     def __init__(self) -> None:
         self._threads = anyio.CapacityLimiter(_THREADS_MAX)
