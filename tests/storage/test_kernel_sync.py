@@ -297,10 +297,23 @@ async def test_a_write_that_failed_halfway_leaves_the_file_as_it_was(
     assert [entry.turn_id for entry in conversation.stored] == ["t1", "t3", "t4"]
 
 
-async def test_few_commits_at_a_time_are_made_in_threads_and_more_by_the_kernel(
-    kernel: KernelSync, threads: CommitThreads, monkeypatch: pytest.MonkeyPatch
+async def test_on_a_busy_machine_few_commits_at_a_time_are_made_in_threads_and_more_by_the_kernel(
+    conversation: Conversation,
+    kernel: KernelSync,
+    threads: CommitThreads,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    kernel.close()
     monkeypatch.undo()
+    monkeypatch.setattr(commit_threads, "SLOW_SYNC_SECONDS", 30.0)
+    await conversation.say("t1")
+    assert threads.count == 0
+    monkeypatch.setattr(commit_threads, "SLOW_SYNC_SECONDS", -1.0)
+    await conversation.say("t2")  # by the kernel, which took too long
+    assert threads.count == 0
+    await conversation.say("t3")
+    assert threads.count == 1
+    assert conversation.stored == conversation.appended
     gate = threading.Event()
 
     def hang() -> None:
@@ -312,7 +325,6 @@ async def test_few_commits_at_a_time_are_made_in_threads_and_more_by_the_kernel(
     by_kernel = threads.kernel_sync()
     gate.set()
     assert by_kernel is not None
-    kernel.close()
 
 
 @pytest.mark.usefixtures("kernel")

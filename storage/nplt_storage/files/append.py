@@ -376,9 +376,9 @@ class Appender:
 # ------------------------------------------------------------------------------
 # Committing from the event loop
 #
-# Where many commit, the line is written here and synced by the kernel. A commit that may have
-# to wait for something else (a file that must be opened again, a disk that is behind with its
-# writes, a long line), and one that has no company, runs in a thread from beginning to end.
+# The line is written here, and synced by the kernel. A commit that may have to wait for
+# something else (a file that must be opened again, a disk that is behind with its writes, a
+# long line, the other programs of a busy machine) runs in a thread from beginning to end.
 #
 # A commit can't be cancelled, so that its outcome is always known. It has a deadline: when a
 # disk hangs, the append fails. If the sync ends later, the line was not acknowledged: it

@@ -1,7 +1,7 @@
 """The threads in which the disk works: one per commit, few for other work.
 
-Where the kernel can sync by itself, many commits at a time need no thread. The
-others, and all commits elsewhere, are made here.
+Where the kernel can sync by itself, ordinary commits need no thread. On a busy machine it does
+so only for many commits at a time. The others, and all commits elsewhere, are made here.
 
 Each commit has a thread of its own from beginning to end, because it mostly waits,
 and the system lets files that are synced at the same time share that wait. The
@@ -93,6 +93,10 @@ class KernelSync:
         self._events = ctypes.create_string_buffer(_EVENT.size * _PLACES)
         self._free = list(range(_PLACES))
         self._under_way: dict[int, Done] = {}
+        self._single: tuple[int, float] | None = None
+        """The place of a sync that was alone when it began, and when that was."""
+        self.slow_until = 0.0
+        """By the loop's clock: how long the machine counts as busy."""
         self._is_closing = False
         self._eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         try:
@@ -139,6 +143,8 @@ class KernelSync:
         if self._call(self._submit, self._context, self._one, self._submitted) != 1:
             self._free.append(place)
             raise SyncRefused(*self._last_error())
+        if not self._under_way:
+            self._single = (place, self.loop.time())
         self._under_way[place] = done
 
     def close(self) -> None:
@@ -159,6 +165,8 @@ class KernelSync:
         for number in range(count):
             place, result = _EVENT.unpack_from(self._events, _EVENT.size * number)
             self._free.append(place)
+            if self._single is not None and self._single[0] == place:
+                self._time_single(self._single[1])
             error = OSError(-result, os.strerror(-result)) if result else None
             try:
                 self._under_way.pop(place)(error)
@@ -166,6 +174,12 @@ class KernelSync:
                 log.exception("the end of a sync could not be told")
         if self._is_closing:
             self.close()
+
+    def _time_single(self, begun_at: float) -> None:
+        self._single = None
+        now = self.loop.time()
+        if now - begun_at > SLOW_SYNC_SECONDS:
+            self.slow_until = now + _SLOW_SECONDS
 
     def _give_back(self) -> None:
         os.close(self._eventfd)
@@ -184,12 +198,14 @@ IDLE_SECONDS_MAX: Final = 10.0
 SLOW_WRITE_SECONDS: Final = 0.1
 """A write that takes longer, because the system has too much to write, holds up the loop."""
 _SLOW_SECONDS: Final = 10.0
-"""For so long after a slow write, commits are made in threads."""
+"""For so long after a slow write or sync, commits are made in threads."""
 FEW_COMMITS: Final = 2
-"""So many at a time are made in threads. The kernel's worker is bound to the processor of the
-event loop: on a busy machine it waits there for a time slice of each other program, and one
-client has a quarter to a half of the turns that it has with a thread, which is woken where it
-can run."""
+"""So many at a time are made in threads while the machine is busy. The kernel's worker is bound
+to the processor of the event loop, where it waits for a time slice of each other program; a
+thread is woken where it can run. One client then has two to four times as many turns. On an idle
+machine the kernel is the quicker one."""
+SLOW_SYNC_SECONDS: Final = 0.003
+"""The machine, or its disk, counts as busy if the kernel took longer for a single sync."""
 
 
 Settled: TypeAlias = Callable[[BaseException | None], None]
@@ -250,9 +266,10 @@ class CommitThreads:
         kernel = self._kernel_sync
         if kernel is None or kernel.loop is not loop or not kernel.has_room:
             return None
-        if kernel.count + self.busy < FEW_COMMITS:
+        now = loop.time()
+        if now < kernel.slow_until and kernel.count + self.busy < FEW_COMMITS:
             return None
-        return kernel if loop.time() >= self._threads_until else None
+        return kernel if now >= self._threads_until else None
 
     def note_slow_write(self) -> None:
         self._threads_until = get_running_loop().time() + _SLOW_SECONDS
