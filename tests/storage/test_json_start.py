@@ -109,6 +109,17 @@ async def test_a_new_file_is_read_and_one_that_is_gone_forgotten(tmp_path: Path)
     await store.close()
 
 
+async def test_beside_a_new_file_no_known_one_is_read(tmp_path: Path, watch: Watch) -> None:
+    _file(tmp_path, "s1").parent.mkdir()
+    _file(tmp_path, "s1").write_bytes(file_bytes(chat(500), "s1"))
+    await (await open_store(tmp_path)).close()
+    _file(tmp_path, "new").write_bytes(file_bytes(chat(3), "new"))
+    store = await watch.start(tmp_path)
+    assert {row.session_id for row in await rows(store)} == {"new", "s1"}
+    assert 0 < watch.disk.bytes_read < _file(tmp_path, "s1").stat().st_size // 2
+    await store.close()
+
+
 async def test_a_file_changed_by_someone_else_is_read_anew(tmp_path: Path) -> None:
     await _fill(tmp_path)
     pen = Pen()
@@ -231,6 +242,25 @@ async def test_a_file_that_was_put_right_is_well_at_the_next_start(tmp_path: Pat
     again = await open_store(tmp_path)
     assert not (await row_of(again, "s1")).damaged
     await (await again.open("s1")).record.close()
+    await again.close()
+
+
+async def test_what_was_written_after_a_repair_is_known_at_the_next_start(
+    tmp_path: Path, watch: Watch
+) -> None:
+    await _fill(tmp_path)
+    whole = _file(tmp_path, "s1").read_bytes()
+    _file(tmp_path, "s1").write_bytes(whole.replace(b"question 1", b"question X"))
+    store = await open_store(tmp_path)
+    assert (await row_of(store, "s1")).damaged
+    await store.repair("s1")
+    opened = await store.open("s1")
+    await write(opened.record, opened.history, prompt("t9", "afresh"), answer("t9"))
+    await opened.record.close()
+    await store.close()
+    again = await watch.start(tmp_path)
+    assert not (await row_of(again, "s1")).damaged
+    assert watch.disk.bytes_read == 0
     await again.close()
 
 

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.storage.json_stores import open_store, rows
+from tests.storage.conversations import chat, file_bytes
+from tests.storage.json_stores import all_entries, open_store, rows
 
 from nplt_storage import StorageError
 
@@ -58,3 +59,21 @@ async def test_attachments_cut_off_by_a_crash_are_swept_away(tmp_path: Path) -> 
     assert [path.name for path in (tmp_path / "files").rglob("*") if path.is_file()] == ["b" * 32]
     assert not only_half.exists()
     await store.close()
+
+
+@pytest.mark.parametrize("blank_lines", [1, 2, 20_000])
+async def test_blank_lines_at_the_end_take_no_entry_with_them(
+    tmp_path: Path, blank_lines: int
+) -> None:
+    """More of them than are read at a time; an entry before them is whole and stays."""
+    entries = chat(3)
+    lines = file_bytes(entries, "a" * 32).rpartition(b"],")[0]
+    place_for(tmp_path).write_bytes(lines + b"\n" * blank_lines)
+    store = await open_store(tmp_path)
+    opened = await store.open("a" * 32)
+    assert opened.history.head_seq == len(entries)
+    await opened.record.close()
+    assert await all_entries(store, "a" * 32) == entries
+    await store.close()
+    (left,) = (tmp_path / "history").glob("*.broken-1")
+    assert left.read_bytes() == b"\n" * blank_lines

@@ -182,6 +182,18 @@ def test_keys_nobody_knows_are_kept() -> None:
     assert document["messages"][0]["metadata"] == {"CamelCase": 1, "mood": "fine"}
 
 
+@pytest.mark.parametrize("header_bytes", [20_000, 1024 * 1024 + 5, 1024 * 1024 + 100])
+def test_keys_nobody_knows_may_be_long(header_bytes: int) -> None:
+    """They stand in the first line, which is then longer than what is read at a time; where
+    it ends may be cut in two."""
+    _, files = _open(_with(OLD["messages"], notes=""))
+    notes = "x" * (header_bytes - files.contents[PATH].index(b"\n") - 1)
+    history, files = _open(_with(OLD["messages"], notes=notes))
+    assert files.contents[PATH].index(b"\n") + 1 == header_bytes
+    assert json.loads(files.contents[PATH])["notes"] == notes
+    assert _load(_file(files)) == list(history.entries)
+
+
 def test_what_json_can_not_say_twice_the_same_way_is_replaced() -> None:
     data = (
         b'{"messages":[{"role":"assistant","content":"half \\ud83d and \\ud83d\\ude00",'
@@ -195,6 +207,12 @@ def test_what_json_can_not_say_twice_the_same_way_is_replaced() -> None:
     assert output.tool_calls[0].arguments == {"a": None, "b": "123456789012345678901234567890"}
     assert isinstance(results, ToolResultsEntry)
     assert (results.results[0].status, results.results[0].duration) == ("failed", 0.0)
+
+
+@pytest.mark.parametrize("number", [-(2**63), 2**63 - 1, 2**64 - 1])
+def test_an_integer_of_64_bits_stays_one(number: int) -> None:
+    _, files = _open(_with([], largest=number))
+    assert json.loads(files.contents[PATH])["largest"] == number
 
 
 @pytest.mark.parametrize(
