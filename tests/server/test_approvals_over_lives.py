@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.server.approvals import asking, until
 
 from nplt_protocol.messages import ToolFinished, TurnFinished
+from nplt_server.tools.runner import ToolRunner
 from nplt_storage.entries import FaultEntry, ModelOutputEntry
 
 UNKNOWN = "outcome unknown: the server stopped while it ran"
@@ -117,6 +118,19 @@ async def test_a_cancelled_turn_is_not_asked_about_any_more_after_a_restart() ->
         await here.start_anew()
         assert here.conversation.approvals.pending == ()
         assert here.workshop.done == []
+
+
+async def test_a_question_that_is_not_asked_any_more_goes_with_its_turn() -> None:
+    async with asking() as here:
+        (question,) = await here.ask("write")
+        here.services.tools = ToolRunner(
+            here.workshop.tools, clock=here.services.clock, policies={"write": "deny"}
+        )
+        again = await here.start_anew()
+        assert [one.approval_id for one in again.approvals.pending] == [question.approval_id]
+        assert (await here.ended()).state == "completed"
+        assert here.workshop.done == []
+        assert again.snapshot().pending_approvals == ()
 
 
 async def test_a_server_that_stops_in_good_order_leaves_a_turn_that_only_waits_as_it_is() -> None:

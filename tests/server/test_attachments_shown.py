@@ -203,6 +203,7 @@ async def test_a_file_that_is_gone_or_erased_is_said_to_be_missing(tmp_path: Pat
         assert [one.reason for one in shown.attachments] == ["attachment_missing", None]
         conversation = at.conversation
         await redact(conversation, 2)
+        assert not at.services.files.path_of("s1", erased).exists()
         await at.ask("again")
         told = str([message.text for message in at.requests[-1].context[:1]])  # type: ignore[union-attr]
         assert "secret" not in told

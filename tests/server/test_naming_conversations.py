@@ -124,6 +124,18 @@ async def test_a_name_found_for_a_secret_goes_with_it() -> None:
         assert [entry.redacted_at is not None for entry in renamed] == [True]
 
 
+async def test_what_a_model_is_shown_stays_when_a_name_is_erased() -> None:
+    async with naming("The key sk-1234") as play:
+        await play.stage.play("one")
+        await play.let_go()
+        conversation = play.stage.conversation
+        (renamed,) = (e for e in conversation.history.entries if isinstance(e, RenamedEntry))
+        kinds = [entry.kind for entry in conversation.history.entries]
+        await redact(conversation, renamed.seq)
+        assert "sk-1234" not in play.name
+        assert [entry.kind for entry in conversation.history.entries] == kinds
+
+
 @given(st.text(max_size=200))
 def test_a_name_is_one_short_printable_line(text: str) -> None:
     name = clean_name(text)

@@ -388,6 +388,27 @@ async def test_a_repaired_conversation_can_be_used_again(tmp_path: Path) -> None
         await opened.record.close()
 
 
+async def test_one_that_was_read_before_its_damage_can_be_used_after_the_repair(
+    tmp_path: Path,
+) -> None:
+    async with file_store(tmp_path) as store:
+        await put(store, chat(4))
+        await store.page("s1", PageQuery())
+        path = the_file(tmp_path)
+        path.write_bytes(path.read_bytes().replace(b"word 1", b"word 7"))
+        await store.page("s1", PageQuery())  # what can be read of it
+        await store.repair("s1")
+        assert len((await store.page("s1", PageQuery())).messages) > 0
+        opened = await store.open("s1")
+        head_seq = opened.history.head_seq
+        await opened.record.append(Pen(opened.history).stamped(prompt("t9", "go on")))
+        await opened.record.close()
+        row = await store.row("s1")
+        assert row is not None
+        assert (row.damaged, row.head_seq) == (False, head_seq + 1)
+        assert (await store.page("s1", PageQuery())).messages[-1]["content"] == "go on"
+
+
 def test_a_directory_in_use_is_not_touched(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path)
     directory.take()
