@@ -43,6 +43,7 @@ from benchmarks.wire import (
     TURN_FINISHED,
     Caller,
     encode,
+    wait_until_known,
 )
 
 SLACK = 0.25
@@ -198,7 +199,7 @@ def _entries(plan: Plan) -> list[Growth]:
         path = write_conversation(data_dir, "long", entries, content_bytes=CONTENT_BYTES)
         # A file that nobody knew is read whole, once.
         with server(data_dir) as program, Caller(program.port, patience=1_800) as caller:
-            caller.request(HISTORY_REQUEST, {"session_id": "long"})
+            wait_until_known(caller)
         with server(data_dir, settings=ROOM) as program, Caller(program.port) as caller:
             _turn(caller, "warm up")
             before = program.cpu_seconds()

@@ -36,11 +36,11 @@ from benchmarks.wire import (
     REDACT,
     ROLLBACK,
     SEARCH,
-    SESSION_LIST,
     TURN_FINISHED,
     USAGE,
     Caller,
     encode,
+    wait_until_known,
 )
 from nplt_storage.codec import encode_line
 from nplt_storage.entries import EpochEntry
@@ -74,7 +74,7 @@ def long_work(plan: Plan) -> list[Verdict]:
     settings = {"models": {"offline/echo": {"context_tokens": 4_000_000}}}
     things: dict[str, Work] = {
         # Only once, and before the rest: it would be going on beside them.
-        "making the index anew": lambda caller, _: _wait_until_known(caller),
+        "making the index anew": lambda caller, _: wait_until_known(caller),
         NOTHING: lambda _caller, _number: time.sleep(0.05),
         f"context of {entries:,} entries": lambda caller, _: caller.request(
             CONTEXT_REQUEST, {"session_id": "long"}
@@ -136,12 +136,6 @@ def write_older_file(data_dir: Path, session_id: str, messages: int) -> None:
     document = {"session_id": session_id, "messages": made, "created_at": FIRST_DAY.isoformat()}
     path = data_dir / "history" / file_name(session_id, FIRST_DAY)
     path.write_text(json.dumps(document))
-
-
-def _wait_until_known(caller: Caller) -> None:
-    """The server reads files that it does not know while it serves."""
-    while caller.request(SESSION_LIST).get("incomplete"):
-        time.sleep(0.1)
 
 
 # The long things

@@ -20,7 +20,7 @@ from benchmarks.measuring import alternate
 from benchmarks.processes import Program, server
 from benchmarks.scratch import Plan
 from benchmarks.verdicts import Question, Verdict
-from benchmarks.wire import ATTACH, HISTORY_REQUEST, Caller
+from benchmarks.wire import ATTACH, HISTORY_REQUEST, Caller, wait_until_known
 from nplt_storage.file_system import SystemFiles
 from nplt_storage.files.conversation_file import JsonFile
 from nplt_storage.ids import new_entry_id
@@ -99,7 +99,7 @@ def _huge(plan: Plan) -> Verdict:
     write_conversation(empty_dir, "huge", SHORT)
     path = write_conversation(huge_dir, "huge", HUGE_MESSAGES, content_bytes=HUGE_CONTENT_BYTES)
     with server(huge_dir) as program, Caller(program.port, patience=1_800) as caller:
-        caller.request(HISTORY_REQUEST, {"session_id": "huge"})
+        wait_until_known(caller)
     with server(empty_dir) as small, server(huge_dir) as large:
         growth = (_peak_after_pages(large) - _peak_after_pages(small)) / MEBIBYTE
     details = f"{path.stat().st_size / 1e9:.2f} GB"

@@ -11,6 +11,7 @@ import json
 import select
 import socket
 import struct
+import time
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -130,3 +131,9 @@ class Caller:
                 raise Refused("the server closed the connection")
             self._frames = self.take(data)[::-1]
         return self._frames.pop()
+
+
+def wait_until_known(caller: Caller) -> None:
+    """The server reads files that it does not know while it serves."""
+    while caller.request(SESSION_LIST).get("incomplete"):
+        time.sleep(0.1)

@@ -252,6 +252,10 @@ def live_of(path: Path) -> Path:
 # never change, so reading needs no lock.
 
 BLOCK_BYTES = 16 * 1024
+_LARGE_BLOCK_BYTES = 1024 * 1024
+"""Blocks grow up to this while more is read. A thread that reads a little every millisecond lets
+go of the interpreter for so short a time, and so often, that no other thread gets it: the event
+loop waited for 50 to 250 ms."""
 _PROBE_BYTES = 2 * 1024
 _NUMBER_BYTES = 40
 
@@ -271,13 +275,14 @@ class Line(NamedTuple):
 
 
 def segments_forward(read: Read, start: int, end: int) -> Iterator[Segment]:
-    held, held_at = b"", start
+    held, held_at, block_bytes = b"", start, BLOCK_BYTES
     while start < end:
         newline = held.find(b"\n", start - held_at)
         while newline < 0:
             held, held_at = held[start - held_at :], start
             searched = len(held)
-            wanted = min(max(BLOCK_BYTES, searched), end - held_at - searched)
+            wanted = min(max(block_bytes, searched), end - held_at - searched)
+            block_bytes = min(2 * block_bytes, _LARGE_BLOCK_BYTES)
             block = read(held_at + searched, wanted) if wanted else b""
             if not block:
                 yield Segment(start, held)
@@ -289,13 +294,14 @@ def segments_forward(read: Read, start: int, end: int) -> Iterator[Segment]:
 
 
 def segments_backward(read: Read, start: int, end: int) -> Iterator[Segment]:
-    held, held_at = b"", end
+    held, held_at, block_bytes = b"", end, BLOCK_BYTES
     while end > start:
         # The newline at the very end is the segment's own.
         newline = held.rfind(b"\n", 0, max(end - held_at - 1, 0))
         while newline < 0 and held_at > start:
             held = held[: end - held_at]
-            wanted = min(max(BLOCK_BYTES, len(held)), held_at - start)
+            wanted = min(max(block_bytes, len(held)), held_at - start)
+            block_bytes = min(2 * block_bytes, _LARGE_BLOCK_BYTES)
             held_at -= wanted
             held = read(held_at, wanted) + held
             newline = held.rfind(b"\n", 0, min(wanted, max(end - held_at - 1, 0)))
