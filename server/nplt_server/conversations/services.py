@@ -53,7 +53,7 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Callable[[], Awaitable[object]]) -> None:
-        task = asyncio.get_running_loop().create_task(self._guarded(work))
+        task = asyncio.get_running_loop().create_task(self._guarded(work()))
         self._tasks.add(task)
 
     async def __aenter__(self) -> BackgroundTasks:
@@ -68,11 +68,11 @@ class BackgroundTasks:
                 # A task that was cancelled before its first step has not removed itself.
                 self._tasks -= {task for task in self._tasks if task.done()}
 
-    async def _guarded(self, work: Callable[[], Awaitable[object]]) -> None:
+    async def _guarded(self, work: Awaitable[object]) -> None:
         task = asyncio.current_task()
         assert task is not None
         try:
-            await work()
+            await work
         except Exception:
             # A bug in one task must not end the others.
             log.exception("a task failed")
