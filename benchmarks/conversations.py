@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nplt_storage.codec import encode_line
 from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry
-from nplt_storage.file_system import SystemDisk
+from nplt_storage.file_system import Disk
 from nplt_storage.files.format import (
     Header,
     empty_tail,
@@ -25,7 +25,7 @@ FIRST_DAY = datetime(2025, 1, 1, tzinfo=UTC)
 _WORDS = "The quick brown fox jumps over the lazy dog, and the dog takes no notice. "
 
 
-class CountingDisk(SystemDisk):
+class CountingDisk(Disk):
     """Real files, and how many bytes were written to them."""
 
     def __init__(self) -> None:

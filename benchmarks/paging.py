@@ -21,7 +21,7 @@ from benchmarks.processes import Program, server
 from benchmarks.scratch import Plan
 from benchmarks.verdicts import Question, Verdict
 from benchmarks.wire import ATTACH, HISTORY_REQUEST, Caller, wait_until_known
-from nplt_storage.file_system import SystemFiles
+from nplt_storage.file_system import FileOperations
 from nplt_storage.files.conversation_file import JsonFile
 from nplt_storage.ids import new_entry_id
 from nplt_storage.pages import PageQuery, read_page
@@ -75,7 +75,7 @@ def _pages_over_the_wire(caller: Caller, session_id: str) -> Callable[[], float]
 
 def _first_pages(path: Path, session_id: str) -> Callable[[], float]:
     def page() -> None:
-        file = JsonFile(path, session_id, files=SystemFiles(), new_id=new_entry_id)
+        file = JsonFile(path, session_id, files=FileOperations(), new_id=new_entry_id)
         with file.reading() as entries:
             read_page(PageQuery(), entries)
 

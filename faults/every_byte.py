@@ -25,7 +25,7 @@ from faults.results import Promised, Result
 from faults.sample_conversation import Sample, place
 from nplt_storage.entries import DebugEntry
 from nplt_storage.errors import ConversationDamaged, StorageError
-from nplt_storage.file_system import SystemFiles
+from nplt_storage.file_system import FileOperations
 from nplt_storage.files.append import Appender
 from nplt_storage.files.conversation_file import JsonFile
 
@@ -71,7 +71,7 @@ def _try_share(sample: Sample, directory: Path, sabotage: bool, cuts: Sequence[i
 
 def _try_one(path: Path, sample: Sample, cut: int) -> Iterator[str]:
     whole = sample.whole_lines(cut)
-    file = JsonFile(path, sample.session_id, files=SystemFiles(), new_id=lambda: "new")
+    file = JsonFile(path, sample.session_id, files=FileOperations(), new_id=lambda: "new")
     try:
         appender = Appender(file, file.open_for_appending())
     except ConversationDamaged as damage:

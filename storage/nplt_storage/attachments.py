@@ -29,7 +29,6 @@ from nplt_storage.errors import BadEntry, ConversationNotFound, StorageUnavailab
 from nplt_storage.file_system import (
     PRIVATE_FILE,
     FileOperations,
-    SystemFiles,
     give_second_name,
     make_private_directory,
     sync_directory,
@@ -124,7 +123,7 @@ class AttachmentFiles:
     ) -> None:
         self.directory = directory
         self._new_id = new_id
-        self._files = files or SystemFiles()
+        self._files = files or FileOperations()
 
     def path_of(self, session_id: str, file_id: str) -> Path:
         """Where that file is, if it is there; ids that can't be ours are refused."""

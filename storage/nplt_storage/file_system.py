@@ -15,7 +15,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -23,10 +23,7 @@ from nplt_storage.errors import DataDirectoryInUse, StorageUnavailable
 
 PRIVATE_FILE: Final = 0o600
 
-
 _INODE_BITS = 2**63 - 1  # what SQLite can keep of an unsigned number
-
-
 _BLOCK_BYTES: Final = 1024 * 1024
 
 Read: TypeAlias = Callable[[int, int], bytes]
@@ -53,26 +50,7 @@ class FoundFile(Struct, frozen=True, kw_only=True):
         )
 
 
-class FileOperations(Protocol):
-    def open(self, path: Path, flags: int) -> int: ...
-    def close(self, descriptor: int) -> None: ...
-    def size(self, descriptor: int) -> int: ...
-    def file_id(self, descriptor: int) -> FileId: ...
-    def find(self, path: Path) -> tuple[FileId, int] | None:
-        """Which file has that name, and its size; `None`: there is none."""
-        ...
-
-    def read(self, descriptor: int, length: int, offset: int) -> bytes: ...
-    def write(self, descriptor: int, data: bytes | memoryview, offset: int) -> int: ...
-    def truncate(self, descriptor: int, size: int) -> None: ...
-    def sync_data(self, descriptor: int) -> None: ...
-    def sync(self, descriptor: int) -> None: ...
-    def sync_directory(self, directory: Path) -> None: ...
-    def rename(self, source: Path, target: Path) -> None: ...
-    def remove(self, path: Path) -> None: ...
-
-
-class SystemFiles:
+class FileOperations:
     def open(self, path: Path, flags: int) -> int:
         # Without waiting: opening a pipe that nobody writes to would never return.
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK, PRIVATE_FILE)
@@ -92,6 +70,7 @@ class SystemFiles:
         return status.st_dev, status.st_ino
 
     def find(self, path: Path) -> tuple[FileId, int] | None:
+        """Which file has that name, and its size; `None`: there is none."""
         try:
             status = os.stat(path)  # noqa: PTH116 (asked before each append)
         except FileNotFoundError:
@@ -259,10 +238,7 @@ class DataDirectory:
             ) from error
         lock_directory(lock, self.path)
         self._lock = lock
-        self._sweep()
-
-    def _sweep(self) -> None:
-        """Attachments that were on their way in when the last server died."""
+        # Attachments that were on their way in when the last server died.
         for part in self.files.glob("*/*.part"):
             with suppress(OSError):
                 part.unlink()
@@ -291,37 +267,16 @@ def make_private_directory(directory: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    SystemFiles().sync_directory(directory)
+    FileOperations().sync_directory(directory)
 
 
 # ------------------------------------------------------------------------------
 # Directories
 
 
-class Disk(FileOperations, Protocol):
+class Disk(FileOperations):
     def names_in(self, directory: Path) -> list[str]:
         """In order; none if there is no such directory."""
-        ...
-
-    def found(self, path: Path) -> FoundFile: ...
-
-    def found_in(self, directory: Path) -> list[FoundFile]:
-        """In the order of names; what is no regular file has a size of -1."""
-        ...
-
-    def make_directory(self, directory: Path) -> None:
-        """Private, and its name on disk when this returns; fine if it is there."""
-        ...
-
-    def remove_tree(self, directory: Path) -> None:
-        """With all that is in it; fine if it is not there."""
-        ...
-
-    def free_bytes(self, directory: Path) -> int: ...
-
-
-class SystemDisk(SystemFiles):
-    def names_in(self, directory: Path) -> list[str]:
         try:
             return sorted(os.listdir(directory))  # noqa: PTH208
         except FileNotFoundError:
@@ -331,13 +286,24 @@ class SystemDisk(SystemFiles):
         return FoundFile.of(path.name, path.stat())
 
     def found_in(self, directory: Path) -> list[FoundFile]:
+        """In the order of names; what is no regular file has a size of -1."""
+        found: list[FoundFile] = []
         with os.scandir(directory) as entries:
-            return sorted(map(_found, entries), key=lambda found: found.name)
+            for entry in entries:
+                there = FoundFile(name=entry.name, size=-1, mtime_ns=0, inode=0)
+                # It may be gone since it was listed, or be a link that leads nowhere or in circles.
+                with suppress(OSError):
+                    if entry.is_file():
+                        there = FoundFile.of(entry.name, entry.stat())
+                found.append(there)
+        return sorted(found, key=lambda there: there.name)
 
     def make_directory(self, directory: Path) -> None:
+        """Private, and its name on disk when this returns; fine if it is there."""
         make_private_directory(directory)
 
     def remove_tree(self, directory: Path) -> None:
+        """With all that is in it; fine if it is not there."""
         import shutil
 
         shutil.rmtree(directory, ignore_errors=True)
@@ -345,11 +311,3 @@ class SystemDisk(SystemFiles):
     def free_bytes(self, directory: Path) -> int:
         status = os.statvfs(directory)
         return status.f_bavail * status.f_frsize
-
-
-def _found(entry: os.DirEntry[str]) -> FoundFile:
-    # It may be gone since it was listed, or be a link that leads nowhere or in circles.
-    with suppress(OSError):
-        if entry.is_file():
-            return FoundFile.of(entry.name, entry.stat())
-    return FoundFile(name=entry.name, size=-1, mtime_ns=0, inode=0)

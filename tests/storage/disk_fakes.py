@@ -29,7 +29,7 @@ class Folder:
     on_disk: dict[str, File | Folder] = field(default_factory=dict)
 
 
-class MemoryDisk:
+class MemoryDisk(Disk):
     """With `lies` it only says that it synced: a check of the checks."""
 
     def __init__(self, *, lies: bool = False) -> None:
@@ -193,7 +193,7 @@ def _walk(folder: Folder, path: Path, *, on_disk: bool) -> list[tuple[Path, byte
     return found
 
 
-class WatchedDisk(WatchedFiles):
+class WatchedDisk(WatchedFiles, Disk):
     """Passes everything on; `before` sees each call that changes something first."""
 
     def __init__(self, disk: Disk, before: Callable[[str, int], None]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from nplt_storage.file_system import FileId, FileOperations
 
 
-class MemoryFiles:
+class MemoryFiles(FileOperations):
     def __init__(self) -> None:
         self.contents: dict[Path, bytearray] = {}
         self.open_files: dict[int, bytearray] = {}
@@ -113,7 +113,7 @@ class PowerCut(BaseException):
     """Nothing after this happens: no handler, no clean-up that counts."""
 
 
-class WatchedFiles:
+class WatchedFiles(FileOperations):
     """Passes everything on; `before` sees each call first, and may raise."""
 
     def __init__(self, files: FileOperations, before: Callable[[str, int], None]) -> None:

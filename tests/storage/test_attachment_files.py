@@ -13,7 +13,7 @@ from tests.storage.file_fakes import WatchedFiles
 
 from nplt_storage import BadEntry, ConversationNotFound, StorageUnavailable
 from nplt_storage.attachments import NOBODYS, AttachmentFiles
-from nplt_storage.file_system import SystemFiles
+from nplt_storage.file_system import FileOperations
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ async def test_a_file_is_kept_byte_by_byte_and_private(
 
 async def test_a_file_is_on_disk_before_it_has_its_name(tmp_path: Path) -> None:
     calls: list[str] = []
-    watched = WatchedFiles(SystemFiles(), lambda operation, length: calls.append(operation))
+    watched = WatchedFiles(FileOperations(), lambda operation, length: calls.append(operation))
     async with AttachmentFiles(tmp_path, files=watched).receive("s1", size=1) as upload:
         await upload.write(b"x")
         await upload.finish()

@@ -12,7 +12,7 @@ from tests.storage.file_fakes import PowerCut, Trouble
 
 from nplt_storage import BadEntry
 from nplt_storage.entries import BlobReference
-from nplt_storage.file_system import SystemDisk
+from nplt_storage.file_system import Disk
 from nplt_storage.files.conversation_file import keep_blob, read_blob, remove_blobs_except
 
 BLOBS = Path("history/session_20260102_s1.blobs")
@@ -71,7 +71,7 @@ def test_what_is_no_blob_here_is_refused(disk: MemoryDisk, blob_id: str) -> None
 
 
 def test_private_files_in_a_private_folder(tmp_path: Path) -> None:
-    keep_blob(SystemDisk(), tmp_path / "x.blobs", DATA)
+    keep_blob(Disk(), tmp_path / "x.blobs", DATA)
     assert (tmp_path / "x.blobs").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "x.blobs" / ID).stat().st_mode & 0o777 == 0o600
 

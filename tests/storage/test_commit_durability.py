@@ -21,7 +21,7 @@ from tests.storage.json_stores import loaded
 
 from nplt_storage import ConversationDamaged, Durability, StorageError, StorageUnavailable
 from nplt_storage.entries import Entry
-from nplt_storage.file_system import FileOperations, SystemFiles
+from nplt_storage.file_system import FileOperations
 from nplt_storage.files import append
 from nplt_storage.files.append import Appender, Committer, SyncSchedule
 from nplt_storage.files.commit_threads import CommitThreads
@@ -281,7 +281,7 @@ def test_an_interval_takes_time() -> None:
 
 
 def _record(path: Path, durability: Durability, trouble: Trouble) -> Committer[None]:
-    file = _file(WatchedFiles(SystemFiles(), trouble), path)
+    file = _file(WatchedFiles(FileOperations(), trouble), path)
     descriptor = file.create(Header(session_id="s1", created_at=START))
     threads = CommitThreads()
     appender = Appender(file, descriptor, sync_later=durability.sync_later(threads))
@@ -370,7 +370,7 @@ async def test_an_append_without_a_thread_fails_and_the_next_one_works(
     with monkeypatch.context() as patch:
         patch.setattr(CommitThreads, "_add", _no_thread)
         await record.close()
-    assert loaded(_file(SystemFiles(), tmp_path / "s1.json"))[1] == [entry]
+    assert loaded(_file(FileOperations(), tmp_path / "s1.json"))[1] == [entry]
 
 
 def _no_thread(*_: object) -> None:

@@ -10,14 +10,13 @@ from tests.storage.file_fakes import MemoryFiles, WatchedFiles
 
 from nplt_storage.file_system import (
     FileOperations,
-    SystemFiles,
     read_all,
     write_all,
     write_new_file,
 )
 
 
-@pytest.fixture(params=[SystemFiles, MemoryFiles])
+@pytest.fixture(params=[FileOperations, MemoryFiles])
 def files(request: pytest.FixtureRequest) -> FileOperations:
     made: FileOperations = request.param()
     return made
@@ -61,7 +60,7 @@ def test_a_system_that_does_things_by_halves_is_asked_again(tmp_path: Path) -> N
         def write(self, descriptor: int, data: bytes | memoryview, offset: int) -> int:
             return super().write(descriptor, data[:2], offset)
 
-    files = Grudging(SystemFiles(), lambda operation, length: None)
+    files = Grudging(FileOperations(), lambda operation, length: None)
     descriptor = files.open(tmp_path / "a", os.O_RDWR | os.O_CREAT)
     write_all(files, descriptor, b"0123456789", 0)
     assert read_all(files, descriptor, 10, 0) == b"0123456789"
@@ -75,5 +74,5 @@ def test_a_new_file_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
             raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        write_new_file(WatchedFiles(SystemFiles(), full), tmp_path / "a", b"x")
+        write_new_file(WatchedFiles(FileOperations(), full), tmp_path / "a", b"x")
     assert list(tmp_path.iterdir()) == []

@@ -57,7 +57,7 @@ from nplt_storage.entries import (
     ModelOutputEntry,
     wrong_reference,
 )
-from nplt_storage.file_system import SystemDisk
+from nplt_storage.file_system import Disk
 from nplt_storage.maintenance.migrate import Imported, import_file
 from nplt_storage.maintenance.sources import (
     Missing,
@@ -285,7 +285,7 @@ async def test_attachments_go_again_if_the_conversation_does_not_come_in(tmp_pat
         await put(one, Pen().write_all([prompt("t1"), attachment(b"bytes")]))
     put_attachment(tmp_path / "one", "s1", b"bytes")
     trouble = Trouble()
-    two = await open_store(tmp_path / "two", FileSettings(disk=WatchedDisk(SystemDisk(), trouble)))
+    two = await open_store(tmp_path / "two", FileSettings(disk=WatchedDisk(Disk(), trouble)))
     trouble.lasting["rename"] = errno.ENOSPC
     with pytest.raises(StorageUnavailable):
         await import_file(two, the_file(tmp_path / "one"), files=two.directory.files)

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from tests.storage.disk_fakes import MemoryDisk
 
-from nplt_storage.file_system import Disk, SystemDisk
+from nplt_storage.file_system import Disk
 
 
 @pytest.fixture(params=["system", "memory"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Disk, Path]:
     if request.param == "system":
-        return SystemDisk(), tmp_path
+        return Disk(), tmp_path
     disk = MemoryDisk()
     disk.put(Path("data/keep"), b"")
     disk.remove(Path("data/keep"))

@@ -31,7 +31,7 @@ from nplt_storage import (
     StorageUnavailable,
 )
 from nplt_storage.entries import Entry
-from nplt_storage.file_system import FoundFile, SystemDisk
+from nplt_storage.file_system import Disk, FoundFile
 from nplt_storage.files.conversation_file import JsonFile
 from nplt_storage.files.format import Header
 from nplt_storage.files.rewrite import redact_entry
@@ -55,7 +55,7 @@ async def store(tmp_path: Path, trouble: Trouble) -> AsyncIterator[JsonFileStore
 
 
 def _settings(trouble: Trouble) -> FileSettings:
-    return FileSettings(disk=WatchedDisk(SystemDisk(), trouble))
+    return FileSettings(disk=WatchedDisk(Disk(), trouble))
 
 
 def _said(*words: str) -> list[Entry]:
@@ -88,7 +88,7 @@ async def test_a_creation_the_disk_did_not_confirm_can_be_repeated(
 
 
 async def test_a_creation_whose_file_can_not_be_looked_at_can_be_repeated(tmp_path: Path) -> None:
-    class Blind(SystemDisk):
+    class Blind(Disk):
         is_blind = True
 
         def found(self, path: Path) -> FoundFile:
@@ -247,7 +247,7 @@ async def test_a_redaction_that_was_refused_gives_the_next_start_nothing_to_read
     with pytest.raises(Exception, match="there is no entry 9"):
         await record.redact(9, at=START)
     await store.close()
-    disk = WatchedDisk(SystemDisk(), lambda operation, length: None)
+    disk = WatchedDisk(Disk(), lambda operation, length: None)
     again = await open_store(tmp_path, FileSettings(disk=disk))
     assert disk.bytes_read == 0
     await again.close()

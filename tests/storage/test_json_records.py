@@ -27,12 +27,12 @@ from nplt_storage import (
     SearchQuery,
     StorageUnavailable,
 )
-from nplt_storage.file_system import SystemDisk
+from nplt_storage.file_system import Disk
 
 MIB = 1024 * 1024
 
 
-class SmallDisk(SystemDisk):
+class SmallDisk(Disk):
     """Says how much room there is, whatever there is."""
 
     free = 10**12

@@ -26,7 +26,7 @@ from nplt_storage import (
     StorageUnavailable,
 )
 from nplt_storage.entries import PinnedEntry, RenamedEntry
-from nplt_storage.file_system import SystemDisk
+from nplt_storage.file_system import Disk
 from nplt_storage.search import SearchHit
 
 
@@ -34,7 +34,7 @@ class Watch:
     """A store on a disk that counts what is read while it starts."""
 
     def __init__(self) -> None:
-        self.disk = WatchedDisk(SystemDisk(), lambda operation, length: None)
+        self.disk = WatchedDisk(Disk(), lambda operation, length: None)
 
     async def start(self, data_dir: Path) -> JsonFileStore:
         self.disk.bytes_read = 0
@@ -328,7 +328,7 @@ async def test_lists_are_answered_while_a_large_file_is_checked(
 ) -> None:
     may_read = threading.Event()
 
-    class Slow(SystemDisk):
+    class Slow(Disk):
         def read(self, descriptor: int, length: int, offset: int) -> bytes:
             if length > 5_000_000:
                 may_read.wait(20)

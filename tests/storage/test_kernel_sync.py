@@ -15,7 +15,7 @@ from tests.storage.conversations import START, Pen, counting_ids, prompt
 
 from nplt_storage import StorageUnavailable, decode_line
 from nplt_storage.entries import Entry
-from nplt_storage.file_system import SystemFiles
+from nplt_storage.file_system import FileOperations
 from nplt_storage.files import append, commit_threads
 from nplt_storage.files.append import Appender, Committer
 from nplt_storage.files.commit_threads import CommitThreads, Done, KernelSync, SyncRefused
@@ -40,7 +40,7 @@ def threads() -> Iterator[CommitThreads]:
     threads.close()
 
 
-class Files(SystemFiles):
+class Files(FileOperations):
     """Writes of the system, the next of which may fail halfway."""
 
     fails_next = False

@@ -18,7 +18,7 @@ from tests.storage.file_fakes import WatchedFiles
 from nplt_storage import PageQuery, encode_line
 from nplt_storage.codec import crc_suffix
 from nplt_storage.entries import ModelInputEntry
-from nplt_storage.file_system import SystemDisk, SystemFiles
+from nplt_storage.file_system import Disk, FileOperations
 from nplt_storage.files.append import Appender
 from nplt_storage.files.conversation_file import JsonFile, open_at_end
 from nplt_storage.files.format import Header, advance, empty_tail, encode_closing, encode_header
@@ -67,7 +67,7 @@ def calls() -> list[str]:
 
 @pytest.fixture
 def files(calls: list[str]) -> WatchedFiles:
-    return WatchedFiles(SystemFiles(), lambda operation, length: calls.append(operation))
+    return WatchedFiles(FileOperations(), lambda operation, length: calls.append(operation))
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_an_append_reads_nothing_and_writes_once(
 
 def test_a_line_of_megabytes_does_not_hide_its_neighbours(tmp_path: Path) -> None:
     path = tmp_path / "session_20260102_s1.json"
-    file = JsonFile(path, "s1", files=SystemFiles(), new_id=counting_ids())
+    file = JsonFile(path, "s1", files=FileOperations(), new_id=counting_ids())
     appender = _appender(file, file.create(Header(session_id="s1", created_at=START)))
     for seq in range(1, 41):
         content = "long " * 500_000 if seq % 10 == 5 else f"prompt {seq}"
@@ -158,7 +158,7 @@ def test_a_line_of_megabytes_does_not_hide_its_neighbours(tmp_path: Path) -> Non
 
 
 def test_opening_to_go_on_reads_the_end_of_the_file_only(large_file: Path) -> None:
-    disk = WatchedDisk(SystemDisk(), lambda operation, length: None)
+    disk = WatchedDisk(Disk(), lambda operation, length: None)
     file = JsonFile(large_file, "s1", files=disk, new_id=counting_ids())
     row = replace(new_row("s1", user="local", created_at=START), head_seq=LINES)
     opened = open_at_end(disk, file, row)
@@ -173,7 +173,7 @@ def test_opening_to_go_on_reads_the_end_of_the_file_only(large_file: Path) -> No
 def test_a_file_is_read_as_it_stood_when_an_entry_was_its_last(
     large_file: Path, through: int
 ) -> None:
-    file = JsonFile(large_file, "s1", files=SystemFiles(), new_id=counting_ids())
+    file = JsonFile(large_file, "s1", files=FileOperations(), new_id=counting_ids())
     with file.reading(through) as entries:
         assert entries.head_seq == through
         assert next(entries.before(through + 1)).seq == through

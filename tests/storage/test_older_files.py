@@ -35,7 +35,7 @@ from nplt_storage.entries import (
     SystemInstructionEntry,
     ToolResultsEntry,
 )
-from nplt_storage.file_system import FileOperations, SystemDisk
+from nplt_storage.file_system import Disk, FileOperations
 from nplt_storage.files.conversation_file import JsonFile
 from nplt_storage.files.foreign import NotForeign, read_foreign
 from nplt_storage.files.format import encode_header
@@ -299,7 +299,7 @@ async def test_an_older_file_that_was_taken_in_is_known_at_the_next_start(tmp_pa
     origin = await store.origin("abc-def")
     assert origin.extra == {"uploaded_files": [{"name": "a.txt", "size": 3}]}
     await store.close()
-    disk = WatchedDisk(SystemDisk(), lambda operation, length: None)
+    disk = WatchedDisk(Disk(), lambda operation, length: None)
     again = await open_store(tmp_path, FileSettings(disk=disk))
     assert await row_of(again, "abc-def") == row
     assert disk.bytes_read == 0
@@ -408,7 +408,7 @@ def _long(messages: int) -> bytes:
 def test_memory_does_not_grow_with_the_number_of_messages(tmp_path: Path) -> None:
     path = tmp_path / PATH.name
     path.write_bytes(_long(8_000))
-    file = JsonFile(path, "abc-def", files=SystemDisk(), new_id=counting_ids())
+    file = JsonFile(path, "abc-def", files=Disk(), new_id=counting_ids())
     tracemalloc.start()
     try:
         file.settle()

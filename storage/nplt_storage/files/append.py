@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from nplt_storage.codec import encode_line
 from nplt_storage.entries import Entry
 from nplt_storage.errors import BadEntry, ConversationReadOnly, StorageUnavailable
-from nplt_storage.file_system import FileId, SystemFiles, write_all
+from nplt_storage.file_system import FileId, FileOperations, write_all
 from nplt_storage.files.commit_threads import SLOW_WRITE_SECONDS, CommitThreads, SyncRefused
 from nplt_storage.files.conversation_file import JsonFile, check_lines, plain_errors, reader_of
 from nplt_storage.files.format import Tail, make_whole
@@ -159,7 +159,7 @@ class Appender:
         self._failure: OSError | None = None
         """The error of a scheduled sync, which the next append raises."""
         # A test's own files sync in their own way.
-        self._syncs_as_system = type(file.files).sync_data is SystemFiles.sync_data
+        self._syncs_as_system = type(file.files).sync_data is FileOperations.sync_data
 
     @property
     def session_id(self) -> str:

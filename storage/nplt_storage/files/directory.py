@@ -42,7 +42,6 @@ from nplt_storage.file_system import (
     Disk,
     FoundFile,
     Read,
-    SystemDisk,
     opened_to_read,
 )
 from nplt_storage.files.append import Durability, SyncLater
@@ -524,7 +523,7 @@ class FileSettings(Struct, frozen=True, kw_only=True):
     """Models are shown that many turns; everything is kept."""
     read_before_serving_bytes: int = 2 * 1024 * 1024
     """More than that, if the index does not know it, is read meanwhile."""
-    disk: Disk = field(default_factory=SystemDisk)
+    disk: Disk = field(default_factory=Disk)
     new_id: Callable[[], str] = new_entry_id
     seconds: Callable[[], float] = time.monotonic
 

@@ -29,7 +29,7 @@ from nplt_storage.entries import (
     UnknownEntry,
     wrong_reference,
 )
-from nplt_storage.file_system import SystemFiles, opened_to_read
+from nplt_storage.file_system import FileOperations, opened_to_read
 from nplt_storage.files.foreign import ForeignConversation, JsonDocument, NotForeign
 from nplt_storage.files.format import (
     BadHeader,
@@ -423,5 +423,5 @@ def _lost(seqs: tuple[int, int] | None) -> str:
 
 def read_beginning(path: Path, length: int) -> bytes:
     """Of a regular file, never more than it holds. Raises `OSError`."""
-    with opened_to_read(SystemFiles(), path) as (read, size):
+    with opened_to_read(FileOperations(), path) as (read, size):
         return read(0, min(length, size))

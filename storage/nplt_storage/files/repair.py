@@ -33,7 +33,7 @@ from nplt_storage.entries import (
 )
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.file_system import (
-    SystemFiles,
+    FileOperations,
     give_second_name,
     lock_directory,
     opened,
@@ -464,7 +464,7 @@ def repair_file(
     dry_run: bool = False,
 ) -> Repaired:
     """Blocks. Raises `CannotRepair`, or `OSError`."""
-    with opened_to_read(SystemFiles(), path) as (read, size):
+    with opened_to_read(FileOperations(), path) as (read, size):
         plan = plan_repair(read, size, session_id=session_id, clock=clock, new_id=new_id)
     aside = apply_repair(path, plan).name if plan.says and not dry_run else None
     return Repaired(says=plan.says, kept=plan.kept, lost=plan.lost, original=aside)
@@ -472,7 +472,7 @@ def repair_file(
 
 def write_readable_copy(path: Path, copy: Path, session_id: str) -> None:
     """What a repair would make of the file; the file stays as it is."""
-    long_ago, files = datetime.fromtimestamp(0, UTC), SystemFiles()
+    long_ago, files = datetime.fromtimestamp(0, UTC), FileOperations()
     with opened_to_read(files, path) as (read, size):
         plan = plan_repair(
             read, size, session_id=session_id, clock=lambda: long_ago, new_id=new_entry_id
@@ -506,7 +506,7 @@ def nobody_else_uses(data_dir: Path) -> Iterator[None]:
 
 def apply_repair(path: Path, repair: Repair) -> Path:
     """Gives the name under which the original is kept."""
-    files = SystemFiles()
+    files = FileOperations()
     with opened(files, path, os.O_RDONLY) as original:
         files.sync(original)
         aside = _keep_aside(path)

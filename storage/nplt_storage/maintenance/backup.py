@@ -25,8 +25,8 @@ from msgspec import Struct
 
 from nplt_storage.attachments import is_unfinished_copy
 from nplt_storage.file_system import (
-    SystemDisk,
-    SystemFiles,
+    Disk,
+    FileOperations,
     make_private_directory,
     opened,
     opened_to_read,
@@ -141,7 +141,7 @@ class _Copy:
         return sorted(units)
 
     def _names_in(self, part: str) -> list[str]:
-        return SystemDisk().names_in(self._source / part)
+        return Disk().names_in(self._source / part)
 
     def _copy(self, unit: str) -> bool:
         """False: it is gone, or on its way elsewhere."""
@@ -181,7 +181,7 @@ class _Copy:
 
     def _copy_lines(self, source: Path, target: Path) -> None:
         """A file that is damaged, or none of ours, is copied as it is."""
-        files = SystemFiles()
+        files = FileOperations()
         with opened(files, source, os.O_RDONLY) as descriptor:
             for look in range(_LOOKS_MAX):
                 read = reader_of(files, descriptor)
@@ -207,11 +207,11 @@ class _Copy:
                 self._copy_file(source, target)
 
     def _copy_file(self, source: Path, target: Path) -> None:
-        with opened_to_read(SystemFiles(), source) as (read, size):
+        with opened_to_read(FileOperations(), source) as (read, size):
             self._write(target, read_blocks(read, 0, size))
 
     def _write(self, target: Path, blocks: Iterable[bytes]) -> None:
-        files = SystemFiles()
+        files = FileOperations()
         with opened(files, target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
             self._done.size += write_blocks(files, descriptor, blocks)
             files.sync(descriptor)

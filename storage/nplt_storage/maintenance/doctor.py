@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import fields, replace
 
 from nplt_storage.errors import StorageUnavailable
-from nplt_storage.file_system import PRIVATE_FILE, SystemFiles, opened_to_read, read_blocks
+from nplt_storage.file_system import PRIVATE_FILE, FileOperations, opened_to_read, read_blocks
 from nplt_storage.files.directory import INDEX_NAME
 from nplt_storage.files.examine import (
     Examination,
@@ -286,7 +286,7 @@ def _examined(path: Path, session_id: str, progress: Callable[[int], None]) -> E
 
 
 def _look(path: Path, session_id: str, progress: Callable[[int], None]) -> Examination:
-    with opened_to_read(SystemFiles(), path) as (read, size):
+    with opened_to_read(FileOperations(), path) as (read, size):
 
         def read_on(offset: int, length: int) -> bytes:
             progress(offset)
@@ -353,7 +353,7 @@ def _compare(path: Path, size: int, sha256: str) -> str | None:
     """What is wrong with it."""
     digest = hashlib.sha256()
     try:
-        with opened_to_read(SystemFiles(), path) as (read, length):
+        with opened_to_read(FileOperations(), path) as (read, length):
             for block in read_blocks(read, 0, length):
                 digest.update(block)
     except FileNotFoundError:

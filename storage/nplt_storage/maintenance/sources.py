@@ -35,7 +35,12 @@ from nplt_storage.codec import BadLine, decode_verified, encode_line
 from nplt_storage.copying import BringAttachments, Source, read_blob_whole, stand_ins
 from nplt_storage.entries import AttachmentEntry, BlobReference, Entry, ToolResultsEntry
 from nplt_storage.errors import BadEntry, StorageError, StorageUnavailable
-from nplt_storage.file_system import SystemFiles, make_private_directory, read_all, write_new_file
+from nplt_storage.file_system import (
+    FileOperations,
+    make_private_directory,
+    read_all,
+    write_new_file,
+)
 from nplt_storage.files.examine import (
     FOREIGN_BYTES_MAX,
     LineTooLong,
@@ -224,7 +229,7 @@ async def bringing_into(
             make_private_directory(folder)
             if not path.exists():  # else it is not ours to remove again
                 brought.append(path)
-            write_new_file(SystemFiles(), path, data)
+            write_new_file(FileOperations(), path, data)
         except OSError as error:
             raise StorageUnavailable(f"an attachment can't be kept: {error.strerror}") from error
 
@@ -309,7 +314,7 @@ class FileSource(Source, Protocol):
 @contextmanager
 def opened_source(path: Path, limits: InOneGo = ANY_SIZE) -> Iterator[FileSource]:
     """Raises `NotAConversation`. Blocks while the file is looked through once."""
-    files = SystemFiles()
+    files = FileOperations()
     try:
         descriptor = files.open(path, os.O_RDONLY)
     except OSError as error:
