@@ -251,7 +251,7 @@ class Server:
         async with anyio.create_task_group() as handing_over:
             if self._state.peers is not None:
                 for conversation in conversations:
-                    if conversation.writer.is_leased:
+                    if conversation.writer.lease is not None:
                         handing_over.start_soon(self._hand_over, conversation)
             seconds = self._settings.limits.drain_seconds_max
             self._drain_scope.deadline = anyio.current_time() + seconds

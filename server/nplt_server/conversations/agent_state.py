@@ -186,12 +186,9 @@ class AgentState:
         return replace(draft, results=(*others, replace(last, sections=sections)))
 
     def append_model_input(
-        self,
-        draft: ModelInputEntry,
-        *,
-        acknowledge: Callable[[ModelInputEntry], None] | None = None,
+        self, draft: ModelInputEntry, *, with_event: bool = True
     ) -> Coroutine[None, None, ModelInputEntry]:
-        return self._writer.append(draft, check=self.draft_model_input, acknowledge=acknowledge)
+        return self._writer.append(draft, check=self.draft_model_input, with_event=with_event)
 
     def append_model_output(
         self, draft: ModelOutputEntry

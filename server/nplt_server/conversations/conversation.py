@@ -65,7 +65,6 @@ ATTACHMENTS_MAX = 32
 _Given = TypeVar("_Given")
 _DraftT = TypeVar("_DraftT", RollbackEntry, RollbackEntry | None)
 MessageEntry: TypeAlias = ModelInputEntry | ModelOutputEntry | ToolResultsEntry
-_MessageEntry = TypeVar("_MessageEntry", ModelInputEntry, ModelOutputEntry, ToolResultsEntry)
 
 
 class Conversation:
@@ -235,51 +234,58 @@ class Conversation:
                 self.check_at_rest()
                 rollback = await rollback_before(self.writer, prompt.replace_from)
                 self.check_at_rest()
-            await self._write_prompt(prompt, model, rollback, receipt)
-
-    async def _earlier_prompt(self, message_id: str) -> SentBefore | None:
-        """The prompt that was sent with the same `message_id` before. Of a long conversation
-        only the end is in memory; earlier prompts are looked up in the store."""
-        history = self.history
-        held = _prompt_in_memory(history, message_id)
-        if held is not None or history.holds_all:
-            return held
-        return await self.profile.store.prompt_by_message_id(self.session_id, message_id)
-
-    async def _write_prompt(
-        self,
-        prompt: Prompt,
-        model: str | None,
-        rollback: RollbackEntry | None,
-        receipt: Callable[[Receipt], None],
-    ) -> None:
-        self.check_open()
-        self._check_room()
-        rolled_back = None
-        if rollback is not None:
-            rolled_back = await self.writer.append_silently(rollback)
-
-        def acknowledge(entry: ModelInputEntry) -> None:
+            self.check_open()
+            self._check_room()
+            if rollback is not None:
+                rollback = await self.writer.append(rollback, with_event=False)
+            try:
+                entry = await self._write_prompt(prompt, model)
+            except Exception:
+                if rollback is not None:
+                    await self.writer.undo(rollback)
+                raise
             ahead = self.queue.add(TurnRun(self, entry))
             # Its task is there before the receipt is queued for sending, so that the receipt
             # and the turn's first events leave in one write.
             self.queue.advance()
             call_guarded(receipt, self._first_receipt(entry, ahead=ahead))
-            if rolled_back is not None:
-                self.entry_written(rolled_back)
-                self._announce_rollback(rolled_back)
+            if rollback is not None:
+                self.entry_written(rollback)
+                self._announce_rollback(rollback)
+            self.entry_written(entry)
+            if self.deleted:  # it was on its way while the conversation was deleted
+                self.cancel(entry.turn_id or "", "the conversation was deleted")
 
-        try:
-            if rolled_back is not None:
-                self.check_open()
-            draft = _draft_of(prompt, turn_id=self.services.new_entry_id(), model=model)
-            entry = await self.add_message(draft, acknowledge=acknowledge)
-        except Exception:
-            if rolled_back is not None:
-                await self.writer.undo(rolled_back)
-            raise
-        if self.deleted:  # it was on its way while the conversation was deleted
-            self.cancel(entry.turn_id or "", "the conversation was deleted")
+    async def _earlier_prompt(self, message_id: str) -> SentBefore | None:
+        """The prompt that was sent with the same `message_id` before. Of a long conversation
+        only the end is in memory; earlier prompts are looked up in the store."""
+        history = self.history
+        prompt = history.prompt_by_message_id(message_id)
+        if prompt is None:
+            if history.holds_all:
+                return None
+            return await self.profile.store.prompt_by_message_id(self.session_id, message_id)
+        turn_id = prompt.turn_id or ""
+        state = history.turn_state(turn_id)
+        if state is None:  # rolled back: the end of its turn is still in the record
+            return sent_before(entry for entry in history.entries if entry.seq >= prompt.seq)
+        return SentBefore(seq=prompt.seq, turn_id=turn_id, state=state, text=prompt.content)
+
+    def _write_prompt(self, prompt: Prompt, model: str | None) -> Awaitable[ModelInputEntry]:
+        """`model`: the model that the prompt names, or that has its role. It is written into
+        the entry, so that the same model answers after a restart."""
+        self.check_open()
+        role: JsonObject = {} if prompt.role is None else {"role": prompt.role}
+        draft = ModelInputEntry(
+            turn_id=self.services.new_entry_id(),
+            content=prompt.text,
+            message_id=prompt.message_id,
+            model=model,
+            attachments=prompt.attachments,
+            options=prompt.options,
+            metadata={**prompt.metadata, **role},
+        )
+        return self.context.state.append_model_input(draft, with_event=False)
 
     async def roll_back(
         self, to_seq: int = 0, *, turns: Sequence[str] = (), redo: bool = False
@@ -396,24 +402,14 @@ class Conversation:
         """Runs the tool calls of the turn's last output concurrently; a failure is a result.
         Tool calls for which a resumed turn has results are not run again."""
         waiting = self.history.open_tool_calls(turn.turn_id)
-        tool_calls = tuple(
-            tool_call for tool_call in waiting if tool_call.tool_call_id not in turn.results
+        await self.execute_tool(
+            turn, *(each for each in waiting if each.tool_call_id not in turn.results)
         )
-        if len(tool_calls) == 1:
-            await self.execute_tool(turn, tool_calls[0])
-        else:
-            await self._run_tools(turn, tool_calls)
         return turn.results
 
-    async def execute_tool(
-        self, turn: TurnRun, tool_call: ToolCallRequest
-    ) -> ToolCallResult | None:
-        """Runs one tool call; `None` if the turn was suspended before it was approved."""
-
-        await self._run_tools(turn, (tool_call,))
-        return turn.results.get(tool_call.tool_call_id)
-
-    async def _run_tools(self, turn: TurnRun, tool_calls: tuple[ToolCallRequest, ...]) -> None:
+    async def execute_tool(self, turn: TurnRun, *tool_calls: ToolCallRequest) -> None:
+        """Runs one tool call, or several at once. A turn that is suspended before one was
+        approved has no result of it."""
         await self.services.tools.run_all(
             tool_calls,
             started=turn.events.tool_started,
@@ -461,23 +457,17 @@ class Conversation:
     # Messages
 
     @overload
-    def add_message(self, draft: _MessageEntry) -> Awaitable[_MessageEntry]: ...
+    def add_message(self, draft: ModelInputEntry) -> Awaitable[ModelInputEntry]: ...
     @overload
-    def add_message(
-        self, draft: ModelInputEntry, *, acknowledge: Callable[[ModelInputEntry], None]
-    ) -> Awaitable[ModelInputEntry]: ...
-    def add_message(
-        self,
-        draft: MessageEntry,
-        *,
-        acknowledge: Callable[[ModelInputEntry], None] | None = None,
-    ) -> Awaitable[MessageEntry]:
-        """Checked and on disk when it returns; `BadEntry` if it is refused. `acknowledge`
-        is called when a prompt is on disk, before its event is sent."""
+    def add_message(self, draft: ModelOutputEntry) -> Awaitable[ModelOutputEntry]: ...
+    @overload
+    def add_message(self, draft: ToolResultsEntry) -> Awaitable[ToolResultsEntry]: ...
+    def add_message(self, draft: MessageEntry) -> Awaitable[MessageEntry]:
+        """Checked and on disk when it returns; `BadEntry` if it is refused."""
         state = self.context.state
         match draft:
             case ModelInputEntry():
-                return state.append_model_input(draft, acknowledge=acknowledge)
+                return state.append_model_input(draft)
             case ModelOutputEntry():
                 return state.append_model_output(draft)
             case ToolResultsEntry():
@@ -612,33 +602,6 @@ class Conversation:
                     f"there is no file {file_id!r} in this conversation; send it first",
                     field="attachments",
                 )
-
-
-def _draft_of(prompt: Prompt, *, turn_id: str, model: str | None) -> ModelInputEntry:
-    """`model`: the model that the prompt names, or that has its role. It is written into the
-    entry, so that the same model answers after a restart."""
-    role: JsonObject = {} if prompt.role is None else {"role": prompt.role}
-    return ModelInputEntry(
-        turn_id=turn_id,
-        content=prompt.text,
-        message_id=prompt.message_id,
-        model=model,
-        attachments=prompt.attachments,
-        options=prompt.options,
-        metadata={**prompt.metadata, **role},
-    )
-
-
-def _prompt_in_memory(history: ConversationHistory, message_id: str) -> SentBefore | None:
-    """The prompt with that `message_id`, if it is in memory."""
-    prompt = history.prompt_by_message_id(message_id)
-    if prompt is None:
-        return None
-    turn_id = prompt.turn_id or ""
-    state = history.turn_state(turn_id)
-    if state is None:  # rolled back: the end of its turn is still in the record
-        return sent_before(entry for entry in history.entries if entry.seq >= prompt.seq)
-    return SentBefore(seq=prompt.seq, turn_id=turn_id, state=state, text=prompt.content)
 
 
 async def drafted_rollback(

@@ -37,6 +37,7 @@ from nplt_storage.entries import (
     CompactionEntry,
     Entry,
     ModelOutputEntry,
+    ModelSwitchedEntry,
     PinnedEntry,
     RenamedEntry,
 )
@@ -88,7 +89,8 @@ async def switch_model(conversation: Conversation, model: str) -> str:
     previous = conversation.model
     if checked != conversation.writer.model:
         conversation.check_open()
-        await conversation.writer.switch_model(checked, previous=previous)
+        choice = ModelSwitchedEntry(model=checked, previous_model=previous)
+        await conversation.writer.choose(choice)
         conversation.announce("model", {"model": checked, "previous_model": previous})
     return previous
 
@@ -107,7 +109,7 @@ async def set_options(conversation: Conversation, changes: JsonObject) -> None:
             options[name] = value
     if options != conversation.writer.options:
         conversation.check_open()
-        await conversation.writer.set_options(options)
+        await conversation.writer.choose(ModelSwitchedEntry(model="", options=options))
         conversation.announce("options", {"options": {**options}})
 
 

@@ -15,10 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 
@@ -42,16 +41,14 @@ from nplt_storage.errors import (
 )
 from nplt_storage.history import ActiveEntries, ConversationHistory
 from nplt_storage.rows import ConversationRow, new_row
-from nplt_storage.store import Leased, Opened, Record, Unstoppable, unstoppable
+from nplt_storage.store import DeltaKind, Leased, Opened, Record, Unstoppable, unstoppable
 
 if TYPE_CHECKING:
-    from nplt_server.conversations.broadcast import OutputKind
     from nplt_server.conversations.conversation import Conversation
 
 log = logging.getLogger(__name__)
 
 EntryT = TypeVar("EntryT", bound=Entry)
-_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 QUICK_ENTRIES_MAX: Final = 256
@@ -63,13 +60,15 @@ class RecordWriter:
         "_chosen_model",
         "_chosen_options",
         "_conversation",
+        "_depth",
         "_is_closed",
-        "_lease",
         "_record",
+        "_scope",
         "_task_inside",
         "_write_lock",
         "history",
         "is_stale",
+        "lease",
         "partial_answer",
         "profile",
         "row",
@@ -101,13 +100,17 @@ class RecordWriter:
         or deleted it, or it could not be read again. It must be opened anew."""
         self._conversation = conversation
         self._record: Record | None
-        self._lease: Leased | None
+        self.lease: Leased | None
+        """The record, if it is held for a time only: another server can have it then."""
         self._hold(opened.record if opened else None)
         self._is_closed = False
         self._write_lock = asyncio.Lock()
         """Held while the record is written, created, removed or read again."""
         self._task_inside: asyncio.Task[object] | None = None
         """The task that is inside `exclusive`."""
+        self._depth = 0
+        """How many times it has entered again."""
+        self._scope: anyio.CancelScope
 
     @property
     def session_id(self) -> str:
@@ -129,52 +132,74 @@ class RecordWriter:
 
     # Writing
 
-    async def set_options(self, options: Mapping[str, str | int | float]) -> None:
-        async with self.exclusive():
-            if self.is_stored:
-                await self.append(ModelSwitchedEntry(model="", options=options))
-            else:
-                self._chosen_options = options
-
-    async def switch_model(self, model: str, *, previous: str) -> None:
+    async def choose(self, choice: ModelSwitchedEntry) -> None:
         """Before the conversation is stored, the choice is kept, and written with the first
         entry: who only tries models leaves no conversation behind."""
         async with self.exclusive():
             if self.is_stored:
-                await self.append(ModelSwitchedEntry(model=model, previous_model=previous))
+                await self.append(choice)
+            elif choice.options is None:
+                self._chosen_model = choice.model
             else:
-                self._chosen_model = model
+                self._chosen_options = choice.options
 
-    def exclusive(self) -> _ExclusiveSection:
-        """A section with no other writes in between, shielded from cancellation. The same
-        task may enter it again inside."""
-        return _ExclusiveSection(self)
+    def exclusive(self) -> RecordWriter:
+        """A section (`async with`) with no other writes in between, shielded from
+        cancellation. The same task may enter it again inside."""
+        return self
+
+    async def __aenter__(self) -> None:
+        task = asyncio.current_task()
+        if self._task_inside is task:
+            self._depth += 1
+            return
+        self._conversation.activity.begin()
+        scope = anyio.CancelScope(shield=True)
+        scope.__enter__()
+        try:
+            await self._write_lock.acquire()
+        except BaseException:
+            scope.__exit__(*sys.exc_info())
+            self._conversation.activity.end()
+            raise
+        self._task_inside, self._scope = task, scope
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._depth:
+            self._depth -= 1
+            return
+        self._task_inside = None
+        self._write_lock.release()
+        self._scope.__exit__(kind, error, traceback)
+        self._conversation.activity.end()
 
     async def append(
         self,
         draft: EntryT,
         *,
         check: Callable[[EntryT], EntryT] | None = None,
-        acknowledge: Callable[[EntryT], None] | None = None,
+        with_event: bool = True,
     ) -> EntryT:
         """Appends the entry and sends its event to all subscribers. On disk when it returns.
-        `check` gives the draft that is written, when nobody else can write any more.
-        `acknowledge` is called after the write and before the event."""
+        `check` gives the draft that is written, when nobody else can write any more. Without
+        the event it is called inside `exclusive`, and `entry_written` after it."""
         if self._task_inside is not asyncio.current_task():
             async with self.exclusive():
-                return await self.append(draft, check=check, acknowledge=acknowledge)
-        entry = await self.append_silently(draft if check is None else check(draft))
-        if acknowledge is not None:
-            acknowledge(entry)
-        self._conversation.entry_written(entry)
-        return entry
-
-    def append_silently(self, draft: EntryT) -> Awaitable[EntryT]:
-        """Appends the entry without an event. On disk when it returns. Called inside
-        `exclusive`."""
+                return await self.append(draft, check=check)
+        if check is not None:
+            draft = check(draft)
         if self._record is None or not self.history.head_seq or isinstance(draft, RollbackEntry):
-            return self._append_with_care(draft)
-        return self._commit(self._record, draft)
+            entry = await self._append_with_care(draft)
+        else:
+            entry = await self._commit(self._record, draft)
+        if with_event:
+            self._conversation.entry_written(entry)
+        return entry
 
     async def _append_with_care(self, draft: EntryT) -> EntryT:
         """The first entry comes with others, and after a rollback the record may have to be
@@ -247,10 +272,9 @@ class RecordWriter:
             return work()
         return await self.in_thread(work)
 
-    async def in_thread(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    async def in_thread(self, work: Callable[[], _T]) -> _T:
         """One at a time for each user."""
-        heavy, user = self._conversation.services.heavy, self._conversation.user
-        return await heavy.run(user, partial(work, *args, **kwargs))
+        return await self._conversation.services.heavy.run(self._conversation.user, work)
 
     async def undo(self, entry: Entry) -> None:
         """Rolls back an entry because the one after it could not be written. If the
@@ -275,36 +299,20 @@ class RecordWriter:
         assert tombstone is not None
         return tombstone
 
-    @property
-    def is_leased(self) -> bool:
-        """Whether another server can have it once this one has closed it."""
-        return self._lease is not None
-
-    @property
-    def is_lapsed(self) -> bool:
-        """Whether another server may have it by now."""
-        return self._lease is not None and self._lease.is_lapsed
-
-    @property
-    def wanted_within(self) -> float | None:
-        """In how many seconds another server wants to have it; `None`: none does."""
-        return None if self._lease is None else self._lease.wanted_within
-
     async def check_owned(self) -> None:
         """Before a model or a tool is called: a record that is held for a time only must be
         this server's still. `WrittenElsewhere`: it is not."""
         if self.is_stale:
             raise WrittenElsewhere("another server has taken it over meanwhile")
-        lease = self._lease
-        if lease is not None and lease.is_lapsed:
+        if self.lease is not None and self.lease.is_lapsed:
             try:
-                await lease.reclaim()
+                await self.lease.reclaim()
             except (WrittenElsewhere, ConversationNotFound):
                 self.mark_stale()
                 raise
 
     def journal_delta(
-        self, turn_id: str, call: int, kind: OutputKind, text: str
+        self, turn_id: str, call: int, kind: DeltaKind, text: str
     ) -> asyncio.Future[None] | None:
         """Writes output of a running call to the live journal, in case this process dies before
         its entry is written. Returns a future that is done when the output may be sent; `None`:
@@ -372,7 +380,7 @@ class RecordWriter:
     def _hold(self, record: Record | None) -> None:
         self._record = record
         # Asked once: this question to a protocol costs more than the write of a short line.
-        self._lease = record if isinstance(record, Leased) else None
+        self.lease = record if isinstance(record, Leased) else None
 
     async def _discard_new(self, record: Record) -> None:
         self._hold(None)
@@ -434,49 +442,3 @@ class RecordWriter:
                 running.cancel(why)
             # Clients detach, attach again and read the current record.
             self._conversation.announce("lagged", {"head_seq": self.history.head_seq})
-
-
-class _ExclusiveSection:
-    """The context manager of `exclusive`. Not an async generator, because that would cost
-    every turn more than the lock does."""
-
-    __slots__ = ("_has_lock", "_scope", "_writer")
-
-    def __init__(self, writer: RecordWriter) -> None:
-        self._writer = writer
-        self._has_lock = False
-
-    async def __aenter__(self) -> None:
-        writer, task = self._writer, asyncio.current_task()
-        if writer._task_inside is task:
-            return
-        writer._conversation.activity.begin()
-        self._scope = anyio.CancelScope(shield=True)
-        self._scope.__enter__()
-        try:
-            await writer._write_lock.acquire()
-        except BaseException:
-            self._leave(*sys.exc_info())
-            raise
-        self._has_lock = True
-        writer._task_inside = task
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._has_lock:
-            self._writer._task_inside = None
-            self._writer._write_lock.release()
-            self._leave(kind, error, traceback)
-
-    def _leave(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._scope.__exit__(kind, error, traceback)
-        self._writer._conversation.activity.end()

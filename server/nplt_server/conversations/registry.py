@@ -336,14 +336,16 @@ class Registry:
         for conversation in self:
             if not conversation.has_begun or conversation.is_stale:
                 continue
-            writer = conversation.writer
-            within = writer.wanted_within
+            lease = conversation.writer.lease
+            if lease is None:
+                continue
+            within = lease.wanted_within
             if within is not None and not conversation.is_leaving:
                 conversation.is_leaving = True
                 self._services.spawn(partial(self._give_away, conversation, within))
-            if writer.is_lapsed:
+            if lease.is_lapsed:
                 try:
-                    await writer.check_owned()
+                    await conversation.writer.check_owned()
                 except StorageUnavailable:
                     return  # the others would wait for the same
                 except StorageError as error:
@@ -369,7 +371,7 @@ class Registry:
         with anyio.move_on_after(within) as patience:
             await conversation.activity.quiet()
         is_running = patience.cancelled_caught and conversation.queue.running is not None
-        if is_running and writer.wanted_within is None:
+        if is_running and (writer.lease is None or writer.lease.wanted_within is None):
             conversation.is_leaving = False  # it is wanted no more: the turn goes on
             return
         async with self.alone_with(session_id):

@@ -21,7 +21,6 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -30,7 +29,7 @@ from msgspec.structs import replace
 
 from nplt_protocol import RequestError
 from nplt_protocol.json_text import JsonObject
-from nplt_protocol.messages import TurnFinished, TurnStarted
+from nplt_protocol.messages import TurnFinished
 from nplt_server import logs
 from nplt_server.context.source import ContextView
 from nplt_server.conversations.broadcast import TurnEvents
@@ -64,8 +63,6 @@ if TYPE_CHECKING:
     from nplt_server.conversations.conversation import Conversation
 
 log = logging.getLogger(__name__)
-
-FinalTurnState = Literal["completed", "interrupted", "failed"]
 
 
 class TurnClock:
@@ -105,14 +102,6 @@ class TurnClock:
 
 class TurnSuspended(Exception):
     """The turn has not ended: it is resumed after the next start of the server."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnOutcome:
-    state: FinalTurnState
-    seq: int
-    usage: JsonObject
-    error: JsonObject | None = None
 
 
 class TurnRun:
@@ -201,11 +190,8 @@ class TurnRun:
         self.is_suspended = True
         self.cancel(reason)
 
-    def cancellable(self) -> anyio.CancelScope:
-        """A new scope that `cancel` cancels, even if `cancel` was called before."""
-        return self._reached_by_cancel(anyio.CancelScope())
-
-    def _reached_by_cancel(self, scope: anyio.CancelScope) -> anyio.CancelScope:
+    def cancellable(self, scope: anyio.CancelScope) -> anyio.CancelScope:
+        """From now on `cancel` cancels this scope; at once if `cancel` was called before."""
         self._scope = scope
         if self.cancel_called:
             scope.cancel()
@@ -222,10 +208,10 @@ class TurnRun:
 
     # Running it
 
-    async def run(self) -> TurnOutcome:
+    async def run(self) -> TurnFinished:
         """Runs the turn until its last entry is on disk, or raises `TurnSuspended`."""
         seconds = self.conversation.services.limits.turn_seconds_max
-        with self._reached_by_cancel(self.clock.start(seconds)):
+        with self.cancellable(self.clock.start(seconds)):
             try:
                 return await self._run_steps()
             except Exception as error:
@@ -239,7 +225,7 @@ class TurnRun:
         cancelled: JsonObject = {"code": "cancelled", "message": self.cancel_reason}
         return await self._end_early("interrupted", error=cancelled)
 
-    async def _run_steps(self) -> TurnOutcome:
+    async def _run_steps(self) -> TurnFinished:
         conversation, model_call = self.conversation, ModelCall(self)
         steps_max = conversation.services.limits.steps_max
         for call in range(self.call, steps_max):
@@ -255,7 +241,7 @@ class TurnRun:
                 if output.rejected is not None:
                     continue
                 if not output.tool_calls:
-                    return TurnOutcome(state="completed", seq=output.seq, usage={**self.usage})
+                    return self.finished("completed", output.seq)
                 self.results = {}
             await conversation.execute_tools(self)
             await self.write_results(why_skipped=self.why_stopped())
@@ -280,7 +266,7 @@ class TurnRun:
 
     async def _end_early(
         self, state: Literal["interrupted", "failed"], *, error: JsonObject
-    ) -> TurnOutcome:
+    ) -> TurnFinished:
         """Ends the turn without a complete answer: writes a result for every open tool call,
         then the partial answer or a fault."""
         code, reason = str(error["code"]), str(error["message"])
@@ -312,7 +298,7 @@ class TurnRun:
                 vendor=vendor if isinstance(vendor, dict) else None,
             )
             entry = await self.conversation.writer.append(fault)
-        return TurnOutcome(state=state, seq=entry.seq, usage={**self.usage}, error=error)
+        return self.finished(state, entry.seq, error)
 
     def _error_as_json(self, error: Exception) -> JsonObject:
         known = error_to_tell(error, log, f"turn {self.turn_id} failed")
@@ -386,30 +372,23 @@ class TurnRun:
         if len(data) <= bytes_max:
             return result
         beginning = data[:bytes_max].decode(errors="ignore")
-        blob = None
         with anyio.CancelScope(shield=True):
             blob = await self.conversation.writer.keep_blob(data)
         return replace(result, result=beginning, blob=blob)
 
-    # Its events
-
-    def started_event(self) -> TurnStarted:
-        return TurnStarted(
-            session_id=self.conversation.session_id,
-            turn_id=self.turn_id,
-            seq=self.prompt.seq,
-            model=self.model,
-            message_id=self.prompt.message_id,
-        )
-
-    def finished_event(self, outcome: TurnOutcome) -> TurnFinished:
+    def finished(
+        self,
+        state: Literal["completed", "interrupted", "failed"],
+        seq: int,
+        error: JsonObject | None = None,
+    ) -> TurnFinished:
         return TurnFinished(
             session_id=self.conversation.session_id,
             turn_id=self.turn_id,
-            state=outcome.state,
-            seq=outcome.seq,
-            usage=outcome.usage,
-            error=outcome.error,
+            state=state,
+            seq=seq,
+            usage={**self.usage},
+            error=error,
             model=self.model or None,
         )
 
@@ -424,23 +403,14 @@ class TurnToolHost:
     then refused.
     """
 
-    __slots__ = ("_conversation", "_is_over", "turn_id")
+    __slots__ = ("_conversation", "is_over", "session_id", "turn_id", "user")
 
     def __init__(self, turn: TurnRun) -> None:
         self.turn_id = turn.turn_id
+        self.session_id = turn.conversation.session_id
+        self.user = turn.conversation.user
+        self.is_over = False
         self._conversation = turn.conversation
-        self._is_over = False
-
-    def close(self) -> None:
-        self._is_over = True
-
-    @property
-    def session_id(self) -> str:
-        return self._conversation.session_id
-
-    @property
-    def user(self) -> str:
-        return self._conversation.user
 
     @property
     def notebook(self) -> str:
@@ -477,7 +447,7 @@ class TurnToolHost:
         return list(found.hits)
 
     async def keep_file(self, filename: str, content_type: str, data: bytes) -> str:
-        if self._is_over:
+        if self.is_over:
             raise ToolFailed("the turn is over")
         files = self._conversation.services.files
         try:
@@ -502,7 +472,7 @@ class TurnToolHost:
         change is written, not when it is requested."""
 
         def checked(before: _Changed) -> _Changed:
-            if self._is_over:
+            if self.is_over:
                 raise ToolFailed("the turn is over")
             return change(before)
 

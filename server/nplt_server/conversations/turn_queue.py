@@ -17,10 +17,10 @@ import anyio
 
 from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject
-from nplt_protocol.messages import ActiveTurn
+from nplt_protocol.messages import ActiveTurn, TurnFinished, TurnStarted
 from nplt_server.conversations.recovery import end_turn
 from nplt_server.conversations.services import Activity
-from nplt_server.conversations.turn import TurnOutcome, TurnRun, TurnSuspended
+from nplt_server.conversations.turn import TurnRun, TurnSuspended
 from nplt_server.errors import error_to_tell
 from nplt_storage.entries import FaultEntry
 
@@ -88,11 +88,10 @@ class TurnQueue:
     __slots__ = (
         "_conversation",
         "_ending",
-        "_is_at_work",
-        "_job",
         "_owed",
         "_services",
         "_waiting",
+        "_working_on",
         "running",
     )
 
@@ -101,9 +100,9 @@ class TurnQueue:
         self._services = conversation.services
         self.running: TurnRun | None = None
         self._waiting: list[QueueItem] = []
-        self._is_at_work = False
+        self._working_on: QueueItem | None = None
+        """The running turn, until its end is told; or a job."""
         self._owed: list[FaultEntry] = []
-        self._job: QueuedJob[Any] | None = None
         self._ending = Activity()
         """Ends that are being written beside what runs: of prompts that were cancelled
         while they waited, and those that are owed."""
@@ -121,7 +120,7 @@ class TurnQueue:
     @property
     def is_busy(self) -> bool:
         """Whether a turn or a job runs or waits."""
-        return self._is_at_work or bool(self._waiting)
+        return self._working_on is not None or bool(self._waiting)
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -146,20 +145,17 @@ class TurnQueue:
     def add(self, item: QueueItem) -> int:
         """Queues it and gives how many stand before it. Call `advance` after."""
         self._waiting.append(item)
-        return len(self._waiting) - 1 + self._is_at_work
+        return len(self._waiting) - 1 + (self._working_on is not None)
 
     def advance(self) -> None:
         is_ending = self._services.draining or self._conversation.is_leaving
-        if self._is_at_work or not self._waiting or is_ending:
+        if self._working_on is not None or not self._waiting or is_ending:
             return  # what waits runs after the next start, or at the next owner
-        item = self._waiting.pop(0)
-        self._is_at_work = True
+        item = self._working_on = self._waiting.pop(0)
         if isinstance(item, TurnRun):
             chosen = self._conversation.writer.model
             item.use_model(self._services.router.choose(item.model, item.prompt.model, chosen))
             self.running = item
-        else:
-            self._job = item
         self._conversation.activity.begin()
         self._services.spawn(partial(self._work_on, item))
 
@@ -201,11 +197,11 @@ class TurnQueue:
 
     def drop_jobs(self, why: RequestError) -> None:
         """The one that runs, and those that wait."""
-        jobs = [item for item in self._waiting if isinstance(item, QueuedJob)]
+        items = (self._working_on, *self._waiting)
         self._waiting = [item for item in self._waiting if isinstance(item, TurnRun)]
-        for job in (self._job, *jobs):
-            if job is not None:
-                job.drop(why)
+        for item in items:
+            if isinstance(item, QueuedJob):
+                item.drop(why)
 
     async def _work_on(self, item: QueueItem) -> None:
         try:
@@ -213,33 +209,40 @@ class TurnQueue:
                 await self._ending.quiet()
             await (self._run(item) if isinstance(item, TurnRun) else item.run())
         finally:
-            self._is_at_work = False
-            self._job = None
+            self._working_on = None
             self.advance()
             self._conversation.activity.end()
 
     async def _run(self, turn: TurnRun) -> None:
         if not turn.take_slot_now():
-            with turn.cancellable():
+            with turn.cancellable(anyio.CancelScope()):
                 await turn.take_slot()
         self._services.counters[self._conversation.user].turns_started += 1
-        self._conversation.broadcast.emit(turn.started_event())
+        self._conversation.broadcast.emit(
+            TurnStarted(
+                session_id=self._conversation.session_id,
+                turn_id=turn.turn_id,
+                seq=turn.prompt.seq,
+                model=turn.model,
+                message_id=turn.prompt.message_id,
+            )
+        )
         try:
             if self.owes_ends:
                 await self.write_owed()
-            outcome = await turn.run()
+            finished = await turn.run()
         except TurnSuspended:
             return
         except Exception as error:
-            outcome = self._unrecorded(turn, error)
+            finished = self._unrecorded(turn, error)
         finally:
             turn.events.send_held()
-            turn.tool_host.close()
+            turn.tool_host.is_over = True
             turn.give_back_slot()
             if turn.asks_people:
                 self._conversation.approvals.drop(turn)
             self.running = None
-        self._finish(turn, outcome)
+        self._tell(finished)
 
     # Ends that could not be written
 
@@ -277,25 +280,25 @@ class TurnQueue:
         )
         error: JsonObject = {"code": "cancelled", "message": reason}
         try:
-            seq = (await self._conversation.writer.append(fault)).seq
-            outcome = TurnOutcome(state="interrupted", seq=seq, usage={}, error=error)
+            entry = await self._conversation.writer.append(fault)
+            finished = turn.finished("interrupted", entry.seq, error)
         except Exception as problem:
-            outcome = self._unrecorded(turn, problem)
+            finished = self._unrecorded(turn, problem)
         finally:
             self._ending.end()
             self._conversation.activity.end()
-        self._finish(turn, outcome)
+        self._tell(finished)
 
-    def _finish(self, turn: TurnRun, outcome: TurnOutcome) -> None:
-        self._services.counters[self._conversation.user].turns_finished[outcome.state] += 1
-        self._conversation.broadcast.emit(turn.finished_event(outcome))
+    def _tell(self, finished: TurnFinished) -> None:
+        self._services.counters[self._conversation.user].turns_finished[finished.state] += 1
+        self._conversation.broadcast.emit(finished)
 
-    def _unrecorded(self, turn: TurnRun, error: Exception) -> TurnOutcome:
+    def _unrecorded(self, turn: TurnRun, error: Exception) -> TurnFinished:
         """Its end could not even be written (a full disk, a bug): it is told
         all the same, so that nobody waits for ever, and the record owes it."""
         known = error_to_tell(error, log, f"a turn of {self._conversation.session_id} failed")
         code, reason = known.code, known.message
         self.owe(FaultEntry(turn_id=turn.turn_id, content=reason, code=code, state="failed"))
-        details: JsonObject = {"code": code, "message": reason}
-        head = self._conversation.history.head_seq
-        return TurnOutcome(state="failed", seq=head, usage={}, error=details)
+        turn.usage = {}
+        head_seq = self._conversation.history.head_seq
+        return turn.finished("failed", head_seq, {"code": code, "message": reason})

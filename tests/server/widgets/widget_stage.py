@@ -72,7 +72,7 @@ class Stage:
         draft: Entry,
         *,
         check: Callable[[Entry], Entry] | None = None,
-        acknowledge: object = None,
+        with_event: bool = True,
     ) -> Entry:
         return self.put(draft if check is None else check(draft))
 
