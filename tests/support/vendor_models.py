@@ -23,7 +23,7 @@ from nplt_server.providers import ModelOutputDelta, ModelRequest
 from nplt_server.providers.anthropic.messages import MessageParser
 from nplt_server.providers.anthropic.render import RULES, abilities_of, render
 from nplt_server.providers.client import RenderedRequest, VendorApi
-from nplt_server.providers.compiler import ContextCompiler, compile_context
+from nplt_server.providers.compiler import ContextCompiler
 from nplt_server.providers.openai.chat import ChatApi
 from nplt_server.providers.openai.responses import ResponsesApi
 
@@ -127,7 +127,7 @@ def all_voices(prompter: Prompter) -> Iterator[VendorVoice]:
 
 
 def rendered_in(vendor_api: VendorApi, request: ModelRequest) -> RenderedRequest:
-    compiled = compile_context(request.context, rules=vendor_api.rules, origin=request.invocation)
+    compiled = ContextCompiler(vendor_api.rules).compile(request.context, origin=request.invocation)
     return vendor_api.render(request, compiled)
 
 

@@ -1,8 +1,8 @@
 """Compiles a context into steps every vendor accepts. Pure, and it never fails.
 
 Steps alternate between user and assistant. A call without a result gets one; a result
-without a call becomes text; sealed reasoning goes only to the model it came from. Every
-change is noted as a `Repair`. What was compiled for the call before is not compiled again.
+without a call becomes text; sealed reasoning goes only to the model it came from. What was
+compiled for the call before is not compiled again.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import hashlib
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import is_
-from typing import Final, Literal, TypeAlias, assert_never
+from typing import Final, TypeAlias
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from nplt_protocol import JsonValue
 from nplt_server.context.messages import (
@@ -25,12 +25,12 @@ from nplt_server.context.messages import (
     ToolResultsMessage,
 )
 from nplt_server.digest.text import clean_text, cut
+from nplt_server.providers import OpaquePiece, ReasoningPiece, TextPiece
 from nplt_server.tools import ToolDescription, fitting_name, name_fits
 from nplt_storage.entries import (
     ModelInvocationDescriptor,
     OutputPart,
     ToolCallRequest,
-    ToolCallResult,
     ToolStatus,
 )
 
@@ -39,31 +39,7 @@ from nplt_storage.entries import (
 #
 # Steps alternate strictly; the first and the last are the user's. After an answer with calls
 # come the results of exactly these calls, in their order, before any text. No text is blank,
-# no id or name is one a vendor refuses, and all of it is valid UTF-8. Every change that was
-# needed for that is listed as a repair.
-
-RepairCode: TypeAlias = Literal[
-    "arguments_repaired",  # were not a JSON object
-    "call_id_mapped",  # too long, of other characters, or there already
-    "call_without_result",  # got one that says so
-    "cut",  # was longer than a vendor takes
-    "empty_text",  # left out, or a word in its place
-    "foreign_reasoning",  # of another model: left out
-    "late_instruction",  # joined with the first
-    "merged",  # with what the same side said before
-    "placeholder",  # the user's side of a step nobody took
-    "result_without_call",  # shown as text
-    "surrogates",  # and NUL: what can't be written became U+FFFD
-    "tool_name_mapped",  # too long or of other characters
-    "unfit_reasoning",  # does not belong to what is shown: left out
-]
-
-
-class Repair(Struct, frozen=True, kw_only=True):
-    code: RepairCode
-    seq: int
-    """Of the entry; 0: it has none."""
-    detail: str = ""
+# no id or name is one a vendor refuses, and all of it is valid UTF-8.
 
 
 class CompiledCall(Struct, frozen=True, kw_only=True):
@@ -75,7 +51,6 @@ class CompiledCall(Struct, frozen=True, kw_only=True):
 
 class CompiledResult(Struct, frozen=True, kw_only=True):
     call_id: str
-    tool_name: str
     status: ToolStatus
     text: str
     seq: int = 0
@@ -128,151 +103,98 @@ class CompiledContext(Struct, frozen=True, kw_only=True):
     system: str
     """Empty: there is none."""
     steps: tuple[CompiledStep, ...]
-    repairs: tuple[Repair, ...] = ()
 
 
-class TextBlock(Struct, frozen=True, kw_only=True):
-    text: str
-
-
-class ReasoningBlock(Struct, frozen=True, kw_only=True):
-    text: str
-    """May be empty: what is opaque behind it may still sign it."""
-
-
-class OpaqueBlock(Struct, frozen=True, kw_only=True):
-    data: Mapping[str, JsonValue]
-
-
-AnswerBlock: TypeAlias = TextBlock | ReasoningBlock | OpaqueBlock | CompiledCall
+AnswerBlock: TypeAlias = TextPiece | ReasoningPiece | OpaquePiece | CompiledCall
 
 
 def blocks_of(step: AssistantStep) -> Iterator[AnswerBlock]:
-    """An answer piece by piece, as it came where that is known; else its reasoning,
-    its text and its calls."""
+    """An answer piece by piece, as it came where that is known; else its reasoning, its text
+    and its calls. A reasoning may be empty: what is opaque behind it may still sign it."""
     if not step.parts:
         if step.reasoning:
-            yield ReasoningBlock(text=step.reasoning)
+            yield ReasoningPiece(text=step.reasoning)
         if step.text:
-            yield TextBlock(text=step.text)
+            yield TextPiece(text=step.text)
         yield from step.calls
         return
     said = thought = 0
     for part in step.parts:
         match part.kind:
             case "text":
-                yield TextBlock(text=step.text[said : said + part.size])
+                yield TextPiece(text=step.text[said : said + part.size])
                 said += part.size
             case "reasoning":
-                yield ReasoningBlock(text=step.reasoning[thought : thought + part.size])
+                yield ReasoningPiece(text=step.reasoning[thought : thought + part.size])
                 thought += part.size
             case "call":
                 yield step.calls[part.size]
             case "opaque":
-                yield OpaqueBlock(data=part.data or {})
-
-
-# ------------------------------------------------------------------------------
-# Vendor rules
-#
-# Only what differs between vendors. The common rules always apply: ids and names of letters,
-# digits, `_` and `-`; no blank text; a result for every call. The defaults are the narrowest
-# that were seen.
+                yield OpaquePiece(data=part.data or {})
 
 
 class VendorRules(Struct, frozen=True, kw_only=True):
+    """Only what differs between vendors; the defaults are the narrowest that were seen."""
+
     call_id_characters_max: int = 40
     text_characters_max: int = 1_048_576
     """Of one text: a prompt, an answer, a result, the arguments of a call."""
 
 
-class Repairs(list[Repair]):
-    def note(self, code: RepairCode, seq: int, detail: str = "") -> None:
-        self.append(Repair(code=code, seq=seq, detail=detail))
-
-    def note_all(self, codes: Iterable[RepairCode], seq: int, detail: str = "") -> None:
-        for code in codes:
-            self.note(code, seq, detail)
-
-
 # ------------------------------------------------------------------------------
-# Texts and arguments: valid UTF-8, JSON, bounded
+# Texts, arguments and names: valid UTF-8, JSON, bounded
 
 UNPARSED: Final = "_unparsed"
 """The name under which a model is shown again what it wrote instead of an object."""
 _DEPTH_MAX: Final = 64
+_TOOL_NAME_CHARACTERS_MAX: Final = 64
 
 
-def is_blank(text: str) -> bool:
-    return not text or text.isspace()
-
-
-def sendable(text: str, characters_max: int) -> tuple[str, tuple[RepairCode, ...]]:
-    """The text, and what had to be done to it."""
+def sendable(text: str, characters_max: int) -> str:
     clean = text if text.isascii() else clean_text(text)
     if "\0" in clean:  # valid JSON, and yet more than one server chokes on it
         clean = clean.replace("\0", "\ufffd")
+    return cut(clean, characters_max)
+
+
+def sendable_arguments(call: ToolCallRequest, characters_max: int) -> tuple[str, bool]:
+    """Always a JSON object; and whether it is what the model wrote."""
+    written = clean = None if call.arguments is None else _written(call.arguments)
+    if call.arguments is not None and (written is None or "\\u0000" in written):
+        clean = _written(call.arguments, is_clean=False)
+    if clean is None:
+        return _unparsed(sendable(call.raw_arguments, characters_max), characters_max), False
     if len(clean) > characters_max:
-        short = cut(clean, characters_max)
-        return short, ("cut",) if clean is text else ("surrogates", "cut")
-    return clean, () if clean is text else ("surrogates",)
+        return _unparsed(clean, characters_max), False
+    return clean, clean == written
 
 
-def sendable_arguments(
-    call: ToolCallRequest, characters_max: int
-) -> tuple[str, tuple[RepairCode, ...]]:
-    """Always a JSON object."""
-    written, codes = (None, ()) if call.arguments is None else _as_json(call.arguments)
-    if written is None:
-        raw, codes = sendable(call.raw_arguments, characters_max)
-        return _unparsed(raw, characters_max), ("arguments_repaired", *codes)
-    if len(written) > characters_max:
-        return _unparsed(written, characters_max), (*codes, "cut")
-    return written, codes
-
-
-def _as_json(arguments: Mapping[str, JsonValue]) -> tuple[str | None, tuple[RepairCode, ...]]:
+def _written(arguments: Mapping[str, JsonValue], *, is_clean: bool = True) -> str | None:
     """`None`: that is no JSON."""
-    written = _written(arguments)
-    if written is not None and "\\u0000" not in written:
-        return written, ()
     try:
-        clean = _written(_clean(arguments, _DEPTH_MAX))
-    except ValueError:
-        return None, ()
-    return clean, () if clean == written else ("surrogates",)
-
-
-def _written(arguments: JsonValue | Mapping[str, JsonValue]) -> str | None:
-    try:
-        return orjson.dumps(arguments, default=_plain).decode()
-    except TypeError:
+        told = arguments if is_clean else _cleaned(arguments, _DEPTH_MAX)
+        return orjson.dumps(told, default=dict).decode()  # they may be any mapping
+    except (TypeError, ValueError):
         return None
 
 
-def _clean(value: object, depth: int) -> JsonValue:
+def _cleaned(value: object, depth: int) -> JsonValue:
     if depth == 0:
         raise ValueError("nested too deeply")
     match value:
         case str():
-            return sendable(value, len(value))[0]
+            return sendable(value, len(value))
         case Mapping():
             return {
-                sendable(str(name), len(str(name)))[0]: _clean(inner, depth - 1)
+                sendable(str(name), len(str(name))): _cleaned(inner, depth - 1)
                 for name, inner in value.items()
             }
         case list() | tuple():
-            return [_clean(inner, depth - 1) for inner in value]
+            return [_cleaned(inner, depth - 1) for inner in value]
         case bool() | int() | float() | None:
             return value
         case _:
             raise ValueError("no JSON")
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return dict(value)
-    raise TypeError
 
 
 def _unparsed(raw: str, characters_max: int) -> str:
@@ -284,37 +206,9 @@ def _unparsed(raw: str, characters_max: int) -> str:
     return orjson.dumps({UNPARSED: cut(raw, room)}).decode()
 
 
-# ------------------------------------------------------------------------------
-# Ids of calls and names of tools
-#
-# Both stay as they are if a vendor takes them. An id that is too long, has other characters
-# or occurs twice becomes a digest of itself, so no two calls share one. A name keeps its
-# legible part: such a tool is never offered, it was made up by a model or another program.
-
-_ID_DIGITS: Final = 32
-_TOOL_NAME_CHARACTERS_MAX: Final = 64
-
-
-class CallIds:
-    """Of one context, call by call in its order: what comes later changes nothing."""
-
-    def __init__(self, rules: VendorRules) -> None:
-        self._characters_max = rules.call_id_characters_max
-        self._taken: set[str] = set()
-        self._repeats: dict[str, int] = {}
-
-    def take(self, own_id: str) -> str:
-        call_id = own_id
-        while call_id in self._taken or not name_fits(call_id, self._characters_max):
-            number = self._repeats.get(own_id, 0)
-            self._repeats[own_id] = number + 1
-            digest = hashlib.sha256(f"{number} {own_id}".encode("utf-8", "surrogatepass"))
-            call_id = f"call_{digest.hexdigest()[:_ID_DIGITS]}"[-self._characters_max :]
-        self._taken.add(call_id)
-        return call_id
-
-
 def fitting_tool_name(name: str) -> str:
+    """The name itself if vendors take it. One that they don't keeps its legible part: such a
+    tool is never offered, it was made up by a model or another program."""
     return fitting_name(name, _TOOL_NAME_CHARACTERS_MAX)
 
 
@@ -330,14 +224,11 @@ def own_names(tools: Iterable[ToolDescription]) -> dict[str, str]:
 # differently, or the parts do not match this answer, none of them is sent. Reasoning at the
 # very end that led to nothing is not sent either.
 
-
-class FittingParts(Struct, frozen=True, kw_only=True):
-    text: str
-    reasoning: str
-    parts: tuple[OutputPart, ...]
+_OwnParts: TypeAlias = tuple[str, str, tuple[OutputPart, ...]]
+"""Text, reasoning and parts of an answer."""
 
 
-def fitting_parts(message: ModelOutputMessage, changed: Collection[int]) -> FittingParts | None:
+def fitting_parts(message: ModelOutputMessage, changed: Collection[int]) -> _OwnParts | None:
     """`changed`: the places of calls that are shown differently."""
     if not _cover(message):
         return None
@@ -350,7 +241,7 @@ def fitting_parts(message: ModelOutputMessage, changed: Collection[int]) -> Fitt
             case "text":
                 text = message.content[said : said + part.size]
                 said += part.size
-                if is_blank(text):
+                if not text.strip():
                     is_as_it_came = is_as_it_came and not text
                     continue
                 texts.append(text)
@@ -360,11 +251,12 @@ def fitting_parts(message: ModelOutputMessage, changed: Collection[int]) -> Fitt
                 if not is_as_it_came:
                     return None
         kept.append(part)
-    del kept[_end_of_thought(kept) :]
+    last_said = max((n for n, part in enumerate(kept) if part.kind in ("text", "call")), default=-1)
+    behind = [n for n in range(last_said + 1, len(kept)) if kept[n].kind == "reasoning"]
+    if behind:
+        del kept[behind[0] :]
     thought = sum(part.size for part in kept if part.kind == "reasoning")
-    return FittingParts(
-        text="".join(texts), reasoning=message.reasoning[:thought], parts=tuple(kept)
-    )
+    return "".join(texts), message.reasoning[:thought], tuple(kept)
 
 
 def _cover(message: ModelOutputMessage) -> bool:
@@ -380,11 +272,7 @@ def _cover(message: ModelOutputMessage) -> bool:
             case "call":
                 calls.append(part.size)
             case "opaque":
-                try:
-                    orjson.dumps(part.data)
-                except TypeError:
-                    return False
-                if part.data is None:
+                if part.data is None or _written(part.data) is None:
                     return False
     return (
         sizes["text"] == len(message.content)
@@ -393,175 +281,34 @@ def _cover(message: ModelOutputMessage) -> bool:
     )
 
 
-def _end_of_thought(parts: Sequence[OutputPart]) -> int:
-    """Where the thoughts begin behind which nothing is said; the end, if there are none."""
-    end = len(parts)
-    for place in range(len(parts) - 1, -1, -1):
-        match parts[place].kind:
-            case "reasoning":
-                end = place
-            case "text" | "call":
-                break
-    return end
-
-
 # ------------------------------------------------------------------------------
-# The user's step between two answers: results, then texts
+# One context for one model
 #
-# Built message by message; it can be read at any time. A call without a result gets one that
-# says so; a result without a call becomes text.
+# What the user's side says between two answers becomes a step when the next answer comes, or
+# the context ends.
 
-EMPTY_INPUT: Final = "(an empty message)"
-EMPTY_RESULT: Final = "(no output)"
-OUTCOME_UNKNOWN: Final = "(interrupted: whether this call had any effect is unknown)"
-
-
-class UserSide:
-    def __init__(self, rules: VendorRules, repairs: Repairs) -> None:
-        self._characters_max = rules.text_characters_max
-        self._repairs = repairs
-        self._calls: tuple[CompiledCall, ...] = ()
-        self._calls_seq = 0
-        self._waiting: dict[str, deque[CompiledCall]] = {}
-        """Calls without a result, by the id the record knows them by."""
-        self._results: dict[str, CompiledResult] = {}
-        self._texts: list[str] = []
-        self._text_seqs: list[int] = []
-        self._images: list[CompiledImage] = []
-        self._seqs: list[int] = []
-        self._has_blank = False
-
-    def await_results(self, message: ModelOutputMessage, answer: AssistantStep) -> None:
-        """Of the answer right before it."""
-        self._calls = answer.calls
-        self._calls_seq = message.seq
-        for asked, call in zip(message.tool_calls, answer.calls, strict=True):
-            self._waiting.setdefault(asked.tool_call_id, deque()).append(call)
-
-    def add_input(self, message: ModelInputMessage) -> None:
-        self._stands_for(message.seq)
-        text, codes = sendable(message.text, self._characters_max)
-        if is_blank(text):
-            self._has_blank = True
-            self._repairs.note("empty_text", message.seq)
-            return
-        if self._texts:
-            self._repairs.note("merged", message.seq)
-        self._repairs.note_all(codes, message.seq)
-        self._say(text, message.seq)
-        self._show(message)
-
-    def _show(self, message: ModelInputMessage | ToolResultsMessage) -> None:
-        self._images += [
-            CompiledImage(
-                content_type=image.content_type or "image/png",
-                data_base64=image.data_base64 or "",
-                seq=message.seq,
-            )
-            for image in message.images
-        ]
-
-    def add_results(self, message: ToolResultsMessage) -> None:
-        self._stands_for(message.seq)
-        if not message.results:
-            self._repairs.note("empty_text", message.seq)
-        for result, text in zip(message.results, message.texts, strict=True):
-            waiting = self._waiting.get(result.tool_call_id)
-            if waiting:
-                self._add_result(waiting.popleft(), result, text, seq=message.seq)
-            else:
-                self._add_stray(result, text, seq=message.seq)
-        if message.images:  # only a message of the user can hold pictures, in every API
-            named = " ".join(image.as_text for image in message.images)
-            self._say(sendable(f"{named} of the tools", self._characters_max)[0], message.seq)
-            self._show(message)
-
-    def _add_result(
-        self, call: CompiledCall, result: ToolCallResult, text: str, *, seq: int
-    ) -> None:
-        text, codes = sendable(text, self._characters_max)
-        if is_blank(text):
-            text = EMPTY_RESULT
-            self._repairs.note("empty_text", seq, call.call_id)
-        else:
-            self._repairs.note_all(codes, seq, call.call_id)
-        self._results[call.call_id] = CompiledResult(
-            call_id=call.call_id,
-            tool_name=call.tool_name,
-            status=result.status,
-            text=text,
-            seq=seq,
-        )
-
-    def _add_stray(self, result: ToolCallResult, text: str, *, seq: int) -> None:
-        shown = f"[Result of a call that is not shown here: {result.tool_name}, {result.status}]"
-        text, codes = sendable(
-            f"{shown}\n{EMPTY_RESULT if is_blank(text) else text}", self._characters_max
-        )
-        self._repairs.note("result_without_call", seq, sendable(result.tool_call_id, 200)[0])
-        self._repairs.note_all(codes, seq)
-        self._say(text, seq)
-
-    def step(self) -> tuple[UserStep | None, tuple[Repair, ...]]:
-        """As it stands, with the repairs that closing it now takes; `None`: nothing was
-        said, and nothing is waited for."""
-        texts, text_seqs = tuple(self._texts), tuple(self._text_seqs)
-        if not texts and not self._calls:
-            if not self._has_blank:
-                return None, ()
-            texts, text_seqs = (EMPTY_INPUT,), tuple(self._seqs[-1:]) or (0,)
-        step = UserStep(
-            texts=texts,
-            text_seqs=text_seqs,
-            images=tuple(self._images),
-            results=tuple(
-                self._results.get(call.call_id) or _unknown(call) for call in self._calls
-            ),
-            seqs=tuple(self._seqs),
-        )
-        return step, tuple(
-            Repair(code="call_without_result", seq=self._calls_seq, detail=call.call_id)
-            for call in self._calls
-            if call.call_id not in self._results
-        )
-
-    def _say(self, text: str, seq: int) -> None:
-        self._texts.append(text)
-        self._text_seqs.append(seq)
-
-    def _stands_for(self, seq: int) -> None:
-        if seq:
-            self._seqs.append(seq)
-
-
-def _unknown(call: CompiledCall) -> CompiledResult:
-    return CompiledResult(
-        call_id=call.call_id, tool_name=call.tool_name, status="failed", text=OUTCOME_UNKNOWN
-    )
-
-
-BEGINNING_NOT_SHOWN: Final = "(what came before is not shown)"
-GO_ON: Final = "(go on)"
-
-
-def compile_context(
-    messages: Sequence[ContextMessage], *, rules: VendorRules, origin: ModelInvocationDescriptor
-) -> CompiledContext:
-    """For the model that is asked: `origin`, if it answered before."""
-    # A slice, because some sequences are slow one by one.
-    return Compilation(rules=rules, origin=origin).go_on(list(messages[:]))
+_ID_DIGITS: Final = 32
+_BEGINNING_NOT_SHOWN: Final = UserStep(texts=("(what came before is not shown)",), text_seqs=(0,))
+_GO_ON: Final = UserStep(texts=("(go on)",), text_seqs=(0,))
+_EMPTY_INPUT: Final = "(an empty message)"
+_EMPTY_RESULT: Final = "(no output)"
+_OUTCOME_UNKNOWN: Final = "(interrupted: whether this call had any effect is unknown)"
 
 
 class Compilation:
     def __init__(self, *, rules: VendorRules, origin: ModelInvocationDescriptor) -> None:
-        self._rules = rules
+        self._characters_max = rules.text_characters_max
+        self._id_characters_max = rules.call_id_characters_max
         self._origin = origin
-        self._ids = CallIds(rules)
-        self._repairs = Repairs()
         self._messages: list[ContextMessage] = []
         self._instructions: list[str] = []
         self._steps: list[CompiledStep] = []
-        self._user = UserSide(rules, self._repairs)
+        self._call_ids: set[str] = set()
+        self._repeats: dict[str, int] = {}
+        self._asked: list[tuple[str, CompiledCall]] = []
+        """The calls of the last answer, with the ids the record knows them by."""
+        self._said: list[ModelInputMessage | ToolResultsMessage] = []
+        """Since the last answer."""
 
     def leads_to(self, messages: list[ContextMessage]) -> bool:
         """Whether they begin with those that were compiled."""
@@ -572,128 +319,148 @@ class Compilation:
         for message in messages[len(self._messages) :]:
             match message:
                 case SystemMessage():
-                    self._add_instruction(message)
-                case ModelInputMessage():
-                    self._user.add_input(message)
-                case ToolResultsMessage():
-                    self._user.add_results(message)
+                    instruction = self._sendable(message.instruction)
+                    if instruction.strip():
+                        self._instructions.append(instruction)
                 case ModelOutputMessage():
                     self._add_answer(message)
                 case _:
-                    assert_never(message)
+                    self._said.append(message)
         self._messages = messages
-        return self._compiled()
-
-    def _compiled(self) -> CompiledContext:
-        last, repairs = self._user.step()
-        if last is None:
-            last = UserStep(texts=(GO_ON,), text_seqs=(0,))
-            repairs = (Repair(code="placeholder", seq=0, detail=GO_ON),)
-        system, codes = sendable("\n\n".join(self._instructions), self._rules.text_characters_max)
-        repairs += tuple(Repair(code=code, seq=0) for code in codes)
         return CompiledContext(
-            system=system,
-            steps=(*self._steps, last),
-            repairs=(*self._repairs, *repairs),
+            system=self._sendable("\n\n".join(self._instructions)),
+            steps=(*self._steps, self._user_step() or _GO_ON),
         )
 
-    def _add_instruction(self, message: SystemMessage) -> None:
-        text, codes = sendable(message.instruction, self._rules.text_characters_max)
-        if is_blank(text):
-            return
-        if self._instructions:
-            self._repairs.note("late_instruction", message.seq)
-        self._repairs.note_all(codes, message.seq)
-        self._instructions.append(text)
+    def _sendable(self, text: str) -> str:
+        return sendable(text, self._characters_max)
+
+    def _user_step(self) -> UserStep | None:
+        """`None`: nothing was said, and nothing is waited for."""
+        waiting: dict[str, deque[CompiledCall]] = {}
+        for own_id, call in self._asked:
+            waiting.setdefault(own_id, deque()).append(call)
+        results = {
+            call.call_id: CompiledResult(
+                call_id=call.call_id, status="failed", text=_OUTCOME_UNKNOWN
+            )
+            for _, call in self._asked
+        }
+        texts: list[tuple[str, int]] = []
+        images: list[CompiledImage] = []
+        for message in self._said:
+            if isinstance(message, ModelInputMessage):
+                text = self._sendable(message.text)
+                if not text.strip():
+                    continue
+                texts.append((text, message.seq))
+            else:
+                texts += self._add_results(message, waiting, results)
+            images += [
+                CompiledImage(
+                    content_type=image.content_type or "image/png",
+                    data_base64=image.data_base64 or "",
+                    seq=message.seq,
+                )
+                for image in message.images
+            ]
+        seqs = tuple(message.seq for message in self._said if message.seq)
+        if not texts and not results:
+            if not any(isinstance(message, ModelInputMessage) for message in self._said):
+                return None
+            texts = [(_EMPTY_INPUT, seqs[-1] if seqs else 0)]
+        return UserStep(
+            texts=tuple(text for text, _ in texts),
+            text_seqs=tuple(seq for _, seq in texts),
+            images=tuple(images),
+            results=tuple(results.values()),
+            seqs=seqs,
+        )
+
+    def _add_results(
+        self,
+        message: ToolResultsMessage,
+        waiting: Mapping[str, deque[CompiledCall]],
+        results: dict[str, CompiledResult],
+    ) -> Iterator[tuple[str, int]]:
+        """Gives what of it can only be shown as text, with its entry: results without a call,
+        and the names of pictures, which only a message of the user can hold, in every API."""
+        for result, told in zip(message.results, message.texts, strict=True):
+            text = told if told.strip() else _EMPTY_RESULT
+            if calls := waiting.get(result.tool_call_id):
+                call_id = calls.popleft().call_id
+                results[call_id] = CompiledResult(
+                    call_id=call_id,
+                    status=result.status,
+                    text=self._sendable(text),
+                    seq=message.seq,
+                )
+            else:
+                what = f"{result.tool_name}, {result.status}"
+                stray = f"[Result of a call that is not shown here: {what}]\n{text}"
+                yield self._sendable(stray), message.seq
+        if message.images:
+            named = " ".join(image.as_text for image in message.images)
+            yield self._sendable(f"{named} of the tools"), message.seq
 
     def _add_answer(self, message: ModelOutputMessage) -> None:
-        answer = self._answer(message)
-        if answer is None:
-            return
-        asked, repairs = self._user.step()
-        self._repairs.extend(repairs)
-        if asked is not None:
-            self._steps.append(asked)
-        elif not self._steps:
-            self._steps.append(UserStep(texts=(BEGINNING_NOT_SHOWN,), text_seqs=(0,)))
-            self._repairs.note("placeholder", message.seq, BEGINNING_NOT_SHOWN)
-        else:
-            answer = self._merged(answer, message.seq)
-        self._steps.append(answer)
-        self._user = UserSide(self._rules, self._repairs)
-        if answer.calls:
-            self._user.await_results(message, answer)
-
-    def _answer(self, message: ModelOutputMessage) -> AssistantStep | None:
-        """`None`: it says nothing."""
-        text, codes = sendable(message.content, self._rules.text_characters_max)
-        if is_blank(text):
-            text = ""
-            if not message.tool_calls:
-                self._repairs.note("empty_text", message.seq)
-                return None
-        self._repairs.note_all(codes, message.seq)
-        calls, changed = self._calls(message)
-        seqs = (message.seq,) if message.seq else ()
-        if message.reasoning or message.parts:
-            fitting = self._own_parts(message, changed=changed, is_as_said=not codes)
-            if fitting is not None:
-                return AssistantStep(
-                    text=fitting.text if fitting.parts else text,
-                    calls=calls,
-                    reasoning=fitting.reasoning,
-                    parts=fitting.parts,
-                    seqs=seqs,
-                )
-        return AssistantStep(text=text, calls=calls, seqs=seqs)
-
-    def _calls(self, message: ModelOutputMessage) -> tuple[tuple[CompiledCall, ...], set[int]]:
-        """And the places of those that are shown differently."""
-        calls: list[CompiledCall] = []
+        text = self._sendable(message.content)
+        if not text.strip() and not message.tool_calls:
+            return  # it says nothing
+        user_step = self._user_step()
+        self._asked, self._said = [], []
         changed: set[int] = set()
         for place, call in enumerate(message.tool_calls):
-            own_id = call.tool_call_id
-            call_id = self._ids.take(own_id)
             name = fitting_tool_name(call.tool_name)
-            arguments, codes = sendable_arguments(call, self._rules.text_characters_max)
-            if call_id != own_id:
-                self._repairs.note("call_id_mapped", message.seq, call_id)
-            if name != call.tool_name:
-                self._repairs.note("tool_name_mapped", message.seq, call_id)
+            arguments, is_as_written = sendable_arguments(call, self._characters_max)
+            if name != call.tool_name or not is_as_written:
                 changed.add(place)
-            if codes:
-                self._repairs.note_all(codes, message.seq, call_id)
-                changed.add(place)
-            calls.append(CompiledCall(call_id=call_id, tool_name=name, arguments_json=arguments))
-        return tuple(calls), changed
-
-    def _own_parts(
-        self, message: ModelOutputMessage, *, changed: set[int], is_as_said: bool
-    ) -> FittingParts | None:
-        if message.invocation != self._origin:
-            self._repairs.note("foreign_reasoning", message.seq)
-            return None
-        reasoning, codes = sendable(message.reasoning, self._rules.text_characters_max)
-        if not message.parts:
-            self._repairs.note_all(codes, message.seq, "reasoning")
-            return FittingParts(text="", reasoning=reasoning, parts=())
-        fitting = fitting_parts(message, changed) if is_as_said and not codes else None
-        if fitting is None or fitting.reasoning != message.reasoning:
-            self._repairs.note("unfit_reasoning", message.seq)
-        return fitting
-
-    def _merged(self, answer: AssistantStep, seq: int) -> AssistantStep:
-        """With the answer before it, which has no calls: else it had results behind it."""
-        before = self._steps.pop()
-        assert isinstance(before, AssistantStep)
-        self._repairs.note("merged", seq)
-        if before.reasoning or before.parts or answer.reasoning or answer.parts:
-            self._repairs.note("unfit_reasoning", seq)
-        text, codes = sendable(
-            "\n\n".join(filter(None, (before.text, answer.text))), self._rules.text_characters_max
+            call_id = self._new_call_id(call.tool_call_id)
+            compiled = CompiledCall(call_id=call_id, tool_name=name, arguments_json=arguments)
+            self._asked.append((call.tool_call_id, compiled))
+        answer = AssistantStep(
+            text=text if text.strip() else "",
+            calls=tuple(call for _, call in self._asked),
+            seqs=(message.seq,) if message.seq else (),
         )
-        self._repairs.note_all(codes, seq)
-        return AssistantStep(text=text, calls=answer.calls, seqs=before.seqs + answer.seqs)
+        if (own := self._own_parts(message, changed)) is not None:
+            said, reasoning, parts = own
+            answer = structs.replace(answer, text=said, reasoning=reasoning, parts=parts)
+        if user_step is not None:
+            self._steps.append(user_step)
+        elif not self._steps:
+            self._steps.append(_BEGINNING_NOT_SHOWN)
+        else:
+            # One with the answer before it, which has no calls: else it had results behind it.
+            before = self._steps.pop()
+            assert isinstance(before, AssistantStep)
+            both = self._sendable("\n\n".join(filter(None, (before.text, answer.text))))
+            seqs = before.seqs + answer.seqs
+            answer = AssistantStep(text=both, calls=answer.calls, seqs=seqs)
+        self._steps.append(answer)
+
+    def _new_call_id(self, own_id: str) -> str:
+        """The record's, if the vendor takes it. One that is too long, has other characters or
+        occurs twice becomes a digest of itself, so no two calls share one. What comes later
+        changes nothing."""
+        call_id = own_id
+        while call_id in self._call_ids or not name_fits(call_id, self._id_characters_max):
+            number = self._repeats.get(own_id, 0)
+            self._repeats[own_id] = number + 1
+            digest = hashlib.sha256(f"{number} {own_id}".encode("utf-8", "surrogatepass"))
+            call_id = f"call_{digest.hexdigest()[:_ID_DIGITS]}"[-self._id_characters_max :]
+        self._call_ids.add(call_id)
+        return call_id
+
+    def _own_parts(self, message: ModelOutputMessage, changed: Collection[int]) -> _OwnParts | None:
+        if message.invocation != self._origin or not (message.reasoning or message.parts):
+            return None
+        text, reasoning = self._sendable(message.content), self._sendable(message.reasoning)
+        if not message.parts:
+            return text if text.strip() else "", reasoning, ()
+        if (text, reasoning) != (message.content, message.reasoning):
+            return None
+        return fitting_parts(message, changed)
 
 
 # ------------------------------------------------------------------------------
@@ -719,8 +486,8 @@ class ContextCompiler:
     def compile(
         self, messages: Sequence[ContextMessage], *, origin: ModelInvocationDescriptor
     ) -> CompiledContext:
-        """The same as `compile_context`."""
-        now = list(messages[:])
+        """For the model that is asked: `origin`, if it answered before."""
+        now = list(messages[:])  # a slice, because some sequences are slow one by one
         # Kept messages are alive: as long as a key is there, no other object has its id.
         key = (id(now[0]) if now else 0, origin)
         kept = self._kept.pop(key, None)

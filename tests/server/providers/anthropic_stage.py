@@ -34,7 +34,7 @@ from nplt_server.providers.anthropic.render import (
     render,
 )
 from nplt_server.providers.client import RenderedRequest
-from nplt_server.providers.compiler import compile_context
+from nplt_server.providers.compiler import ContextCompiler
 from nplt_server.tools import ToolDescription
 from nplt_storage.entries import ModelInvocationDescriptor, ModelOutputEntry, ToolCallResult
 
@@ -73,7 +73,7 @@ def request(
 
 
 def rendered(asked: ModelRequest, abilities: ModelAbilities | None = None) -> RenderedRequest:
-    compiled = compile_context(asked.context, rules=RULES, origin=asked.invocation)
+    compiled = ContextCompiler(RULES).compile(asked.context, origin=asked.invocation)
     return render(asked, compiled, abilities or abilities_of(asked.invocation.model))
 
 

@@ -14,7 +14,7 @@ from tests.vendors.emulator import Emulator
 from tests.vendors.rejections import Rejection
 
 from nplt_server.context.messages import ContextMessage
-from nplt_server.providers.compiler import CompiledContext, UserStep, VendorRules, compile_context
+from nplt_server.providers.compiler import CompiledContext, ContextCompiler, UserStep, VendorRules
 
 Json: TypeAlias = dict[str, Any]
 SCHEMA: Json = {"type": "object", "properties": {}}
@@ -106,7 +106,7 @@ PRINTERS: dict[ApiName, Callable[[CompiledContext], Json]] = {
 
 @given(contexts)
 def test_no_vendor_refuses_what_was_compiled(messages: list[ContextMessage]) -> None:
-    compiled = compile_context(messages, rules=VendorRules(), origin=OWN)
+    compiled = ContextCompiler(VendorRules()).compile(messages, origin=OWN)
     vendors = Emulator()
     for name, printed in PRINTERS.items():
         body = orjson.loads(orjson.dumps(printed(compiled)))
@@ -116,8 +116,8 @@ def test_no_vendor_refuses_what_was_compiled(messages: list[ContextMessage]) -> 
 @pytest.mark.parametrize("name", PRINTERS)
 def test_a_result_that_was_lost_would_be_noticed(name: ApiName) -> None:
     """The vendors' rules are really asked."""
-    whole = compile_context(
-        [asks("go"), says("", call("a")), gives(result("a"))], rules=VendorRules(), origin=OWN
+    whole = ContextCompiler(VendorRules()).compile(
+        [asks("go"), says("", call("a")), gives(result("a"))], origin=OWN
     )
     lost = CompiledContext(
         system="", steps=(*whole.steps[:-1], UserStep(texts=("hm",), text_seqs=(0,)))

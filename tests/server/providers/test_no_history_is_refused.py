@@ -13,8 +13,13 @@ from tests.vendors import Text, Thinking, ToolCall
 
 from nplt_server.context.messages import ModelOutputMessage
 from nplt_server.providers import compiler
-from nplt_server.providers.compiler import FittingParts
-from nplt_storage.entries import EpochEntry, FaultEntry, ModelOutputEntry, ToolResultsEntry
+from nplt_storage.entries import (
+    EpochEntry,
+    FaultEntry,
+    ModelOutputEntry,
+    OutputPart,
+    ToolResultsEntry,
+)
 
 LOOKS = (Thinking("hm"), Text("let me see, " * 30), ToolCall("look", '{"at": "x"}'))
 
@@ -68,9 +73,9 @@ def as_it_is(name: str) -> str:
 
 
 def reasoning_for_everyone(
-    self: compiler.Compilation, message: ModelOutputMessage, **_: object
-) -> FittingParts:
-    return FittingParts(text=message.content, reasoning=message.reasoning, parts=message.parts)
+    self: compiler.Compilation, message: ModelOutputMessage, *_: object
+) -> tuple[str, str, tuple[OutputPart, ...]]:
+    return message.content, message.reasoning, message.parts
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from msgspec import Struct
 from nplt_protocol import JsonValue
 from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
 from nplt_server.digest.text import clean_text
-from nplt_server.providers import ModelRequest
+from nplt_server.providers import ModelRequest, OpaquePiece, ReasoningPiece, TextPiece
 from nplt_server.providers.client import RenderedRequest
 from nplt_server.providers.compiler import (
     AssistantStep,
@@ -25,9 +25,6 @@ from nplt_server.providers.compiler import (
     CompiledImage,
     CompiledResult,
     CompiledStep,
-    OpaqueBlock,
-    ReasoningBlock,
-    TextBlock,
     UserStep,
     VendorRules,
     blocks_of,
@@ -108,17 +105,17 @@ def _answered(step: AssistantStep, ids: Mapping[str, str]) -> Iterator[Json]:
     thought = ""
     for block in blocks_of(step):
         match block:
-            case TextBlock(text=text):
+            case TextPiece(text=text):
                 if text.strip():
                     yield {"type": "text", "text": text}
-            case ReasoningBlock(text=text):
+            case ReasoningPiece(text=text):
                 thought = text
-            case OpaqueBlock(data={"signature": str(signature)}):
+            case OpaquePiece(data={"signature": str(signature)}):
                 yield {"type": "thinking", "thinking": thought, "signature": signature}
                 thought = ""
-            case OpaqueBlock(data={"redacted_thinking": str(data)}):
+            case OpaquePiece(data={"redacted_thinking": str(data)}):
                 yield {"type": "redacted_thinking", "data": data}
-            case OpaqueBlock():
+            case OpaquePiece():
                 pass  # said where something ends, or was read by `_sent_ids`
             case CompiledCall():
                 yield {

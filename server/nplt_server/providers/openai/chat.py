@@ -23,7 +23,6 @@ from nplt_server.providers.client import AnswerParser, RenderedRequest
 from nplt_server.providers.compiler import (
     AssistantStep,
     CompiledContext,
-    OpaqueBlock,
     UserStep,
     VendorRules,
     blocks_of,
@@ -247,7 +246,7 @@ class ChatApi(Struct, frozen=True, kw_only=True):
 
     def _answer(self, step: AssistantStep, model: str) -> JsonObject:
         message: JsonObject = {"role": "assistant", "content": step.text or None}
-        opaque = [block.data for block in blocks_of(step) if isinstance(block, OpaqueBlock)]
+        opaque = [block.data for block in blocks_of(step) if isinstance(block, OpaquePiece)]
         if step.calls:
             extras = {
                 place: data[EXTRA_CONTENT]

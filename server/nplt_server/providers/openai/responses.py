@@ -23,9 +23,6 @@ from nplt_server.providers.compiler import (
     AssistantStep,
     CompiledCall,
     CompiledContext,
-    OpaqueBlock,
-    ReasoningBlock,
-    TextBlock,
     UserStep,
     VendorRules,
     blocks_of,
@@ -67,14 +64,14 @@ class AnswerItems:
         ids_may_return = True
         for block in blocks_of(step):
             match block:
-                case TextBlock():
+                case TextPiece():
                     if block.text.strip():
                         items.append(_message(block.text))
                 case CompiledCall():
                     items.append(_call(block))
-                case ReasoningBlock():
+                case ReasoningPiece():
                     pass  # for people; the model's own form of it is opaque
-                case OpaqueBlock():
+                case OpaquePiece():
                     if ids_may_return:
                         ids_may_return = self._give_back(block.data, items)
                 case _:
