@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from uuid import uuid4
 
 import nplt_client
 from nplt_client.chat.changes import Change, NoticeShown, TextGrew, TextReplaced, TurnEnded, Turns
-from nplt_client.chat.chat_session import ChatSession, new_message_id
+from nplt_client.chat.chat_session import ChatSession
 from nplt_client.chat.display import ChatDisplay
 from nplt_client.wire.reconnect_policy import ConnectionState
 
@@ -52,7 +53,7 @@ class RecordingFace(ChatDisplay):
 
     async def says(self, prompt: str) -> None:
         """Asks, and waits for the end of the answer."""
-        receipt = await self.session.send(prompt, new_message_id())
+        receipt = await self.session.send(prompt, uuid4().hex)
         await self.session.wait_for_turn_end(receipt.turn_id)
 
     # What the session asks for
@@ -104,7 +105,7 @@ class RecordingFace(ChatDisplay):
         self.told.append(text)
 
     async def ask(self, text: str) -> None:
-        await self.session.send(text, new_message_id())
+        await self.session.send(text, uuid4().hex)
 
     def fill(self, text: str) -> None:
         self.input = text

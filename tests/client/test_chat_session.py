@@ -6,27 +6,53 @@ import asyncio
 import re
 from collections.abc import Sequence
 from errno import ECONNREFUSED
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 from tests.client.chat_face import chat_with
 from tests.client.scripted_peer import Talk, delta, scripted_peer, started, whole_turn
 from tests.client.staged_server import Stage, give_empty_history
 
 from nplt_client.chat.changes import TextGrew, TurnBegan, TurnEnded
-from nplt_client.chat.chat_session import StatusFacts, StopControl, TurnStatus, status_words
+from nplt_client.chat.chat_session import ChatSession, TurnStatus, status_line
 from nplt_client.chat.commands import run_command
+from nplt_client.client import Client
 from nplt_client.errors import ConnectionLost
 from nplt_client.render.text import width_of
 from nplt_client.settings import parse_url
-from nplt_client.wire.reconnect_policy import Offline, Online, Reconnecting
+from nplt_client.wire.reconnect_policy import ConnectionState, Offline, Online, Reconnecting
 from nplt_client.wire.wire_session import connect_error
 from nplt_protocol.messages import Cancel, Event, Prompt
 
 AWAY = Reconnecting(attempt=1, in_seconds=3.0, reason="lost")
 SOMEWHERE = parse_url("nplt://localhost:1")
+
+
+def chat(
+    connection: ConnectionState | None = None,
+    *,
+    model: str = "",
+    name: str = "",
+    is_running: bool = False,
+    waiting: int = 0,
+) -> ChatSession:
+    """One that is connected to nothing."""
+    client = SimpleNamespace(
+        connection=connection or Online(),
+        model=model,
+        welcome=SimpleNamespace(user="me"),
+        started_here=lambda turn_id: True,
+        events=lambda: None,
+    )
+    session = ChatSession(cast(Client, client))
+    session.name = name
+    session.turn_status.start_over(
+        running="t" if is_running else None, waiting=tuple(map(str, range(waiting)))
+    )
+    return session
 
 
 def test_the_status_line_says_how_the_connection_is() -> None:
@@ -39,44 +65,45 @@ def test_the_status_line_says_how_the_connection_is() -> None:
         ),
         (Reconnecting(attempt=3, in_seconds=0.0, reason="lost"), "◌ reconnecting (attempt 3)"),
     ):
-        assert status_words(StatusFacts(connection=connection, model="m"), 80).startswith(words)
+        assert status_line(chat(connection, model="m"), 80).startswith(words)
 
 
 def test_the_status_line_tells_all_it_knows() -> None:
-    facts = StatusFacts(
-        model="openai/gpt-5.2",
-        name="notes",
-        input_tokens=12_345,
-        output_tokens=999,
-        context_percent=41.6,
-        cost="0.12 USD",
-        others=("ada", "grace", "linus", "guido"),
-        lag_seconds=0.8,
-        is_running=True,
-        waiting=2,
-        attached=1,
-    )
-    assert status_words(facts, 300) == (
+    session = chat(model="openai/gpt-5.2", name="notes", is_running=True, waiting=2)
+    session.turn_status.input_tokens, session.turn_status.output_tokens = 12_345, 999
+    session.context_percent, session.cost = 41.6, "0.12 USD"
+    session.others = ("ada", "grace", "linus", "guido")
+    session.attachments.append("file")
+    session.lag_seconds = 0.8
+    assert status_line(session, 300) == (
         "● online · answering (Esc stops) · 2 waiting · 1 file attached · lag 0.8 s · "
         "openai/gpt-5.2 · notes · "
         "context 42 % · with ada, grace, linus +1 · 12.3k in, 999 out · 0.12 USD"
     )
-    assert "lag" not in status_words(StatusFacts(lag_seconds=0.4), 300)
+    session.lag_seconds = 0.4
+    assert "lag" not in status_line(session, 300)
 
 
 @given(st.integers(20, 200), st.text(max_size=60), st.text(max_size=60))
 def test_the_status_line_never_grows_beyond_its_line(width: int, model: str, name: str) -> None:
-    words = status_words(StatusFacts(model=model, name=name, is_running=True, waiting=3), width)
+    words = status_line(chat(model=model, name=name, is_running=True, waiting=3), width)
     assert width_of(words) <= width
     assert "\n" not in words
 
 
 def test_the_status_line_shows_how_long_an_answer_takes_and_how_fast_it_comes() -> None:
-    facts = StatusFacts(model="m", is_running=True, seconds=12.4, tokens_per_second=41.7)
-    assert " answering 12 s, ~42 tokens/s (Esc stops) · m" in status_words(facts, 80)
-    assert re.search(r". 12 s \(Esc stops\) · m", status_words(facts, 40))
-    later = status_words(replace(facts, seconds=12.6), 80)
-    assert later != status_words(facts, 80), "something moves while nothing comes"
+    now = 100.0
+    session = chat(model="m")
+    session.turn_status = TurnStatus(clock=lambda: now)
+    session.turn_status.apply(TurnBegan(turn_id="t", model="m"))
+    now = 102.4
+    session.turn_status.apply(TextGrew(turn_id="t", call=0, piece="x" * 1_668))
+    now = 112.4
+    words = status_line(session, 80)
+    assert " answering 12 s, ~42 tokens/s (Esc stops) · m" in words
+    assert re.search(r". 12 s \(Esc stops\) · m", status_line(session, 40))
+    now = 112.6
+    assert status_line(session, 80)[:12] != words[:12], "something moves while nothing comes"
 
 
 def test_the_speed_of_an_answer_is_counted_from_its_first_word() -> None:
@@ -93,21 +120,15 @@ def test_the_speed_of_an_answer_is_counted_from_its_first_word() -> None:
 
 
 def test_the_status_line_promises_no_stop_without_a_connection() -> None:
-    assert "(Esc stops)" in status_words(StatusFacts(is_running=True), 80)
-    assert "(Esc stops)" not in status_words(StatusFacts(is_running=True, connection=AWAY), 80)
+    assert "(Esc stops)" in status_line(chat(is_running=True), 80)
+    assert "(Esc stops)" not in status_line(chat(AWAY, is_running=True), 80)
 
 
 def test_a_long_name_gives_way_before_what_is_known_of_the_conversation() -> None:
-    words = status_words(
-        StatusFacts(
-            model="openai/gpt-5.2-mini",
-            name="a conversation with quite a long name",
-            input_tokens=12_000,
-            context_percent=41.0,
-            others=("2 more windows",),
-        ),
-        76,  # eighty columns, less the margins
-    )
+    session = chat(model="openai/gpt-5.2-mini", name="a conversation with quite a long name")
+    session.turn_status.input_tokens = 12_000
+    session.context_percent, session.others = 41.0, ("2 more windows",)
+    words = status_line(session, 76)  # eighty columns, less the margins
     assert "context 41 %" in words
     assert "with 2 more windows" in words
 
@@ -129,17 +150,16 @@ async def test_an_answer_is_asked_to_stop_once_at_a_time() -> None:
     stage = Stage(answers=half_an_answer)
     with scripted_peer(stage.script()) as peer:
         async with chat_with(peer.url) as face:
-            stop_control = StopControl(face.session)
-            assert not stop_control.is_possible
-            await stop_control.stop()
+            assert not face.can_stop
+            await face.stop()
             await face.ask("go")
             await face.until(lambda: face.session.turn_status.running is not None)
-            assert stop_control.is_possible
-            stopping = [asyncio.ensure_future(stop_control.stop()) for _ in range(2)]
+            assert face.can_stop
+            stopping = [asyncio.ensure_future(face.stop()) for _ in range(2)]
             await asyncio.sleep(0)
-            assert stop_control.why_not == "the answer is being stopped"
+            assert face.why_no_stop == "the answer is being stopped"
             await asyncio.gather(*stopping)
-            assert stop_control.is_possible
+            assert face.can_stop
     assert [one for one in stage.asked if isinstance(one, Cancel)] == [Cancel(turn_id="turn-1")]
 
 
@@ -154,11 +174,13 @@ async def test_without_a_server_nothing_can_be_stopped_and_commands_are_refused(
             await face.ask("go")
             await face.until(lambda: face.session.turn_status.running is not None)
             await face.until(lambda: isinstance(face.session.client.connection, Reconnecting))
-            stop_control = StopControl(face.session)
-            assert not stop_control.is_possible
-            assert "while disconnected" in stop_control.how_to_leave
-            assert "once more leaves" in stop_control.how_to_leave
-            assert [stop_control.note_press() for _ in range(2)] == [False, True]
+            assert not face.can_stop
+            face.press_interrupt()
+            assert "while disconnected" in face.told[-1]
+            assert "once more leaves" in face.told[-1]
+            assert face.has_left is None
+            face.press_interrupt()
+            assert face.has_left is False
             with pytest.raises(ConnectionLost, match="Not connected: /status"):
                 await run_command(face, "/status")
             await run_command(face, "/help")

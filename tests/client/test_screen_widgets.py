@@ -27,7 +27,7 @@ from textual.events import Paste
 from textual.widget import Widget
 from textual.widgets import Markdown, Static
 
-from nplt_client.chat import approvals, chat_session
+from nplt_client.chat import approvals, display
 from nplt_client.chat.changes import Change, EventTranslator, PromptShown
 from nplt_client.tui import transcript
 from nplt_client.tui.composer import ROWS_MAX, Composer
@@ -295,7 +295,7 @@ async def test_up_takes_back_the_last_prompt_that_waits(tmp_path: Path) -> None:
 async def test_esc_twice_stops_the_answer_and_empties_the_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_session, "ESCAPE_SECONDS", 3_600)
+    monkeypatch.setattr(display, "ESCAPE_SECONDS", 3_600)
     said: list[str] = []
     stage = queueing("a", "b", "c")
     with scripted_peer(stage.script()) as peer:

@@ -15,9 +15,8 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias, assert_never
-from uuid import uuid4
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nplt_client.background import compare_versions, ensure_running
@@ -54,10 +53,7 @@ if TYPE_CHECKING:
 MESSAGES_PER_PAGE = 30
 _PAGES_BACK_MAX = 40
 _ENDS_KEPT = 200
-_LEAVE_SECONDS = 2.0
 _RESTART_ATTEMPT = 2
-ESCAPE_SECONDS = 1.0
-"""Two Esc within this time also empty the queue."""
 _CHARACTERS_PER_TOKEN = 4
 
 
@@ -85,14 +81,7 @@ class TurnStatus:
         }
         self.doing = ""
         self._began_at = None
-        self.bill(0, 0)
-
-    def note_prompts(self, turns: changes.Turns) -> None:
-        """Takes the text of waiting prompts from the history that was read."""
-        for _, turn_changes in turns:
-            for change in turn_changes:
-                if isinstance(change, changes.PromptShown) and change.turn_id in self.waiting:
-                    self.waiting[change.turn_id] = change
+        self.input_tokens = self.output_tokens = 0
 
     @property
     def seconds(self) -> float | None:
@@ -108,9 +97,6 @@ class TurnStatus:
             return None
         seconds = self._clock() - self._spoke_at
         return self._characters / _CHARACTERS_PER_TOKEN / seconds if seconds >= 1 else None
-
-    def bill(self, input_tokens: int, output_tokens: int) -> None:
-        self.input_tokens, self.output_tokens = input_tokens, output_tokens
 
     def apply(self, change: changes.Change) -> None:
         match change:
@@ -184,7 +170,7 @@ class ChatSession:
         self.background = background
         self._was_stopped = False
         """The server announced its end. Somebody stopped it, so it is not restarted."""
-        self._restarting: asyncio.Task[None] | None = None
+        self.restarting: asyncio.Task[None] | None = None
         self.attachments: list[str] = []
         self.replace_from: int | None = None
         self.replaced_attachments: tuple[str, ...] = ()
@@ -207,7 +193,7 @@ class ChatSession:
         self._ends: dict[str, changes.TurnEnded] = {}
         self._turn_ended = asyncio.Event()
         self._lost: NpltError | None = None
-        self._lag_seconds = 0.0
+        self.lag_seconds = 0.0
         self._state: ConnectionState = Online()
         self._state_since = 0.0
 
@@ -221,26 +207,20 @@ class ChatSession:
         try:
             async for event in self._feed:
                 await self._settled.wait()
-                session_id = getattr(event, "session_id", None)
-                if isinstance(event, messages.SessionEvent) and event.event == "shutdown":
+                kind = event.event if isinstance(event, messages.SessionEvent) else ""
+                if kind == "shutdown":
                     self._was_stopped = True
-                if session_id in (None, self.client.session_id):
-                    self.change_queue.add(self._changes_of(event))
+                if getattr(event, "session_id", None) not in (None, self.client.session_id):
+                    continue
+                new_changes = self._translator.changes_of(event)
+                if kind in self._expected:
+                    self._expected.discard(kind)
+                    new_changes = _without_notice(new_changes)
+                self.change_queue.add(new_changes)
         except NpltError as error:
             self._lost = error
             self._turn_ended.set()
             raise
-
-    def _changes_of(self, event: messages.Event) -> Iterable[changes.Change]:
-        new_changes = self._translator.changes_of(event)
-        if not (isinstance(event, messages.SessionEvent) and event.event in self._expected):
-            return new_changes
-        self._expected.discard(event.event)
-        return [
-            replace(change, why="") if isinstance(change, changes.TranscriptOutdated) else change
-            for change in new_changes
-            if not isinstance(change, changes.NoticeShown)
-        ]
 
     @contextmanager
     def expecting(self, event: str) -> Iterator[None]:
@@ -261,7 +241,7 @@ class ChatSession:
         # After a first attempt of its own: somebody else may be starting it.
         is_due = isinstance(state, Reconnecting) and state.attempt == _RESTART_ATTEMPT
         if is_due and self.background is not None and not self._was_stopped:
-            self._restarting = asyncio.ensure_future(self.restart_server(self.background))
+            self.restarting = asyncio.ensure_future(self.restart_server(self.background))
 
     async def restart_server(self, address: Address) -> None:
         """Starts a background server that was lost, and reconnects to it at once."""
@@ -274,10 +254,6 @@ class ChatSession:
             if isinstance(self.client.connection, Reconnecting):
                 self.client.reconnect_now(found)
         self.change_queue.add([changes.NoticeShown(text=safe_line(words)) for words in told])
-
-    def stop_restarting(self) -> None:
-        if self._restarting is not None:
-            self._restarting.cancel()
 
     # Drawing
 
@@ -299,7 +275,12 @@ class ChatSession:
 
     async def _draw(self, change: changes.Change) -> None:
         change = self._note_taken_back(change)
-        words = self._alert_for(change)
+        alert = ""
+        if isinstance(change, ApprovalWanted):
+            alert = f"{change.tool_name} waits for your answer"
+        elif isinstance(change, changes.TurnEnded) and self.client.started_here(change.turn_id):
+            # It may be told twice, but only the first time the turn still runs here.
+            alert = "the answer is done" if change.turn_id == self.turn_status.running else ""
         self.turn_status.apply(change)
         match change:
             case changes.Renamed():
@@ -320,8 +301,8 @@ class ChatSession:
             case _:
                 pass
         await self.display.draw(change)
-        if words:
-            self.display.alert(words)
+        if alert:
+            self.display.alert(alert)
 
     def _note_taken_back(self, change: changes.Change) -> changes.Change:
         """Marks the end of a turn that was cancelled while it waited."""
@@ -339,16 +320,6 @@ class ChatSession:
             case _:
                 pass
         return change
-
-    def _alert_for(self, change: changes.Change) -> str:
-        """Empty: none. Called before the status is updated: the end of a turn may be told
-        twice, but only the first time the turn is still running there."""
-        if isinstance(change, ApprovalWanted):
-            return f"{change.tool_name} waits for your answer"
-        is_end = isinstance(change, changes.TurnEnded) and (
-            change.turn_id == self.turn_status.running and self.client.started_here(change.turn_id)
-        )
-        return "the answer is done" if is_end else ""
 
     async def _renew(self, change: changes.TranscriptOutdated) -> None:
         try:
@@ -465,7 +436,11 @@ class ChatSession:
         self.is_stored = self.is_stored or page.message_count > 0
         self.change_queue.add(self._translator.so_far())
         turns = changes.changes_from_history(page.messages)
-        self.turn_status.note_prompts(turns)
+        waiting = self.turn_status.waiting
+        for turn_id, turn_changes in turns:
+            prompts = [one for one in turn_changes if isinstance(one, changes.PromptShown)]
+            if prompts and turn_id in waiting:
+                waiting[turn_id] = prompts[-1]
         return turns
 
     def _take_edges(self, page: messages.HistoryPage) -> None:
@@ -476,6 +451,7 @@ class ChatSession:
         """Reads name, tokens, share of the window and cost. A failure leaves them as they are."""
         if not self.is_stored:
             return
+        status = self.turn_status
         try:
             if not self.name:  # it got one from its first prompt
                 page = await self.client.history(1)
@@ -483,7 +459,7 @@ class ChatSession:
             account = await self.client.usage()
         except NpltError:
             return
-        self.turn_status.bill(*changes.tokens_of(account.billed))
+        status.input_tokens, status.output_tokens = changes.tokens_of(account.billed)
         percent = account.occupancy.get("percent")
         self.context_percent = float(percent) if isinstance(percent, int | float) else None
         self.cost = _price(account.cost)
@@ -590,94 +566,16 @@ class ChatSession:
         sent = monotonic()
         with suppress(NpltError):  # the state of the connection says the rest
             await self.client.ping()
-            self._lag_seconds = monotonic() - sent
-
-    def status_line(self, width: int) -> str:
-        facts = StatusFacts(
-            connection=self.connection,
-            model=self.model,
-            name=self.name,
-            input_tokens=self.turn_status.input_tokens,
-            output_tokens=self.turn_status.output_tokens,
-            context_percent=self.context_percent,
-            cost=self.cost,
-            others=self.others,
-            lag_seconds=self._lag_seconds,
-            doing=self.turn_status.doing,
-            is_running=self.turn_status.running is not None,
-            seconds=self.turn_status.seconds,
-            tokens_per_second=self.turn_status.tokens_per_second,
-            waiting=len(self.turn_status.waiting),
-            attached=len(self.attachments),
-            is_asked=self.approvals.oldest is not None,
-        )
-        return status_words(facts, width)
+            self.lag_seconds = monotonic() - sent
 
 
-class StopControl:
-    """Stops the answer, empties the queue at the second Esc, leaves at the second Ctrl+C.
-
-    One request to stop at a time, and none without a connection: then the next press
-    leaves.
-    """
-
-    def __init__(self, session: ChatSession) -> None:
-        self._session = session
-        self._asked: str | None = None
-        self._pressed_at = float("-inf")
-        self._escaped_at = float("-inf")
-
-    @property
-    def is_possible(self) -> bool:
-        return self._session.turn_status.running is not None and not self.why_not
-
-    @property
-    def why_not(self) -> str:
-        """Why the answer can't be stopped; empty if it can, or if none runs."""
-        running = self._session.turn_status.running
-        if running is None:
-            return ""
-        if not isinstance(self._session.client.connection, Online):
-            return "the answer can't be stopped while disconnected"
-        return "the answer is being stopped" if running == self._asked else ""
-
-    @property
-    def how_to_leave(self) -> str:
-        return "; ".join(filter(None, (self.why_not, "Ctrl+C once more leaves")))
-
-    def note_press(self) -> bool:
-        """Notes a Ctrl+C. True: the last one was less than two seconds ago."""
-        before, self._pressed_at = self._pressed_at, monotonic()
-        return self._pressed_at - before < _LEAVE_SECONDS
-
-    def note_escape(self) -> bool:
-        """Notes an Esc. True: it is the second one, which empties the queue."""
-        before, self._escaped_at = self._escaped_at, monotonic()
-        return self._escaped_at - before < ESCAPE_SECONDS
-
-    async def empty_queue(self) -> int:
-        """Cancels our prompts that wait, and the one that began since the first Esc. Gives
-        how many waited."""
-        count = 0
-        while (taken := self._session.take_back_queued()) is not None:
-            await taken[1]
-            count += 1
-        await self.stop()
-        return count
-
-    async def stop(self) -> None:
-        running = self._session.turn_status.running
-        if running is None or not self.is_possible:
-            return
-        self._asked = running
-        try:
-            await self._session.client.cancel(running)
-        finally:
-            self._asked = None
-
-
-def new_message_id() -> str:
-    return uuid4().hex
+def _without_notice(new_changes: Iterable[changes.Change]) -> Iterator[changes.Change]:
+    """What our own command causes needs no remark."""
+    for change in new_changes:
+        if isinstance(change, changes.TranscriptOutdated):
+            yield replace(change, why="")
+        elif not isinstance(change, changes.NoticeShown):
+            yield change
 
 
 def _price(cost: JsonObject | None) -> str:
@@ -695,47 +593,20 @@ _NAME_WIDTHS = ((40, 30), (30, 16), (20, 10), (14, 8))
 is taken."""
 
 
-class StatusFacts(Struct, frozen=True, kw_only=True):
-    connection: ConnectionState = field(default_factory=Online)
-    model: str = ""
-    name: str = ""
-    input_tokens: int = 0
-    output_tokens: int = 0
-    context_percent: float | None = None
-    cost: str = ""
-    others: tuple[str, ...] = ()
-    lag_seconds: float = 0.0
-    doing: str = ""
-    is_running: bool = False
-    seconds: float | None = None
-    """Since the running turn began."""
-    tokens_per_second: float | None = None
-    waiting: int = 0
-    attached: int = 0
-    is_asked: bool = False
-    """A tool waits for approval."""
-
-
-def connection_words(connection: ConnectionState) -> str:
-    match connection:
+def status_line(session: ChatSession, width: int) -> str:
+    match connection := session.connection:
         case Online():
-            return "● online"
+            words = "● online"
         case Offline():
-            return "○ offline"
+            words = "○ offline"
         case Reconnecting():
             soon = f" in {connection.in_seconds:.0f} s" if connection.in_seconds >= 1 else ""
-            return f"◌ reconnecting{soon} (attempt {connection.attempt})"
+            words = f"◌ reconnecting{soon} (attempt {connection.attempt})"
         case _:
             assert_never(connection)
-
-
-def status_words(facts: StatusFacts, width: int) -> str:
-    words = connection_words(facts.connection)
     parts: list[str] = []
-    for model_width, name_width in _NAME_WIDTHS:
-        parts = list(
-            _parts(facts, model_width=model_width, name_width=name_width, is_short=width < 60)
-        )
+    for name_widths in _NAME_WIDTHS:
+        parts = list(_status_parts(session, *name_widths, is_short=width < 60))
         if width_of(_APART.join([words, *parts])) <= width:
             break
     for part in parts:
@@ -745,46 +616,49 @@ def status_words(facts: StatusFacts, width: int) -> str:
     return words
 
 
-def _parts(
-    facts: StatusFacts, *, model_width: int, name_width: int, is_short: bool
+def _status_parts(
+    session: ChatSession, model_width: int, name_width: int, *, is_short: bool
 ) -> Iterator[str]:
-    if facts.is_asked:
+    status, others = session.turn_status, session.others
+    if session.approvals.oldest is not None:
         yield "waiting for you"
-    elif facts.is_running:
-        yield _doing_words(facts, is_short=is_short)
-    if facts.waiting:
-        yield f"{facts.waiting} waiting"
-    if facts.attached:
-        yield f"{facts.attached} {'file' if facts.attached == 1 else 'files'} attached"
-    if facts.lag_seconds >= LAG_SECONDS_SHOWN:
-        yield f"lag {facts.lag_seconds:.1f} s"
-    yield safe_line(facts.model, model_width)
-    yield safe_line(facts.name or "new conversation", name_width)
-    if facts.context_percent is not None:
-        yield f"context {facts.context_percent:.0f} %"
-    if facts.others:
-        shown = ", ".join(facts.others[:3])
-        more = f" +{len(facts.others) - 3}" if len(facts.others) > 3 else ""
-        yield f"with {shown}{more}"
-    if facts.input_tokens or facts.output_tokens:
-        yield f"{short_number(facts.input_tokens)} in, {short_number(facts.output_tokens)} out"
-    if facts.cost:
-        yield safe_line(facts.cost, 20)
+    elif status.running is not None:
+        is_online = isinstance(session.client.connection, Online)
+        yield _doing_words(status, is_short=is_short) + (" (Esc stops)" if is_online else "")
+    if status.waiting:
+        yield f"{len(status.waiting)} waiting"
+    if count := len(session.attachments):
+        yield f"{count} {'file' if count == 1 else 'files'} attached"
+    if session.lag_seconds >= LAG_SECONDS_SHOWN:
+        yield f"lag {session.lag_seconds:.1f} s"
+    yield safe_line(session.model, model_width)
+    yield safe_line(session.name or "new conversation", name_width)
+    if session.context_percent is not None:
+        yield f"context {session.context_percent:.0f} %"
+    if others:
+        more = f" +{len(others) - 3}" if len(others) > 3 else ""
+        yield f"with {', '.join(others[:3])}{more}"
+    if status.input_tokens or status.output_tokens:
+        yield f"{short_number(status.input_tokens)} in, {short_number(status.output_tokens)} out"
+    if session.cost:
+        yield safe_line(session.cost, 20)
 
 
 _SPINNER = "◐◓◑◒"
 _SPINS_PER_SECOND = 1.5
 
 
-def _doing_words(facts: StatusFacts, *, is_short: bool) -> str:
-    doing = shorten(facts.doing, 30) or "answering"
-    if facts.seconds is not None:
-        turn = int(facts.seconds * _SPINS_PER_SECOND * len(_SPINNER)) % len(_SPINNER)
-        doing = f"{_SPINNER[turn]} " if is_short else f"{_SPINNER[turn]} {doing} "
-        doing += f"{facts.seconds:.0f} s"
-        if facts.tokens_per_second is not None and not is_short:
-            doing += f", ~{facts.tokens_per_second:.0f} tokens/s"
-    return f"{doing} (Esc stops)" if isinstance(facts.connection, Online) else doing
+def _doing_words(status: TurnStatus, *, is_short: bool) -> str:
+    doing = shorten(status.doing, 30) or "answering"
+    if (seconds := status.seconds) is None:
+        return doing
+    spinner = _SPINNER[int(seconds * _SPINS_PER_SECOND * len(_SPINNER)) % len(_SPINNER)]
+    if is_short:
+        return f"{spinner} {seconds:.0f} s"
+    speed = status.tokens_per_second
+    return f"{spinner} {doing} {seconds:.0f} s" + (
+        "" if speed is None else f", ~{speed:.0f} tokens/s"
+    )
 
 
 def short_number(tokens: int) -> str:
@@ -807,55 +681,36 @@ class ChatOptions(Struct, frozen=True, kw_only=True):
     model: str | None = None
 
 
-class ChatEnded(Struct, frozen=True, kw_only=True):
-    code: int = 0
-    draft: str | None = None
-    """If set, the chat goes on with this draft on a new connection."""
+Talk: TypeAlias = Callable[[ChatSession, str], Awaitable[tuple[int, str | None]]]
+"""Runs the chat with a draft. Gives the exit code, and a draft if the chat goes on with it on
+a new connection."""
 
 
-Talk: TypeAlias = Callable[[ChatSession, str], Awaitable[ChatEnded]]
+def run_chat(
+    options: ChatOptions,
+    talk: Talk,
+    *,
+    give_up_seconds: float | None = None,
+    exact_answers: bool = False,
+    is_interactive: bool = True,
+) -> int:
+    """Connects, and has `talk` run the chat, over as many connections as are wanted.
 
+    `give_up_seconds`: how long a lost server is looked for; `None`: a person may wait for
+    ever. `is_interactive`: shows earlier messages, and at the end how to come back.
+    """
+    patience = Patience(give_up_seconds=find_reconnect_seconds(give_up_seconds))
 
-class ChatRunner(Struct, frozen=True, kw_only=True):
-    """Connects, and has `talk` run the chat, over as many connections as are wanted."""
-
-    talk: Talk
-    """Called with the session and a draft."""
-    give_up_seconds: float | None = None
-    """How long a lost server is looked for; `None`: a person may wait for ever."""
-    exact_answers: bool = False
-    is_interactive: bool = True
-    """Shows earlier messages, and at the end how to come back."""
-
-    def run(self, options: ChatOptions) -> int:
-        return with_server(
-            find_address(options.server),
-            lambda address: asyncio.run(self._talk_on(options, address)),
-        )
-
-    async def _talk_on(self, options: ChatOptions, address: Address) -> int:
-        ended, session_id = await self._talk_once(options, address, "")
-        while ended.draft is not None:
-            if session_id is not None:  # where the model is on record
-                options = replace(options, model=None)
-            options = replace(options, go_on=False, new=False, resume=session_id)
-            ended, session_id = await self._talk_once(options, address, ended.draft)
-        if session_id is not None and self.is_interactive:
-            server = f" {options.server}" if options.server else ""
-            print_remark(f"come back with: nplt chat{server} --resume {session_id}")
-        return ended.code
-
-    async def _talk_once(
-        self, options: ChatOptions, address: Address, draft: str
-    ) -> tuple[ChatEnded, str | None]:
-        """Gives how it ended, and the id of the conversation if it is stored."""
+    async def talk_once(
+        options: ChatOptions, address: Address, draft: str
+    ) -> tuple[int, str | None, str | None]:
+        """Gives at last the id of the conversation, if it is stored."""
         shown: ChatSession | None = None
 
         def connection_changed(state: ConnectionState) -> None:
             if shown is not None:
                 shown.connection_changed(state)
 
-        patience = Patience(give_up_seconds=find_reconnect_seconds(self.give_up_seconds))
         connecting = connect(
             str(address),
             token=find_token(None, address=address),
@@ -871,25 +726,43 @@ class ChatRunner(Struct, frozen=True, kw_only=True):
                 compare_versions(client.welcome.server)
             session = ChatSession(
                 client,
-                exact_answers=self.exact_answers,
-                shows_history=self.is_interactive,
+                exact_answers=exact_answers,
+                shows_history=is_interactive,
                 background=address if address.is_default else None,
             )
-            if options.go_on:
-                await self._go_on(session)
-            elif (wanted := options.resume or address.session) is not None:
-                await session.start_in(wanted, create=options.create, history=options.history)
-            if options.model is not None:
-                await client.switch_model(options.model)
+            await _enter_wanted(session, options, address)
             shown = session  # `talk` makes its display at once
-            ended = await self.talk(session, draft)
-            session.stop_restarting()
-            return ended, client.session_id if session.is_stored else None
+            code, next_draft = await talk(session, draft)
+            if session.restarting is not None:
+                session.restarting.cancel()
+            return code, next_draft, client.session_id if session.is_stored else None
 
-    async def _go_on(self, session: ChatSession) -> None:
+    async def talk_on(options: ChatOptions, address: Address) -> int:
+        code, draft, session_id = await talk_once(options, address, "")
+        while draft is not None:
+            if session_id is not None:  # where the model is on record
+                options = replace(options, model=None)
+            options = replace(options, go_on=False, new=False, resume=session_id)
+            code, draft, session_id = await talk_once(options, address, draft)
+        if session_id is not None and is_interactive:
+            server = f" {options.server}" if options.server else ""
+            print_remark(f"come back with: nplt chat{server} --resume {session_id}")
+        return code
+
+    return with_server(
+        find_address(options.server), lambda address: asyncio.run(talk_on(options, address))
+    )
+
+
+async def _enter_wanted(session: ChatSession, options: ChatOptions, address: Address) -> None:
+    if options.go_on:
         try:
             await session.start_in(LAST)
         except RequestRefused as error:
             if error.code != "not_found":
                 raise
             print_remark("there is no conversation yet; this is a new one")
+    elif (wanted := options.resume or address.session) is not None:
+        await session.start_in(wanted, create=options.create, history=options.history)
+    if options.model is not None:
+        await session.client.switch_model(options.model)

@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from time import monotonic
+from uuid import uuid4
 
 from nplt_client.chat import changes
-from nplt_client.chat.chat_session import ChatSession, StopControl, new_message_id
+from nplt_client.chat.chat_session import ChatSession
 from nplt_client.chat.commands import parse_prompt, remember_theme, run_command
 from nplt_client.errors import NpltError
 from nplt_client.render.reports import first_contact_text
-from nplt_client.wire.reconnect_policy import ConnectionState
+from nplt_client.wire.reconnect_policy import ConnectionState, Online
+
+_LEAVE_SECONDS = 2.0
+ESCAPE_SECONDS = 1.0
+"""Two Esc within this time also empty the queue."""
 
 
 class ChatDisplay:
@@ -23,11 +29,13 @@ class ChatDisplay:
     waits_for_server = False
     """Without a connection, commands wait for one instead of failing (for scripts)."""
     is_raw = False
+    _stopped_turn: str | None = None
+    """The turn that the server is being asked to stop."""
+    _pressed_at = _escaped_at = float("-inf")
 
     def __init__(self, session: ChatSession, folder: Path) -> None:
         """`folder`: where prompts and the theme are remembered."""
         self.session = session
-        self.stop_control = StopControl(session)
         self.theme_file = folder / "theme"
         session.display = self
 
@@ -127,7 +135,7 @@ class ChatDisplay:
         await (run_command(self, text) if prompt is None else self.ask(prompt))
 
     async def ask(self, text: str) -> None:
-        message_id = new_message_id()
+        message_id = uuid4().hex
         await self.sending(message_id, text)
         try:
             receipt = await self.session.send(text, message_id)
@@ -154,31 +162,63 @@ class ChatDisplay:
         self.begin(cancelling)
         return True
 
+    @property
+    def can_stop(self) -> bool:
+        return self.session.turn_status.running is not None and not self.why_no_stop
+
+    @property
+    def why_no_stop(self) -> str:
+        """Why the answer can't be stopped; empty if it can, or if none runs. It is asked for
+        once at a time, and not without a connection: then the next Ctrl+C leaves."""
+        running = self.session.turn_status.running
+        if running is None:
+            return ""
+        if not isinstance(self.session.client.connection, Online):
+            return "the answer can't be stopped while disconnected"
+        return "the answer is being stopped" if running == self._stopped_turn else ""
+
     def press_escape(self) -> None:
         """Stops the answer; the second one also empties the queue."""
-        if self.stop_control.note_escape():
+        before, self._escaped_at = self._escaped_at, monotonic()
+        if self._escaped_at - before < ESCAPE_SECONDS:
             self.begin_stopping(self.empty_queue)
-        elif self.stop_control.is_possible:
+        elif self.can_stop:
             self.begin_stopping(self.stop)
-        elif self.stop_control.why_not:
-            self.remark(self.stop_control.why_not)
+        elif self.why_no_stop:
+            self.remark(self.why_no_stop)
 
     def press_interrupt(self) -> None:
         """Stops the answer, else empties the input, else leaves at the second one."""
-        if self.stop_control.is_possible:
+        if self.can_stop:
             self.begin_stopping(self.stop)
-        elif self.draft:
+            return
+        if self.draft:
             self.clear_draft()
             self.session.replace_from = None
-        elif self.stop_control.note_press():
+            return
+        before, self._pressed_at = self._pressed_at, monotonic()
+        if self._pressed_at - before < _LEAVE_SECONDS:
             self.leave()
         else:
-            self.remark(self.stop_control.how_to_leave)
+            self.remark("; ".join(filter(None, (self.why_no_stop, "Ctrl+C once more leaves"))))
 
     async def stop(self) -> None:
-        await self.stop_control.stop()
+        running = self.session.turn_status.running
+        if running is None or not self.can_stop:
+            return
+        self._stopped_turn = running
+        try:
+            await self.session.client.cancel(running)
+        finally:
+            self._stopped_turn = None
 
     async def empty_queue(self) -> None:
-        if count := await self.stop_control.empty_queue():
+        """Cancels our prompts that wait, and the one that began since the first Esc."""
+        count = 0
+        while (taken := self.session.take_back_queued()) is not None:
+            await taken[1]
+            count += 1
+        await self.stop()
+        if count:
             prompts = "1 prompt" if count == 1 else f"{count} prompts"
             self.remark(f"{prompts} taken back; Up brings back what you typed")

@@ -15,7 +15,7 @@ from typing import assert_never
 
 from nplt_client.chat import changes
 from nplt_client.chat.approvals import ApprovalDecision, ApprovalWanted, parse_decision
-from nplt_client.chat.chat_session import ChatEnded, ChatOptions, ChatRunner, ChatSession
+from nplt_client.chat.chat_session import ChatOptions, ChatSession, run_chat
 from nplt_client.chat.display import ChatDisplay
 from nplt_client.errors import NpltError
 from nplt_client.render.reports import INCOMPLETE, history_text, hits_text, sessions_table
@@ -129,8 +129,8 @@ class LineChat(ChatDisplay):
 
     # What all line chats do
 
-    async def talk(self, draft: str = "") -> ChatEnded:
-        """Runs the chat until the person leaves or the input ends."""
+    async def talk(self, draft: str = "") -> tuple[int, str | None]:
+        """Runs the chat until the person leaves or the input ends (`Talk`)."""
         entering = self.begin(self.session.move())
         self.begin(self._receive_events())
         self.begin(self.session.draw_changes())
@@ -144,7 +144,7 @@ class LineChat(ChatDisplay):
             await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._broken is not None:
             raise self._broken
-        return ChatEnded(code=self.exit_code, draft=unsent if self._wants_reconnect else None)
+        return self.exit_code, unsent if self._wants_reconnect else None
 
     async def _receive_events(self) -> None:
         """When the server is lost for good, a person sees an error and may retry; a script ends."""
@@ -324,14 +324,14 @@ def run_line_chat(options: ChatOptions) -> int:
     from nplt_client.chat.input import typed_ahead
     from nplt_client.lines.composer import PromptChat
 
-    async def talk(session: ChatSession, draft: str) -> ChatEnded:
+    async def talk(session: ChatSession, draft: str) -> tuple[int, str | None]:
         _print_banner(session)
         with typed_ahead() as typed:
             folder, notify_by = Path(state_dir()), find_notify_by()
             chat = PromptChat(session, folder, typed_lines=typed.lines, notify_by=notify_by)
             return await chat.talk(draft or typed.rest)
 
-    return ChatRunner(talk=talk).run(options)
+    return run_chat(options, talk)
 
 
 def run_plain_chat(options: ChatOptions) -> int:
@@ -342,19 +342,22 @@ def run_plain_chat(options: ChatOptions) -> int:
 
     reader = LineReader()
 
-    async def talk(session: ChatSession, draft: str) -> ChatEnded:
+    async def talk(session: ChatSession, draft: str) -> tuple[int, str | None]:
         if reader.is_interactive:
             _print_banner(session)
         return await PlainChat(session, reader, Path(state_dir())).talk(draft)
 
-    runner = ChatRunner(
-        talk=talk,
-        # A person may wait for a server as long as they like; a script may not.
-        give_up_seconds=None if reader.is_interactive else RECONNECT_SECONDS_MAX,
-        exact_answers=not is_terminal(sys.stdout),
-        is_interactive=reader.is_interactive,
-    )
-    return reader.serve(lambda: runner.run(options))
+    def run() -> int:
+        return run_chat(
+            options,
+            talk,
+            # A person may wait for a server as long as they like; a script may not.
+            give_up_seconds=None if reader.is_interactive else RECONNECT_SECONDS_MAX,
+            exact_answers=not is_terminal(sys.stdout),
+            is_interactive=reader.is_interactive,
+        )
+
+    return reader.serve(run)
 
 
 def _print_banner(session: ChatSession) -> None:

@@ -37,7 +37,7 @@ from prompt_toolkit.styles import Style
 
 from nplt_client.chat.approvals import CHOICES, ApprovalDecision, ApprovalWanted, OpenQuestion
 from nplt_client.chat.changes import TurnChange, Turns
-from nplt_client.chat.chat_session import ChatSession
+from nplt_client.chat.chat_session import ChatSession, status_line
 from nplt_client.chat.commands import remembered_theme
 from nplt_client.chat.input import (
     COMMANDS_WITH_NAMES,
@@ -396,7 +396,7 @@ class PromptChat(LineChat):
             unfinished=self._printer.unfinished,
             waiting=self._printer.waiting,
             question=tuple(_question_rows(self._question, size)),
-            status=self.session.status_line(width),
+            status=status_line(self.session, width),
         )
         return [*((style, f"{row}\n") for style, row in rows), ("class:you", PROMPT)]
 

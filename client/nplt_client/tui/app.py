@@ -27,12 +27,7 @@ from textual.worker import WorkType
 
 from nplt_client.chat import changes
 from nplt_client.chat.approvals import ApprovalWanted
-from nplt_client.chat.chat_session import (
-    ChatEnded,
-    ChatOptions,
-    ChatRunner,
-    ChatSession,
-)
+from nplt_client.chat.chat_session import ChatOptions, ChatSession, run_chat, status_line
 from nplt_client.chat.commands import COMMANDS, THEMES, Command, remembered_theme
 from nplt_client.chat.display import ChatDisplay
 from nplt_client.chat.input import (
@@ -84,7 +79,7 @@ class StatusLine(Static):
         self.set_interval(MEASURE_SECONDS, self._measure)
 
     def update_words(self) -> None:
-        words = self._session.status_line(max(20, self.content_size.width or 80))
+        words = status_line(self._session, max(20, self.content_size.width or 80))
         if words != self._shown:
             self._shown = words
             self.set_class(not isinstance(self._session.client.connection, Online), "-offline")
@@ -471,7 +466,7 @@ class ChatApp(ChatDisplay, App[bool]):
         if selected := self.screen.get_selected_text():
             self.copy(selected)
             self.screen.clear_selection()
-        elif self.stop_control.is_possible:
+        elif self.can_stop:
             self.action_stop()
         else:
             self.press_interrupt()
@@ -549,11 +544,11 @@ class ChatApp(ChatDisplay, App[bool]):
 def run_full_screen_chat(options: ChatOptions) -> int:
     """Until there is a connection, errors are printed as lines."""
 
-    async def talk(session: ChatSession, draft: str) -> ChatEnded:
+    async def talk(session: ChatSession, draft: str) -> tuple[int, str | None]:
         with typed_ahead() as typed:
             folder = Path(state_dir())
             app = ChatApp(session, folder, draft=draft, typed=typed, notify_by=find_notify_by())
             wants_reconnect = await app.run_async()
-        return ChatEnded(code=app.return_code or 0, draft=app.draft if wants_reconnect else None)
+        return app.return_code or 0, app.draft if wants_reconnect else None
 
-    return ChatRunner(talk=talk).run(options)
+    return run_chat(options, talk)
