@@ -4,7 +4,7 @@
 `receive_events` turns events into changes, and `draw_changes` gives them to the display in
 order, one at a time. A lock keeps a switch of conversations and the drawing of a change
 apart, and events wait during a switch so that they are drawn after the history that was
-read. `ChatRunner` connects, starts a server if none is running, and prints at the end how
+read. `run_chat` connects, starts a server if none is running, and prints at the end how
 to come back. No toolkit in here.
 """
 

@@ -21,10 +21,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import TextIO
 
 from nplt_client.chat import changes
@@ -69,22 +70,25 @@ class LineReader:
     def __init__(self) -> None:
         self.is_interactive = is_terminal(sys.stdin)
         self.prompt = _fitting_prompt() if self.is_interactive else ""
-        self.on_interrupt: Callable[[], None] | None = None
+        self.on_interrupt: Callable[[], object] | None = None
         """What Ctrl+C does besides ending the line that is read. Must not raise."""
-        self.on_failure: Callable[[], None] | None = None
+        self.on_failure: Callable[[], object] | None = None
         """The output can't be written: the chat has to end."""
-        self._typed = _load_readline() if self.is_interactive else None
+        self._readline: ModuleType | None = None
+        if self.is_interactive and is_terminal(sys.stdout):
+            with suppress(ImportError):
+                import readline
+
+                self._readline = readline
         self._is_erasable = colour_wanted(sys.stderr) and is_terminal(sys.stderr)
         self._changed = threading.Condition()
         self._output: deque[tuple[TextIO, str]] = deque()
-        self._wanted: tuple[str, str, Callable[[str | None], None]] | None = None
+        self._wanted: tuple[str, str, Future[str | None]] | None = None
         self._shown = ""
         self._is_reading = False
         self._is_interruptible = False
         self._was_interrupted = False
-        self._is_over = False
-        self._code = 0
-        self._error: BaseException | None = None
+        self._result: Future[int] = Future()
 
     # In the main thread
 
@@ -102,9 +106,7 @@ class LineReader:
                 thread.join(_JOIN_SECONDS)
             raise
         thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._code
+        return self._result.result()
 
     def read(self, question: str, draft: str = "") -> str:
         """One line without its end; `EOFError` when there are no more."""
@@ -114,8 +116,13 @@ class LineReader:
                 raise EOFError
             return line.rstrip("\n")
         if is_terminal(sys.stdout):
-            with _line_begins_with(draft):
+            if not draft or self._readline is None:
                 return input(question)
+            self._readline.set_startup_hook(partial(self._readline.insert_text, draft))
+            try:
+                return input(question)
+            finally:
+                self._readline.set_startup_hook(None)
         # `input` would put the prompt into the file that stdout is.
         sys.stderr.write(question)
         sys.stderr.flush()
@@ -123,11 +130,12 @@ class LineReader:
 
     def _serve_once(self) -> bool:
         with self._changed:
-            while not (self._output or self._wanted or self._is_over):
+            while not (self._output or self._wanted or self._result.done()):
                 self._changed.wait()
             texts = list(self._output)
             self._output.clear()
-            wanted = None if texts or self._is_over else self._wanted
+            is_over = self._result.done()
+            wanted = None if texts or is_over else self._wanted
             if wanted is not None:
                 self._wanted, self._shown, self._is_reading = None, wanted[0], True
         for stream, text in texts:
@@ -135,9 +143,9 @@ class LineReader:
             stream.flush()
         if wanted is not None:
             self._read_wanted(*wanted)
-        return bool(texts) or not self._is_over
+        return bool(texts) or not self._result.done()
 
-    def _read_wanted(self, question: str, draft: str, done: Callable[[str | None], None]) -> None:
+    def _read_wanted(self, question: str, draft: str, result: Future[str | None]) -> None:
         line: str | None = ""
         try:
             try:
@@ -153,7 +161,8 @@ class LineReader:
         except KeyboardInterrupt:
             if self.on_interrupt is not None:
                 self.on_interrupt()
-        done(line)
+        if result.set_running_or_notify_cancel():
+            result.set_result(line)
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:
@@ -196,17 +205,16 @@ class LineReader:
 
     def _run(self, run: Callable[[], int]) -> None:
         try:
-            self._code = run()
+            self._result.set_result(run())
         except BaseException as error:
-            self._error = error
+            self._result.set_exception(error)
         with self._changed:
-            self._is_over = True
             self._changed.notify()
 
-    def want_line(self, question: str, draft: str, done: Callable[[str | None], None]) -> None:
-        """`done` is called in the main thread; `None`: there are no more lines."""
+    def want_line(self, question: str, draft: str, result: Future[str | None]) -> None:
+        """The result is set in the main thread; `None`: there are no more lines."""
         with self._changed:
-            self._wanted = (question, draft, done)
+            self._wanted = (question, draft, result)
             self._changed.notify()
 
     def write(self, stream: TextIO, text: str) -> None:
@@ -218,7 +226,8 @@ class LineReader:
                 self._changed.notify()
                 return
             if self.is_interactive:
-                typed = sanitize(self._shown + (self._typed() if self._typed else ""))
+                typed = self._readline.get_line_buffer() if self._readline else ""
+                typed = sanitize(self._shown + typed)
                 text = f"\r\x1b[K{text}{typed}" if self._is_erasable else f"\n{text}{typed}"
             stream.write(text)
             stream.flush()
@@ -229,7 +238,7 @@ class LineReader:
             if self._is_reading:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         if wanted is not None:
-            wanted[2]("")
+            wanted[2].set_result("")
 
 
 def _wake_after_signals(noted: socket.socket) -> None:
@@ -246,31 +255,6 @@ def _fitting_prompt() -> str:
     except UnicodeEncodeError:
         return _ASCII_PROMPT
     return PROMPT
-
-
-def _load_readline() -> Callable[[], str] | None:
-    """Loads readline if there is one; gives the function that tells what is typed so far."""
-    if not is_terminal(sys.stdout):
-        return None
-    try:
-        import readline
-    except ImportError:
-        return None
-    return readline.get_line_buffer
-
-
-@contextmanager
-def _line_begins_with(draft: str) -> Iterator[None]:
-    """For a person with readline."""
-    readline = sys.modules.get("readline")
-    if not draft or readline is None:
-        yield
-        return
-    readline.set_startup_hook(lambda: readline.insert_text(draft))
-    try:
-        yield
-    finally:
-        readline.set_startup_hook(None)
 
 
 class PlainChat(LineChat):
@@ -311,8 +295,8 @@ class PlainChat(LineChat):
 
     async def run(self, draft: str) -> str:
         self._draft = draft
-        self._reader.on_interrupt = partial(self._call_in_loop, self._interrupt)
-        self._reader.on_failure = partial(self._call_in_loop, self.leave)
+        self._reader.on_interrupt = partial(self._loop.call_soon_threadsafe, self._interrupt)
+        self._reader.on_failure = partial(self._loop.call_soon_threadsafe, self.leave)
         try:
             while not self._is_over:
                 line = await self._read(self._reader.prompt)
@@ -326,19 +310,12 @@ class PlainChat(LineChat):
             self._reader.on_interrupt = self._reader.on_failure = None
         return self._draft
 
-    def _call_in_loop(self, call: Callable[[], None]) -> None:
-        self._loop.call_soon_threadsafe(call)
-
     async def _read(self, question: str) -> str | None:
         async with self._reading:
             draft, self._draft = self._draft, ""
-            result: asyncio.Future[str | None] = self._loop.create_future()
-
-            def done(line: str | None) -> None:
-                self._call_in_loop(lambda: None if result.done() else result.set_result(line))
-
-            self._reader.want_line(question, draft, done)
-            return await result
+            result: Future[str | None] = Future()
+            self._reader.want_line(question, draft, result)
+            return await asyncio.wrap_future(result)
 
     async def _take(self, line: str) -> None:
         """Handles one line, and waits until all that it asked for is answered."""
@@ -453,7 +430,11 @@ class PlainChat(LineChat):
             case changes.TextGrew() if is_ours:
                 self._reason(turn, change.piece)
             case changes.ToolShown() if is_ours:
-                self._aside(turn, _tool_words(change))
+                words = f"⚙ {change.name} {change.arguments or ''}"
+                if change.status != "pending":
+                    took = f"{change.seconds or 0:.1f} s"
+                    words = f"⚙ {change.name}: {change.status}, {took}: {change.result}"
+                self._aside(turn, words)
             case changes.TurnEnded():
                 self._end_reasoning(turn)
                 self._answers.append(turn.text)
@@ -577,12 +558,6 @@ class _PlainTurn:
 
     def call(self, number: int) -> PrintedText:
         return self._calls.setdefault(number, PrintedText())
-
-
-def _tool_words(tool: changes.ToolShown) -> str:
-    if tool.status == "pending":
-        return f"⚙ {tool.name} {tool.arguments or ''}"
-    return f"⚙ {tool.name}: {tool.status}, {tool.seconds or 0:.1f} s: {tool.result}"
 
 
 def question_text(wanted: ApprovalWanted) -> str:

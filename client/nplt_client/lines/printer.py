@@ -191,11 +191,12 @@ class ScrollbackWriter:
         self._lines: list[str] = []
         self._last_was_remark: bool | None = None
 
-    def answer(self, block: str) -> None:
-        if block.strip() and self.is_raw:
-            self.listing(block)
-        elif block.strip():
-            self._add(_Answer(block, _CODE_THEMES[self.theme]))
+    def answer(self, blocks: Iterable[str]) -> None:
+        for block in filter(str.strip, blocks):
+            if self.is_raw:
+                self.listing(block)
+            else:
+                self._add(_Answer(block, _CODE_THEMES[self.theme]))
 
     def prompt(self, who: str, text: str, *, is_mine: bool) -> None:
         """A name, and beside it the text."""
@@ -218,10 +219,7 @@ class ScrollbackWriter:
     def _add(self, what: RenderableType, *, is_remark: bool = False) -> None:
         if self._last_was_remark is not None and not (is_remark and self._last_was_remark):
             self._lines.append("\n")
-        self._lines.append(self._formatted(what).strip("\n") + "\n")
         self._last_was_remark = is_remark
-
-    def _formatted(self, what: RenderableType) -> str:
         console = self._console
         options = console.options.update(width=max(WIDTH_MIN, self._columns()))
         lines = console.render_lines(what, options, pad=False)
@@ -229,42 +227,12 @@ class ScrollbackWriter:
         self._ink.truncate()
         trimmed = (segment for line in lines for segment in (*_trimmed(line), Segment.line()))
         console.print(Segments(trimmed), end="", soft_wrap=True)
-        return self._ink.getvalue()
+        self._lines.append(self._ink.getvalue().strip("\n") + "\n")
 
 
 _ARGUMENTS_WIDTH = 60
 _RESULT_WIDTH = 100
 TURNS_REMEMBERED = 200
-
-
-class _PrintedAnswer:
-    """The text of one call: what is printed, and the unfinished block."""
-
-    def __init__(self, scrollback: ScrollbackWriter) -> None:
-        self.printed = PrintedText()
-        self._splitter = MarkdownBlockSplitter()
-        self._scrollback = scrollback
-
-    @property
-    def unfinished(self) -> str:
-        return self._splitter.unfinished
-
-    def add(self, text: str) -> None:
-        for block in self._splitter.feed(text):
-            self._scrollback.answer(block)
-
-    def store(self, text: str) -> None:
-        new = self.printed.store(text)
-        if new is None:
-            self.end()
-            self._scrollback.remark("· it is stored differently:")
-            new = text
-        self.add(new)
-        self.end()
-
-    def end(self) -> None:
-        for block in self._splitter.end():
-            self._scrollback.answer(block)
 
 
 class PrintedTurn:
@@ -274,7 +242,8 @@ class PrintedTurn:
         self.prompt: changes.PromptShown | None = None
         self._scrollback = scrollback
         self._is_prompt_printed = False
-        self._answers: dict[int, _PrintedAnswer] = {}
+        self._answers: dict[int, tuple[PrintedText, MarkdownBlockSplitter]] = {}
+        """Of each call what is printed, and its unfinished block."""
         self._reasoning: dict[int, str] = {}
         self._reasoning_line = ""
         """The line of reasoning that is not complete."""
@@ -283,85 +252,107 @@ class PrintedTurn:
 
     @property
     def answer(self) -> str:
-        texts = (self._answers[call].printed.text for call in sorted(self._answers))
+        texts = (self._answers[call][0].text for call in sorted(self._answers))
         return "\n\n".join(text for text in texts if text.strip())
 
     @property
-    def has_begun(self) -> bool:
-        return self._is_prompt_printed or self.prompt is None
+    def waiting(self) -> changes.PromptShown | None:
+        """The prompt, until it is printed."""
+        return None if self._is_prompt_printed else self.prompt
 
     @property
     def unfinished(self) -> str:
-        return self._reasoning_line + "".join(one.unfinished for one in self._answers.values())
+        return self._reasoning_line + "".join(
+            splitter.unfinished for _, splitter in self._answers.values()
+        )
 
-    def begin(self, who: str) -> None:
-        if self.prompt is not None and not self._is_prompt_printed:
+    def begin(self, name_of_others: Callable[[], str]) -> None:
+        if prompt := self.waiting:
             self._is_prompt_printed = True
-            self._scrollback.prompt(who, self.prompt.shown, is_mine=self.prompt.is_mine)
+            who = "you" if prompt.is_mine else name_of_others()
+            self._scrollback.prompt(who, prompt.shown, is_mine=prompt.is_mine)
 
-    def grow(self, call: int, piece: str) -> None:
-        answer = self._answer_of(call)
-        self._add(answer, answer.printed.grow(piece))
+    def apply(self, change: changes.TurnChange) -> None:
+        match change:
+            case changes.TextGrew(kind="answer"):
+                printed, splitter = self._answer_of(change.call)
+                self._grow(splitter, printed.grow(change.piece))
+            case changes.TextGrew():
+                self._reason(change.call, change.piece)
+            case changes.TextReplaced(kind="answer"):
+                self._replace(change)
+            case changes.TextReplaced():
+                known = self._reasoning.get(change.call, "")
+                if change.text.startswith(known):  # else it differs from what was printed
+                    self._reason(change.call, change.text[len(known) :])
+                    self._end_reasoning()
+            case changes.ToolShown():
+                self._use_tool(change)
+            case changes.TurnEnded():
+                self._finish_texts()
+                if change.words:
+                    self._scrollback.remark(change.words, is_error=change.state == "failed")
+                elif change.model:
+                    self._scrollback.remark(change.model)
+            case changes.PromptShown() | changes.TurnBegan():
+                pass
+            case _:
+                assert_never(change)
 
-    def replace(self, change: changes.TextReplaced) -> None:
+    def _answer_of(self, call: int) -> tuple[PrintedText, MarkdownBlockSplitter]:
+        if call not in self._answers:
+            self._finish_texts()
+            self._answers[call] = (PrintedText(), MarkdownBlockSplitter())
+        return self._answers[call]
+
+    def _grow(self, splitter: MarkdownBlockSplitter, text: str) -> None:
+        if text:
+            self._end_reasoning()
+        self._scrollback.answer(splitter.feed(text))
+
+    def _replace(self, change: changes.TextReplaced) -> None:
         if not change.text and change.call not in self._answers:
             return
-        answer = self._answer_of(change.call)
-        if change.is_stored:
-            self._end_reasoning()
-            answer.store(change.text)
-        else:
-            self._add(answer, answer.printed.begin_again(change.text))
+        printed, splitter = self._answer_of(change.call)
+        if not change.is_stored:
+            self._grow(splitter, printed.begin_again(change.text))
+            return
+        self._end_reasoning()
+        new = printed.store(change.text)
+        if new is None:
+            self._scrollback.answer(splitter.end())
+            self._scrollback.remark("· it is stored differently:")
+            new = change.text
+        self._scrollback.answer([*splitter.feed(new), *splitter.end()])
 
-    def reason(self, call: int, piece: str) -> None:
+    def _reason(self, call: int, piece: str) -> None:
         self._reasoning[call] = self._reasoning.get(call, "") + piece
         *lines, self._reasoning_line = (self._reasoning_line + piece).split("\n")
         for line in filter(str.strip, lines):
             self._scrollback.remark(line)
-
-    def replace_reasoning(self, call: int, text: str) -> None:
-        """Prints the rest of it; what differs from what was printed is left out."""
-        known = self._reasoning.get(call, "")
-        if text.startswith(known):
-            self.reason(call, text[len(known) :])
-            self._end_reasoning()
-
-    def use_tool(self, tool: changes.ToolShown) -> None:
-        if tool.arguments:
-            self._arguments[tool.tool_call_id] = tool.arguments
-        if tool.status == "pending" or tool.tool_call_id in self._tools_printed:
-            return
-        self._tools_printed.add(tool.tool_call_id)
-        self.finish_texts()
-        self._scrollback.remark(_tool_line(tool, self._arguments.get(tool.tool_call_id, "{}")))
-
-    def finish_texts(self) -> None:
-        self._end_reasoning()
-        for answer in self._answers.values():
-            answer.end()
-
-    def _answer_of(self, call: int) -> _PrintedAnswer:
-        if call not in self._answers:
-            self.finish_texts()
-            self._answers[call] = _PrintedAnswer(self._scrollback)
-        return self._answers[call]
-
-    def _add(self, answer: _PrintedAnswer, text: str) -> None:
-        if text:
-            self._end_reasoning()
-        answer.add(text)
 
     def _end_reasoning(self) -> None:
         if self._reasoning_line.strip():
             self._scrollback.remark(self._reasoning_line)
         self._reasoning_line = ""
 
+    def _use_tool(self, tool: changes.ToolShown) -> None:
+        if tool.arguments:
+            self._arguments[tool.tool_call_id] = tool.arguments
+        if tool.status == "pending" or tool.tool_call_id in self._tools_printed:
+            return
+        self._tools_printed.add(tool.tool_call_id)
+        self._finish_texts()
+        arguments = self._arguments.get(tool.tool_call_id, "{}")
+        given = "" if arguments == "{}" else f" {safe_line(arguments, _ARGUMENTS_WIDTH)}"
+        time = "" if tool.seconds is None else f", {tool.seconds:.1f} s"
+        result = f": {safe_line(tool.result, _RESULT_WIDTH)}" if tool.result.strip() else ""
+        self._scrollback.remark(f"⚙ {tool.name}{given} · {tool.status}{time}{result}")
 
-def _tool_line(tool: changes.ToolShown, arguments: str) -> str:
-    given = "" if arguments == "{}" else f" {safe_line(arguments, _ARGUMENTS_WIDTH)}"
-    time = "" if tool.seconds is None else f", {tool.seconds:.1f} s"
-    result = f": {safe_line(tool.result, _RESULT_WIDTH)}" if tool.result.strip() else ""
-    return f"⚙ {tool.name}{given} · {tool.status}{time}{result}"
+    def _finish_texts(self) -> None:
+        self._end_reasoning()
+        for _, splitter in self._answers.values():
+            self._scrollback.answer(splitter.end())
 
 
 class ChangePrinter:
@@ -387,11 +378,7 @@ class ChangePrinter:
 
     @property
     def waiting(self) -> list[str]:
-        accepted = [
-            turn.prompt.text
-            for turn in self._open.values()
-            if turn.prompt is not None and not turn.has_begun
-        ]
+        accepted = [turn.waiting.text for turn in self._open.values() if turn.waiting]
         return [*accepted, *self._unsent.values()]
 
     def sending(self, message_id: str, text: str) -> None:
@@ -414,7 +401,7 @@ class ChangePrinter:
                 if not (isinstance(change, changes.TextReplaced) and change.kind == "reasoning"):
                     self.apply(change)
             if turn_id not in waiting and (turn := self._open.get(turn_id)):
-                turn.begin(self._name(turn))
+                turn.begin(self._name_of_others)
 
     def knows(self, turn_id: str) -> bool:
         return turn_id in self._open or turn_id in self._ended
@@ -427,34 +414,9 @@ class ChangePrinter:
             turn.prompt = turn.prompt or change
             self._unsent.pop(change.message_id or "", None)
             return
-        turn.begin(self._name(turn))
-        match change:
-            case changes.TurnBegan():
-                pass
-            case changes.TextGrew(kind="answer"):
-                turn.grow(change.call, change.piece)
-            case changes.TextGrew():
-                turn.reason(change.call, change.piece)
-            case changes.TextReplaced(kind="answer"):
-                turn.replace(change)
-            case changes.TextReplaced():
-                turn.replace_reasoning(change.call, change.text)
-            case changes.ToolShown():
-                turn.use_tool(change)
-            case changes.TurnEnded():
-                self._end(turn, change)
-            case _:
-                assert_never(change)
-
-    def _end(self, turn: PrintedTurn, change: changes.TurnEnded) -> None:
-        turn.finish_texts()
-        self.answers.append(turn.answer)
-        self._ended.append(change.turn_id)
-        del self._open[change.turn_id]
-        if change.words:
-            self._scrollback.remark(change.words, is_error=change.state == "failed")
-        elif change.model:
-            self._scrollback.remark(change.model)
-
-    def _name(self, turn: PrintedTurn) -> str:
-        return "you" if turn.prompt is None or turn.prompt.is_mine else self._name_of_others()
+        turn.begin(self._name_of_others)
+        turn.apply(change)
+        if isinstance(change, changes.TurnEnded):
+            self.answers.append(turn.answer)
+            self._ended.append(change.turn_id)
+            del self._open[change.turn_id]
