@@ -7,13 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.storage.conversations import START, chat, counting_ids, file_bytes
+from tests.storage.conversations import START, chat, file_bytes
 from tests.storage.disk_fakes import MemoryDisk, StopAt, WatchedDisk
 from tests.storage.file_fakes import PowerCut, Trouble
 
 from nplt_storage import BadEntry, ConversationExists, StorageUnavailable
 from nplt_storage.file_system import Disk
-from nplt_storage.files.directory import DirectoryScan
+from nplt_storage.files.directory import sweep
 from nplt_storage.files.format import Header, blobs_of
 from nplt_storage.files.store import NewConversation
 
@@ -53,7 +53,7 @@ def _build_or_abandon(disk: Disk) -> None:
 
 
 def _sweep(disk: Disk) -> None:
-    DirectoryScan(disk, HISTORY, new_id=counting_ids(), damage={}).sweep()
+    sweep(disk, HISTORY)
 
 
 def test_it_is_the_file_appending_would_have_made(disk: MemoryDisk) -> None:

@@ -27,7 +27,7 @@ from nplt_storage.entries import AttachmentEntry, Entry, EpochEntry, ToolResults
 from nplt_storage.file_system import Disk
 from nplt_storage.files.append import Appender
 from nplt_storage.files.conversation_file import JsonFile, keep_blob
-from nplt_storage.files.directory import DirectoryScan
+from nplt_storage.files.directory import sweep
 from nplt_storage.files.format import blobs_of
 from nplt_storage.files.rewrite import Redaction, redact_entry, remove_traces
 from nplt_storage.redaction import REDACTED, redacted
@@ -222,7 +222,7 @@ def test_every_call_is_a_safe_place_to_die(
         with suppress(PowerCut):
             _redact(WatchedDisk(disk, watch), seq)
         after = survivor(disk)
-        DirectoryScan(after, HISTORY, new_id=counting_ids(), damage={}).sweep()
+        sweep(after, HISTORY)
         assert after.contents[PATH] in (old, new)
         outcomes.add(after.contents[PATH] == new)
         if watch.has_stopped:

@@ -13,7 +13,6 @@ import asyncio
 import errno
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -44,7 +43,7 @@ from nplt_storage.file_system import (
     Read,
     opened_to_read,
 )
-from nplt_storage.files.append import Durability, SyncLater
+from nplt_storage.files.append import Durability
 from nplt_storage.files.commit_threads import CommitThreads, DiskThreads
 from nplt_storage.files.conversation_file import plain_errors, read_older_shape, survey_file
 from nplt_storage.files.format import (
@@ -117,15 +116,15 @@ class FileReading:
 
     def __init__(
         self,
-        scan: DirectoryScan,
+        directory: OpenDirectory,
         path: Path,
         session_id: str,
         known: FileStamp | None,
         damage: dict[str, str],
     ) -> None:
         """`damage` is told what is wrong with the file, by id."""
-        self._disk = scan.disk
-        self._new_id = scan.new_id
+        self._disk = directory.disk
+        self._new_id = directory.settings.new_id
         self._path = path
         self._session_id = session_id
         self._known = known
@@ -264,10 +263,7 @@ class ReadingOrder:
         """Conversations that are to be read."""
         self._unread: set[str] = set()
         """Conversations that are to be read, or are being read."""
-        self._urgent: deque[str] = deque()
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
-
-    # On the event loop
 
     async def wait_for(self, session_id: str) -> None:
         """Returns when it was read, if that is still to come. `StorageUnavailable` if that
@@ -277,7 +273,6 @@ class ReadingOrder:
                 return
             read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(session_id, []).append(read)
-            self._urgent.append(session_id)
         with anyio.move_on_after(_WAIT_SECONDS_MAX):
             await read
             return
@@ -292,23 +287,15 @@ class ReadingOrder:
             for session_id in before - self._unread:
                 self._tell(session_id)
 
-    def take(self) -> str | None:
-        """The next one; `None`: all were taken."""
-        urgent = self.take_urgent()
+    def take(self, *, urgent: bool = False) -> str | None:
+        """The next one, or with `urgent` the next that somebody waits for; `None`: all were
+        taken."""
         with self._lock:
-            if urgent is None and self._left:
-                urgent = next(iter(self._left))
-                del self._left[urgent]
-            return urgent
-
-    def take_urgent(self) -> str | None:
-        with self._lock:
-            while self._urgent:
-                session_id = self._urgent.popleft()
-                if session_id in self._left:
-                    del self._left[session_id]
-                    return session_id
-            return None
+            wanted = [id_ for id_ in self._waiting if id_ in self._left]
+            taken = next(iter(wanted if wanted or urgent else self._left), None)
+            if taken is not None:
+                del self._left[taken]
+            return taken
 
     def done(self, session_id: str) -> None:
         with self._lock:
@@ -318,129 +305,6 @@ class ReadingOrder:
     def _tell(self, session_id: str) -> None:
         for read in self._waiting.pop(session_id, []):
             settle(read, partial(read.set_result, None))
-
-
-_SAY_EVERY: Final = 1_000
-_LARGE_BYTES: Final = 4 * 1024 * 1024
-_LOOK_SECONDS: Final = 0.02
-
-
-class DirectoryScan:
-    """The directory of conversations, as found."""
-
-    def __init__(
-        self,
-        disk: Disk,
-        directory: Path,
-        *,
-        new_id: Callable[[], str],
-        damage: dict[str, str],
-    ) -> None:
-        """`damage` is told what is wrong with files, by id."""
-        self.disk = disk
-        self.directory = directory
-        self.new_id = new_id
-        self._damage = damage
-        self.order = ReadingOrder()
-        self.unread: set[str] = set()
-        """Conversations whose files could not be read for a temporary reason."""
-
-    def found(self) -> dict[str, list[FoundFile]]:
-        """By id; as a rule there is one file for each."""
-        by_id: dict[str, list[FoundFile]] = {}
-        try:
-            for file in self.disk.found_in(self.directory):
-                session_id = session_id_of(file.name)
-                if session_id is not None:
-                    by_id.setdefault(session_id, []).append(file)
-        except OSError as error:
-            raise StorageUnavailable(f"the files can't be listed: {error.strerror}") from error
-        return by_id
-
-    def changes(self, known: Mapping[str, FileStamp]) -> Iterator[Surveyed]:
-        """All that is not as it was known to be, read whole."""
-        found = self.found()
-        freshness = compare_files({id_: files[-1] for id_, files in found.items()}, known)
-        for session_id in freshness.gone:
-            entries = known[session_id].head_seq
-            log.warning("the file of %s is gone; it held %d entries", session_id, entries)
-            yield ConversationGone(session_id=session_id)
-        several = {id_ for id_, files in found.items() if len(files) > 1}
-        to_read = sorted({*freshness.grown, *freshness.unknown, *several})
-        self.order.begin(to_read)
-        for number in count(1):
-            due = self.order.take()
-            if due is None:
-                return
-            for piece in self._read(due, found, known):
-                yield piece
-                # Between two pieces of a long one, those somebody waits for.
-                while (urgent := self.order.take_urgent()) is not None:
-                    yield from self._read(urgent, found, known)
-            if number % _SAY_EVERY == 0:
-                log.info("read %d of %d conversations", number, len(to_read))
-
-    def _read(
-        self,
-        session_id: str,
-        found: Mapping[str, Sequence[FoundFile]],
-        known: Mapping[str, FileStamp],
-    ) -> Iterator[EntriesAdded | StillReading]:
-        files = found[session_id]
-        pieces = self.pieces(session_id, [file.name for file in files], known.get(session_id))
-        if files[-1].size >= _LARGE_BYTES:
-            # One of another program's is checked to its end before its first piece.
-            threads = ThreadPoolExecutor(1)
-            first = threads.submit(next, pieces, None)
-            threads.shutdown(wait=False)
-            while wait((first,), timeout=_LOOK_SECONDS).not_done:
-                yield StillReading()
-            if (piece := first.result()) is not None:
-                yield piece
-        yield from pieces
-        self.order.done(session_id)
-
-    def pieces(
-        self, session_id: str, names: Sequence[str], known: FileStamp | None = None
-    ) -> Iterator[EntriesAdded]:
-        if len(names) > 1:
-            self._damage[session_id] = "there is more than one file for it"
-            row = new_row(session_id, user=LOCAL_USER, created_at=min(map(day_of, names)))
-            stamp = void_stamp(names[-1], known)
-            yield EntriesAdded(row=replace(row, damaged=True), stamp=stamp, anew=True)
-        else:
-            reading = self.reading(session_id, names[0], known)
-            yield from reading.whole()
-            if reading.is_unread:
-                self.unread.add(session_id)
-
-    def reading(self, session_id: str, name: str, known: FileStamp | None = None) -> FileReading:
-        return FileReading(self, self.directory / name, session_id, known, self._damage)
-
-    def row_in(self, path: Path, session_id: str) -> tuple[ConversationRow, str | None]:
-        """Reads the whole file, in the trash or not; and what is wrong with it. What can't
-        be read is left out of the row. Nobody else is told."""
-        damage: dict[str, str] = {}
-        row = new_row(session_id, user=LOCAL_USER, created_at=day_of(path.name))
-        for piece in FileReading(self, path, session_id, None, damage).whole():
-            row = piece.row
-        return row, damage.get(session_id)
-
-    def sweep(self) -> list[str]:
-        """Removes what a crash left on its way in; gives the names that remain."""
-        names = self.disk.names_in(self.directory)
-        for name in filter(is_unfinished, names):
-            if name.endswith(".blobs.new"):
-                self.disk.remove_tree(self.directory / name)
-                continue
-            try:
-                self.disk.remove(self.directory / name)
-            except OSError as error:  # one leftover is no reason not to start
-                log.warning("%s can't be removed: %s", name, error.strerror)
-        return [name for name in names if not is_unfinished(name)]
-
-
-INDEX_NAME: Final = "catalog.sqlite"
 
 
 # ------------------------------------------------------------------------------
@@ -454,21 +318,25 @@ _SECONDS: Final = 1.0
 _MIB: Final = 1024 * 1024
 
 
+class FileSettings(Struct, frozen=True, kw_only=True):
+    durability: Durability = field(default_factory=Durability)
+    free_bytes_min: int = FREE_BYTES_MIN
+    turns_max: int | None = None
+    """Models are shown that many turns; everything is kept."""
+    read_before_serving_bytes: int = 2 * 1024 * 1024
+    """More than that, if the index does not know it, is read meanwhile."""
+    disk: Disk = field(default_factory=Disk)
+    new_id: Callable[[], str] = new_entry_id
+    seconds: Callable[[], float] = time.monotonic
+
+
 class FreeSpace:
-    def __init__(
-        self,
-        disk: Disk,
-        directory: Path,
-        *,
-        bytes_min: int,
-        threads: CommitThreads,
-        seconds: Callable[[], float],
-    ) -> None:
-        self._disk = disk
+    def __init__(self, directory: Path, settings: FileSettings, threads: CommitThreads) -> None:
         self._directory = directory
-        self._bytes_min = bytes_min
+        self._disk = settings.disk
+        self._bytes_min = settings.free_bytes_min
+        self._seconds = settings.seconds
         self._threads = threads
-        self._seconds = seconds
         self._looked_at: float | None = None
         self._is_short = False
 
@@ -516,145 +384,209 @@ class FreeSpace:
         return f"less than {self._bytes_min / _MIB:g} MiB are free on the disk"
 
 
-class FileSettings(Struct, frozen=True, kw_only=True):
-    durability: Durability = field(default_factory=Durability)
-    free_bytes_min: int = FREE_BYTES_MIN
-    turns_max: int | None = None
-    """Models are shown that many turns; everything is kept."""
-    read_before_serving_bytes: int = 2 * 1024 * 1024
-    """More than that, if the index does not know it, is read meanwhile."""
-    disk: Disk = field(default_factory=Disk)
-    new_id: Callable[[], str] = new_entry_id
-    seconds: Callable[[], float] = time.monotonic
+# ------------------------------------------------------------------------------
+# The directory
+
+INDEX_NAME: Final = "catalog.sqlite"
+_SAY_EVERY: Final = 1_000
+_LARGE_BYTES: Final = 4 * 1024 * 1024
+_LOOK_SECONDS: Final = 0.02
 
 
-class OpenDirectory(Struct, frozen=True, kw_only=True):
-    paths: DataDirectory
-    settings: FileSettings
-    threads: DiskThreads
-    commit_threads: CommitThreads
-    sync_later: SyncLater | None
-    space: FreeSpace
+class OpenDirectory:
     index: ConversationIndex
-    scan: DirectoryScan
-    trash: Trash
-    names: dict[str, str] = field(default_factory=dict)
-    """Of the files that are there, by id."""
-    damage: dict[str, str]
-    """What is wrong with those that can't be used, by id."""
-    catching_up: list[asyncio.Task[None]] = field(default_factory=list)
-    """The reading that goes on while others are served already, if any."""
 
-    @property
-    def disk(self) -> Disk:
-        return self.settings.disk
+    def __init__(self, paths: DataDirectory, settings: FileSettings) -> None:
+        """Use `open_directory`: it takes the lock and looks at what is there."""
+        self.paths = paths
+        self.settings = settings
+        self.disk = settings.disk
+        self.threads = DiskThreads()
+        self.commit_threads = CommitThreads()
+        self.sync_later = settings.durability.sync_later(self.commit_threads)
+        self.space = FreeSpace(paths.path, settings, self.commit_threads)
+        self.trash = Trash(self.disk, paths)
+        self.order = ReadingOrder()
+        self.names: dict[str, str] = {}
+        """Of the files that are there, by id."""
+        self.damage: dict[str, str] = {}
+        """What is wrong with those that can't be used, by id."""
+        self.unread: set[str] = set()
+        """Conversations whose files could not be read for a temporary reason."""
+        self.catching_up: asyncio.Task[None] | None = None
+        """The reading that goes on while others are served already, if any."""
 
     @property
     def syncs_at_once(self) -> bool:
         return self.sync_later is None
+
+    def tidy(self, now: datetime) -> None:
+        """Finishes what a crash left, and opens the index. Blocks."""
+        self.trash.finish(sweep(self.disk, self.paths.history))
+        self.trash.empty(now)
+        self.index = ConversationIndex(self.paths.path / INDEX_NAME, survey=self.changes)
+
+    async def close(self) -> None:
+        if self.catching_up is not None:
+            self.catching_up.cancel()  # the next start goes on with it
+        self.commit_threads.close()
+        await self.index.close()
+        await anyio.to_thread.run_sync(self.paths.give_back)
+
+    # Reading files for the index
+
+    def found(self) -> dict[str, list[FoundFile]]:
+        """By id; as a rule there is one file for each."""
+        by_id: dict[str, list[FoundFile]] = {}
+        try:
+            for file in self.disk.found_in(self.paths.history):
+                session_id = session_id_of(file.name)
+                if session_id is not None:
+                    by_id.setdefault(session_id, []).append(file)
+        except OSError as error:
+            raise StorageUnavailable(f"the files can't be listed: {error.strerror}") from error
+        return by_id
+
+    def changes(self, known: Mapping[str, FileStamp]) -> Iterator[Surveyed]:
+        """All that is not as it was known to be, read whole."""
+        found = self.found()
+        freshness = compare_files({id_: files[-1] for id_, files in found.items()}, known)
+        for session_id in freshness.gone:
+            entries = known[session_id].head_seq
+            log.warning("the file of %s is gone; it held %d entries", session_id, entries)
+            yield ConversationGone(session_id=session_id)
+        several = {id_ for id_, files in found.items() if len(files) > 1}
+        to_read = sorted({*freshness.grown, *freshness.unknown, *several})
+        self.order.begin(to_read)
+        for number in count(1):
+            due = self.order.take()
+            if due is None:
+                return
+            for piece in self._changed(due, found[due], known.get(due)):
+                yield piece
+                # Between two pieces of a long one, those somebody waits for.
+                while (urgent := self.order.take(urgent=True)) is not None:
+                    yield from self._changed(urgent, found[urgent], known.get(urgent))
+            if number % _SAY_EVERY == 0:
+                log.info("read %d of %d conversations", number, len(to_read))
+
+    def _changed(
+        self, session_id: str, files: Sequence[FoundFile], known: FileStamp | None
+    ) -> Iterator[EntriesAdded | StillReading]:
+        pieces = self.pieces(session_id, [file.name for file in files], known)
+        if files[-1].size >= _LARGE_BYTES:
+            # One of another program's is checked to its end before its first piece.
+            threads = ThreadPoolExecutor(1)
+            first = threads.submit(next, pieces, None)
+            threads.shutdown(wait=False)
+            while wait((first,), timeout=_LOOK_SECONDS).not_done:
+                yield StillReading()
+            if (piece := first.result()) is not None:
+                yield piece
+        yield from pieces
+        self.order.done(session_id)
+
+    def pieces(
+        self, session_id: str, names: Sequence[str], known: FileStamp | None = None
+    ) -> Iterator[EntriesAdded]:
+        if len(names) > 1:
+            self.damage[session_id] = "there is more than one file for it"
+            row = new_row(session_id, user=LOCAL_USER, created_at=min(map(day_of, names)))
+            stamp = void_stamp(names[-1], known)
+            yield EntriesAdded(row=replace(row, damaged=True), stamp=stamp, anew=True)
+        else:
+            reading = self.reading(session_id, names[0], known)
+            yield from reading.whole()
+            if reading.is_unread:
+                self.unread.add(session_id)
+
+    def reading(self, session_id: str, name: str, known: FileStamp | None) -> FileReading:
+        return FileReading(self, self.paths.history / name, session_id, known, self.damage)
+
+    def row_in(self, path: Path, session_id: str) -> tuple[ConversationRow, str | None]:
+        """Reads the whole file, in the trash or not; and what is wrong with it. What can't
+        be read is left out of the row. Nobody else is told."""
+        damage: dict[str, str] = {}
+        row = new_row(session_id, user=LOCAL_USER, created_at=day_of(path.name))
+        for piece in FileReading(self, path, session_id, None, damage).whole():
+            row = piece.row
+        return row, damage.get(session_id)
 
     async def learn(self, pieces: Iterator[EntriesAdded]) -> None:
         """Takes files into the index, reading in a worker thread."""
         while (piece := await self.threads.read(lambda: next(pieces, None))) is not None:
             await self.index.learn(piece)
 
-    async def close(self) -> None:
-        for task in self.catching_up:
-            task.cancel()  # the next start goes on with it
-        self.commit_threads.close()
-        await self.index.close()
-        await anyio.to_thread.run_sync(self.paths.give_back)
+    # Catching up at the start
+
+    async def catch_up(self) -> None:
+        known = await self.index.stamps()
+        found = await self.threads.read(self.found)
+        self.names.update({id_: files[-1].name for id_, files in found.items()})
+        single = {id_: files[0] for id_, files in found.items() if len(files) == 1}
+        freshness = compare_files(single, known)
+        followed = [await self._read_on(session_id) for session_id in freshness.grown]
+        is_all = len(single) == len(found) and not freshness.gone and not freshness.unknown
+        if is_all and all(followed):
+            return
+        bytes_unknown = sum(max(single[id_].size, 0) for id_ in freshness.unknown)
+        if bytes_unknown <= self.settings.read_before_serving_bytes:
+            await self.index.catch_up()
+        else:
+            log.warning("lists are not complete until %d MB were read", bytes_unknown // 10**6)
+            self.order.begin(freshness.unknown)
+            self.catching_up = asyncio.create_task(self._catch_up_meanwhile())
+
+    async def _read_on(self, session_id: str) -> bool:
+        """Whether what was written since simply follows what is known."""
+        then = await self.index.known(session_id)
+        if then is None:
+            return False
+        row, stamp = then
+        try:
+            await self.learn(self.reading(session_id, stamp.file.name, stamp).onward(row))
+        except DoesNotFollow:
+            log.info("%s was changed by someone else: it is read anew", stamp.file.name)
+            return False
+        return True
+
+    async def _catch_up_meanwhile(self) -> None:
+        try:
+            await self.index.catch_up()
+            log.info("lists are complete")
+        except StorageError:
+            log.exception("lists are not complete: the files can't be read")
+        finally:
+            self.order.begin(())  # nobody waits for what nobody reads
 
 
 async def open_directory(data_dir: Path, settings: FileSettings, *, now: datetime) -> OpenDirectory:
     paths = DataDirectory(data_dir)
     await anyio.to_thread.run_sync(paths.take)
     try:
-        return await _set_up(paths, settings, now=now)
+        directory = OpenDirectory(paths, settings)
+        await directory.threads.write(partial(directory.tidy, now))
+        try:
+            await directory.catch_up()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await directory.index.close()
+            raise
     except BaseException:
         paths.give_back()
-        raise
-
-
-async def _set_up(paths: DataDirectory, settings: FileSettings, *, now: datetime) -> OpenDirectory:
-    disk, threads, commit_threads = settings.disk, DiskThreads(), CommitThreads()
-    damage: dict[str, str] = {}
-    trash = Trash(disk, paths)
-    scan = DirectoryScan(disk, paths.history, new_id=settings.new_id, damage=damage)
-
-    def tidy() -> ConversationIndex:
-        trash.finish(scan.sweep())
-        trash.empty(now)
-        return ConversationIndex(paths.path / INDEX_NAME, survey=scan.changes)
-
-    index = await threads.write(tidy)
-    directory = OpenDirectory(
-        paths=paths,
-        settings=settings,
-        threads=threads,
-        commit_threads=commit_threads,
-        sync_later=settings.durability.sync_later(commit_threads),
-        space=FreeSpace(
-            disk,
-            paths.path,
-            bytes_min=settings.free_bytes_min,
-            threads=commit_threads,
-            seconds=settings.seconds,
-        ),
-        index=index,
-        scan=scan,
-        trash=trash,
-        damage=damage,
-    )
-    try:
-        await _catch_up(directory)
-    except BaseException:
-        with anyio.CancelScope(shield=True):
-            await index.close()
         raise
     return directory
 
 
-async def _catch_up(directory: OpenDirectory) -> None:
-    index, scan = directory.index, directory.scan
-    known = await index.stamps()
-    found = await directory.threads.read(scan.found)
-    directory.names.update({id_: files[-1].name for id_, files in found.items()})
-    single = {id_: files[0] for id_, files in found.items() if len(files) == 1}
-    freshness = compare_files(single, known)
-    followed = [await _read_on(directory, session_id) for session_id in freshness.grown]
-    is_all = len(single) == len(found) and not freshness.gone and not freshness.unknown
-    if is_all and all(followed):
-        return
-    bytes_unknown = sum(max(single[id_].size, 0) for id_ in freshness.unknown)
-    if bytes_unknown <= directory.settings.read_before_serving_bytes:
-        await index.catch_up()
-    else:
-        log.warning("lists are not complete until %d MB were read", bytes_unknown // 10**6)
-        scan.order.begin(freshness.unknown)
-        directory.catching_up.append(asyncio.create_task(_in_background(directory)))
-
-
-async def _read_on(directory: OpenDirectory, session_id: str) -> bool:
-    """Whether what was written since simply follows what is known."""
-    then = await directory.index.known(session_id)
-    if then is None:
-        return False
-    row, stamp = then
-    reading = directory.scan.reading(session_id, stamp.file.name, stamp)
-    try:
-        await directory.learn(reading.onward(row))
-    except DoesNotFollow:
-        log.info("%s was changed by someone else: it is read anew", stamp.file.name)
-        return False
-    return True
-
-
-async def _in_background(directory: OpenDirectory) -> None:
-    try:
-        await directory.index.catch_up()
-        log.info("lists are complete")
-    except StorageError:
-        log.exception("lists are not complete: the files can't be read")
-    finally:
-        directory.scan.order.begin(())  # nobody waits for what nobody reads
+def sweep(disk: Disk, history: Path) -> list[str]:
+    """Removes what a crash left on its way in; gives the names that remain."""
+    names = disk.names_in(history)
+    for name in filter(is_unfinished, names):
+        if name.endswith(".blobs.new"):
+            disk.remove_tree(history / name)
+            continue
+        try:
+            disk.remove(history / name)
+        except OSError as error:  # one leftover is no reason not to start
+            log.warning("%s can't be removed: %s", name, error.strerror)
+    return [name for name in names if not is_unfinished(name)]

@@ -12,7 +12,7 @@ conversation to the trash.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -54,7 +54,6 @@ from nplt_storage.files.format import (
     encode_header,
     file_name,
     on_its_way,
-    session_id_of,
 )
 from nplt_storage.files.record import FileRecord
 from nplt_storage.files.repair import CannotRepair, repair_file, write_readable_copy
@@ -78,345 +77,9 @@ from nplt_storage.store import (
     StoreDescription,
 )
 
-# ------------------------------------------------------------------------------
-# Open files: one writer per conversation, one operation at a time on each
-#
-# A file that turns out to be damaged is marked so here, whoever was reading it.
-
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-
-_LOOK_SECONDS: Final = 1.0
-
-
-class OpenFiles:
-    def __init__(self, directory: OpenDirectory) -> None:
-        self._directory = directory
-        self._names = directory.names
-        self._files: dict[str, JsonFile] = {}
-        """The files used since the start; the opening rule was applied to each."""
-        self._records: dict[str, FileRecord] = {}
-        self._busy: set[str] = set()
-        self._building: set[str] = set()
-        self._reading_again = anyio.Lock()
-        self._look_again_at: dict[str, float] = {}
-        self._copies: dict[str, tuple[ConversationRow, JsonFile]] = {}
-        """What can be read of damaged files."""
-        self._looked_at: dict[str, FoundFile] = {}
-        """Files that were changed by somebody else, as they were when they were read."""
-
-    # One at a time
-
-    @contextmanager
-    def alone_with_new(self, session_id: str) -> Iterator[None]:
-        if not is_session_id(session_id):
-            raise ConversationNotFound(session_id)
-        if session_id in self._names or session_id in self._busy:
-            raise ConversationExists(session_id)
-        with self.alone(session_id):
-            yield
-
-    @contextmanager
-    def building(self, session_id: str) -> Iterator[None]:
-        """One building at a time for each id. If a conversation of that id is created
-        meanwhile, that one stays and the building fails."""
-        with self.alone_with_new(session_id):
-            if session_id in self._building:
-                raise ConversationExists(session_id)
-        self._building.add(session_id)
-        try:
-            yield
-        finally:
-            self._building.discard(session_id)
-
-    @contextmanager
-    def alone(self, session_id: str, *, to_delete: bool = False) -> Iterator[None]:
-        if to_delete and session_id not in self._names:
-            raise ConversationNotFound(session_id)
-        if session_id in self._busy or (session_id in self._records and not to_delete):
-            raise ConversationReadOnly(session_id, "it is open already")
-        self._busy.add(session_id)
-        try:
-            yield
-        finally:
-            self._busy.discard(session_id)
-
-    # Records
-
-    def record(self, opened: OpenedFile, header: Header | None = None) -> FileRecord:
-        """Makes and registers the conversation's writer; `header` if the file was created
-        just now."""
-        session_id = opened.file.session_id
-        record = FileRecord(opened, directory=self._directory, closed=self._closed, header=header)
-        self._records[session_id] = record
-        self._files[session_id] = opened.file
-        self._names[session_id] = opened.file.path.name
-        return record
-
-    def _closed(self, record: FileRecord) -> None:
-        del self._records[record.session_id]
-        if not record.is_there:
-            self._names.pop(record.session_id, None)
-            self._files.pop(record.session_id, None)
-
-    async def close_record(self, session_id: str) -> None:
-        record = self._records.get(session_id)
-        if record is not None:
-            await record.close()
-
-    async def close(self) -> None:
-        for session_id in list(self._records):
-            await self.close_record(session_id)
-        for session_id in list(self._copies):
-            await self.drop_copy(session_id)
-
-    # Files
-
-    async def find(self, session_id: str) -> tuple[ConversationRow, JsonFile]:
-        """The file, and the row as it was when the file ended at its head."""
-        record = self._records.get(session_id)
-        if record is not None and record.is_there and session_id not in self._directory.damage:
-            return record.row, record.file
-        row = await self.row(session_id)
-        name = self._names.get(session_id)
-        if row is None or name is None:
-            raise ConversationNotFound(session_id)
-        if row.damaged:
-            reason = self._directory.damage.get(session_id, "it was found so before")
-            damage = ConversationDamaged(session_id, reason)
-            damage.can_be_repaired = True
-            raise damage
-        if session_id not in self._files:
-            file = self._files[session_id] = self.file_at(name, session_id)
-            file.head_seq_min = row.head_seq
-        return row, self._files[session_id]
-
-    async def row(self, session_id: str) -> ConversationRow | None:
-        if session_id in self._names:
-            await self._directory.scan.order.wait_for(session_id)
-            # One that is open was read to be opened, and tells the index itself.
-            if session_id in self._directory.scan.unread and session_id not in self._records:
-                await self._read_again(session_id)
-        return await self._directory.index.row(session_id)
-
-    async def _read_again(self, session_id: str) -> None:
-        """`StorageUnavailable` if that is no better now than it was."""
-        unread = self._directory.scan.unread
-        async with self._reading_again:
-            name = self._names.get(session_id)
-            if name is None or session_id not in unread:
-                return  # somebody else was first
-            known = await self._directory.index.known(session_id)
-            stamp = None if known is None else known[1]
-            reading = self._directory.scan.reading(session_id, name, stamp)
-            await self._directory.learn(reading.whole())
-            if session_id not in self._names:  # deleted meanwhile
-                self.forget(session_id)
-            elif reading.is_unread:
-                raise StorageUnavailable(f"the file of {session_id!r} can't be read now")
-            unread.discard(session_id)
-
-    def path(self, session_id: str) -> Path:
-        name = self._names.get(session_id)
-        if name is None:
-            raise ConversationNotFound(session_id)
-        return self._directory.paths.history / name
-
-    def file_at(self, name: str, session_id: str) -> JsonFile:
-        return JsonFile(
-            self._directory.paths.history / name,
-            session_id,
-            files=self._directory.disk,
-            new_id=self._directory.settings.new_id,
-        )
-
-    async def take_in(self, session_id: str, names: Sequence[str]) -> None:
-        """Adds the conversation whose files of these names were put in place just now."""
-        self._names[session_id] = names[-1]
-        try:
-            await self._directory.learn(self._directory.scan.pieces(session_id, names))
-        except StorageError as error:
-            # It is there all the same: who hears that it failed would do it again.
-            log.error("%s is not in lists yet: %s", names[-1], error)
-            self._directory.scan.unread.add(session_id)
-
-    def forget(self, session_id: str) -> None:
-        self._names.pop(session_id, None)
-        self._files.pop(session_id, None)
-        self._looked_at.pop(session_id, None)
-        self._look_again_at.pop(session_id, None)
-        self._directory.damage.pop(session_id, None)
-        self._directory.scan.unread.discard(session_id)
-        self._directory.index.forget(session_id)
-
-    async def drop_copy(self, session_id: str) -> None:
-        """What it holds must not outlive the conversation, nor a redaction."""
-        if session_id in self._copies:
-            _, file = self._copies.pop(session_id)
-            await self._directory.threads.write(lambda: self._directory.disk.remove(file.path))
-
-    # Damage by somebody else
-
-    async def look_for_damage(self, rows: Sequence[ConversationRow]) -> dict[str, ConversationRow]:
-        """The given rows whose files are damaged or shorter by now, with their new rows. The
-        size and time of a file show that nobody else changed it, and are looked at once a
-        second at most; a file that was changed is read, once. An open file is left out:
-        whoever reads it notices."""
-        now = self._directory.settings.seconds()
-        closed = {
-            row.session_id: row
-            for row in rows
-            if now >= self._look_again_at.get(row.session_id, now)
-            and not row.damaged
-            and self._is_idle(row.session_id)
-        }
-        if not closed:
-            return {}
-        self._look_again_at |= dict.fromkeys(closed, now + _LOOK_SECONDS)
-        stamps = await self._directory.index.stamps(list(closed))
-        stamps = {id_: stamp for id_, stamp in stamps.items() if id_ in self._names}
-        paths = {id_: self._directory.paths.history / self._names[id_] for id_ in stamps}
-        changed = await self._directory.threads.read(lambda: self._changed(paths, stamps))
-        changed_rows: list[ConversationRow] = []
-        for session_id, found in changed.items():
-            row, path = closed[session_id], paths[session_id]
-            there, reason = await self._directory.threads.read(
-                lambda: self._directory.scan.row_in(path, session_id)  # noqa: B023
-            )
-            self._looked_at[session_id] = found
-            if reason is not None and self._is_idle(row.session_id):
-                self._set_apart(session_id, path.name, row, reason)
-                changed_rows.append(replace(row, damaged=True))
-            elif reason is None and there.head_seq < row.head_seq and self._is_idle(row.session_id):
-                await self.learn_again(session_id)
-                changed_rows.append(await self._directory.index.row(session_id) or row)
-        return {row.session_id: row for row in changed_rows}
-
-    def _is_idle(self, id_: str) -> bool:
-        return id_ in self._names and id_ not in self._records and id_ not in self._busy
-
-    def _changed(
-        self, paths: Mapping[str, Path], stamps: Mapping[str, FileStamp]
-    ) -> dict[str, FoundFile]:
-        """Blocks. One that is gone, or can't be looked at, is left to those who open it."""
-        changed: dict[str, FoundFile] = {}
-        for session_id, stamp in stamps.items():
-            with suppress(OSError):
-                found = self._directory.disk.found(paths[session_id])
-                is_known = stamp.file.size < 0 or found in (
-                    stamp.file,
-                    self._looked_at.get(session_id),
-                )
-                if not is_known:
-                    changed[session_id] = found
-        return changed
-
-    # Work that may meet damage
-
-    async def opening(self, session_id: str, work: Callable[[JsonFile, ConversationRow], _T]) -> _T:
-        async def once() -> _T:
-            row, file = await self.find(session_id)
-            with self._set_apart_if_damaged(file, row):
-                return await self._directory.threads.write(lambda: work(file, row))
-
-        return await self._whatever_is_there(session_id, once)
-
-    async def reading(self, session_id: str, work: Callable[[JsonFile, ConversationRow], _T]) -> _T:
-        async def once() -> _T:
-            try:
-                row, file = await self.find(session_id)
-                was_settled = file.tail is not None
-                with self._set_apart_if_damaged(file, row):
-                    result = await self._directory.threads.read(lambda: work(file, row))
-            except ConversationShortened:
-                raise
-            except ConversationDamaged as damage:
-                row, file = await self._readable_copy(session_id, damage)
-                return await self._directory.threads.read(lambda: work(file, row))
-            if not was_settled:
-                await self._note_settled(file, row)
-            return result
-
-        return await self._whatever_is_there(session_id, once)
-
-    async def _readable_copy(
-        self, session_id: str, damage: ConversationDamaged
-    ) -> tuple[ConversationRow, JsonFile]:
-        """Of a damaged file: what a repair would make of it, in a file that is only read and
-        goes with this process. `damage` is raised if nothing can be read."""
-        if session_id not in self._copies:
-            path = self.path(session_id)
-            file = self.file_at(
-                on_its_way(path.with_name(f"{path.name}.readable")).name, session_id
-            )
-
-            def make() -> ConversationRow:
-                write_readable_copy(path, file.path, session_id)
-                return self._directory.scan.row_in(file.path, session_id)[0]
-
-            try:
-                await self._directory.space.check(session_id)
-                row = await self._directory.threads.write(make)
-            except (CannotRepair, OSError, ConversationReadOnly):
-                raise damage from None
-            self._copies[session_id] = replace(row, damaged=True), file
-        return self._copies[session_id]
-
-    async def _whatever_is_there(self, session_id: str, once: Callable[[], Awaitable[_T]]) -> _T:
-        """The file wins over what the index knows: an older copy of it is read anew."""
-        try:
-            return await once()
-        except ConversationShortened:
-            await self.learn_again(session_id)
-            return await once()
-
-    async def learn_again(self, session_id: str) -> None:
-        """Takes the file into the index as it is now."""
-        known = await self._directory.index.known(session_id)
-        name = self._names.get(session_id)
-        if name is None or known is None:
-            raise ConversationNotFound(session_id)
-        self._files.pop(session_id, None)
-        # Of a row that was listed, the head was there, whenever it was synced.
-        stamp = replace(known[1], head_seq=known[0].head_seq, synced=True)
-        await self._directory.learn(self._directory.scan.pieces(session_id, [name], stamp))
-
-    @contextmanager
-    def _set_apart_if_damaged(self, file: JsonFile, row: ConversationRow) -> Iterator[None]:
-        try:
-            yield
-        except ConversationShortened:
-            raise
-        except ConversationDamaged as damage:
-            damage.can_be_repaired = True
-            self._set_apart(file.session_id, file.path.name, row, damage.reason)
-            raise
-
-    def _set_apart(self, session_id: str, name: str, row: ConversationRow, reason: str) -> None:
-        self._directory.damage[session_id] = reason
-        # What was there is remembered: a file cut short must not look sound later.
-        stamp = replace(
-            void_stamp(name, None),
-            head_seq=row.head_seq,
-            synced=self._directory.syncs_at_once,
-        )
-        self._directory.index.note(replace(row, damaged=True), stamp)
-
-    async def _note_settled(self, file: JsonFile, row: ConversationRow) -> None:
-        """Opening wrote the file's end anew: what is known of it must fit again."""
-        try:
-            found = await self._directory.threads.read(
-                lambda: self._directory.disk.found(file.path)
-            )
-        except OSError:
-            return
-        tail = file.tail
-        is_idle = self._is_idle(file.session_id)
-        if tail is not None and is_idle and tail.closing.head_seq == row.head_seq:
-            stamp = FileStamp(file=found, end_offset=tail.end, head_seq=row.head_seq)
-            self._directory.index.note(row, stamp)
-
 
 # ------------------------------------------------------------------------------
 # Building a conversation: imported, copied or moved from elsewhere
@@ -501,14 +164,6 @@ class FileBuilder:
         return await self._threads.write(lambda: self._conversation.keep_blob(data))
 
 
-# ------------------------------------------------------------------------------
-# Finding a prompt by its message_id
-#
-# The index knows its number, and the line is read before it is believed. Where the
-# index does not cover the whole file, or is wrong, the file is read from its beginning
-# once, and the index is told what was found.
-
-
 def all_prompts(file: JsonFile, _: ConversationRow) -> PromptsFound:
     """Blocks, as long as the file is long. Of two with one name the first counts."""
     prompts: dict[str, int] = {}
@@ -523,14 +178,31 @@ def all_prompts(file: JsonFile, _: ConversationRow) -> PromptsFound:
 
 
 _DAY: Final = timedelta(days=1)
+_LOOK_SECONDS: Final = 1.0
 
 
 class JsonFileStore:
+    """Allows one writer per conversation, and one operation at a time on each. A file that
+    turns out to be damaged is marked so, whoever was reading it."""
+
     def __init__(self, directory: OpenDirectory, *, clock: Callable[[], datetime]) -> None:
         """Use `open_directory`: it takes the lock and looks at what is there."""
         self._directory = directory
-        self._open_files = OpenFiles(directory)
+        self._disk = directory.disk
+        self._threads = directory.threads
+        self._names = directory.names
         self._clock = clock
+        self._files: dict[str, JsonFile] = {}
+        """The files used since the start; the opening rule was applied to each."""
+        self._records: dict[str, FileRecord] = {}
+        self._busy: set[str] = set()
+        self._building: set[str] = set()
+        self._reading_again = anyio.Lock()
+        self._look_again_at: dict[str, float] = {}
+        self._copies: dict[str, tuple[ConversationRow, JsonFile]] = {}
+        """What can be read of damaged files."""
+        self._looked_at: dict[str, FoundFile] = {}
+        """Files that were changed by somebody else, as they were when they were read."""
         self._trash_emptied_at = clock()  # by the start
         self._trash_counted_at = directory.settings.seconds()
         self._trash_rows: dict[Path, ConversationRow] = {}
@@ -564,46 +236,56 @@ class JsonFileStore:
 
     async def create(self, session_id: str, *, user: str) -> Record:
         check_text(user, "the user's name")
-        with self._open_files.alone_with_new(session_id):
+        with self._alone_with_new(session_id):
             await self._directory.space.check(session_id)
             header = Header(session_id=session_id, created_at=self._clock(), user=user)
-            name = file_name(session_id, header.created_at)
-            file = self._open_files.file_at(name, session_id)
-            opened = await self._directory.threads.write(
-                lambda: create_file(self._directory.disk, file, header)
-            )
-            record = self._open_files.record(opened, header)
+            file = self._file_at(file_name(session_id, header.created_at), session_id)
+            opened = await self._threads.write(lambda: create_file(self._disk, file, header))
+            record = self._record(opened, header)
             self._directory.index.note(opened.row, record.stamp(opened.found))
         return record
 
     async def open(self, session_id: str) -> Opened:
-        with self._open_files.alone(session_id):
-            opened, history = await self._open_files.opening(session_id, self._opened_with_history)
-            record = self._open_files.record(opened)
+        turns_max = self._directory.settings.turns_max
+
+        def open_it(file: JsonFile, row: ConversationRow) -> tuple[OpenedFile, ConversationHistory]:
+            opened = open_at_end(self._disk, file, row)
+            try:  # in the thread: a long history takes its time to be made
+                return opened, ConversationHistory(
+                    session_id, opened.entries, row=opened.row, turns_max=turns_max
+                )
+            except BaseException:
+                self._disk.close(opened.descriptor)
+                raise
+
+        with self._alone(session_id):
+            opened, history = await self._use(session_id, open_it, to_write=True)
+            record = self._record(opened)
         return Opened(
             record=record, history=history, row=opened.row, partial_answer=opened.partial_answer
         )
 
-    def _opened_with_history(
-        self, file: JsonFile, row: ConversationRow
-    ) -> tuple[OpenedFile, ConversationHistory]:
-        """Blocks: a long history takes its time to be made."""
-        opened = open_at_end(self._directory.disk, file, row)
-        try:
-            turns_max = self._directory.settings.turns_max
-            return opened, ConversationHistory(
-                file.session_id, opened.entries, row=opened.row, turns_max=turns_max
-            )
-        except BaseException:
-            self._directory.disk.close(opened.descriptor)
-            raise
+    def _record(self, opened: OpenedFile, header: Header | None = None) -> FileRecord:
+        """Makes and registers the conversation's writer; `header` if the file was created
+        just now."""
+        session_id = opened.file.session_id
+        record = FileRecord(opened, directory=self._directory, closed=self._closed, header=header)
+        self._records[session_id] = record
+        self._files[session_id] = opened.file
+        self._names[session_id] = opened.file.path.name
+        return record
+
+    def _closed(self, record: FileRecord) -> None:
+        del self._records[record.session_id]
+        if not record.is_there:
+            self._names.pop(record.session_id, None)
+            self._files.pop(record.session_id, None)
 
     @asynccontextmanager
     async def build(self, session_id: str, origin: Origin) -> AsyncIterator[Builder]:
         check_text(origin.user, "the user's name")
         check_object(origin.extra, "what is said about the conversation")
         check_time(origin.created_at, "the time of its creation")
-        threads = self._directory.threads
         header = Header(
             session_id=session_id,
             created_at=origin.created_at,
@@ -612,45 +294,51 @@ class JsonFileStore:
         )
         name = file_name(session_id, origin.created_at)
         path = self.directory.history / name
-        with self._open_files.building(session_id):
+        with self._alone_with_new(session_id):
+            if session_id in self._building:
+                raise ConversationExists(session_id)
+        self._building.add(session_id)
+        try:
             await self._directory.space.check(session_id)
-            new = await threads.write(lambda: NewConversation(self._directory.disk, path, header))
+            new = await self._threads.write(lambda: NewConversation(self._disk, path, header))
             try:
-                yield FileBuilder(new, threads)
-                with self._open_files.alone_with_new(session_id):
-                    await threads.write(new.finish)
+                yield FileBuilder(new, self._threads)
+                # One that was created meanwhile stays, and the building fails.
+                with self._alone_with_new(session_id):
+                    await self._threads.write(new.finish)
                     with anyio.CancelScope(shield=True):
-                        await self._open_files.take_in(session_id, [name])
+                        await self._take_in(session_id, [name])
             except BaseException:
                 with anyio.CancelScope(shield=True):
-                    await threads.write(new.abandon)
+                    await self._threads.write(new.abandon)
                 raise
+        finally:
+            self._building.discard(session_id)
 
     async def repair(self, session_id: str) -> Repaired:
         """Keeps every line that can be read, puts a tombstone in the place of each other one,
         and forgets that the conversation was damaged, or an older copy."""
-        with self._open_files.alone(session_id):
-            row, path = await self._open_files.row(session_id), self._open_files.path(session_id)
+        with self._alone(session_id):
+            row, path = await self.row(session_id), self._path(session_id)
             if row is None:
                 raise ConversationNotFound(session_id)
             await self._directory.space.check(session_id)
-            await self._open_files.drop_copy(session_id)
+            await self._drop_copy(session_id)
             repaired: Repaired | None = None
             with anyio.CancelScope(shield=True):
-                repaired = await self._directory.threads.write(lambda: self._repair(path))
-                self._open_files.forget(session_id)
-                await self._open_files.take_in(session_id, [path.name])
+                repaired = await self._threads.write(lambda: self._repair(path, session_id))
+                self._forget(session_id)
+                await self._take_in(session_id, [path.name])
                 self._directory.index.touch(session_id, row.last_accessed)
         assert repaired is not None
         for sentence in repaired.says:
             log.warning("%s was repaired: %s", path.name, sentence)
         return repaired
 
-    def _repair(self, path: Path) -> Repaired:
-        session_id = session_id_of(path.name) or ""
+    def _repair(self, path: Path, session_id: str) -> Repaired:
         new_id = self._directory.settings.new_id
         with plain_errors(session_id):
-            names = by_session_id(self._directory.disk.names_in(path.parent))[session_id]
+            names = by_session_id(self._disk.names_in(path.parent))[session_id]
             if len(names) > 1:
                 reason = f"there is more than one file for it: {', '.join(names)}"
                 raise ConversationDamaged(session_id, reason)
@@ -660,41 +348,44 @@ class JsonFileStore:
                 raise ConversationDamaged(session_id, str(reason)) from reason
 
     async def delete(self, session_id: str) -> None:
-        with self._open_files.alone(session_id, to_delete=True):
-            await self._open_files.close_record(session_id)
-            await self._open_files.drop_copy(session_id)
+        with self._alone(session_id, to_delete=True):
+            if session_id in self._records:
+                await self._records[session_id].close()
+            await self._drop_copy(session_id)
             at, trash = self._clock(), self._directory.trash
             is_gone = Event()
             try:
-                await self._directory.threads.write(
-                    lambda: trash.put(session_id, at=at, gone=is_gone.set)
-                )
+                await self._threads.write(lambda: trash.put(session_id, at=at, gone=is_gone.set))
             finally:
                 if is_gone.is_set():
-                    self._open_files.forget(session_id)
-        await self._empty_trash_once_a_day(at)
+                    self._forget(session_id)
+        if at - self._trash_emptied_at >= _DAY:
+            self._trash_emptied_at = at
+            try:
+                await self.empty_trash()
+            except OSError as error:
+                log.warning("the trash can't be emptied: %s", error.strerror)
 
     async def undelete(self, session_id: str, *, user: str | None = None) -> None:
-        with self._open_files.alone_with_new(session_id):
-            names = await self._directory.threads.write(
-                lambda: self._directory.trash.restore(session_id, user=user)
-            )
+        trash = self._directory.trash
+        with self._alone_with_new(session_id):
+            names = await self._threads.write(lambda: trash.restore(session_id, user=user))
             with anyio.CancelScope(shield=True):
-                await self._open_files.take_in(session_id, names)
+                await self._take_in(session_id, names)
 
     async def is_trash_of_another(self, session_id: str, user: str) -> bool:
         trash = self._directory.trash
-        return bool(await self._directory.threads.read(lambda: trash.owners(session_id)) - {user})
+        return bool(await self._threads.read(lambda: trash.owners(session_id)) - {user})
 
     async def trash(self, user: str) -> Sequence[DeletedConversation]:
-        return await self._directory.threads.read(lambda: self._trash_of(user))
+        return await self._threads.read(lambda: self._trash_of(user))
 
     def _trash_of(self, user: str) -> list[DeletedConversation]:
         """Blocks: files that were not listed before are read."""
         known, self._trash_rows = self._trash_rows, {}
         found: dict[str, DeletedConversation] = {}
         for at, session_id, path in self._directory.trash.conversations():
-            row = known.get(path) or self._directory.scan.row_in(path, session_id)[0]
+            row = known.get(path) or self._directory.row_in(path, session_id)[0]
             self._trash_rows[path] = row
             if row.user == user:
                 found.setdefault(session_id, DeletedConversation(row=row, deleted_at=at))
@@ -704,22 +395,15 @@ class JsonFileStore:
         """Removes for good what was deleted that long ago; says how many there were."""
         now, seconds = self._clock(), self._directory.settings.seconds()
         days, self._trash_counted_at = int((seconds - self._trash_counted_at) / 86_400), seconds
-        return await self._directory.threads.write(
-            lambda: self._directory.trash.empty(now, older_than, days_served=days)
-        )
-
-    async def _empty_trash_once_a_day(self, now: datetime) -> None:
-        if now - self._trash_emptied_at < _DAY:
-            return
-        self._trash_emptied_at = now
-        try:
-            await self.empty_trash()
-        except OSError as error:
-            log.warning("the trash can't be emptied: %s", error.strerror)
+        trash = self._directory.trash
+        return await self._threads.write(lambda: trash.empty(now, older_than, days_served=days))
 
     async def close(self) -> None:
         with anyio.CancelScope(shield=True):
-            await self._open_files.close()
+            for record in list(self._records.values()):
+                await record.close()
+            for session_id in list(self._copies):
+                await self._drop_copy(session_id)
             await self._directory.close()
 
     # Reading
@@ -729,7 +413,7 @@ class JsonFileStore:
             with file.reading(row.head_seq) as entries:
                 return read_page(query, entries, row.hidden, row.unfinished)
 
-        return await self._open_files.reading(session_id, read)
+        return await self._read(session_id, read)
 
     async def text_of(self, session_id: str, seq: int) -> str | None:
         def read(file: JsonFile, _: ConversationRow) -> str | None:
@@ -737,10 +421,13 @@ class JsonFileStore:
                 entry = entries.at(seq)
                 return None if entry is None else content_of(entry)
 
-        return await self._open_files.reading(session_id, read)
+        return await self._read(session_id, read)
 
     async def prompt_by_message_id(self, session_id: str, message_id: str) -> SentBefore | None:
-        row, _ = await self._open_files.find(session_id)
+        """The index knows its number, and the line is read before it is believed. Where the
+        index does not cover the whole file, or is wrong, the file is read from its beginning
+        once, and the index is told what was found."""
+        row, _ = await self._find(session_id)
         index = self._directory.index
         try:
             seq, through = await index.prompt(session_id, message_id)
@@ -754,32 +441,31 @@ class JsonFileStore:
                 following = () if seq is None else entries.after(seq - 1)
                 return sent_before(following, message_id=message_id, hidden=row.hidden)
 
-        found = await self._open_files.reading(session_id, read)
+        found = await self._read(session_id, read)
         if found is None:
-            searched = await self._open_files.reading(session_id, all_prompts)
+            searched = await self._read(session_id, all_prompts)
             index.note_prompts(searched)
             seq = searched.prompts.get(message_id)
-            found = await self._open_files.reading(session_id, read)
+            found = await self._read(session_id, read)
         return found
 
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
-        path = self._open_files.path(session_id)
+        directory = blobs_of(self._path(session_id))
 
         def read() -> bytes:
             with plain_errors(session_id):
-                directory = blobs_of(path)
-                return read_blob(self._directory.disk, directory, blob_id, offset, length)
+                return read_blob(self._disk, directory, blob_id, offset, length)
 
-        return await self._directory.threads.read(read)
+        return await self._threads.read(read)
 
     async def entries(
         self, session_id: str, *, after: int = 0, through: int | None = None
     ) -> AsyncIterator[Sequence[Entry]]:
-        row = await self._open_files.reading(session_id, lambda _, row: row)
+        row = await self._read(session_id, lambda _, row: row)
         last = row.head_seq if through is None else min(through, row.head_seq)
         seq = max(after, 0)
         while seq < last:
-            batch = await self._open_files.reading(
+            batch = await self._read(
                 session_id,
                 lambda file, _: batch_of(file, after=seq, through=last),  # noqa: B023
             )
@@ -789,18 +475,24 @@ class JsonFileStore:
             yield batch
 
     async def origin(self, session_id: str) -> Origin:
-        header = await self._open_files.reading(session_id, lambda file, _: file.header())
+        header = await self._read(session_id, lambda file, _: file.header())
         return Origin(user=header.user, created_at=header.created_at, extra=header.extra)
 
     # All of them
 
     async def row(self, session_id: str) -> ConversationRow | None:
-        return await self._open_files.row(session_id)
+        if session_id in self._names:
+            await self._directory.order.wait_for(session_id)
+            # One that is open was read to be opened, and tells the index itself.
+            if session_id in self._directory.unread and session_id not in self._records:
+                await self._read_again(session_id)
+        return await self._directory.index.row(session_id)
 
     async def list(self, user: str, query: RowQuery) -> RowPage:
-        incomplete = any(not task.done() for task in self._directory.catching_up)
+        catching_up = self._directory.catching_up
+        incomplete = catching_up is not None and not catching_up.done()
         page = await self._directory.index.list(user, query)
-        changed = await self._open_files.look_for_damage(page.rows)
+        changed = await self._look_for_damage(page.rows)
         if not changed and not incomplete:
             return page
         rows = tuple(changed.get(row.session_id, row) for row in page.rows)
@@ -814,3 +506,240 @@ class JsonFileStore:
 
     def touch(self, session_id: str, at: datetime) -> None:
         self._directory.index.touch(session_id, at)
+
+    # One operation at a time
+
+    @contextmanager
+    def _alone_with_new(self, session_id: str) -> Iterator[None]:
+        if not is_session_id(session_id):
+            raise ConversationNotFound(session_id)
+        if session_id in self._names or session_id in self._busy:
+            raise ConversationExists(session_id)
+        with self._alone(session_id):
+            yield
+
+    @contextmanager
+    def _alone(self, session_id: str, *, to_delete: bool = False) -> Iterator[None]:
+        if to_delete and session_id not in self._names:
+            raise ConversationNotFound(session_id)
+        if session_id in self._busy or (session_id in self._records and not to_delete):
+            raise ConversationReadOnly(session_id, "it is open already")
+        self._busy.add(session_id)
+        try:
+            yield
+        finally:
+            self._busy.discard(session_id)
+
+    def _is_idle(self, id_: str) -> bool:
+        return id_ in self._names and id_ not in self._records and id_ not in self._busy
+
+    # Files
+
+    async def _find(self, session_id: str) -> tuple[ConversationRow, JsonFile]:
+        """The file, and the row as it was when the file ended at its head."""
+        record = self._records.get(session_id)
+        if record is not None and record.is_there and session_id not in self._directory.damage:
+            return record.row, record.file
+        row = await self.row(session_id)
+        name = self._names.get(session_id)
+        if row is None or name is None:
+            raise ConversationNotFound(session_id)
+        if row.damaged:
+            reason = self._directory.damage.get(session_id, "it was found so before")
+            damage = ConversationDamaged(session_id, reason)
+            damage.can_be_repaired = True
+            raise damage
+        if session_id not in self._files:
+            file = self._files[session_id] = self._file_at(name, session_id)
+            file.head_seq_min = row.head_seq
+        return row, self._files[session_id]
+
+    def _path(self, session_id: str) -> Path:
+        name = self._names.get(session_id)
+        if name is None:
+            raise ConversationNotFound(session_id)
+        return self.directory.history / name
+
+    def _file_at(self, name: str, session_id: str) -> JsonFile:
+        path, new_id = self.directory.history / name, self._directory.settings.new_id
+        return JsonFile(path, session_id, files=self._disk, new_id=new_id)
+
+    async def _take_in(self, session_id: str, names: Sequence[str]) -> None:
+        """Adds the conversation whose files of these names were put in place just now."""
+        self._names[session_id] = names[-1]
+        try:
+            await self._directory.learn(self._directory.pieces(session_id, names))
+        except StorageError as error:
+            # It is there all the same: who hears that it failed would do it again.
+            log.error("%s is not in lists yet: %s", names[-1], error)
+            self._directory.unread.add(session_id)
+
+    def _forget(self, session_id: str) -> None:
+        for known in (self._names, self._files, self._looked_at, self._look_again_at):
+            known.pop(session_id, None)
+        self._directory.damage.pop(session_id, None)
+        self._directory.unread.discard(session_id)
+        self._directory.index.forget(session_id)
+
+    async def _read_again(self, session_id: str) -> None:
+        """`StorageUnavailable` if that is no better now than it was."""
+        unread = self._directory.unread
+        async with self._reading_again:
+            name = self._names.get(session_id)
+            if name is None or session_id not in unread:
+                return  # somebody else was first
+            known = await self._directory.index.known(session_id)
+            stamp = None if known is None else known[1]
+            reading = self._directory.reading(session_id, name, stamp)
+            await self._directory.learn(reading.whole())
+            if session_id not in self._names:  # deleted meanwhile
+                self._forget(session_id)
+            elif reading.is_unread:
+                raise StorageUnavailable(f"the file of {session_id!r} can't be read now")
+            unread.discard(session_id)
+
+    async def _learn_again(self, session_id: str) -> None:
+        """Takes the file into the index as it is now."""
+        known = await self._directory.index.known(session_id)
+        name = self._names.get(session_id)
+        if name is None or known is None:
+            raise ConversationNotFound(session_id)
+        self._files.pop(session_id, None)
+        # Of a row that was listed, the head was there, whenever it was synced.
+        stamp = replace(known[1], head_seq=known[0].head_seq, synced=True)
+        await self._directory.learn(self._directory.pieces(session_id, [name], stamp))
+
+    # Work that may meet damage
+
+    async def _use(
+        self,
+        session_id: str,
+        work: Callable[[JsonFile, ConversationRow], _T],
+        *,
+        to_write: bool = False,
+    ) -> _T:
+        """The file wins over what the index knows: an older copy of it is read anew."""
+        run = self._threads.write if to_write else self._threads.read
+        for is_read_anew in (False, True):
+            row, file = await self._find(session_id)
+            was_settled = to_write or file.tail is not None
+            try:
+                result = await run(lambda: work(file, row))  # noqa: B023
+            except ConversationShortened:
+                if is_read_anew:
+                    raise
+                await self._learn_again(session_id)
+                continue
+            except ConversationDamaged as damage:
+                damage.can_be_repaired = True
+                self._set_apart(session_id, file.path.name, row, damage.reason)
+                raise
+            if not was_settled:
+                await self._note_settled(file, row)
+            return result
+        raise AssertionError
+
+    async def _read(self, session_id: str, work: Callable[[JsonFile, ConversationRow], _T]) -> _T:
+        """Of a damaged file: what a repair would make of it."""
+        try:
+            return await self._use(session_id, work)
+        except ConversationShortened:
+            raise
+        except ConversationDamaged as damage:
+            row, file = await self._readable_copy(session_id, damage)
+            return await self._threads.read(lambda: work(file, row))
+
+    async def _readable_copy(
+        self, session_id: str, damage: ConversationDamaged
+    ) -> tuple[ConversationRow, JsonFile]:
+        """A file that is only read and goes with this process. `damage` is raised if nothing
+        can be read."""
+        if session_id not in self._copies:
+            path = self._path(session_id)
+            name = on_its_way(path.with_name(f"{path.name}.readable")).name
+            file = self._file_at(name, session_id)
+
+            def make() -> ConversationRow:
+                write_readable_copy(path, file.path, session_id)
+                return self._directory.row_in(file.path, session_id)[0]
+
+            try:
+                await self._directory.space.check(session_id)
+                row = await self._threads.write(make)
+            except (CannotRepair, OSError, ConversationReadOnly):
+                raise damage from None
+            self._copies[session_id] = replace(row, damaged=True), file
+        return self._copies[session_id]
+
+    async def _drop_copy(self, session_id: str) -> None:
+        """What it holds must not outlive the conversation, nor a redaction."""
+        if session_id in self._copies:
+            _, file = self._copies.pop(session_id)
+            await self._threads.write(lambda: self._disk.remove(file.path))
+
+    def _set_apart(self, session_id: str, name: str, row: ConversationRow, reason: str) -> None:
+        self._directory.damage[session_id] = reason
+        # What was there is remembered: a file cut short must not look sound later.
+        synced = self._directory.syncs_at_once
+        stamp = replace(void_stamp(name, None), head_seq=row.head_seq, synced=synced)
+        self._directory.index.note(replace(row, damaged=True), stamp)
+
+    async def _note_settled(self, file: JsonFile, row: ConversationRow) -> None:
+        """Opening wrote the file's end anew: what is known of it must fit again."""
+        try:
+            found = await self._threads.read(lambda: self._disk.found(file.path))
+        except OSError:
+            return
+        tail = file.tail
+        is_idle = self._is_idle(file.session_id)
+        if tail is not None and is_idle and tail.closing.head_seq == row.head_seq:
+            stamp = FileStamp(file=found, end_offset=tail.end, head_seq=row.head_seq)
+            self._directory.index.note(row, stamp)
+
+    async def _look_for_damage(self, rows: Sequence[ConversationRow]) -> dict[str, ConversationRow]:
+        """The given rows whose files somebody else has damaged or shortened by now, with their
+        new rows. The size and time of a file show that nobody changed it, and are looked at
+        once a second at most; a file that was changed is read, once. An open file is left out:
+        whoever reads it notices."""
+        now = self._directory.settings.seconds()
+        closed = {
+            row.session_id: row
+            for row in rows
+            if now >= self._look_again_at.get(row.session_id, now)
+            and not row.damaged
+            and self._is_idle(row.session_id)
+        }
+        if not closed:
+            return {}
+        self._look_again_at |= dict.fromkeys(closed, now + _LOOK_SECONDS)
+        stamps = await self._directory.index.stamps([*closed])
+        paths = {id_: self._path(id_) for id_ in stamps if id_ in self._names}
+        changed = await self._threads.read(lambda: self._changed(paths, stamps))
+        new_rows: dict[str, ConversationRow] = {}
+        for session_id, found in changed.items():
+            row, path = closed[session_id], paths[session_id]
+            there, reason = await self._threads.read(
+                lambda: self._directory.row_in(path, session_id)  # noqa: B023
+            )
+            self._looked_at[session_id] = found
+            if not self._is_idle(session_id):
+                continue
+            if reason is not None:
+                self._set_apart(session_id, path.name, row, reason)
+                new_rows[session_id] = replace(row, damaged=True)
+            elif there.head_seq < row.head_seq:
+                await self._learn_again(session_id)
+                new_rows[session_id] = await self._directory.index.row(session_id) or row
+        return new_rows
+
+    def _changed(
+        self, paths: Mapping[str, Path], stamps: Mapping[str, FileStamp]
+    ) -> dict[str, FoundFile]:
+        """Blocks. One that is gone, or can't be looked at, is left to those who open it."""
+        changed: dict[str, FoundFile] = {}
+        for session_id, path in paths.items():
+            with suppress(OSError):
+                found, known = self._disk.found(path), stamps[session_id].file
+                if known.size >= 0 and found not in (known, self._looked_at.get(session_id)):
+                    changed[session_id] = found
+        return changed
