@@ -13,29 +13,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache, partial
-from time import monotonic
 from typing import TYPE_CHECKING
 
 import anyio
-import anyio.abc
 import anyio.lowlevel
 import anyio.to_thread
 
 from nplt_protocol import FRAME_PAYLOAD_BYTES_MAX, ErrorCode, WireLimits
 from nplt_protocol.messages import SessionEvent
 from nplt_protocol.peer_user import can_look_up
-from nplt_server.connections.admission import (
-    LOCAL_USER,
-    Admission,
-    LocalUsers,
-    Users,
-    token_digest,
-)
+from nplt_server.connections.admission import Admission, LocalUsers, Users, token_digest
 from nplt_server.connections.session import ServerState
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.registry import Registry
@@ -56,7 +50,7 @@ from nplt_server.providers.build import build_router
 from nplt_server.providers.models import KnownModels
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
-from nplt_server.runtime_file import local_token, state_dir
+from nplt_server.runtime_file import local_token
 from nplt_server.settings import Settings
 from nplt_server.tools import Tool, ToolPolicy, unknown_tools
 from nplt_server.tools.builtin import builtin_tools
@@ -68,6 +62,7 @@ from nplt_server.widgets.builtin import default_widgets
 from nplt_storage.attachments import AttachmentFiles, end_copy, unfinished_copies
 from nplt_storage.errors import ConversationReadOnly, StorageError
 from nplt_storage.files.directory import FREE_BYTES_MIN
+from nplt_storage.files.format import LOCAL_USER
 from nplt_storage.ids import new_entry_id, new_session_id
 from nplt_storage.rows import RowQuery
 
@@ -85,9 +80,12 @@ _SECRET_BYTES_MIN = 16
 _RESUME_SECONDS = 5.0
 
 
-def build_shared_parts(
-    settings: Settings, router: ProviderRouter, known: KnownModels
-) -> tuple[ContextServices, ToolRunner, McpServers]:
+def build_parts(
+    settings: Settings, environ: Mapping[str, str] = os.environ
+) -> tuple[ProviderRouter, ContextServices, ToolRunner, McpServers]:
+    """Raises `ConfigurationError` for mistakes in what the settings name."""
+    known = KnownModels(settings)
+    router = build_router(settings, environ, known=known)
     own = load_extensions(settings.extensions)
     context = ContextServices(
         counting=TokenCounting(own.token_counter),
@@ -101,7 +99,7 @@ def build_shared_parts(
     for name in settings.models:
         if not router.can_call(name):
             log.warning("models: %s is not among the models there are", name)
-    servers = McpServers(_configs(settings))
+    servers = _build_mcp_servers(settings)
 
     def make_own() -> tuple[Tool, ...]:
         builtin = builtin_tools(utc_now, settings.tool_roots, never=[settings.data_dir])
@@ -131,43 +129,39 @@ def build_shared_parts(
         at_once_max=settings.limits.tools_at_once_max,
         calls_max=settings.limits.tool_calls_per_step_max,
     )
-    return context, runner, servers
+    return router, context, runner, servers
 
 
-def _configs(settings: Settings) -> list[McpServerConfig]:
+def _build_mcp_servers(settings: Settings) -> McpServers:
     mistakes: list[str] = []
     configs: list[McpServerConfig] = []
     for name, server in settings.mcp_servers.items():
         try:
-            configs.append(
-                McpServerConfig(
-                    name=name,
-                    command=server.command,
-                    url=server.url,
-                    env=server.env,
-                    headers=server.headers,
-                    cwd=str(server.cwd) if server.cwd is not None else None,
-                    call_seconds_max=server.seconds_max or settings.limits.tool_seconds_max,
-                )
+            config = McpServerConfig(
+                name=name,
+                command=server.command,
+                url=server.url,
+                env=server.env,
+                headers=server.headers,
+                cwd=str(server.cwd) if server.cwd is not None else None,
+                call_seconds_max=server.seconds_max or settings.limits.tool_seconds_max,
             )
+            configs.append(config)
         except ValueError as error:
             mistakes.append(f"mcp_servers.{name}: {error}")
     if mistakes:
         raise ConfigurationError(mistakes)
-    return configs
+    return McpServers(configs)
 
 
-class Server:
+@dataclass(kw_only=True)
+class Server(ServerState):
     """A server that is listening; `stop` takes it down gracefully."""
 
-    def __init__(self, settings: Settings, state: ServerState, listener: Listener) -> None:
-        self.address = listener.address
-        self._settings = settings
-        self._state = state
-        self._listener = listener
-        self._tools = anyio.CancelScope()
-        self._stopping = anyio.Event()
-        self._drain_scope = anyio.CancelScope()
+    settings: Settings
+    _tools: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    _stopping: anyio.Event = field(default_factory=anyio.Event)
+    _drain_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
 
     def stop(self) -> None:
         """Once: finish what runs, within limits. Twice: interrupt it now."""
@@ -175,40 +169,43 @@ class Server:
             self._drain_scope.cancel()
         self._stopping.set()
 
-    async def run(self) -> None:
+    async def run(self, listener: Listener) -> None:
+        spawn, local_servers = self.services.spawn, self.services.router.local_servers
+        spawn(self._resume)
+        if local_servers is not None:
+            spawn(local_servers.find)
+        spawn(self._run_mcp_servers)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._listener.serve)
+            tasks.start_soon(listener.serve)
             owned = "checking what this server owns"
             tasks.start_soon(_every_second, self._sweep, "sweeping connections and conversations")
-            tasks.start_soon(_every_second, self._state.registry.check_owned, owned)
+            tasks.start_soon(_every_second, self.registry.check_owned, owned)
             await self._stopping.wait()
-            self._listener.stop()
+            listener.stop()
             await self._drain()
             tasks.cancel_scope.cancel()
+        await self.registry.close_all()
 
-    async def make_tools(self) -> None:
-        """Before the first prompt needs them, and after the server listens."""
-        log.debug("%d tools are offered", len(self._state.services.tools.offer.descriptions))
-
-    async def run_mcp_servers(self) -> None:
+    async def _run_mcp_servers(self) -> None:
         """Until the last turn is over."""
         with self._tools:
-            await self._state.services.mcp_servers.run()
+            await self.services.mcp_servers.run()
 
     async def end_copies(self) -> None:
         """Removes the attachments of forks and imports that were killed on their way."""
-        files, histories = self._state.services.files.directory, self._state.services.histories
+        files = self.services.files.directory
         for session_id in await anyio.to_thread.run_sync(unfinished_copies, files):
             with suppress(StorageError):  # a history that does not answer may have it
-                is_there = await histories.find(session_id) is not None
+                is_there = await self.services.histories.find(session_id) is not None
                 end = partial(end_copy, files, session_id, is_there=is_there)
                 await anyio.to_thread.run_sync(end)
 
-    async def resume(self) -> None:
+    async def _resume(self) -> None:
         """Runs the prompts that were accepted before a restart, without waiting for a client.
         Tries a few times, because another server may still hold a conversation."""
-
-        names = {user.name for user in self._settings.users} | {LOCAL_USER}
+        # They are made here: after the server listens, and before the first prompt needs them.
+        log.debug("%d tools are offered", len(self.services.tools.offer.descriptions))
+        names = {user.name for user in self.settings.users} | {LOCAL_USER}
         for attempt in range(_RESUME_ATTEMPTS):
             if attempt:
                 await anyio.sleep(_RESUME_SECONDS)
@@ -216,12 +213,11 @@ class Server:
                 return
 
     async def _resume_all(self, user: str) -> bool:
-        query = RowQuery(unfinished=True)
         all_taken_up = True
-        for row in await self._state.services.histories.all_rows(user, query):
+        for row in await self.services.histories.all_rows(user, RowQuery(unfinished=True)):
             try:
                 if not row.damaged:
-                    await self._state.registry.get(row.session_id, user)
+                    await self.registry.get(row.session_id, user)
             except ConversationReadOnly:
                 all_taken_up = False
             except Exception as error:
@@ -230,17 +226,21 @@ class Server:
 
     async def _sweep(self) -> None:
         now = asyncio.get_running_loop().time()
-        self._state.admission.sweep(now)
-        if self._state.peers is not None:
-            self._state.peers.sweep(now)
-        await self._state.registry.close_unused()
-        if self._state.admission.has_dropped_much():
-            await anyio.to_thread.run_sync(_release_memory)
+        for session in (*self.admission, *(self.peers.sessions if self.peers else ())):
+            session.check_timeouts(now)
+        self.admission.forgive(now)
+        await self.registry.close_unused()
+        if self.admission.has_dropped_much():
+            import ctypes  # rarely needed
+
+            # Freed memory goes back to the system, which the C library does not do by itself.
+            with suppress(AttributeError, OSError):
+                await anyio.to_thread.run_sync(ctypes.CDLL(None).malloc_trim, 0)
 
     async def _drain(self) -> None:
-        self._state.services.draining = True
-        activity = self._state.services.activity
-        conversations = list(self._state.registry)
+        self.services.draining = True
+        activity = self.services.activity
+        conversations = list(self.registry)
         busy = sum(conversation.is_busy for conversation in conversations)
         log.info("shutting down: %d conversations are busy", busy)
         for conversation in conversations:
@@ -249,11 +249,11 @@ class Server:
             )
             conversation.queue.suspend("the server is shutting down")
         async with anyio.create_task_group() as handing_over:
-            if self._state.peers is not None:
+            if self.peers is not None:
                 for conversation in conversations:
                     if conversation.writer.lease is not None:
                         handing_over.start_soon(self._hand_over, conversation)
-            seconds = self._settings.limits.drain_seconds_max
+            seconds = self.settings.limits.drain_seconds_max
             self._drain_scope.deadline = anyio.current_time() + seconds
             with self._drain_scope:
                 # Quiet: no turn runs and every line is written. Prompts that only
@@ -261,30 +261,28 @@ class Server:
                 await activity.quiet()
                 await anyio.lowlevel.checkpoint()
             handing_over.cancel_scope.cancel()
-        for conversation in self._state.registry:
+        for conversation in self.registry:
             conversation.interrupt("the server is shutting down")
         with anyio.move_on_after(_INTERRUPT_SECONDS_MAX):
             await activity.quiet()
         self._tools.cancel()
         async with anyio.create_task_group() as tasks:
-            for conversation in self._state.registry:
+            for conversation in self.registry:
                 tasks.start_soon(_note_shutdown, conversation)
-        for session in self._state.admission:
+        for session in self.admission:
             session.send_away("The server is shutting down.", ErrorCode.SHUTTING_DOWN)
         with anyio.move_on_after(1.0):
-            await self._state.admission.empty()
+            await self.admission.connected.quiet()
 
     async def _hand_over(self, conversation: Conversation) -> None:
         """Releases the conversation to the other servers, and sends its clients after it."""
-        peers = self._state.peers
-        assert peers is not None
         await conversation.activity.quiet()
         with anyio.CancelScope(shield=True):
             try:
-                await self._state.registry.hand_over(conversation)
+                await self.registry.hand_over(conversation)
             except Exception:
                 log.exception("%s could not be handed over", conversation.session_id)
-        for session in (*self._state.admission, *peers.sessions):
+        for session in (*self.admission, *(self.peers.sessions if self.peers else ())):
             if session.conversation is conversation:
                 session.hand_over()
 
@@ -296,14 +294,6 @@ async def _every_second(work: Callable[[], Awaitable[None]], what: str) -> None:
             await work()
         except Exception:
             log.exception("%s failed; going on", what)
-
-
-def _release_memory() -> None:
-    """Gives freed memory back to the system, which the C library does not do by itself."""
-    import ctypes  # rarely needed
-
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 async def _note_shutdown(conversation: Conversation) -> None:
@@ -325,17 +315,15 @@ async def serve(
     """Serves until it is stopped; `ready` is told when connections are accepted. The
     histories and the sockets are open, and are closed by whoever opened them. `ends_copies`:
     no other process is copying attachments in this data directory."""
-    known = KnownModels(settings)
-    router = build_router(settings, known=known)
-    parts = build_shared_parts(settings, router, known)
+    parts = build_parts(settings)
     try:
         async with BackgroundTasks() as tasks:
-            spawn = tasks.spawn
+            token_sums = {user.name: user.token_sha256 for user in settings.users}
+            if not token_sums and settings.local_users != "any" and not can_look_up():
+                token_sums = {LOCAL_USER: token_digest(local_token())}
+            operators = [user.name for user in settings.users if user.operator]
+            users = Users(token_sums, operators)
             limits = settings.limits
-            users = Users(
-                _token_sums(settings),
-                operators=[user.name for user in settings.users if user.operator],
-            )
             first_bytes_max = limits.frame_bytes_before_token_max
             wire_limits = WireLimits(
                 frame_bytes_max=first_bytes_max if users.need_tokens else FRAME_PAYLOAD_BYTES_MAX,
@@ -346,36 +334,29 @@ async def serve(
                 event_bytes_max=limits.event_bytes_max,
                 write_seconds_max=limits.write_seconds_max,
             )
-            services = _build_services(settings, histories, router, parts, spawn, users=users)
-            state = ServerState(
+            services = _build_services(settings, histories, parts, tasks.spawn, users)
+            server = Server(
+                settings=settings,
                 services=services,
                 registry=Registry(services),
                 admission=Admission(
                     users=users,
                     local_users=LocalUsers(settings.local_users),
                     limits=limits,
-                    greeting=banner(router.default_model, settings.providers),
+                    greeting=banner(services.router.default_model, settings.providers),
                 ),
-                started_at=monotonic(),
-                peers=_build_peers(settings, wire_limits, spawn),
+                peers=_build_peers(settings, wire_limits, tasks.spawn),
             )
-            server = Server(settings, state, Listener(sockets, state, wire_limits, tls))
             if ends_copies:
                 await server.end_copies()
             if histories.shared is not None:
                 histories.shared.join()
             ready(server)
-            spawn(server.resume)
-            spawn(server.make_tools)
-            if router.local_servers is not None:
-                spawn(router.local_servers.find)
-            spawn(server.run_mcp_servers)
-            await server.run()
-            await state.registry.close_all()
+            await server.run(Listener(sockets, server, wire_limits, tls))
     finally:
         # All is on disk: a provider that does not close in time is abandoned.
         with anyio.move_on_after(_PROVIDERS_SECONDS_MAX, shield=True):
-            await router.aclose()
+            await parts[0].aclose()
 
 
 def _build_peers(settings: Settings, limits: WireLimits, spawn: Spawn) -> Peers | None:
@@ -388,8 +369,7 @@ def _build_peers(settings: Settings, limits: WireLimits, spawn: Spawn) -> Peers 
         secret = cluster.secret_file.read_bytes().strip()
         tls = None
         if settings.listen.tls is not None:
-            cafile = None if cluster.ca_file is None else str(cluster.ca_file)
-            tls = ssl.create_default_context(cafile=cafile)
+            tls = ssl.create_default_context(cafile=cluster.ca_file)
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError([f"cluster: can't read a file of it: {error}"]) from None
     if len(secret) < _SECRET_BYTES_MIN:
@@ -402,49 +382,35 @@ def _build_peers(settings: Settings, limits: WireLimits, spawn: Spawn) -> Peers 
 def _build_services(
     settings: Settings,
     histories: Histories,
-    router: ProviderRouter,
-    parts: tuple[ContextServices, ToolRunner, McpServers],
+    parts: tuple[ProviderRouter, ContextServices, ToolRunner, McpServers],
     spawn: Spawn,
-    *,
     users: Users,
 ) -> Services:
-    limits = settings.limits
+    router, context, tools, mcp_servers = parts
     files = AttachmentFiles(settings.data_dir / "files")
-    context, tools, mcp_servers = parts
+    # Of the first history kept in files, whose disk the uploads are on.
+    kept = (each.backend.options for each in settings.histories if each.backend.type == "json")
+    free_bytes_min = next(kept, {}).get("free_bytes_min")
     return Services(
         histories=histories,
         files=files,
         router=router,
         tools=tools,
         mcp_servers=mcp_servers,
-        limits=limits,
+        limits=settings.limits,
         context=context,
         clock=utc_now,
         new_session_id=new_session_id,
         new_entry_id=new_entry_id,
         spawn=spawn,
-        slots=TurnSlots(limits, histories.shared),
+        slots=TurnSlots(settings.limits, histories.shared),
         quotas=Quotas(
-            limits=limits,
+            limits=settings.limits,
             histories=histories,
             files=files.directory,
             need_tokens=users.need_tokens,
-            free_bytes_min=_free_bytes_min(settings),
+            free_bytes_min=free_bytes_min if isinstance(free_bytes_min, int) else FREE_BYTES_MIN,
         ),
         approvals=settings.approvals,
         sessions=settings.sessions,
     )
-
-
-def _free_bytes_min(settings: Settings) -> int:
-    """Of the first history kept in files, whose disk the uploads are on."""
-    kept = (each.backend for each in settings.histories if each.backend.type == "json")
-    options = next((backend.options for backend in kept), {})
-    found = options.get("free_bytes_min")
-    return found if isinstance(found, int) else FREE_BYTES_MIN
-
-
-def _token_sums(settings: Settings) -> dict[str, str]:
-    if settings.users or settings.local_users == "any" or can_look_up():
-        return {user.name: user.token_sha256 for user in settings.users}
-    return {LOCAL_USER: token_digest(local_token(state_dir()))}

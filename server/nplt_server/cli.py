@@ -19,10 +19,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, Self
 
 import click
 
@@ -30,8 +31,6 @@ from nplt_server import __version__
 from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationError
 
 if TYPE_CHECKING:
-    from nplt_storage.files.examine import Finding
-    from nplt_storage.maintenance.doctor import Report
     from nplt_storage.maintenance.migrate import Imported, Place
     from nplt_storage.maintenance.sources import Missing
     from nplt_storage.store import ConversationStore
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 EXIT_USAGE = 2
 EXIT_PIPE_CLOSED = 141
 
+_now = partial(datetime.now, UTC)
 _EXIT_CODES = (
     "Exit codes: 0 success, also after SIGTERM, 1 it could not serve or something is wrong, "
     "2 wrong usage, 78 mistakes in the settings, 141 output closed."
@@ -98,7 +98,7 @@ def main(
     if context.invoked_subcommand is not None:
         gc.enable()
     else:
-        sys.exit(_serve(config, _tree(flags), check=check, any_port=any_port, workers=workers))
+        sys.exit(_serve(config, flags, check=check, any_port=any_port, workers=workers))
 
 
 class FileCommand(click.Command):
@@ -130,13 +130,13 @@ def forget_stdout() -> None:
         os.close(nowhere)
 
 
-def data_dir_of(context: click.Context, given: Path | None) -> Path:
+def data_dir_of(given: Path | None) -> Path:
     """The one that was given, or the one a server with these settings would use."""
     if given is not None:
         return given
     from nplt_server.settings_loader import load_settings
 
-    program = context.find_root().params
+    program = click.get_current_context().find_root().params
     flags = {"data_dir": program["data_dir"]} if program.get("data_dir") else {}
     try:
         return load_settings(flags, config_file=program.get("config")).data_dir
@@ -166,12 +166,19 @@ _SECONDS_BETWEEN = 0.2
 
 
 class ProgressLine:
-    """One line on stderr, written over and over; only for someone who is watching."""
+    """One line on stderr, written over and over; only for someone who is watching. Leaving the
+    block clears it."""
 
     def __init__(self) -> None:
         self._is_shown = sys.stderr.isatty()
         self._width = 0
         self._shown_at = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def show(self, text: str) -> None:
         if self._is_shown and (now := time.monotonic()) - self._shown_at > _SECONDS_BETWEEN:
@@ -189,29 +196,28 @@ class ProgressLine:
     "data_dir", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object, for scripts.")
-@click.pass_context
-def doctor(context: click.Context, /, data_dir: Path | None, as_json: bool) -> None:
+def doctor(data_dir: Path | None, as_json: bool) -> None:
     """Look for damage; change nothing.
 
     Reads every conversation of a data directory from end to end, also while a
     server runs. Lines that begin with "wrong" are for someone to act on (exit code
     1); notes are worth knowing, no more.
     """
+    from nplt_storage.files.examine import plural
     from nplt_storage.maintenance.doctor import NoDataDirectory, examine_directory
 
-    directory = data_dir_of(context, data_dir)
+    directory = data_dir_of(data_dir)
     if data_dir is None and not directory.exists():
         click.echo(f"{directory}: nothing there yet")
         return
-    line = ProgressLine()
-    try:
-        report = examine_directory(
-            directory, progress=lambda done, of: line.show(f"read {done >> 20} of {of >> 20} MiB")
-        )
-    except NoDataDirectory as error:
-        raise click.UsageError(str(error)) from None
-    finally:
-        line.clear()
+    with ProgressLine() as line:
+        try:
+            report = examine_directory(
+                directory,
+                progress=lambda done, of: line.show(f"read {done >> 20} of {of >> 20} MiB"),
+            )
+        except NoDataDirectory as error:
+            raise click.UsageError(str(error)) from None
     if as_json:
         said = {
             "conversations": report.conversations,
@@ -220,31 +226,19 @@ def doctor(context: click.Context, /, data_dir: Path | None, as_json: bool) -> N
             "findings": [finding.as_json() for finding in report.findings],
         }
         click.echo(json.dumps(said, indent=2))
-    else:
-        for finding in report.findings:
-            click.echo(_line(finding))
-        click.echo(_summary(report))
-    sys.exit(1 if report.wrong else 0)
-
-
-def _line(finding: Finding) -> str:
-    level = "wrong" if finding.is_wrong else "note "
-    where = finding.file if finding.offset is None else f"{finding.file}, byte {finding.offset}"
-    # Names of files come from outside: no control character reaches a terminal.
-    return f"{level} {_printable(where)}: {_printable(finding.message)}"
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "�" for letter in text)
-
-
-def _summary(report: Report) -> str:
-    from nplt_storage.files.examine import plural
-
+        sys.exit(1 if report.wrong else 0)
+    for finding in report.findings:
+        level = "wrong" if finding.is_wrong else "note "
+        where = "" if finding.offset is None else f", byte {finding.offset}"
+        # Names of files come from outside: no control character reaches a terminal.
+        text = f"{finding.file}{where}: {finding.message}"
+        printable = "".join(letter if letter.isprintable() else "�" for letter in text)
+        click.echo(f"{level} {printable}")
     notes = plural(len(report.findings) - report.wrong, "note")
     verdict = f"{report.wrong} wrong" if report.wrong else "nothing wrong"
-    size = report.size / (1 << 20)
-    return f"{plural(report.conversations, 'conversation')}, {size:.1f} MiB: {verdict}, {notes}"
+    size = f"{report.size / (1 << 20):.1f} MiB"
+    click.echo(f"{plural(report.conversations, 'conversation')}, {size}: {verdict}, {notes}")
+    sys.exit(1 if report.wrong else 0)
 
 
 @_file_command(
@@ -253,8 +247,7 @@ def _summary(report: Report) -> str:
 )
 @click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
 @_data_dir_option
-@click.pass_context
-def backup(context: click.Context, /, target: Path, data_dir: Path | None) -> None:
+def backup(target: Path, data_dir: Path | None) -> None:
     """Copy all conversations to DIR, also while a server runs.
 
     DIR must not be there yet. It becomes a data directory: every conversation in it
@@ -265,17 +258,14 @@ def backup(context: click.Context, /, target: Path, data_dir: Path | None) -> No
     from nplt_storage.files.examine import plural
     from nplt_storage.maintenance.backup import CannotBackUp, back_up
 
-    source, line = data_dir_of(context, data_dir), ProgressLine()
-    target = target.absolute()
+    source, target = data_dir_of(data_dir), target.absolute()
     try:
-        done = back_up(
-            source, target, progress=lambda copied, of: line.show(f"copied {copied} of {of}")
-        )
+        with ProgressLine() as line:
+            done = back_up(
+                source, target, progress=lambda copied, of: line.show(f"copied {copied} of {of}")
+            )
     except CannotBackUp as reason:
-        line.clear()  # before it says why
         fail(reason)
-    finally:
-        line.clear()
     trash = f" and {done.deleted} in the trash" if done.deleted else ""
     copied = plural(done.conversations, "conversation")
     click.echo(f"{copied}{trash}, {done.size / (1 << 20):.1f} MiB: {target}")
@@ -288,8 +278,7 @@ def backup(context: click.Context, /, target: Path, data_dir: Path | None) -> No
 @click.argument("wanted", metavar="FILE|ID")
 @_data_dir_option
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
-@click.pass_context
-def repair(context: click.Context, /, wanted: str, data_dir: Path | None, dry_run: bool) -> None:
+def repair(wanted: str, data_dir: Path | None, dry_run: bool) -> None:
     """Make a damaged conversation usable again.
 
     Every line whose checksum holds is kept as it is; in the place of each other one
@@ -298,12 +287,12 @@ def repair(context: click.Context, /, wanted: str, data_dir: Path | None, dry_ru
     if only one begins so. Not while a server uses the directory: then nplt repair
     does the same.
     """
-    from nplt_storage.files.format import session_id_of
+    from nplt_storage.files.format import by_session_id, session_id_of
     from nplt_storage.files.repair import CannotRepair, nobody_else_uses, repair_file
     from nplt_storage.ids import new_entry_id
     from nplt_storage.maintenance.doctor import forget_row
 
-    file = _file_of(context, wanted, data_dir)
+    file = _file_of(wanted, data_dir)
     path = file.absolute()
     session_id = session_id_of(path.name)
     if session_id is None:
@@ -311,7 +300,13 @@ def repair(context: click.Context, /, wanted: str, data_dir: Path | None, dry_ru
     data_dir = path.parent.parent
     beside = f", or: nplt repair {session_id}"
     with reporting_storage_errors(or_else=beside), nobody_else_uses(data_dir):
-        _refuse_two_files(path, session_id)
+        names = sorted(each.name for each in path.parent.iterdir() if each.name != path.name)
+        if others := by_session_id(names).get(session_id):
+            # Whichever is repaired, the conversation would stay unusable.
+            fail(
+                f"there is more than one file for conversation {session_id}: {path.name} and "
+                f"{', '.join(others)}; move away all but the one that counts"
+            )
         try:
             done = repair_file(path, session_id, clock=_now, new_id=new_entry_id, dry_run=dry_run)
         except CannotRepair as reason:
@@ -327,9 +322,9 @@ def repair(context: click.Context, /, wanted: str, data_dir: Path | None, dry_ru
         click.echo("nothing was done: this was a dry run")
 
 
-def _file_of(context: click.Context, wanted: str, data_dir: Path | None) -> Path:
+def _file_of(wanted: str, data_dir: Path | None) -> Path:
     """The file of that name, else the one of the conversation with that id."""
-    from nplt_storage.files.format import session_id_of
+    from nplt_storage.files.format import by_session_id
 
     given = Path(wanted)
     if given.is_file():
@@ -338,29 +333,28 @@ def _file_of(context: click.Context, wanted: str, data_dir: Path | None) -> Path
         raise click.UsageError(
             f"{wanted} is a directory; give the file of a conversation, or its id"
         )
-    history = data_dir_of(context, data_dir) / "history"
+    history = data_dir_of(data_dir) / "history"
     names = [path.name for path in history.iterdir()] if history.is_dir() else []
-    by_id = {id_: name for name in names if (id_ := session_id_of(name)) is not None}
+    by_id = by_session_id(names)
     with reporting_storage_errors():
-        name = by_id.get(_meant(wanted, list(by_id)))
-    if name is None:
+        found = by_id.get(_meant(wanted, list(by_id)))
+    if found is None:
         raise click.UsageError(
             f"there is no file {wanted}, and no conversation {wanted} in {history}"
         )
-    return history / name
+    return history / found[-1]
 
 
-def _refuse_two_files(path: Path, session_id: str) -> None:
-    """Whichever is repaired, the conversation would stay unusable."""
-    from nplt_storage.files.format import session_id_of
+def _meant(wanted: str, ids: list[str]) -> str:
+    """Itself, or the only id that begins with it."""
+    from nplt_storage.errors import StorageError
 
-    names = sorted(other.name for other in path.parent.iterdir())
-    others = [name for name in names if session_id_of(name) == session_id and name != path.name]
-    if others:
-        fail(
-            f"there is more than one file for conversation {session_id}: {path.name} and "
-            f"{', '.join(others)}; move away all but the one that counts"
-        )
+    found = [id_ for id_ in ids if id_.startswith(wanted)] if wanted else []
+    if wanted in ids or not found:
+        return wanted
+    if len(found) > 1:
+        raise StorageError(f"{len(found)} conversations have ids that begin with {wanted!r}")
+    return found[0]
 
 
 @_file_command(
@@ -370,17 +364,14 @@ def _refuse_two_files(path: Path, session_id: str) -> None:
 @click.argument("session_id", metavar="ID")
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE")
 @_data_dir_option
-@click.pass_context
-def export(
-    context: click.Context, /, session_id: str, output: Path | None, data_dir: Path | None
-) -> None:
+def export(session_id: str, output: Path | None, data_dir: Path | None) -> None:
     """Write a conversation as one JSON document.
 
     ID may be the beginning of an id, if only one begins so. Long results and
     attachments included; `nplt-server import` takes it in again.
     Only reads, so a server may be running: what it writes meanwhile is left out.
     """
-    directory = data_dir_of(context, data_dir)
+    directory = data_dir_of(data_dir)
     with reporting_storage_errors():
         try:
             missing = _export_to(directory, session_id, output)
@@ -414,18 +405,6 @@ def _export_to(directory: Path, session_id: str, output: Path | None) -> Missing
     return missing
 
 
-def _meant(wanted: str, ids: list[str]) -> str:
-    """Itself, or the only id that begins with it."""
-    from nplt_storage.errors import StorageError
-
-    found = [id_ for id_ in ids if id_.startswith(wanted)] if wanted else []
-    if wanted in ids or not found:
-        return wanted
-    if len(found) > 1:
-        raise StorageError(f"{len(found)} conversations have ids that begin with {wanted!r}")
-    return found[0]
-
-
 async def _write(directory: Path, session_id: str, out: BinaryIO) -> Missing:
     from nplt_storage.maintenance.migrate import DirectoryPlace
     from nplt_storage.maintenance.sources import Missing, export_document
@@ -445,10 +424,7 @@ async def _write(directory: Path, session_id: str, out: BinaryIO) -> Missing:
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE…")
 @_data_dir_option
 @click.option("--user", help="Whose they are to be, whoever the files say.")
-@click.pass_context
-def import_files(
-    context: click.Context, /, files: tuple[Path, ...], data_dir: Path | None, user: str | None
-) -> None:
+def import_files(files: tuple[Path, ...], data_dir: Path | None, user: str | None) -> None:
     """Take in conversations from files.
 
     Our own files, exported documents, and plain JSON documents with a list of
@@ -458,34 +434,31 @@ def import_files(
     """
     import anyio
 
-    directory = data_dir_of(context, data_dir)
+    directory = data_dir_of(data_dir)
     with reporting_storage_errors():
-        failed = anyio.run(_import_all, directory, files, user)
+        failed = anyio.run(_import_all, str(directory), files, user)
     sys.exit(1 if failed else 0)
 
 
-async def _import_all(directory: Path, files: tuple[Path, ...], user: str | None) -> int:
+async def _import_all(directory: str, files: tuple[Path, ...], user: str | None) -> int:
     from nplt_storage.errors import StorageError
-    from nplt_storage.files.store import JsonFileStore
     from nplt_storage.maintenance.migrate import import_file
 
-    progress, failed = ProgressLine(), 0
-    store = await JsonFileStore.open_directory(directory, clock=_now)
-    try:
-        for number, path in enumerate(files, 1):
-            progress.show(f"{number} of {len(files)}")
-            try:
-                imported = await import_file(store, path, files=store.directory.files, user=user)
-            except StorageError as error:
-                progress.clear()
-                click.echo(f"{click.format_filename(path)}: {error}", err=True)
-                failed += 1
-            else:
-                progress.clear()
-                click.echo(f"{click.format_filename(path)}: {_describe(imported)}")
-    finally:
-        progress.clear()
-        await store.close()
+    failed = 0
+    async with _store(directory) as (store, attachments):
+        with ProgressLine() as progress:
+            for number, path in enumerate(files, 1):
+                progress.show(f"{number} of {len(files)}")
+                name = click.format_filename(path)
+                try:
+                    imported = await import_file(store, path, files=attachments, user=user)
+                except StorageError as error:
+                    progress.clear()
+                    click.echo(f"{name}: {error}", err=True)
+                    failed += 1
+                else:
+                    progress.clear()
+                    click.echo(f"{name}: {_describe(imported)}")
     return failed
 
 
@@ -556,10 +529,10 @@ def _refuse_confusion(source: str, target: str) -> None:
 async def _migrate(source: str, target: str) -> Counter[str]:
     from nplt_storage.maintenance.migrate import migrate
 
-    progress, counted = ProgressLine(), Counter[str]()
+    counted = Counter[str]()
     async with _place(source) as place, _store(target) as (store, files):
         total = len(place.ids())
-        try:
+        with ProgressLine() as progress:
             async for moved in migrate(place, store, files=files):
                 counted[moved.outcome] += 1
                 if moved.outcome == "left" or "missing" in moved.says:
@@ -567,8 +540,6 @@ async def _migrate(source: str, target: str) -> Counter[str]:
                     left = "left: " if moved.outcome == "left" else ""
                     click.echo(f"{moved.session_id}: {left}{moved.says}", err=True)
                 progress.show(f"{counted.total()} of {total}")
-        finally:
-            progress.clear()
     return counted
 
 
@@ -593,47 +564,35 @@ async def _store(text: str) -> AsyncIterator[tuple[ConversationStore, Path | Non
     from nplt_storage.opening import StoreConfig, open_store
     from nplt_storage.redis.address import is_redis_url, split_key_prefix
 
-    store: ConversationStore
-    files: Path | None = None
     if is_redis_url(text):
         url, key_prefix = split_key_prefix(text)
         config = StoreConfig(type="redis", options={"url": url, "key_prefix": key_prefix})
-        store = await open_store(config, data_dir=Path(), clock=_now)
+        store, files = await open_store(config, data_dir=Path(), clock=_now), None
     else:
         from nplt_storage.files.store import JsonFileStore
 
-        opened = await JsonFileStore.open_directory(Path(text), clock=_now)
-        store, files = opened, opened.directory.files
+        store = await JsonFileStore.open_directory(Path(text), clock=_now)
+        files = store.directory.files
     try:
         yield store, files
     finally:
         await store.close()
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 @main.command(epilog=_notes("nplt-server token ada", "nplt-server token ada > ada.token"))
 @click.argument("name")
 def token(name: str) -> None:
     """Print a new token once, and the line to put in the settings file."""
-    from nplt_server.connections.admission import new_token, token_digest
+    import secrets
+
+    from nplt_server.connections.admission import token_digest
 
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
         raise click.BadParameter("a name has up to 64 letters, digits, _ . or -")
-    fresh = new_token()
+    fresh = secrets.token_urlsafe(32)
     click.echo(fresh)
     click.echo(f"users:\n  - {{name: {name}, token_sha256: {token_digest(fresh)}}}", err=True)
     click.echo("The token is shown this once; give it to its user (NPLT_TOKEN).", err=True)
-
-
-def _tree(flags: dict[str, Any]) -> dict[str, Any]:
-    given = {name: value for name, value in flags.items() if value is not None}
-    if not given["insecure"]:
-        del given["insecure"]  # a flag that wasn't given says nothing
-    listen = {name: given.pop(name) for name in ("host", "port") if name in given}
-    return {**given, **({"listen": listen} if listen else {})}
 
 
 def _disable_plugins() -> None:
@@ -666,7 +625,7 @@ def _serve(
     _disable_plugins()
     from nplt_server.logs import configure_logging
     from nplt_server.settings_loader import load_settings
-    from nplt_server.start import Workers, check_settings, run, why_no_workers
+    from nplt_server.start import Workers, run, why_no_workers
 
     def announce(host: str, port: int) -> None:
         try:
@@ -677,12 +636,21 @@ def _serve(
             forget_stdout()
             click.echo(f"nplt-server: can't write to stdout: {error.strerror}", err=True)
 
+    given = {name: value for name, value in flags.items() if value is not None}
+    if not given["insecure"]:
+        del given["insecure"]  # a flag that wasn't given says nothing
+    if listen := {name: given.pop(name) for name in ("host", "port") if name in given}:
+        given["listen"] = listen
     try:
-        settings = load_settings(flags, config_file=config)
+        settings = load_settings(given, config_file=config)
         if workers is not None and (reason := why_no_workers(settings)) is not None:
             fail(reason, exit_code=EXIT_USAGE)
         if check:
-            check_settings(settings)
+            from nplt_server.app import build_parts
+            from nplt_server.histories import check_histories
+
+            build_parts(settings)
+            check_histories(settings)
             click.echo("the settings are fine")
             return 0
         configure_logging(settings.log_level, log_format=settings.log_format)

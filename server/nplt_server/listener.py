@@ -49,11 +49,6 @@ class Listener:
         self._tls = tls
         self._scope = anyio.CancelScope()
 
-    @property
-    def address(self) -> tuple[str, int]:
-        host, port = self._sockets[0].getsockname()[:2]
-        return str(host), int(port)
-
     async def serve(self) -> None:
         """Accepts connections until `stop`. Accepted connections go on after it."""
         try:
@@ -123,31 +118,27 @@ class Listener:
             if not admission.sign_in(number, session):
                 stream.abort()
                 return
-            await self._run(session)
+            try:
+                await session.run()
+            except (ProtocolError, OSError) as error:
+                log.warning("connection from %s ended: %s", stream.peer, error)
+            except Exception:
+                # The edge: whatever one connection does, the others live on.
+                log.exception("connection from %s failed", stream.peer)
+            finally:
+                stream.abort()
         except (OSError, ssl.SSLError) as error:
             admission.log_refusal(address, f"the connection failed at its start: {error}")
             accepted.close()
         finally:
             admission.sign_out(number)
 
-    async def _run(self, session: Session) -> None:
-        stream = session.stream
-        try:
-            await session.run()
-        except (ProtocolError, OSError) as error:
-            log.warning("connection from %s ended: %s", stream.peer, error)
-        except Exception:
-            # The edge: whatever one connection does, the others live on.
-            log.exception("connection from %s failed", stream.peer)
-        finally:
-            stream.abort()
-
     async def _open(
         self, accepted: socket.socket
     ) -> tuple[FrameStream[Received], ServerConnection]:
         accepted.setblocking(False)
         connection = ServerConnection(self._wire_limits)
-        connection.fragment_budget = self._server.admission.unfinished_bytes(None)
+        connection.fragment_budget = self._server.admission.unfinished
         stream: FrameStream[Received] = FrameStream(
             connection, limits=self._wire_limits, log=transcript_for(_peer_of(accepted)[1])
         )

@@ -17,7 +17,6 @@ import logging
 import os
 import secrets
 import time
-from pathlib import Path
 
 from nplt_server import __version__
 from nplt_server.settings import Settings, user_dir
@@ -28,13 +27,9 @@ _LOCK_SECONDS_MAX = 0.1
 """A client that looks whether a server lives holds the lock for a moment."""
 
 
-def state_dir() -> Path:
-    return user_dir("state")
-
-
 class RuntimeFile:
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / "server.json"
+    def __init__(self) -> None:
+        self._path = user_dir("state") / "server.json"
         self._descriptor: int | None = None
 
     def write(self, settings: Settings, host: str, port: int) -> None:
@@ -50,8 +45,13 @@ class RuntimeFile:
             log.info("another server of yours is in %s: nplt goes there", self._path)
             return
         self._descriptor = descriptor
+        # An address that can be connected to, also when the server listens on all there are.
+        address = ipaddress.ip_address(host.partition("%")[0])
+        if address.is_unspecified:
+            host = "127.0.0.1" if address.version == 4 else "::1"
+        place = f"[{host}]" if ":" in host else host
         described = {
-            "url": _url(host, port, is_tls=settings.listen.tls is not None),
+            "url": f"{'nplts' if settings.listen.tls else 'nplt'}://{place}:{port}",
             "unix": str(settings.listen.unix) if settings.listen.unix else None,
             "pid": os.getpid(),
             "version": __version__,
@@ -81,19 +81,10 @@ def _lock(descriptor: int) -> bool:
             return True
 
 
-def _url(host: str, port: int, *, is_tls: bool) -> str:
-    """An address that can be connected to, also when the server listens on all there are."""
-    address = ipaddress.ip_address(host.partition("%")[0])
-    if address.is_unspecified:
-        host = "127.0.0.1" if address.version == 4 else "::1"
-    place = f"[{host}]" if ":" in host else host
-    return f"{'nplts' if is_tls else 'nplt'}://{place}:{port}"
-
-
-def local_token(directory: Path) -> str:
+def local_token() -> str:
     """The token of this user's programs; made at the first start, in a file of its own."""
-    path = directory / "token"
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = user_dir("state") / "token"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

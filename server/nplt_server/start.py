@@ -38,8 +38,8 @@ import anyio
 from msgspec import Struct
 
 from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationError
-from nplt_server.histories import check_histories, open_histories, utc_now
-from nplt_server.runtime_file import RuntimeFile, state_dir
+from nplt_server.histories import open_histories, utc_now
+from nplt_server.runtime_file import RuntimeFile
 from nplt_server.settings import ExtensionSettings, PythonSettings, Settings
 
 if TYPE_CHECKING:
@@ -57,30 +57,6 @@ Announce = Callable[[str, int], None]
 """Called with host and port when clients can connect."""
 
 
-def check_settings(settings: Settings) -> None:
-    """Raises `ConfigurationError` for everything a start would fail over."""
-    _load_what_they_name(settings)
-    check_histories(settings)
-
-
-def _load_what_they_name(settings: Settings) -> None:
-    from nplt_server.app import build_shared_parts
-    from nplt_server.providers.build import build_router
-    from nplt_server.providers.models import KnownModels
-
-    build_shared_parts(settings, build_router(settings), KnownModels(settings))
-
-
-def _names_code(settings: Settings) -> bool:
-    """Whether mistakes may turn up only when the parts are built."""
-    return bool(
-        settings.extensions != ExtensionSettings.model_construct()
-        or settings.mcp_servers
-        or settings.tools
-        or any(isinstance(provider, PythonSettings) for provider in settings.providers)
-    )
-
-
 _SWITCH_SECONDS: Final = 0.001
 """How long a thread that computes may keep the interpreter while the event loop wants it."""
 
@@ -94,7 +70,9 @@ async def serve(
     as_worker: Worker | None = None,
 ) -> None:
     """Runs a server from start to stop. `ready` is called once the server can be stopped."""
-    _raise_descriptor_limit()
+    with suppress(ValueError, OSError):  # a thousand connections need more than is usual
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     sys.setswitchinterval(_SWITCH_SECONDS)
     if not settings.is_private:
         log.warning(
@@ -103,33 +81,30 @@ async def serve(
             settings.listen.host,
         )
     tls = _load_tls(settings)
-    if _names_code(settings):
-        _load_what_they_name(settings)
+    if (
+        settings.extensions != ExtensionSettings.model_construct()
+        or settings.mcp_servers
+        or settings.tools
+        or any(isinstance(provider, PythonSettings) for provider in settings.providers)
+    ):  # these may have mistakes that turn up only when the parts are built
+        from nplt_server.app import build_parts
+
+        build_parts(settings)
+    host, port, is_worker = settings.listen.host, settings.listen.port, as_worker is not None
     histories = await open_histories(settings, utc_now)
     try:
-        sockets = await bind(
-            settings.listen.host,
-            settings.listen.port,
-            any_port=any_port,
-            share_port=as_worker is not None,
-        )
-        if as_worker is not None:
-            sockets += as_worker.sockets
-        left_over = ExitStack()
-        try:
-            if (path := settings.listen.unix) is not None:
-                sockets.append(_bind_unix(path, settings.local_users == "owner"))
-                left_over.callback(path.unlink, missing_ok=True)
+        with ExitStack() as left_over:
+            sockets = await bind(host, port, any_port=any_port, share_port=is_worker)
+            sockets += as_worker.sockets if as_worker is not None else []
+            for sock in sockets:
+                left_over.enter_context(sock)
+            sockets += _bind_unix(settings, left_over)
             host, port = sockets[0].getsockname()[:2]
             announce(str(host), int(port))
             from nplt_server import app
 
             is_alone = as_worker is None or as_worker.is_alone
             await app.serve(settings, histories, sockets, tls, ready, ends_copies=is_alone)
-        finally:
-            for sock in sockets:
-                sock.close()
-            left_over.close()
     finally:
         with anyio.CancelScope(shield=True):
             await histories.close()
@@ -151,7 +126,7 @@ async def _run_until_signalled(
     settings: Settings, announce: Announce, any_port: bool, as_worker: Worker | None
 ) -> None:
     """SIGTERM or SIGINT drains; a second one hurries."""
-    runtime_file = RuntimeFile(state_dir())
+    runtime_file = RuntimeFile()
     loop = asyncio.get_running_loop()
     running: list[Server] = []
     signals: list[int] = []
@@ -159,7 +134,8 @@ async def _run_until_signalled(
     def obey(number: int, _: object) -> None:
         # In the signal handler, because the event loop may be what hangs.
         if not signals:
-            _end_for_certain(settings.limits.drain_seconds_max + _LAST_RESORT_SECONDS)
+            seconds = settings.limits.drain_seconds_max + _LAST_RESORT_SECONDS
+            threading.Thread(target=_end_for_certain, args=(seconds,), daemon=True).start()
         signals.append(number)
         loop.call_soon_threadsafe(stop)
 
@@ -195,12 +171,9 @@ async def _run_until_signalled(
 
 
 def _end_for_certain(seconds: float) -> None:
-    def wait_and_end() -> None:
-        time.sleep(seconds)
-        log.critical("something would not end; what was acknowledged is on disk: leaving it")
-        os._exit(1)
-
-    threading.Thread(target=wait_and_end, name="last resort", daemon=True).start()
+    time.sleep(seconds)
+    log.critical("something would not end; what was acknowledged is on disk: leaving it")
+    os._exit(1)
 
 
 async def bind(
@@ -241,29 +214,31 @@ async def bind(
     return sockets
 
 
-def _bind_unix(path: Path, is_private: bool) -> socket.socket:
-    """The data directory has one server, so a socket that nobody answers at is left over."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def _bind_unix(settings: Settings, left_over: ExitStack) -> list[socket.socket]:
+    """The Unix socket, if one is wanted; `left_over` closes and removes it. The data directory
+    has one server, so a socket that nobody answers at is left over."""
+    path = settings.listen.unix
+    if path is None:
+        return []
+    sock = left_over.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         sock.setblocking(False)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if path.is_socket() and not _answers(path):
-            path.unlink()
-        before = os.umask(0o177 if is_private else 0o111)
+        if path.is_socket():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                nobody_answers = probe.connect_ex(str(path)) != 0
+            if nobody_answers:
+                path.unlink()
+        before = os.umask(0o177 if settings.local_users == "owner" else 0o111)
         try:
             sock.bind(str(path))
         finally:
             os.umask(before)
         sock.listen(_BACKLOG)
     except OSError as error:
-        sock.close()
         raise CannotServe(f"can't listen on {path}: {error.strerror or error}") from None
-    return sock
-
-
-def _answers(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        return probe.connect_ex(str(path)) == 0
+    left_over.callback(path.unlink, missing_ok=True)
+    return [sock]
 
 
 def _load_tls(settings: Settings) -> ssl.SSLContext | None:
@@ -277,14 +252,6 @@ def _load_tls(settings: Settings) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError([f"listen.tls: can't load the certificate: {error}"]) from None
     return context
-
-
-def _raise_descriptor_limit() -> None:
-    """A thousand connections need more than the usual soft limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 # ------------------------------------------------------------------------------
@@ -320,21 +287,22 @@ class Workers:
         self._running: dict[int, tuple[int, float]] = {}
         """The number of each worker and when it was started, by process id."""
         self._shared: list[socket.socket] = []
-        self._unix: socket.socket | None = None
+        self._unix: list[socket.socket] = []
         self._signals: list[int] = []
         self._alive = os.pipe()
-        self._left_over = ExitStack()
 
     def run(self, announce: Announce, *, any_port: bool = False) -> int:
         """Returns the exit code once all have ended: 0 if they were told to."""
-        host, port = asyncio.run(self._bind(any_port=any_port))
-        self._make_secret()
-        import nplt_server.app  # noqa: F401  once, for all of them
+        with ExitStack() as left_over:
+            host, port = asyncio.run(self._bind(left_over, any_port=any_port))
+            if self._settings.cluster.secret_file is None:
+                self._make_secret(left_over)
+            import nplt_server.app  # noqa: F401  once, for all of them
 
-        runtime_file = RuntimeFile(state_dir())
-        for each in _STOPPING:
-            signal.signal(each, self._obey)
-        try:
+            runtime_file = RuntimeFile()
+            left_over.callback(runtime_file.remove)
+            for each in _STOPPING:
+                signal.signal(each, self._obey)
             for number in range(self._count):
                 if code := self._start(number):
                     self._obey(signal.SIGTERM, None)
@@ -343,14 +311,10 @@ class Workers:
             if not self._signals:
                 runtime_file.write(self._settings, host, port)
                 announce(host, port)
-            return self._supervise()
-        finally:
-            runtime_file.remove()
-            for sock in self._shared:
-                sock.close()
-            self._left_over.close()
+            self._supervise()
+        return 0
 
-    async def _bind(self, *, any_port: bool) -> tuple[str, int]:
+    async def _bind(self, left_over: ExitStack, *, any_port: bool) -> tuple[str, int]:
         """Keeps the port, also while no worker listens there."""
         listen = self._settings.listen
         tried = await bind(listen.host, listen.port, any_port=any_port, listen=False)
@@ -358,25 +322,22 @@ class Workers:
         for sock in tried:
             sock.close()  # it was free: nobody shares it but those that are started here
         self._shared = await bind(listen.host, port, share_port=True, listen=False)
-        if listen.unix is not None:
-            self._unix = _bind_unix(listen.unix, self._settings.local_users == "owner")
-            self._left_over.callback(listen.unix.unlink, missing_ok=True)
-            self._left_over.enter_context(self._unix)
-        shared = listen.model_copy(update={"port": port})
-        self._settings = self._settings.model_copy(update={"listen": shared})
+        for sock in self._shared:
+            left_over.enter_context(sock)
+        self._unix = _bind_unix(self._settings, left_over)
+        listen = listen.model_copy(update={"port": port})
+        self._settings = self._settings.model_copy(update={"listen": listen})
         return str(host), int(port)
 
-    def _make_secret(self) -> None:
-        cluster = self._settings.cluster
-        if cluster.secret_file is None:
-            from tempfile import NamedTemporaryFile  # one server alone starts without it
+    def _make_secret(self, left_over: ExitStack) -> None:
+        from tempfile import NamedTemporaryFile  # one server alone starts without it
 
-            made = NamedTemporaryFile(prefix="nplt-")  # noqa: SIM115  as long as there are workers
-            file = self._left_over.enter_context(made)
-            file.write(secrets.token_urlsafe(32).encode())
-            file.flush()
-            cluster = cluster.model_copy(update={"secret_file": Path(file.name)})
-            self._settings = self._settings.model_copy(update={"cluster": cluster})
+        made = NamedTemporaryFile(prefix="nplt-")  # noqa: SIM115  as long as there are workers
+        file = left_over.enter_context(made)
+        file.write(secrets.token_urlsafe(32).encode())
+        file.flush()
+        cluster = self._settings.cluster.model_copy(update={"secret_file": Path(file.name)})
+        self._settings = self._settings.model_copy(update={"cluster": cluster})
 
     def _start(self, number: int) -> int:
         """Returns when it listens: 0; or its exit code, if it ended instead."""
@@ -437,16 +398,14 @@ class Workers:
         except OSError as error:
             raise CannotServe(f"can't listen on {host}:{port}: {error.strerror}") from None
         own.setblocking(False)
-        sockets = [own] if self._unix is None else [own, self._unix]
-        cluster = self._settings.cluster.model_copy(
-            update={"advertise": f"{advertised or host}:{own.getsockname()[1]}"}
-        )
+        advertise = f"{advertised or host}:{own.getsockname()[1]}"
+        cluster = self._settings.cluster.model_copy(update={"advertise": advertise})
         listen = self._settings.listen.model_copy(update={"unix": None})
         settings = self._settings.model_copy(update={"cluster": cluster, "listen": listen})
-        worker = Worker(sockets=sockets, parent=self._alive[0], is_alone=not self._running)
-        return worker, settings
+        is_alone, parent = not self._running, self._alive[0]
+        return Worker(sockets=[own, *self._unix], parent=parent, is_alone=is_alone), settings
 
-    def _supervise(self) -> int:
+    def _supervise(self) -> None:
         """Returns when all have ended, which they do once they were told to."""
         while self._running:
             pid, status = os.waitpid(-1, 0)
@@ -461,7 +420,6 @@ class Workers:
             while not self._signals and self._start(number):
                 log.error("worker %d does not start; trying again", number)
                 time.sleep(_AGAIN_SECONDS)
-        return 0
 
     def _obey(self, number: int, _: object) -> None:
         self._signals.append(number)

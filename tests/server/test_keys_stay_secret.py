@@ -68,6 +68,7 @@ async def serving(tmp_path: Path, settings: dict[str, Any]) -> AsyncIterator[int
     flags = {"listen": {"port": 0}, "data_dir": str(tmp_path / "data"), **settings}
     loaded = load_settings(flags, config_file=Path("/dev/null"))
     listening: list[Server] = []
+    ports: list[int] = []
     is_ready = anyio.Event()
 
     def ready(server: Server) -> None:
@@ -75,9 +76,9 @@ async def serving(tmp_path: Path, settings: dict[str, Any]) -> AsyncIterator[int
         is_ready.set()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(serve, loaded, lambda host, port: None, ready)
+        tasks.start_soon(serve, loaded, lambda host, port: ports.append(port), ready)
         await is_ready.wait()
-        yield listening[0].address[1]
+        yield ports[0]
         listening[0].stop()
 
 

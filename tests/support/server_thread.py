@@ -23,13 +23,14 @@ def serving(data_dir: Path, settings: Mapping[str, object]) -> Iterator[int]:
     """Its port."""
     whole = {"listen": {"port": 0}, "data_dir": data_dir, **settings}
     ready: Queue[tuple[Server, asyncio.AbstractEventLoop] | BaseException] = Queue()
+    ports: list[int] = []
 
     def run() -> None:
         try:
             asyncio.run(
                 serve(
                     Settings.model_validate(whole),
-                    lambda host, port: None,
+                    lambda host, port: ports.append(port),
                     lambda server: ready.put((server, asyncio.get_running_loop())),
                 )
             )
@@ -43,7 +44,7 @@ def serving(data_dir: Path, settings: Mapping[str, object]) -> Iterator[int]:
         raise told
     server, loop = told
     try:
-        yield server.address[1]
+        yield ports[0]
     finally:
         loop.call_soon_threadsafe(server.stop)
         thread.join(timeout=30)

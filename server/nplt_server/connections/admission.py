@@ -20,12 +20,10 @@ import logging
 import math
 import os
 import pwd
-import secrets
 import socket
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Literal
 
@@ -36,6 +34,7 @@ from nplt_protocol.peer_user import GONE, can_look_up, find_user
 from nplt_server.conversations.services import Activity
 from nplt_server.settings import Limits
 from nplt_storage.errors import StorageUnavailable
+from nplt_storage.files.format import LOCAL_USER
 from nplt_storage.store import Shared
 
 if TYPE_CHECKING:
@@ -49,23 +48,23 @@ class RateLimit:
 
     __slots__ = ("_filled_at", "_rate", "_size", "_tokens")
 
-    def __init__(self, size: float, *, seconds: float, now: float) -> None:
+    def __init__(self, size: float, *, seconds: float) -> None:
         self._size = size
         self._rate = size / seconds
         self._tokens = size
-        self._filled_at = now
+        self._filled_at = anyio.current_time()
 
-    def take(self, now: float) -> float:
+    def take(self) -> float:
         """Takes one, and gives 0; or takes none, and gives the seconds to wait."""
-        self._fill(now)
+        self._fill()
         if self._tokens >= 1:
             self._tokens -= 1
             return 0.0
         return math.ceil((1 - self._tokens) / self._rate * 1_000) / 1_000
 
-    def borrow(self, now: float) -> float:
+    def borrow(self) -> float:
         """Takes one in any case; gives the seconds until it has been paid for."""
-        self._fill(now)
+        self._fill()
         self._tokens -= 1
         return max(0.0, -self._tokens / self._rate)
 
@@ -73,24 +72,20 @@ class RateLimit:
         """Others have taken from it as well."""
         self._tokens = min(self._tokens, tokens)
 
-    def _fill(self, now: float) -> None:
+    def _fill(self) -> None:
+        now = anyio.current_time()
         self._tokens = min(self._size, self._tokens + (now - self._filled_at) * self._rate)
         self._filled_at = now
-
-
-LOCAL_USER = "local"
 
 
 class Users:
     """The users and the SHA-256 sums of their tokens. All sums are compared, in constant
     time, so that nothing can be learned from how long a no takes."""
 
-    def __init__(
-        self, token_sums: Mapping[str, str] | None = None, *, operators: Collection[str] = ()
-    ) -> None:
-        self._token_sums = dict(token_sums or {})
-        self._operators = frozenset(operators)
-        self.need_tokens = bool(self._token_sums)
+    def __init__(self, token_sums: Mapping[str, str], operators: Collection[str]) -> None:
+        self._token_sums = token_sums
+        self._operators = operators
+        self.need_tokens = bool(token_sums)
 
     def is_operator(self, user: str) -> bool:
         """Whether this user is told about all users; the only user always is."""
@@ -106,10 +101,6 @@ class Users:
             if hmac.compare_digest(given, expected.lower()):
                 found = name
         return found
-
-
-def new_token() -> str:
-    return secrets.token_urlsafe(32)
 
 
 def token_digest(token: str) -> str:
@@ -165,14 +156,6 @@ class Arrival:
         self.scope.cancel()
 
 
-@dataclass(slots=True, kw_only=True)
-class Refusals:
-    """Of one address."""
-
-    logged_at: float
-    unlogged: int = 0
-
-
 KEEPALIVE_FACTOR = 1.5
 FAILED_TOKENS_MAX = 3
 _ADDRESSES_MAX = 10_000
@@ -189,18 +172,26 @@ class Admission:
         self.local_users = local_users
         self.limits = limits
         self.greeting = greeting
+        self.connected = Activity()
         self._connections: dict[int, Session | Arrival] = {}
         """By number, in order of arrival, so that the oldest is found first."""
         self._numbers = count(1)
         self._by_address: Counter[str] = Counter()
         self._wrong_tokens: Counter[str] = Counter()
-        self._forgave_at = 0.0
-        self._frames: dict[str, RateLimit] = {}
-        self._prompts: dict[str, RateLimit] = {}
-        self._connected = Activity()
-        self._refusals: dict[str, Refusals] = {}
-        self._unfinished = ByteBudget(limits.unfinished_bytes_max)
-        self._unfinished_of_user: dict[str, ByteBudget] = {}
+        self._forgave_at = anyio.current_time()
+        self._refusals: dict[str, tuple[float, int]] = {}
+        """Of an address: when one was logged last, and how many were not since then."""
+        self._frames: dict[str, RateLimit] = defaultdict(
+            lambda: RateLimit(limits.frames_per_second_max, seconds=1.0)
+        )
+        self._prompts: dict[str, RateLimit] = defaultdict(
+            lambda: RateLimit(limits.prompts_per_minute_max, seconds=60.0)
+        )
+        self.unfinished = ByteBudget(limits.unfinished_bytes_max)
+        """What unfinished messages may take, of all users and of those not known yet."""
+        self.unfinished_of_user: dict[str, ByteBudget] = defaultdict(
+            lambda: ByteBudget(limits.unfinished_bytes_per_user_max, self.unfinished)
+        )
         self._freed_before = 0
 
     def __len__(self) -> int:
@@ -236,19 +227,9 @@ class Admission:
         mine = sum(1 for session in self if session.is_authenticated and session.user == user)
         return mine < self.limits.connections_per_user_max
 
-    def unfinished_bytes(self, user: str | None) -> ByteBudget:
-        """What unfinished messages of this user may take, or of those not known yet."""
-        if user is None:
-            return self._unfinished
-        of_user = self._unfinished_of_user.get(user)
-        if of_user is None:
-            bytes_max = self.limits.unfinished_bytes_per_user_max
-            of_user = self._unfinished_of_user[user] = ByteBudget(bytes_max, self._unfinished)
-        return of_user
-
     def has_dropped_much(self) -> bool:
         """Whether much memory was freed since this was asked last."""
-        freed = self._unfinished.given_back
+        freed = self.unfinished.given_back
         if freed - self._freed_before < _FREED_BYTES_MIN:
             return False
         self._freed_before = freed
@@ -258,7 +239,7 @@ class Admission:
         """A connection was accepted; gives its number."""
         number = next(self._numbers)
         self._connections[number] = arrival
-        self._connected.begin()
+        self.connected.begin()
         self._by_address[arrival.address] += 1
         return number
 
@@ -271,7 +252,7 @@ class Admission:
 
     def sign_out(self, number: int) -> None:
         if (connection := self._connections.pop(number, None)) is not None:
-            self._connected.end()
+            self.connected.end()
             self._by_address[connection.address] -= 1
             if not self._by_address[connection.address]:
                 del self._by_address[connection.address]
@@ -279,54 +260,38 @@ class Admission:
     def log_refusal(self, address: str, reason: str) -> None:
         """One line per address and minute: an attacker must not fill the disk."""
         now = anyio.current_time()
-        before = self._refusals.get(address)
-        if before is not None and now - before.logged_at < _LOG_SECONDS:
-            before.unlogged += 1
+        logged_at, unlogged = self._refusals.get(address, (-math.inf, 0))
+        if now - logged_at < _LOG_SECONDS:
+            self._refusals[address] = (logged_at, unlogged + 1)
             return
-        more = f" ({before.unlogged} more before)" if before and before.unlogged else ""
+        more = f" ({unlogged} more before)" if unlogged else ""
         log.warning("refused %s: %s%s", address or "a local connection", reason, more)
-        self._refusals[address] = Refusals(logged_at=now)
+        self._refusals[address] = (now, 0)
 
     def penalty_for(self, address: str) -> float:
         """Seconds a wrong token costs: more each time from the same address."""
         self._wrong_tokens[address] += 1
         return float(min(0.05 * 2 ** min(self._wrong_tokens[address], 7), 5.0))
 
-    async def keep_pace(self, user: str) -> None:
-        """Returns when this user's next frame may be taken up."""
-        limit = self.limits.frames_per_second_max
-        wait = self._bucket(self._frames, user, limit, 1.0).borrow(anyio.current_time())
-        if wait:
-            await anyio.sleep(wait)
-
-    def seconds_until_prompt(self, user: str) -> float:
-        """0: this user may prompt, and that was counted."""
-        limit = self.limits.prompts_per_minute_max
-        return self._bucket(self._prompts, user, limit, 60.0).take(anyio.current_time())
-
-    async def count_prompt(self, user: str, shared: Shared) -> None:
-        """Tells the other servers of a prompt, and learns of theirs. Nobody waits for it: what
-        is sent elsewhere counts here from this user's next prompt on."""
-        limit = self.limits.prompts_per_minute_max
-        with suppress(StorageUnavailable):
-            left = await shared.count_prompt(user, limit)
-            self._bucket(self._prompts, user, limit, 60.0).lower_to(left)
-
-    def _bucket(
-        self, buckets: dict[str, RateLimit], user: str, size: float, seconds: float
-    ) -> RateLimit:
-        if user not in buckets:
-            buckets[user] = RateLimit(size, seconds=seconds, now=anyio.current_time())
-        return buckets[user]
-
-    async def empty(self) -> None:
-        await self._connected.quiet()
-
-    def sweep(self, now: float) -> None:
-        self._forgave_at = self._forgave_at or now
+    def forgive(self, now: float) -> None:
+        """Forgets wrong tokens and refusals after a while, or when they are too many."""
         if now - self._forgave_at > _FORGIVE_SECONDS or len(self._wrong_tokens) > _ADDRESSES_MAX:
             self._forgave_at = now
             self._wrong_tokens.clear()
             self._refusals.clear()
-        for session in self:
-            session.check_timeouts(now)
+
+    async def keep_pace(self, user: str) -> None:
+        """Returns when this user's next frame may be taken up."""
+        if wait := self._frames[user].borrow():
+            await anyio.sleep(wait)
+
+    def seconds_until_prompt(self, user: str) -> float:
+        """0: this user may prompt, and that was counted."""
+        return self._prompts[user].take()
+
+    async def count_prompt(self, user: str, shared: Shared) -> None:
+        """Tells the other servers of a prompt, and learns of theirs. Nobody waits for it: what
+        is sent elsewhere counts here from this user's next prompt on."""
+        with suppress(StorageUnavailable):
+            left = await shared.count_prompt(user, self.limits.prompts_per_minute_max)
+            self._prompts[user].lower_to(left)

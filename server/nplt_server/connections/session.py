@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -39,12 +39,7 @@ from nplt_protocol.messages import (
     TurnFinished,
 )
 from nplt_protocol.stream import FrameStream
-from nplt_server.connections.admission import (
-    FAILED_TOKENS_MAX,
-    KEEPALIVE_FACTOR,
-    LOCAL_USER,
-    Admission,
-)
+from nplt_server.connections.admission import FAILED_TOKENS_MAX, KEEPALIVE_FACTOR, Admission
 from nplt_server.connections.uploads import Uploads
 from nplt_server.conversations.broadcast import (
     NO_CLIENT,
@@ -60,24 +55,22 @@ from nplt_server.conversations.services import Services
 from nplt_server.dialects import NO_TOKEN, Answer, Presenter, check_silence, presenter_for
 from nplt_server.errors import error_to_tell
 from nplt_storage.errors import ConversationHeld, WrittenElsewhere
+from nplt_storage.files.format import LOCAL_USER
 
 if TYPE_CHECKING:
     from nplt_server.relay import Peers, Relay, RelayedEvent
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class ServerState:
     """What requests may look at: the server as a whole."""
 
     services: Services
     registry: Registry
     admission: Admission
-    started_at: float
     peers: Peers | None = None
     """The other servers of the cluster, if there may be some."""
-
-    def uptime(self) -> float:
-        return monotonic() - self.started_at
+    started_at: float = field(default_factory=monotonic)
 
 
 log = logging.getLogger(__name__)

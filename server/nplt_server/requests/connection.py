@@ -84,7 +84,7 @@ async def _welcome(session: Session, request: Hello, answer: Answer, user: str) 
         session.is_authenticated = True
         session.keepalive = request.keepalive
         session.connection.frame_bytes_max = FRAME_PAYLOAD_BYTES_MAX
-        session.connection.fragment_budget = session.server.admission.unfinished_bytes(user)
+        session.connection.fragment_budget = session.server.admission.unfinished_of_user[user]
         welcome = Welcome(
             version=PROTOCOL_VERSION,
             server=SERVER_NAME,
@@ -255,7 +255,7 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
     answer.give(
         Status(
             server=SERVER_NAME,
-            uptime=round(session.server.uptime(), 3),
+            uptime=round(time.monotonic() - session.server.started_at, 3),
             connections=connections,
             conversations={
                 "open": {state: states[state] for state in ("running", "waiting", "idle")},

@@ -219,12 +219,10 @@ def test_no_optional_package_is_imported_before_it_is_needed() -> None:
     program = (
         "import sys; from pathlib import Path; import nplt_server.app;"
         "from nplt_server.settings_loader import load_settings;"
-        "from nplt_server.providers.build import build_router;"
-        "from nplt_server.app import build_shared_parts;"
+        "from nplt_server.app import build_parts;"
         "keys = {'OPENAI_API_KEY': 'x', 'ANTHROPIC_API_KEY': 'y'};"
         "settings = load_settings({}, config_file=Path('/dev/null'), environ=keys);"
-        "from nplt_server.providers.models import KnownModels;"
-        "build_shared_parts(settings, build_router(settings, keys), KnownModels(settings));"
+        "build_parts(settings, keys);"
         "print({'openai', 'anthropic', 'httpx2', 'xllamacpp', 'mcp', 'redis'} & set(sys.modules))"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
