@@ -7,7 +7,8 @@ are cut first, then rows are joined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
@@ -20,6 +21,7 @@ from nplt_protocol.json_text import JsonObject, JsonValue
 from nplt_protocol.messages import ContextAccount, UsageAccount
 from nplt_server.context.fitting import ContextTooSmall
 from nplt_server.context.messages import (
+    ContextAttachment,
     ContextMessage,
     ContextRole,
     ModelInputMessage,
@@ -78,9 +80,9 @@ class OmissionReasons:
         self._own = history.turn(prompt_ref) if isinstance(prompt_ref, str) else None
         self._number = history.head_seq + 1 if self._own is None else self._own.number
         self._hidden = history.hidden
-        self._shown = {turn.number: turn for turn in history.shown_turns}
-        self._of_turns: dict[str, OmissionReason | None] = {}
         turns_max, shown = history.turns_max, history.shown_turns
+        self._shown = {turn.number: turn for turn in shown}
+        self._of_turns: dict[str, OmissionReason | None] = {}
         first = 0 if turns_max is None else max(0, self._selection.until - turns_max)
         self._window_from = 0
         if first:
@@ -93,17 +95,21 @@ class OmissionReasons:
             return "head"
         if not isinstance(entry, ModelInputEntry | ModelOutputEntry | ToolResultsEntry):
             return "quarantined" if entry.seq in self._quarantined else "not_for_models"
-        turn_id = entry.turn_id
-        if turn_id is None:
-            return "unpaired"
-        if turn_id not in self._of_turns:
-            self._of_turns[turn_id] = self._of_turn(self._history.turn(turn_id))
-        return self._of_turns[turn_id] or self._within(turn_id, entry.seq)
-
-    def _of_turn(self, turn: Turn | None) -> OmissionReason | None:
-        """`None`: it is shown, but for single entries."""
+        turn_id = entry.turn_id or ""
+        turn = self._history.turn(turn_id)
         if turn is None:
             return "unpaired"
+        if turn_id not in self._of_turns:
+            self._of_turns[turn_id] = self._of_turn(turn)
+        if (reason := self._of_turns[turn_id]) is not None:
+            return reason
+        if entry.seq in self._quarantined:
+            return "quarantined"
+        is_shown = any(each.seq == entry.seq for step in steps_of(turn, ()) for each in step)
+        return "omitted" if is_shown else "unpaired"
+
+    def _of_turn(self, turn: Turn) -> OmissionReason | None:
+        """`None`: it is shown, but for single entries."""
         if turn is self._own:
             return None
         if turn.end is None:
@@ -120,17 +126,8 @@ class OmissionReasons:
             return "compacted"
         return "omitted" if self._selection.level_of(turn) is None else None
 
-    def _within(self, turn_id: str, seq: int) -> OmissionReason:
-        if seq in self._quarantined:
-            return "quarantined"
-        turn = self._history.turn(turn_id)
-        assert turn is not None
-        if all(entry.seq != seq for step in steps_of(turn, ()) for entry in step):
-            return "unpaired"
-        return "omitted"
 
-
-Reason: TypeAlias = ShownLevel | Literal["system", "head", "tools"] | OmissionReason
+Reason: TypeAlias = ShownLevel | Literal["system", "head", "tools", "mixed"] | OmissionReason
 
 _KINDS: Final[dict[ContextRole, str]] = {
     "system": "system_instruction",
@@ -153,7 +150,7 @@ class EntryReport(Struct, frozen=True, kw_only=True, gc=False):
     kind: str = ""
     """Empty for a run of several kinds."""
     role: str | None = None
-    level: ShownLevel | None = None
+    level: ShownLevel | Literal["mixed"] | None = None
     tokens: int = 0
     last_seq: int | None = None
     """Where it stands for a run of entries."""
@@ -191,24 +188,20 @@ def report_entries(
         first, last = run[0].seq, run[-1].seq
         if first > expected:
             rows.append(EntryReport(seq=expected, last_seq=first - 1, reason="not_held"))
-        rows.append(by_seq[first] if reason is None else _omitted(run, reason))
+        if reason is None:
+            rows.append(by_seq[first])
+        else:
+            kind = _common((entry.kind for entry in run), "")
+            role, last_seq = _ROLES.get(kind), last if last > first else None
+            rows.append(
+                EntryReport(seq=first, last_seq=last_seq, kind=kind, role=role, reason=reason)
+            )
         expected = last + 1
     # A prompt and an epoch that are not written yet.
     drafts = sorted(
         (row for row in by_seq.values() if row.seq >= expected), key=lambda row: row.seq
     )
     return (*rows, *drafts)
-
-
-def _omitted(run: Sequence[Entry], reason: OmissionReason) -> EntryReport:
-    kind = _common((entry.kind for entry in run), "")
-    return EntryReport(
-        seq=run[0].seq,
-        last_seq=run[-1].seq if len(run) > 1 else None,
-        kind=kind,
-        role=_ROLES.get(kind),
-        reason=reason,
-    )
 
 
 def _sent(history: ConversationHistory, view: ContextView) -> Iterator[EntryReport]:
@@ -258,47 +251,47 @@ def _fair_share(sizes: Sequence[int], room: int) -> int:
 
 
 def _text_sizes(message: ContextMessage | None) -> list[int]:
-    sizes: list[int] = []
-
-    def note(_name: str, text: str) -> JsonObject:
-        sizes.append(_text_size(text))
-        return {}
-
-    _words_of(message, note)
-    if isinstance(message, ModelInputMessage):
-        sizes[0] += len(orjson.dumps(_attached(message)))
-    return sizes
+    match message:
+        case None:
+            return []
+        case SystemMessage():
+            return [_text_size(message.instruction)]
+        case ModelInputMessage():
+            return [_text_size(message.text) + len(orjson.dumps(_attached(message.attachments)))]
+        case ModelOutputMessage():
+            arguments = (call.raw_arguments for call in message.tool_calls)
+            return [*map(_text_size, (message.content, *arguments))]
+        case ToolResultsMessage():
+            return [*map(_text_size, message.texts)]
 
 
 def _text_size(text: str) -> int:
     return len(orjson.dumps(text)) + 5 * text.count("[")
 
 
-def _words_of(
-    message: ContextMessage | None, shown: Callable[[str, str], JsonObject]
-) -> JsonObject:
-    """The message's texts as JSON; `shown` makes the fields of one text under a name."""
+def _words_of(message: ContextMessage | None, bytes_max: int) -> JsonObject:
+    """The message's texts as JSON, each cut to that size."""
     match message:
         case None:
             return {}
         case SystemMessage():
-            return shown("content", message.instruction)
+            return _cut("content", message.instruction, bytes_max)
         case ModelInputMessage():
-            attached = _attached(message)
-            more: JsonObject = {"attachments": attached} if attached else {}
-            return shown("content", message.text) | more
+            said = _cut("content", message.text, bytes_max)
+            if message.attachments:
+                said["attachments"] = _attached(message.attachments)
+            return said
         case ModelOutputMessage():
-            said = shown("content", message.content)
-            calls: list[JsonValue] = [
-                {
-                    "tool_name": call.tool_name,
-                    "tool_call_id": call.tool_call_id,
-                    **shown("arguments", call.raw_arguments),
-                }
-                for call in message.tool_calls
-            ]
-            if calls:
-                said["tool_calls"] = calls
+            said = _cut("content", message.content, bytes_max)
+            if message.tool_calls:
+                said["tool_calls"] = [
+                    {
+                        "tool_name": call.tool_name,
+                        "tool_call_id": call.tool_call_id,
+                        **_cut("arguments", call.raw_arguments, bytes_max),
+                    }
+                    for call in message.tool_calls
+                ]
             return said
         case ToolResultsMessage():
             results: list[JsonValue] = [
@@ -306,50 +299,38 @@ def _words_of(
                     "tool_name": result.tool_name,
                     "tool_call_id": result.tool_call_id,
                     "status": result.status,
-                    **shown("result", text),
+                    **_cut("result", text, bytes_max),
                 }
                 for result, text in zip(message.results, message.texts, strict=True)
             ]
-            shown_with: JsonObject = {"attachments": _attached(message)} if message.images else {}
-            return {"results": results, **shown_with}
+            shown: JsonObject = {"attachments": _attached(message.images)} if message.images else {}
+            return {"results": results, **shown}
 
 
-def _attached(message: ModelInputMessage | ToolResultsMessage) -> list[JsonValue]:
+def _attached(files: Iterable[ContextAttachment]) -> list[JsonValue]:
     return [
         {
             "filename": one.name,
             "content_type": one.content_type,
             **({"reason": one.reason} if one.reason else {}),
         }
-        for one in (
-            message.attachments if isinstance(message, ModelInputMessage) else message.images
-        )
+        for one in files
     ]
 
 
-def _cut_to(bytes_max: int) -> Callable[[str, str], JsonObject]:
-    def cut(name: str, text: str) -> JsonObject:
-        if len(text) * 6 <= bytes_max:
-            return {name: text}
-        size = _text_size(text)
-        if size <= bytes_max:
-            return {name: text}
-        return {name: text[: len(text) * bytes_max // size], "truncated": True, "size": len(text)}
-
-    return cut
+def _cut(name: str, text: str, bytes_max: int) -> JsonObject:
+    if len(text) * 6 <= bytes_max or (size := _text_size(text)) <= bytes_max:
+        return {name: text}
+    return {name: text[: len(text) * bytes_max // size], "truncated": True, "size": len(text)}
 
 
 # ------------------------------------------------------------------------------
 # Rows and texts within the bytes of a message
 
-_Run: TypeAlias = tuple[EntryReport, ...]
-"""What is told as one row; most are of one."""
-_Name: TypeAlias = tuple[int, str]
-"""The number of a row, or what it is where there is no entry."""
-_Messages: TypeAlias = dict[_Name, ContextMessage]
+_Told: TypeAlias = tuple[EntryReport, ContextMessage | None]
+"""A row, and what is shown of it."""
 _T = TypeVar("_T")
 
-_MIXED: Final = "mixed"
 _TOLD_ALONE: Final = ("system", "head", "tools")
 """There are only ever a few of them, and everybody wants to see them."""
 
@@ -357,24 +338,27 @@ _TOLD_ALONE: Final = ("system", "head", "tools")
 def rows_within(
     rows: Sequence[EntryReport], view: ContextView, *, bytes_max: int
 ) -> tuple[JsonObject, ...]:
-    messages = _messages(rows, view)
-    whole = _whole(rows, messages, bytes_max)
-    if whole is not None:
-        return whole
+    told = list(zip(rows, _messages(rows, view), strict=True))
+    room, written = bytes_max, list[JsonObject]()
+    for row, message in told:
+        written.append(_as_json(row) | _words_of(message, bytes_max))
+        room -= written_size(written[-1])
+        if room < 0:
+            break
+    else:
+        return tuple(written)
     # Half for the rows themselves: an account in which nobody says anything is of no use.
-    runs = _runs_within(rows, bytes_max // 2)
-    told = [_as_json(run) for run in runs]
-    room = bytes_max - _total(told)
-    said = [messages.get(_name(run[0])) if len(run) == 1 else None for run in runs]
-    sizes = [size for message in said for size in _text_sizes(message)]
-    shown = _cut_to(_fair_share(sizes, room))
+    told = _joined_within(told, bytes_max // 2)
+    written = [_as_json(row) for row, _ in told]
+    room = bytes_max - sum(map(written_size, written))
+    share = _fair_share([size for _, message in told for size in _text_sizes(message)], room)
     for place in range(len(told) - 1, -1, -1):
-        words = _words_of(said[place], shown)
+        words = _words_of(told[place][1], share)
         size = written_size(words)
         if size <= room:
-            told[place] |= words
+            written[place] |= words
             room -= size
-    return tuple(told)
+    return tuple(written)
 
 
 def written_size(row: JsonObject) -> int:
@@ -384,68 +368,43 @@ def written_size(row: JsonObject) -> int:
     return len(data) + 1 + 5 * data.count(b"[")
 
 
-def _total(rows: Iterable[JsonObject]) -> int:
-    return sum(map(written_size, rows))
-
-
-def _whole(
-    rows: Sequence[EntryReport], messages: _Messages, bytes_max: int
-) -> tuple[JsonObject, ...] | None:
-    told: list[JsonObject] = []
-    for row in rows:
-        told.append(
-            _as_json((row,)) | _words_of(messages.get(_name(row)), lambda name, text: {name: text})
-        )
-        bytes_max -= written_size(told[-1])
-        if bytes_max < 0:
-            return None
-    return tuple(told)
-
-
-def _messages(rows: Sequence[EntryReport], view: ContextView) -> _Messages:
+def _messages(rows: Sequence[EntryReport], view: ContextView) -> Iterator[ContextMessage | None]:
     by_seq = {one.seq: one for one in reversed(view.messages) if one.seq}
     first = [one for one in view.messages[:2] if isinstance(one, SystemMessage)]
     head = view.messages[len(first)] if view.has_head else None
-    found: _Messages = {}
     for row in rows:
-        message = by_seq.get(row.seq)
-        if row.reason == "system":
-            message = first[0] if first else None
-        elif row.reason == "head":
-            message = head
-        if row.level is not None and message is not None:
-            found[_name(row)] = message
-    return found
+        if row.level is None:
+            yield None
+        elif row.reason == "system":
+            yield first[0] if first else None
+        else:
+            yield head if row.reason == "head" else by_seq.get(row.seq)
 
 
-def _name(row: EntryReport) -> _Name:
-    return row.seq, row.reason
-
-
-def _runs_within(rows: Sequence[EntryReport], bytes_max: int) -> list[_Run]:
+def _joined_within(told: Sequence[_Told], bytes_max: int) -> list[_Told]:
     """The newest rows one by one, older ones together: those shown alike if that is
     enough, else whatever stands side by side."""
-    sizes = [written_size(_as_json((row,))) for row in rows]
+    sizes = [written_size(_as_json(row)) for row, _ in told]
     if sum(sizes) <= bytes_max:
-        return [(row,) for row in rows]
-    first, room = len(rows), bytes_max // 2
+        return list(told)
+    first, room = len(told), bytes_max // 2
     while sizes[first - 1] <= room:
         first -= 1
         room -= sizes[first]
-    older = _joined(rows[:first], only_alike=True)
-    if sum(sizes[first:]) + _total(map(_as_json, older)) > bytes_max:
-        older = _joined(rows[:first], only_alike=False)
-    return [*older, *((row,) for row in rows[first:])]
+    older = _joined(told[:first], only_alike=True)
+    if sum(sizes[first:]) + sum(written_size(_as_json(row)) for row, _ in older) > bytes_max:
+        older = _joined(told[:first], only_alike=False)
+    return [*older, *told[first:]]
 
 
-def _joined(rows: Iterable[EntryReport], *, only_alike: bool) -> list[_Run]:
-    runs: list[list[EntryReport]] = []
-    for row in rows:
-        if runs and _may_join(runs[-1][-1], row, only_alike=only_alike):
-            runs[-1].append(row)
+def _joined(told: Iterable[_Told], *, only_alike: bool) -> list[_Told]:
+    runs: list[list[_Told]] = []
+    for one in told:
+        if runs and _may_join(runs[-1][-1][0], one[0], only_alike=only_alike):
+            runs[-1].append(one)
         else:
-            runs.append([row])
-    return [tuple(run) for run in runs]
+            runs.append([one])
+    return [run[0] if len(run) == 1 else (_as_one([row for row, _ in run]), None) for run in runs]
 
 
 def _may_join(row: EntryReport, following: EntryReport, *, only_alike: bool) -> bool:
@@ -459,34 +418,34 @@ def _may_join(row: EntryReport, following: EntryReport, *, only_alike: bool) -> 
     return row.seq > 0 and row.through_seq + 1 == following.seq
 
 
-def _as_json(run: _Run) -> JsonObject:
-    first, last = run[0], run[-1]
-    kind, role, reason = first.kind, first.role, str(first.reason)
-    level = str(first.level or "")
-    if len(run) > 1:
-        kind = _common((row.kind for row in run), "")
-        role = _common((row.role for row in run), None)
-        level = _common((str(row.level or "") for row in run), _MIXED)
-        reason = _common((str(row.reason) for row in run), _MIXED)
-    out: JsonObject = {
-        "seq": first.seq,
-        "kind": kind,
-        "tokens": sum(row.tokens for row in run),
-    }
-    if last.through_seq != first.seq:
-        out["through_seq"] = last.through_seq
-    if role is not None:
-        out["role"] = role
-    if level:
-        out["detail"] = level
-    if reason != "live":
-        out["reason"] = reason
-    return out
+def _as_one(run: Sequence[EntryReport]) -> EntryReport:
+    return EntryReport(
+        seq=run[0].seq,
+        last_seq=run[-1].through_seq,
+        kind=_common((row.kind for row in run), ""),
+        role=_common((row.role for row in run), None),
+        level=_common((row.level for row in run), "mixed"),
+        tokens=sum(row.tokens for row in run),
+        reason=_common((row.reason for row in run), "mixed"),
+    )
 
 
 def _common(values: Iterable[_T], otherwise: _T) -> _T:
     found = set(values)
     return found.pop() if len(found) == 1 else otherwise
+
+
+def _as_json(row: EntryReport) -> JsonObject:
+    out: JsonObject = {"seq": row.seq, "kind": row.kind, "tokens": row.tokens}
+    if row.through_seq != row.seq:
+        out["through_seq"] = row.through_seq
+    if row.role is not None:
+        out["role"] = row.role
+    if row.level is not None:
+        out["detail"] = row.level
+    if row.reason != "live":
+        out["reason"] = row.reason
+    return out
 
 
 # ------------------------------------------------------------------------------
@@ -497,17 +456,13 @@ async def context_report(
     conversation: Conversation, *, model: str, text: str | None, bytes_max: int
 ) -> ContextAccount:
     """As if that text were prompted now; without one, what a prompt would follow."""
-    context = conversation.context
-    await context.ready()
-
-    def report() -> ContextAccount:
-        return _context_report(conversation, model=model, text=text, bytes_max=bytes_max)
-
-    return await context.compute(report, characters=len(text or ""))
+    await conversation.context.ready()
+    report = partial(_context_report, conversation, model, text, bytes_max)
+    return await conversation.context.compute(report, characters=len(text or ""))
 
 
 def _context_report(
-    conversation: Conversation, *, model: str, text: str | None, bytes_max: int
+    conversation: Conversation, model: str, text: str | None, bytes_max: int
 ) -> ContextAccount:
     context = conversation.context
     prompt_ref: PromptReference = None
