@@ -89,7 +89,7 @@ def build_parts(
     own = load_extensions(settings.extensions)
     context = ContextServices(
         counting=TokenCounting(own.token_counter),
-        make_widgets=cache(lambda: (*default_widgets(), *own.widgets)),
+        widgets=cache(lambda: (*default_widgets(), *own.widgets)),
         on_compression=own.on_compression or begin_epoch_and_summarize,
         models=known,
         rules=settings.context,
@@ -103,7 +103,7 @@ def build_parts(
 
     def make_own() -> tuple[Tool, ...]:
         builtin = builtin_tools(utc_now, settings.tool_roots, never=[settings.data_dir])
-        return (*builtin, *widget_tools(context.widgets), *own.tools)
+        return (*builtin, *widget_tools(context.widgets()), *own.tools)
 
     tools = AllTools(make_own, servers if settings.mcp_servers else None)
     # Tools of MCP servers are known only once those have been met.

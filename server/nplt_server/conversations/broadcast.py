@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -29,8 +29,8 @@ from nplt_protocol.messages import (
 )
 from nplt_storage.codec import encode_entry, entry_as_json
 from nplt_storage.entries import Entry, ToolCallRequest, ToolCallResult
-from nplt_storage.history import ConversationHistory
 from nplt_storage.pages import cut_message_to_fit
+from nplt_storage.store import DeltaKind
 
 if TYPE_CHECKING:
     from nplt_server.conversations.conversation import Conversation
@@ -67,6 +67,14 @@ class ConnectedClient:
     observer: bool = False
     can_decide: bool = False
     """Whether the client can show approval requests to a person."""
+
+    def as_json(self) -> JsonObject:
+        return {
+            "client_id": self.client_id,
+            "user": self.user,
+            "client": self.client[:_NAME_CHARACTERS_MAX],
+            "observer": self.observer,
+        }
 
 
 NO_CLIENT: Final = ConnectedClient()
@@ -155,39 +163,22 @@ def _announce_presence(
     clients: tuple[ConnectedClient, ...],
 ) -> None:
     if conversation.broadcast and client is not NO_CLIENT:
-        named: list[JsonValue] = [_client_as_json(each) for each in clients[:_CLIENTS_MAX]]
-        details: JsonObject = {"clients": named, "count": len(clients)}
-        conversation.announce("presence", {**details, what: _client_as_json(client)})
+        named: list[JsonValue] = [each.as_json() for each in clients[:_CLIENTS_MAX]]
+        details: JsonObject = {"clients": named, "count": len(clients), what: client.as_json()}
+        conversation.announce("presence", details)
 
 
 def clients_with(conversation: Conversation, newcomer: ConnectedClient) -> tuple[JsonObject, ...]:
     others = conversation.broadcast.clients[: _CLIENTS_MAX - 1]
-    return tuple(_client_as_json(client) for client in (*others, newcomer))
-
-
-def _client_as_json(client: ConnectedClient) -> JsonObject:
-    return {
-        "client_id": client.client_id,
-        "user": client.user,
-        "client": client.client[:_NAME_CHARACTERS_MAX],
-        "observer": client.observer,
-    }
+    return tuple(client.as_json() for client in (*others, newcomer))
 
 
 _DELTA_CHARACTERS_MAX = 64 * 1024
 _RESULT_CHARACTERS_MAX = 32 * 1024
 
-OutputKind = Literal["text", "reasoning"]
-
-
-class _HeldEvents(NamedTuple):
-    """Events that wait for the live journal, or behind such events. Only a store that takes time
-    to write its journal makes them wait."""
-
-    journaled: asyncio.Future[None] | None
-    events: list[Event]
-    kind: OutputKind
-    length: int
+_HeldEvents: TypeAlias = tuple[asyncio.Future[None] | None, list[Event], DeltaKind, int]
+"""Events that wait for the live journal (the future), or behind such events; of which kind
+and length their text is. Only a store that takes time to write its journal makes them wait."""
 
 
 class TurnEvents:
@@ -219,10 +210,10 @@ class TurnEvents:
         self._session_id = conversation.session_id
         self._turn_id = turn_id
         self._call = 0
-        self._kind: OutputKind = "text"
+        self._kind: DeltaKind = "text"
         self._pieces: list[str] = []
-        self._sent_offsets: dict[OutputKind, int] = {"text": 0, "reasoning": 0}
-        self._queued_offsets: dict[OutputKind, int] = {"text": 0, "reasoning": 0}
+        self._sent_offsets: dict[DeltaKind, int] = {"text": 0, "reasoning": 0}
+        self._queued_offsets: dict[DeltaKind, int] = {"text": 0, "reasoning": 0}
         """What was sent, and what is held."""
         self._held: list[_HeldEvents] = []
         self._flush_scheduled: asyncio.Handle | None = None
@@ -235,7 +226,7 @@ class TurnEvents:
         self._sent_offsets = {"text": 0, "reasoning": 0}
         self._queued_offsets = {"text": 0, "reasoning": 0}
 
-    def offset(self, kind: OutputKind) -> int:
+    def offset(self, kind: DeltaKind) -> int:
         """How many code points of the current call were sent so far."""
         return self._sent_offsets[kind]
 
@@ -293,30 +284,30 @@ class TurnEvents:
         if journaled is None and not self._held:
             self._send(events, kind, len(text))
             return
-        self._held.append(_HeldEvents(journaled, events, kind, len(text)))
+        self._held.append((journaled, events, kind, len(text)))
         if journaled is not None:
             journaled.add_done_callback(lambda _: self._send_ready())
 
     def _emit(self, event: Event) -> None:
         """After what is held."""
         if self._held:
-            self._held.append(_HeldEvents(None, [event], "text", 0))
+            self._held.append((None, [event], "text", 0))
         else:
             self._broadcast.emit(event)
 
-    def _send(self, events: list[Event], kind: OutputKind, length: int) -> None:
+    def _send(self, events: list[Event], kind: DeltaKind, length: int) -> None:
         for event in events:
             self._broadcast.emit(event)
         self._sent_offsets[kind] += length
 
     def _send_ready(self) -> None:
-        while self._held and ((first := self._held[0].journaled) is None or first.done()):
+        while self._held and ((first := self._held[0][0]) is None or first.done()):
             self._send(*self._held.pop(0)[1:])
 
     async def settled(self) -> None:
         """Returns when all that was flushed is sent."""
         while self._held:
-            if (journaled := self._held[0].journaled) is not None:
+            if (journaled := self._held[0][0]) is not None:
                 await asyncio.wait([journaled])
             self._send_ready()
 
@@ -326,15 +317,14 @@ class TurnEvents:
         for ready in held:
             self._send(*ready[1:])
 
-    def deltas(self, kind: OutputKind, text: str, offset: int) -> list[Event]:
+    def deltas(self, kind: DeltaKind, text: str, offset: int) -> list[Event]:
         """One event, or several if the text does not fit in one message."""
-        starts = range(0, len(text), _DELTA_CHARACTERS_MAX)
         return [
             self.piece(kind, text[start : start + _DELTA_CHARACTERS_MAX], offset + start)
-            for start in starts
+            for start in range(0, len(text), _DELTA_CHARACTERS_MAX)
         ]
 
-    def piece(self, kind: OutputKind, text: str, offset: int) -> Event:
+    def piece(self, kind: DeltaKind, text: str, offset: int) -> Event:
         if kind == "text":
             return TextDelta(
                 session_id=self._session_id,
@@ -352,7 +342,7 @@ class TurnEvents:
             text=text,
         )
 
-    def add(self, kind: OutputKind, text: str) -> None:
+    def add(self, kind: DeltaKind, text: str) -> None:
         if not text:
             return
         if kind != self._kind:
@@ -383,39 +373,25 @@ def entry_event(session_id: str, entry: Entry, bytes_max: int) -> EncodedEntryAd
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """The events that a client missed, sent after the reply to ATTACH.
-
-    A client that missed too much, or names a seq that this record does not have (it knew
-    another copy of this conversation, for example one from before a restored backup), is
-    attached all the same and told to `resync`.
-    """
-
-    frames: bytes
-    resync: bool
-    """The missed entries are not included: the client has to read the history itself."""
+def replay_of(conversation: Conversation, cursor: Attach | None) -> tuple[bytes, bool]:
+    """The frames that a client missed that attaches now, and whether it is to `resync`: it
+    missed too much, or names a seq that this record does not have (it knew another copy of
+    this conversation, for example one from before a restored backup). The missed entries are
+    not included then, and the client has to read the history itself."""
+    entries: list[bytes] | None = []
+    if cursor is not None and cursor.after_seq is not None:
+        entries = _missed_entries(conversation, cursor.after_seq)
+    text = _missed_text(conversation.queue.running, cursor)
+    return b"".join((*(entries or ()), *text)), entries is None
 
 
-def replay_of(conversation: Conversation, cursor: Attach | None) -> Replay:
-    """The replay for a client that attaches now. It is sent before new events."""
-    deltas = _missed_text(conversation.queue.running, cursor)
-    if cursor is None or cursor.after_seq is None:
-        return Replay(frames=b"".join(deltas), resync=False)
-    bytes_max = conversation.services.limits.message_bytes_max
-    lost = conversation.row.lost if conversation.row else None
-    if lost is not None and lost[0] <= cursor.after_seq <= lost[1]:
-        # The client may know an entry of this seq that a restored back-up removed.
-        return Replay(frames=b"".join(deltas), resync=True)
-    entries = _missed_entries(conversation.history, cursor.after_seq, bytes_max)
-    return Replay(frames=b"".join((entries or []) + deltas), resync=entries is None)
-
-
-def _missed_entries(
-    history: ConversationHistory, after_seq: int, bytes_max: int
-) -> list[bytes] | None:
+def _missed_entries(conversation: Conversation, after_seq: int) -> list[bytes] | None:
     """The events of entries after `after_seq`; `None` if there are too many, or if the seq is
     not in this record."""
+    history, bytes_max = conversation.history, conversation.services.limits.message_bytes_max
+    lost = conversation.row.lost if conversation.row else None
+    if lost is not None and lost[0] <= after_seq <= lost[1]:
+        return None  # it may know an entry of this seq that a restored back-up removed
     missed = history.head_seq - after_seq
     if missed < 0 or missed > _REPLAY_ENTRIES_MAX:
         return None
@@ -452,6 +428,5 @@ def _missed_text(turn: TurnRun | None, cursor: Attach | None) -> list[bytes]:
         if offset is not None and not again:
             again = [turn.events.piece("text", "", 0)]  # so that the client drops its text
         # `replay_from` in the first delta tells the client to replace the text it has.
-
         events += [replace(event, replay_from=0) for event in again[:1]] + again[1:]
     return [encode_event(event) for event in events]

@@ -102,7 +102,7 @@ class ContextManager:
         self.summarizer = Summarizer(conversation)
         self.namer = ConversationNamer(conversation)
         self.state = AgentState(
-            conversation.writer, widgets=services.widgets, policy=services.rules.policy
+            conversation.writer, widgets=services.widgets(), policy=services.rules.policy
         )
 
     @property

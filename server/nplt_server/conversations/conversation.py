@@ -9,6 +9,7 @@ changes (rename, fork, redact, compact) are in `operations`.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -59,6 +60,8 @@ from nplt_storage.history import (
 from nplt_storage.messages import ChatMessage
 from nplt_storage.rows import NEW_NAME, ConversationRow
 from nplt_storage.store import Opened
+
+log = logging.getLogger(__name__)
 
 ATTACHMENTS_MAX = 32
 
@@ -431,7 +434,10 @@ class Conversation:
             return False
         if draft.reason == "budget":
             event = OverThreshold(session_id=self.session_id, turn_id=turn_id, draft=draft)
-            await self.services.context.over_threshold(event, self.context)
+            try:
+                await self.services.context.on_compression(event, self.context)
+            except Exception:
+                log.exception("%s: compression failed; the turn goes on", self.session_id)
         else:
             await self.context.begin_epoch(draft)
         return True

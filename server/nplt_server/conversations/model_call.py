@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from nplt_server.conversations.turn import TurnRun
 
 
-_CACHE_KEY_CHARACTERS: Final = 32
-"""OpenAI takes up to 64."""
 _SHORTENED: Final = (0.6, 0.3, 0.2)
 """Fractions by which a request is shortened when the provider does not say how much fits.
 All three leave about a thirtieth; a provider that refuses that has another reason."""
@@ -140,7 +138,8 @@ class ModelCall:
             },
             answer_tokens_max=answer_tokens_max,
             answer_only=turn.has_rejected,
-            cache_key=_cache_key(turn.conversation.session_id),
+            # The id itself may be a name that somebody chose.
+            cache_key=sha256(f"nplt {turn.conversation.session_id}".encode()).hexdigest()[:32],
         )
         await turn.conversation.writer.check_owned()
         try:
@@ -183,32 +182,32 @@ class ModelCall:
 
     async def _recover_from(self, error: ProviderError, retries: int) -> int:
         """Returns the new number of retries; raises the error if nothing helps."""
-        seconds = self._router.retries.wait_before_retry(error, retries=retries)
+        turn, policy = self.turn, self._router.retries
+        seconds = policy.wait_before_retry(error, retries=retries)
         if seconds is not None:
-            await self._wait(error, seconds, retries + 1)
+            self._announce_retry(
+                f"{error}; {turn.model} is asked again in {seconds:.1f} s "
+                f"(attempt {retries + 2} of {policy.retries_max + 1})"
+            )
+            turn.route.metrics.retries += 1
+            await policy.sleep(seconds)
             return retries + 1
         if self._fail_over(error):
             return 0
-        if self._shorten(error) or await self._quarantine(error):
+        if self._shorten(error):
+            return retries
+        if (why := await self._recovery.recover_from(error)) is not None:
+            self._announce_retry(why)
             return retries
         await self._recovery.turn_failed(error)
         if self._too_large and isinstance(error, WindowTooSmall):
             error = self._too_large[-1]  # the request can't be shortened further
         if isinstance(error, RequestTooLarge):
-            setting = f"models.{self.turn.model}.context_tokens"
+            setting = f"models.{turn.model}.context_tokens"
             told = RequestTooLarge(f"{error.sentence}; how much it takes can be set: {setting}")
             told.vendor = error.vendor
             raise told from None
         raise error
-
-    async def _wait(self, error: ProviderError, seconds: float, retry: int) -> None:
-        policy = self._router.retries
-        self._announce_retry(
-            f"{error}; {self.turn.model} is asked again in {seconds:.1f} s "
-            f"(attempt {retry + 1} of {policy.retries_max + 1})"
-        )
-        self.turn.route.metrics.retries += 1
-        await policy.sleep(seconds)
 
     def _fail_over(self, error: ProviderError) -> bool:
         turn = self.turn
@@ -250,22 +249,11 @@ class ModelCall:
         )
         return True
 
-    async def _quarantine(self, error: ProviderError) -> bool:
-        why = await self._recovery.recover_from(error)
-        if why is not None:
-            self._announce_retry(why)
-        return why is not None
-
     def _announce_retry(self, why: str) -> None:
         """Drops the output of the call that failed, and announces the retry."""
         self.turn.output = None
         self.turn.events.begin_call(self.turn.call)
         self.turn.events.thought("retrying", why)
-
-
-def _cache_key(session_id: str) -> str:
-    """The id itself may be a name that somebody chose."""
-    return sha256(f"nplt {session_id}".encode()).hexdigest()[:_CACHE_KEY_CHARACTERS]
 
 
 def _log_call(turn: TurnRun, output: ModelOutputAccumulator) -> None:

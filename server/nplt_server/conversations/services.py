@@ -116,9 +116,6 @@ class Activity:
             await self._rest.wait()
 
 
-_CONTEXT_RULES: Final = ContextSettings()
-_APPROVAL_RULES: Final = ApprovalSettings()
-_SESSION_RULES: Final = SessionSettings()
 _UNKNOWN_MODEL: Final = ModelFacts()
 
 
@@ -197,9 +194,6 @@ class TokenCounting:
             self._tools = (offer.digest, tokens)
         return tokens
 
-    def observe(self, model: str, *, counted: int, real: int) -> None:
-        self.correction = self.correction.observe(model, counted, real)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextServices:
@@ -207,22 +201,18 @@ class ContextServices:
     models: Mapping[str, ModelFacts] = field(default_factory=dict)
     windows: dict[str, int] = field(default_factory=dict)
     """Window sizes in tokens that providers named when they refused a longer request."""
-    rules: ContextSettings = _CONTEXT_RULES
-    make_widgets: Callable[[], tuple[Widget, ...]] = _widgets_once
+    rules: ContextSettings = field(default_factory=ContextSettings)
+    widgets: Callable[[], tuple[Widget, ...]] = _widgets_once
     on_compression: CompressionListener = begin_epoch_and_summarize
     summarizer: str | None = None
     namer: str | None = None
     """The model that names conversations; without one the name is the first words of the
     first prompt."""
 
-    @property
-    def widgets(self) -> tuple[Widget, ...]:
-        return self.make_widgets()
-
     def learn(self, model: str, *, counted: int, real: int) -> None:
         """Learns from the number of input tokens that a provider reports."""
         if self.facts(model).counts_tokens:
-            self.counting.observe(model, counted=counted, real=real)
+            self.counting.correction = self.counting.correction.observe(model, counted, real)
 
     def learn_window(self, model: str, tokens: int) -> bool:
         """Notes a window that is smaller than the known one. False: it is not smaller."""
@@ -241,14 +231,7 @@ class ContextServices:
 
     def summary_tokens_max(self, budget_tokens: int) -> int:
         """The length limit of a summary: a quarter of what a new epoch fills."""
-
         return int(budget_tokens * self.rules.keep / 4)
-
-    async def over_threshold(self, event: OverThreshold, conversation: Compressible) -> None:
-        try:
-            await self.on_compression(event, conversation)
-        except Exception:
-            log.exception("%s: compression failed; the turn goes on", event.session_id)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -278,18 +261,15 @@ class TurnSlots:
     async def take(self, user: str, turn_id: str) -> None:
         await self._of_user[user].acquire()
         try:
-            if self._shared is not None:
-                await self._take_shared(self._shared, user, turn_id)
+            if (shared := self._shared) is not None:
+                with suppress(StorageUnavailable):
+                    while not await shared.take_turn(user, turn_id, self._per_user_max):  # noqa: ASYNC110
+                        await anyio.sleep(_TRY_AGAIN_SECONDS)
             await self._all.acquire()
         except BaseException:
             self._of_user[user].release()
             self._end_shared(user, turn_id)
             raise
-
-    async def _take_shared(self, shared: Shared, user: str, turn_id: str) -> None:
-        with suppress(StorageUnavailable):
-            while not await shared.take_turn(user, turn_id, self._per_user_max):  # noqa: ASYNC110
-                await anyio.sleep(_TRY_AGAIN_SECONDS)
 
     def _end_shared(self, user: str, turn_id: str) -> None:
         if self._shared is not None:
@@ -342,8 +322,8 @@ class Services:
     spawn: Spawn
     slots: TurnSlots
     quotas: Quotas
-    approvals: ApprovalSettings = _APPROVAL_RULES
-    sessions: SessionSettings = _SESSION_RULES
+    approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
+    sessions: SessionSettings = field(default_factory=SessionSettings)
     counters: dict[str, Counters] = field(default_factory=lambda: defaultdict(Counters))
     """By user."""
     activity: Activity = field(default_factory=Activity)

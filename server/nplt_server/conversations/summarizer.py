@@ -8,7 +8,6 @@ must not come back through it. A name given by a person is never replaced.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +22,8 @@ from nplt_server.context.messages import (
     SystemMessage,
     ToolResultsMessage,
 )
-from nplt_server.context.source import Measure, PromptReference
+from nplt_server.context.projection import Projection
+from nplt_server.context.source import PromptReference
 from nplt_server.conversations.model_call import call_quietly
 from nplt_server.errors import ProviderError, ProviderRefused
 from nplt_server.providers import ModelRequest
@@ -134,18 +134,6 @@ class _BackgroundCall:
         return invocation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SummaryRequest:
-    """One summary, and the conversation as it was when it was asked for."""
-
-    model: str
-    task: SummaryTask
-    tokens_max: int
-    history: ConversationHistory
-    head_seq: int
-    measure: Measure
-
-
 class Summarizer(_BackgroundCall):
     __slots__ = ("_settled",)
 
@@ -178,25 +166,6 @@ class Summarizer(_BackgroundCall):
         """`None`: no summary is made."""
         return None if self._services.draining else self._services.context.summarizer
 
-    def _request(
-        self, model: str, prompt_ref: PromptReference, epoch: EpochEntry
-    ) -> _SummaryRequest | None:
-        """`None`: there is nothing to summarize."""
-        context_services = self._services.context
-        room = context_services.facts(model).budget_tokens * 3 // 4
-        projected = self._conversation.context.projection
-        task = projected.summary_task(prompt_ref, epoch, room=room)
-        if task is None:
-            return None
-        return _SummaryRequest(
-            model=model,
-            task=task,
-            tokens_max=context_services.summary_tokens_max(epoch.budget_tokens or room),
-            history=projected.history,
-            head_seq=projected.history.head_seq,
-            measure=projected.measure,
-        )
-
     async def _run(
         self, prompt_ref: PromptReference, epoch: EpochEntry, scope: anyio.CancelScope
     ) -> CompactionEntry | None:
@@ -205,16 +174,7 @@ class Summarizer(_BackgroundCall):
         compaction = None
         try:
             with scope:
-                model = self._model
-                request = None
-                if model is not None:
-                    request = await self._conversation.context.compute(
-                        partial(self._request, model, prompt_ref, epoch)
-                    )
-                if request is None:
-                    refusal = None
-                else:
-                    compaction, refusal = await self._make(request, output)
+                compaction, refusal = await self._make(prompt_ref, epoch, output)
         except _EXPECTED as error:
             refusal = str(error) or "time-out"
         except Exception:
@@ -233,25 +193,46 @@ class Summarizer(_BackgroundCall):
         return compaction
 
     async def _make(
-        self, request: _SummaryRequest, output: ModelOutputAccumulator
-    ) -> tuple[CompactionEntry | None, str]:
-        """The summary, or why there is none."""
-        model, task = request.model, request.task
-        tokens_max = self._services.context.facts(model).answer_tokens
-        words = int(min(request.tokens_max, tokens_max) * _WORDS_PER_TOKEN)
-        instruction = f"{_SUMMARY_TASK} Use at most {words} words."
-        invocation = await self._ask(model, instruction, transcript(task), tokens_max, output)
+        self, prompt_ref: PromptReference, epoch: EpochEntry, output: ModelOutputAccumulator
+    ) -> tuple[CompactionEntry | None, str | None]:
+        """The summary, or why there is none; neither if there is nothing to summarize."""
+        conversation, services, model = self._conversation, self._services.context, self._model
+        if model is None:
+            return None, None
+        facts = services.facts(model)
+        room = facts.budget_tokens * 3 // 4
+
+        def find_task() -> tuple[Projection, int, SummaryTask | None]:
+            projection = conversation.context.projection
+            task = projection.summary_task(prompt_ref, epoch, room=room)
+            return projection, projection.history.head_seq, task
+
+        projection, head_seq, task = await conversation.context.compute(find_task)
+        if task is None:
+            return None, None
+        kept_max = services.summary_tokens_max(epoch.budget_tokens or room)
+        words = int(min(kept_max, facts.answer_tokens) * _WORDS_PER_TOKEN)
+        invocation = await self._ask(
+            model,
+            f"{_SUMMARY_TASK} Use at most {words} words.",
+            transcript(task),
+            facts.answer_tokens,
+            output,
+        )
         text = output.text.strip()
         if not text:
             raise ProviderRefused("the summarizer gave an empty answer")
-        refusal = _too_long(text, request)
-        if refusal is not None:
-            return None, refusal
-        async with self._conversation.writer.exclusive():
-            refusal = self._out_of_date(request)
+        tokens = projection.measure.text(text)
+        if tokens >= task.tokens:
+            told = task.tokens
+            return None, f"its {tokens} tokens are not less than the {told} it would stand for"
+        if tokens > kept_max:
+            return None, f"it has {tokens} tokens, and at most {kept_max} are kept"
+        async with conversation.writer.exclusive():
+            refusal = self._out_of_date(task, projection.history, head_seq)
             if refusal is not None:
                 return None, refusal
-            entry = await self._conversation.writer.append(
+            entry = await conversation.writer.append(
                 CompactionEntry(
                     content=text,
                     from_seq=task.from_seq,
@@ -260,39 +241,30 @@ class Summarizer(_BackgroundCall):
                     usage=usage_as_json(output.usage),
                 )
             )
-        self._conversation.announce(
+        conversation.announce(
             "compacted",
             {"compaction": entry.seq, "from_seq": task.from_seq, "through_seq": task.through_seq},
         )
-        return entry, ""
+        return entry, None
 
-    def _out_of_date(self, request: _SummaryRequest) -> str | None:
+    def _out_of_date(
+        self, task: SummaryTask, asked_of: ConversationHistory, head_seq: int
+    ) -> str | None:
+        """Why a summary that was asked for when the head was there must not be written."""
         if self._services.draining:
             return "the server is shutting down"
         history = self._conversation.history
-        since = history.entries_after(request.head_seq) if history is request.history else None
+        since = history.entries_after(head_seq) if history is asked_of else None
         if since is None:
             return "the conversation was read anew since it was asked for"
         for entry in since:
-            match entry:
-                case ClearEntry() | RollbackEntry():
-                    return f"a {entry.kind} came since it was asked for"
-                case QuarantineEntry(target_seq=seq) if seq <= request.task.through_seq:
-                    return "something it may speak of was put in quarantine"
-                case _:
-                    pass
-        if any(known.through_seq >= request.task.through_seq for known in history.compactions[-1:]):
+            if isinstance(entry, ClearEntry | RollbackEntry):
+                return f"a {entry.kind} came since it was asked for"
+            if isinstance(entry, QuarantineEntry) and entry.target_seq <= task.through_seq:
+                return "something it may speak of was put in quarantine"
+        if any(known.through_seq >= task.through_seq for known in history.compactions[-1:]):
             return "one that covers as much stands already"
         return None
-
-
-def _too_long(text: str, request: _SummaryRequest) -> str | None:
-    tokens, told = request.measure.text(text), request.task.tokens
-    if tokens >= told:
-        return f"its {tokens} tokens are not less than the {told} it would stand for"
-    if tokens > request.tokens_max:
-        return f"it has {tokens} tokens, and at most {request.tokens_max} are kept"
-    return None
 
 
 NAME_CHARACTERS_MAX: Final = 60
@@ -324,16 +296,8 @@ class ConversationNamer(_BackgroundCall):
         turn = self._first_turn()
         if turn is None:
             return
-        scope = self._scope = anyio.CancelScope()
-
-        async def work() -> None:
-            try:
-                with scope:
-                    await self._give_name(model, turn)
-            finally:
-                self._scope = None
-
-        self._services.spawn(work)
+        self._scope = anyio.CancelScope()
+        self._services.spawn(partial(self._give_name, model, turn, self._scope))
 
     def _first_turn(self) -> Turn | None:
         """If it is the only one so far, and nobody has given a name."""
@@ -347,31 +311,35 @@ class ConversationNamer(_BackgroundCall):
         """One that is no mere first words."""
         return any(isinstance(entry, RenamedEntry) for entry in self._conversation.history.entries)
 
-    async def _give_name(self, model: str, turn: Turn) -> None:
+    async def _give_name(self, model: str, turn: Turn, scope: anyio.CancelScope) -> None:
+        conversation = self._conversation
         output = ModelOutputAccumulator(answer_bytes_max=_NAME_BYTES_MAX)
         tokens_max = min(_ANSWER_TOKENS_MAX, self._services.context.facts(model).answer_tokens)
+        through = turn.end.seq if turn.end else turn.number
         try:
-            await self._ask(model, _NAMING_TASK, self._beginning(turn), tokens_max, output)
-            if name := clean_name(output.text):
-                await self._rename(name, turn)
+            with scope:
+                # More may have been said meanwhile.
+                said = [each for each in conversation.get_messages() if each.seq <= through]
+                asked, answer = (
+                    each.content[:_TOLD_CHARACTERS_MAX] for each in (said[0], said[-1])
+                )
+                beginning = f"User: {asked}\n\nAssistant: {answer}"
+                await self._ask(model, _NAMING_TASK, beginning, tokens_max, output)
+                name = clean_name(output.text)
+                if not name:
+                    return
+                async with conversation.writer.exclusive():
+                    if self._services.draining or self._has_name():
+                        return  # somebody was quicker
+                    made = {"automatic": True, "from_seq": turn.number, "through_seq": through}
+                    await conversation.writer.append(RenamedEntry(name=name, metadata=made))
+                conversation.announce("renamed", {"name": name, "automatic": True})
         except _EXPECTED as error:
-            log.info("%s: no better name: %s", self._conversation.session_id, error or "time-out")
+            log.info("%s: no better name: %s", conversation.session_id, error or "time-out")
         except Exception:
-            log.exception("%s: naming it failed", self._conversation.session_id)
-
-    def _beginning(self, turn: Turn) -> str:
-        """The first prompt and its final answer; more may have been said meanwhile."""
-        said = [each for each in self._conversation.get_messages() if each.seq <= _end_of(turn)]
-        asked, answer = (each.content[:_TOLD_CHARACTERS_MAX] for each in (said[0], said[-1]))
-        return f"User: {asked}\n\nAssistant: {answer}"
-
-    async def _rename(self, name: str, turn: Turn) -> None:
-        async with self._conversation.writer.exclusive():
-            if self._services.draining or self._has_name():
-                return  # somebody was quicker
-            made = {"automatic": True, "from_seq": turn.number, "through_seq": _end_of(turn)}
-            await self._conversation.writer.append(RenamedEntry(name=name, metadata=made))
-        self._conversation.announce("renamed", {"name": name, "automatic": True})
+            log.exception("%s: naming it failed", conversation.session_id)
+        finally:
+            self._scope = None
 
 
 def named_from(entry: RenamedEntry) -> range:
@@ -390,7 +358,3 @@ def clean_name(text: str) -> str:
         return line
     cut = line[: NAME_CHARACTERS_MAX - 1]
     return (cut.rpartition(" ")[0] or cut).rstrip() + "…"
-
-
-def _end_of(turn: Turn) -> int:
-    return turn.end.seq if turn.end else turn.number

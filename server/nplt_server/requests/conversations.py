@@ -186,14 +186,14 @@ def _attach(
 ) -> None:
     """Without a gap: the old conversation is left, the reply is sent, missed events are
     sent, the new conversation is entered. No event can come in between."""
-    missed = replay_of(conversation, cursor)
+    frames, resync = replay_of(conversation, cursor)
     session.depart()
     observer = cursor.observer if cursor else False
     snapshot = conversation.snapshot(
         clients_with(conversation, client_of(session, observer=observer))
     )
-    answer.give(replace(snapshot, resync=True) if missed.resync else snapshot)
-    session.replay(missed.frames)
+    answer.give(replace(snapshot, resync=True) if resync else snapshot)
+    session.replay(frames)
     session.enter(conversation, observer=observer)
     conversation.profile.store.touch(conversation.session_id, session.server.services.clock())
 
