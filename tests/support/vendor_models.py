@@ -21,9 +21,9 @@ from tests.vendors.sse import Event, Wire
 from nplt_server.errors import ProviderRefused
 from nplt_server.providers import ModelOutputDelta, ModelRequest
 from nplt_server.providers.anthropic.messages import MessageParser
-from nplt_server.providers.anthropic.render import RULES, abilities_of, render
+from nplt_server.providers.anthropic.render import abilities_of, render
 from nplt_server.providers.client import RenderedRequest, VendorApi
-from nplt_server.providers.compiler import ContextCompiler
+from nplt_server.providers.compiler import ContextCompiler, VendorRules
 from nplt_server.providers.openai.chat import ChatApi
 from nplt_server.providers.openai.responses import ResponsesApi
 
@@ -140,7 +140,7 @@ def _spoken_in(vendor_api: VendorApi) -> Rendering:
 
 
 def _as_messages() -> Rendering:
-    compiler = ContextCompiler(RULES)
+    compiler = ContextCompiler(VendorRules())
 
     def rendering(request: ModelRequest) -> tuple[Json, Parser]:
         compiled = compiler.compile(request.context, origin=request.invocation)

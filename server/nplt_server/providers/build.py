@@ -320,16 +320,17 @@ class ProviderBuilder:
         )
 
     def _anthropic(self, settings: AnthropicSettings) -> VendorProvider:
-        from nplt_server.providers.anthropic.messages import AnthropicProvider
+        from nplt_server.providers.anthropic.messages import MessagesApi, MessagesClient
+        from nplt_server.providers.client import VendorProvider
 
-        return AnthropicProvider(
-            settings.id,
-            models=models_of(settings, self._models),
-            key=self._key(settings),
+        client = MessagesClient(
+            api_key=self._key(settings),
             base_url=base_url_of(settings, self._environ),
             headers=settings.headers,
             patience=self._patience,
         )
+        models = models_of(settings, self._models)
+        return VendorProvider(settings.id, client, vendor_api=MessagesApi(), models=models)
 
     def _extra_bodies(self, provider_id: str) -> dict[str, dict[str, Any]]:
         named = ((*name.partition("/"), told) for name, told in self._models.items())

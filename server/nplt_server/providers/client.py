@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import urlsplit
 
 import anyio
@@ -62,8 +62,20 @@ class AnswerParser(ABC):
         """A piece of the answer was there: from now on nobody else may be asked."""
         self.is_thinking = False
         """The model has begun to think in silence: a long pause is no bad sign."""
+        self._has_thought = False
         self.is_done = False
         """Nothing that matters can follow."""
+
+    def deadline(self, patience: Patience, *, began: float, now: float) -> float:
+        """Until when something must come. Pings may come before the first piece as they like:
+        they don't put it off. Who has begun to think may be silent about it as long again,
+        however often."""
+        if self.is_thinking:
+            self._has_thought = True
+            return now + patience.first_token_seconds
+        if self._has_thought or self.has_spoken:
+            return now + patience.gap_seconds
+        return began + patience.first_token_seconds
 
     def feed(self, data: bytes) -> list[ModelOutputDelta]:
         try:
@@ -81,10 +93,7 @@ class AnswerParser(ABC):
             if answer is None:
                 raise ValueError("an answer is an object")
             if answer.get("error"):
-                told = VendorError.of(answer)
-                raise failure_in_stream(
-                    kind=told.kind, code=told.code, message=told.message, before_first_token=True
-                )
+                raise failure_in_stream(VendorError.of(answer), before_first_token=True)
             return self._read_whole(answer)
         except (ValueError, TypeError, KeyError, AttributeError, IndexError):
             raise unreadable(before_first_token=True) from None
@@ -96,42 +105,21 @@ class AnswerParser(ABC):
     def _read_whole(self, answer: Any) -> list[ModelOutputDelta]: ...
 
 
-class VendorApi(Protocol):
+class VendorApi(Struct, frozen=True, kw_only=True):
     """The format of one vendor API: renders requests and parses streams."""
 
     specification: ClassVar[str]
-    rules: ClassVar[VendorRules]
+    rules: ClassVar[VendorRules] = VendorRules()
 
-    def render(self, request: ModelRequest, compiled: CompiledContext) -> RenderedRequest: ...
+    def render(self, request: ModelRequest, compiled: CompiledContext) -> RenderedRequest:
+        raise NotImplementedError
 
-    def parser(self, rendered: RenderedRequest) -> AnswerParser: ...
+    def parser(self, rendered: RenderedRequest) -> AnswerParser:
+        raise NotImplementedError
 
-
-@runtime_checkable
-class AdaptableApi(Protocol):
-    """One that servers differ in, and learns how from their refusals."""
-
-    def instead(self, refusal: ProviderRefused, model: str) -> VendorApi | None: ...
-
-
-class AnswerClock:
-    """Time limits of a stream."""
-
-    def __init__(self, patience: Patience, parser: AnswerParser, *, now: float) -> None:
-        self._patience = patience
-        self._parser = parser
-        self._begins_by = now + patience.first_token_seconds
-        self._has_begun = False
-
-    def deadline(self, now: float) -> float:
-        """Pings may come before the first piece as they like: they don't put it off. Who
-        has begun to think may be silent about it as long again, however often."""
-        if self._parser.is_thinking:
-            self._has_begun = True
-            return now + self._patience.first_token_seconds
-        if self._has_begun or self._parser.has_spoken:
-            return now + self._patience.gap_seconds
-        return self._begins_by
+    def instead(self, refusal: ProviderRefused, model: str) -> VendorApi | None:
+        """Of an API that servers differ in: the same, as a refusal tells that this one has it."""
+        return None
 
 
 # ------------------------------------------------------------------------------
@@ -185,11 +173,6 @@ _DRAIN_SECONDS = 1.0
 _LIST_SECONDS_MAX = 10.0
 _BODY_BYTES_MAX = 32 * 1024 * 1024
 """Of an answer that is not streamed."""
-_Sdk = TypeVar("_Sdk", bound="ClosableSdk")
-
-
-class ClosableSdk(Protocol):
-    async def close(self) -> None: ...
 
 
 class RawResponse(Protocol):
@@ -197,7 +180,7 @@ class RawResponse(Protocol):
     def http_response(self) -> httpx2.Response: ...
 
 
-class VendorClient(ABC, Generic[_Sdk]):
+class VendorClient(ABC):
     vendor: ClassVar[str]
     vendor_url: ClassVar[str]
 
@@ -214,38 +197,34 @@ class VendorClient(ABC, Generic[_Sdk]):
             raise ConfigurationError(["providers: a key has characters that no key has"])
         # Servers of one's own often need none, and the SDKs won't do without.
         self._api_key = api_key or "none"
-        self._base_url = base_url or self.vendor_url
+        self.address = base_url or self.vendor_url
         # Gateways look for it in either place.
-        is_elsewhere = api_key and self._base_url != self.vendor_url
+        is_elsewhere = api_key and self.address != self.vendor_url
         self._headers = {**({"x-api-key": api_key} if is_elsewhere else {}), **(headers or {})}
         self._patience = patience or Patience()
         self._opening = anyio.Lock()
-        self._sdk: _Sdk | None = None
+        self._sdk: Any = None
         self._sdk_error: type[Exception] = OSError
 
     @abstractmethod
-    def _open(self, http: ProviderHttpClient) -> _Sdk:
+    def _open(self, http: ProviderHttpClient) -> Any:
         """Imports the SDK and sets `_sdk_error`. What the SDK reads from the environment is
         taken out of it: it may belong to another account or server."""
 
     @abstractmethod
     def _request(
-        self, sdk: _Sdk, rendered: RenderedRequest
+        self, sdk: Any, rendered: RenderedRequest
     ) -> AbstractAsyncContextManager[RawResponse]:
         """With the body as `extra_body` it goes out as it is; as arguments the SDK would walk
         through it."""
 
     @abstractmethod
-    def _pages(self, sdk: _Sdk) -> AsyncIterator[RawResponse]:
+    def _pages(self, sdk: Any) -> AsyncIterator[RawResponse]:
         """Of the list of models."""
 
     @abstractmethod
     def _address_hint(self, path: str) -> str:
         """What may be wrong with the path of `base_url`, where nothing was found."""
-
-    @property
-    def address(self) -> str:
-        return self._base_url
 
     async def list_models(self) -> tuple[ListedModel, ...]:
         """Raises whatever goes wrong; the caller tells no more of it than its type."""
@@ -265,14 +244,13 @@ class VendorClient(ABC, Generic[_Sdk]):
 
         try:
             async with AsyncExitStack() as stack:
-                now = asyncio.get_running_loop().time
-                clock = AnswerClock(self._patience, parser, now=now())
-                async with asyncio.timeout_at(clock.deadline(now())):
+                began = asyncio.get_running_loop().time()
+                async with self._in_time(parser, began):
                     response = await stack.enter_async_context(self._request(sdk, rendered))
                 chunks = response.http_response.aiter_bytes()
                 kind = response.http_response.headers.get("content-type", "")
                 if kind.startswith("application/json"):
-                    async with asyncio.timeout_at(clock.deadline(now())):
+                    async with self._in_time(parser, began):
                         body = await _whole(chunks)
                     for delta in parser.feed_whole(body):
                         yield delta
@@ -280,12 +258,12 @@ class VendorClient(ABC, Generic[_Sdk]):
                 events = SseParser()
                 was_silent = True
                 while not parser.is_done:
-                    async with asyncio.timeout_at(clock.deadline(now())):
+                    async with self._in_time(parser, began):
                         chunk = await anext(chunks, None)
                     if chunk is None:
                         return
                     for event in events.feed(chunk):
-                        for delta in parser.feed(event.data):
+                        for delta in parser.feed(event):
                             yield delta
                         if parser.is_done:
                             break
@@ -309,6 +287,10 @@ class VendorClient(ABC, Generic[_Sdk]):
         ) as error:
             raise self._failure_of(error, parser, rendered) from None
 
+    def _in_time(self, parser: AnswerParser, began: float) -> asyncio.Timeout:
+        now = asyncio.get_running_loop().time()
+        return asyncio.timeout_at(parser.deadline(self._patience, began=began, now=now))
+
     def _failure_of(
         self, error: Exception, parser: AnswerParser, rendered: RenderedRequest
     ) -> ProviderError:
@@ -319,8 +301,8 @@ class VendorClient(ABC, Generic[_Sdk]):
             return failure_of_transport(error, before_first_token=not parser.has_spoken)
         told = VendorError.of_body(response.content)
         retry_after = response.headers.get("retry-after")
-        failure = failure_of(response.status_code, **structs.asdict(told), retry_after=retry_after)
-        hint = self._address_hint(urlsplit(self._base_url).path)
+        failure = failure_of(response.status_code, told, retry_after=retry_after)
+        hint = self._address_hint(urlsplit(self.address).path)
         if hint and isinstance(failure, ProviderRefused) and failure.wrong_api:
             failure.args = (f"{failure.sentence}: {hint}",)
         return self._explained(failure, told.message, rendered)
@@ -340,20 +322,20 @@ class VendorClient(ABC, Generic[_Sdk]):
         if sdk is not None:
             await sdk.close()
 
-    async def _opened(self) -> _Sdk:
+    async def _opened(self) -> Any:
+        def open_with_http() -> Any:
+            from nplt_server.providers.http_client import ProviderHttpClient
+
+            connect_seconds = self._patience.connect_seconds
+            return self._open(ProviderHttpClient(self.address, connect_seconds=connect_seconds))
+
         async with self._opening:
             if self._sdk is None:
                 try:
-                    self._sdk = await anyio.to_thread.run_sync(self._open_with_http)
+                    self._sdk = await anyio.to_thread.run_sync(open_with_http)
                 except ImportError:
                     raise ProviderRefused(f"{self.vendor}'s SDK is not installed here") from None
             return self._sdk
-
-    def _open_with_http(self) -> _Sdk:
-        from nplt_server.providers.http_client import ProviderHttpClient
-
-        connect_seconds = self._patience.connect_seconds
-        return self._open(ProviderHttpClient(self._base_url, connect_seconds=connect_seconds))
 
 
 async def _whole(chunks: AsyncIterator[bytes]) -> bytes:
@@ -387,7 +369,7 @@ class VendorProvider:
     def __init__(
         self,
         provider_id: str,
-        client: VendorClient[Any],
+        client: VendorClient,
         *,
         vendor_api: VendorApi,
         models: tuple[str, ...],
@@ -401,7 +383,7 @@ class VendorProvider:
         self.models = models
         self.is_open = False
         """Whether other models may be called too."""
-        self._client = client
+        self.client = client
         self.extra_bodies: Mapping[str, Mapping[str, Any]] = {}
         """By model: fields that its requests get as they are."""
         self._apis = [vendor_api] if other_api is None else [vendor_api, other_api]
@@ -412,23 +394,16 @@ class VendorProvider:
         """By model: schemas that the vendor refused to enforce."""
         self._compilers = {api.specification: ContextCompiler(api.rules) for api in self._apis}
 
-    @property
-    def address(self) -> str:
-        return self._client.address
-
-    async def list_models(self) -> tuple[ListedModel, ...]:
-        return await self._client.list_models()
-
     def specification_of(self, model: str) -> str:
         return self._api_of(model).specification
 
     def call_model(
         self, request: ModelRequest
     ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
-        return aclosing(self._stream_learning(request))
+        return aclosing(self._stream(request))
 
     async def aclose(self) -> None:
-        await self._client.aclose()
+        await self.client.aclose()
 
     def _api_of(self, model: str) -> VendorApi:
         learned = self._api_by_model.get(model)
@@ -436,76 +411,57 @@ class VendorProvider:
             return learned
         return self._apis[-1 if self._is_for_other_api(model) else 0]
 
-    def _stream(
-        self, request: ModelRequest, api: VendorApi
-    ) -> AsyncGenerator[ModelOutputDelta, None]:
-        if request.schema is not None:
-            return self._stream_by_schema(request, api, request.schema)
-        return self._stream_rendered(request, api)
-
-    async def _stream_by_schema(
-        self, request: ModelRequest, api: VendorApi, schema: JsonObject
-    ) -> AsyncGenerator[ModelOutputDelta, None]:
-        """A schema that the vendor refuses is left to the context, which tells the model, and
-        to the check of the answer."""
-        known = (request.invocation.model, hash(orjson.dumps(schema)))
-        if known not in self._refused_schemas:
+    async def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        """A request that is refused is sent again, as the refusal tells: without a schema that
+        the vendor does not enforce (the context tells the model, and the answer is checked),
+        or, once, through another API."""
+        model, api = request.invocation.model, self._api_of(request.invocation.model)
+        schema = (model, hash(orjson.dumps(request.schema)))
+        if schema in self._refused_schemas:
+            request = _without_schema(request)
+        first: ProviderRefused | None = None
+        while True:
+            compiler = self._compilers[api.specification]
+            compiled = compiler.compile(request.context, origin=request.invocation)
+            rendered = api.render(request, compiled)
+            rendered.body.update(self.extra_bodies.get(model, {}))
             try:
-                async with aclosing(self._stream_rendered(request, api)) as deltas:
+                async with aclosing(self.client.stream(rendered, api.parser(rendered))) as deltas:
                     async for delta in deltas:
+                        self._api_by_model[model] = api
                         yield delta
                 return
             except ProviderRefused as refusal:
-                told = refusal.vendor.as_json() if refusal.vendor is not None else {}
-                if not _OF_SCHEMAS.search(f"{told.get('param')} {told.get('message')}"):
+                if request.schema is not None and _is_about_schema(refusal):
+                    if len(self._refused_schemas) >= _REFUSED_SCHEMAS_MAX:
+                        self._refused_schemas.clear()
+                    self._refused_schemas.add(schema)
+                    request = _without_schema(request)
+                    continue
+                if first is not None:
+                    is_no_better = refusal.wrong_api or refusal.wrong_reasoning
+                    raise (first if is_no_better else refusal) from None
+                other = self._instead(refusal, api, model)
+                if other is None:
                     raise
-            if len(self._refused_schemas) >= _REFUSED_SCHEMAS_MAX:
-                self._refused_schemas.clear()
-            self._refused_schemas.add(known)
-        plain = {name: value for name, value in request.options.items() if name != "schema"}
-        request = structs.replace(request, options=plain)
-        async with aclosing(self._stream_rendered(request, api)) as deltas:
-            async for delta in deltas:
-                yield delta
-
-    def _stream_rendered(
-        self, request: ModelRequest, api: VendorApi
-    ) -> AsyncGenerator[ModelOutputDelta, None]:
-        compiler = self._compilers[api.specification]
-        rendered = api.render(request, compiler.compile(request.context, origin=request.invocation))
-        rendered.body.update(self.extra_bodies.get(request.invocation.model, {}))
-        return self._client.stream(rendered, api.parser(rendered))
-
-    async def _stream_learning(
-        self, request: ModelRequest
-    ) -> AsyncGenerator[ModelOutputDelta, None]:
-        model, api = request.invocation.model, self._api_of(request.invocation.model)
-        try:
-            async with aclosing(self._stream(request, api)) as deltas:
-                async for delta in deltas:
-                    self._api_by_model[model] = api
-                    yield delta
-            return
-        except ProviderRefused as refusal:
-            other = self._instead(refusal, api, model)
-            if other is None:
-                raise
-            first = refusal
-        invocation = structs.replace(request.invocation, specification=other.specification)
-        request = structs.replace(request, invocation=invocation)
-        try:
-            async with aclosing(self._stream(request, other)) as deltas:
-                async for delta in deltas:
-                    self._api_by_model[model] = other
-                    yield delta
-        except ProviderRefused as refusal:
-            is_no_better = refusal.wrong_api or refusal.wrong_reasoning
-            raise (first if is_no_better else refusal) from None
+                first, api = refusal, other
+            invocation = structs.replace(request.invocation, specification=api.specification)
+            request = structs.replace(request, invocation=invocation)
 
     def _instead(self, refusal: ProviderRefused, api: VendorApi, model: str) -> VendorApi | None:
         """What the refused request is to be sent through, once."""
         if refusal.wrong_reasoning:
-            return api.instead(refusal, model) if isinstance(api, AdaptableApi) else None
+            return api.instead(refusal, model)
         if not refusal.wrong_api or len(self._apis) == 1 or model in self._api_by_model:
             return None
         return next(each for each in self._apis if each is not api)
+
+
+def _without_schema(request: ModelRequest) -> ModelRequest:
+    plain = {name: value for name, value in request.options.items() if name != "schema"}
+    return structs.replace(request, options=plain)
+
+
+def _is_about_schema(refusal: ProviderRefused) -> bool:
+    said = refusal.vendor
+    return said is not None and _OF_SCHEMAS.search(f"{said.param} {said.message}") is not None

@@ -41,6 +41,8 @@ class VendorError(Struct, frozen=True, kw_only=True):
     code: str = ""
     param: str = ""
     message: str = ""
+    status: int | None = None
+    """Where the code is a number, as routers to other servers write it."""
 
     @classmethod
     def of_body(cls, body: bytes) -> VendorError:
@@ -60,14 +62,14 @@ class VendorError(Struct, frozen=True, kw_only=True):
             return cls(message=error)
         if not isinstance(error, dict):
             return cls()
-        details = error.get("details")
+        details, code = error.get("details"), error.get("code")
         coded = details.get("error_code") if isinstance(details, dict) else None
-        message = error.get("message") or error.get("detail")
         return cls(
             kind=text_of(error.get("type")) or text_of(error.get("status")),
-            code=text_of(error.get("code")) or text_of(coded),
+            code=text_of(code) or text_of(coded),
             param=text_of(error.get("param")),
-            message=text_of(message),
+            message=text_of(error.get("message") or error.get("detail")),
+            status=code if isinstance(code, int) else None,
         )
 
     def words(self) -> VendorWords | None:
@@ -280,25 +282,15 @@ _STATUS_OF_KIND = {
 }
 
 
-def failure_of(
-    status: int,
-    *,
-    kind: str = "",
-    code: str = "",
-    param: str = "",
-    message: str = "",
-    retry_after: str | None = None,
-) -> ProviderError:
-    """Of an answer with an error status; `kind`, `code`, `param` and `message` are the
-    fields of its body, `retry_after` is the header as it came."""
-    told = VendorError(kind=kind, code=code, param=param, message=message)
+def failure_of(status: int, told: VendorError, *, retry_after: str | None = None) -> ProviderError:
+    """Of an answer with an error status; `retry_after` is the header as it came."""
     failure = _failure(status, told, retry_after)
     failure.vendor = told.words()
     if isinstance(failure, ProviderRefused):
-        failure.wrong_api = _OTHER_API.search(message) is not None or (
-            status in (404, 405, 501) and not _NO_SUCH_MODEL.search(f"{code} {message}")
+        failure.wrong_api = _OTHER_API.search(told.message) is not None or (
+            status in (404, 405, 501) and not _NO_SUCH_MODEL.search(f"{told.code} {told.message}")
         )
-        failure.wrong_reasoning = status in (400, 422) and "reasoning_content" in message
+        failure.wrong_reasoning = status in (400, 422) and "reasoning_content" in told.message
     return failure
 
 
@@ -376,18 +368,12 @@ def _refusal(status: int, told: VendorError) -> ProviderRefused:
     )
 
 
-def failure_in_stream(
-    *,
-    before_first_token: bool,
-    kind: str = "",
-    code: str = "",
-    message: str = "",
-    status: int | None = None,
-) -> ProviderError:
+def failure_in_stream(told: VendorError, *, before_first_token: bool) -> ProviderError:
     """Of an error that came as an event, after the provider had said 200."""
+    status = told.status
     if status is None or not 400 <= status < 600:
-        status = _STATUS_OF_KIND.get(kind) or _STATUS_OF_KIND.get(code) or 500
-    failure = failure_of(status, kind=kind, code=code, message=message)
+        status = _STATUS_OF_KIND.get(told.kind) or _STATUS_OF_KIND.get(told.code) or 500
+    failure = failure_of(status, told)
     if isinstance(failure, ProviderUnavailable):
         words = failure.vendor
         failure = ProviderUnavailable(

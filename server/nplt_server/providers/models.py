@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final, Protocol, assert_never, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import anyio
 import anyio.to_thread
@@ -40,6 +40,9 @@ from nplt_server.settings import (
     vendor_named,
 )
 from nplt_server.usage import ModelPrices
+
+if TYPE_CHECKING:
+    from nplt_server.providers.client import VendorProvider
 
 log = logging.getLogger(__name__)
 
@@ -263,24 +266,6 @@ def is_model_name(name: str) -> bool:
     return re.fullmatch(r"[!-~]{1,128}", name) is not None
 
 
-@runtime_checkable
-class ModelLister(Protocol):
-    """A provider that can be asked which models it has."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def address(self) -> str: ...
-
-    @property
-    def is_open(self) -> bool:
-        """Whether models may be named that are not in the settings."""
-        ...
-
-    async def list_models(self) -> tuple[ListedModel, ...]: ...
-
-
 class ModelLists:
     """The lists, by the provider's id. One task at a time asks for them."""
 
@@ -288,7 +273,7 @@ class ModelLists:
         self._path: Path | None = None
         self._known: KnownModels | None = None
         self._clock = clock
-        self._listers: dict[str, ModelLister] = {}
+        self._listers: dict[str, VendorProvider] = {}
         self._by_address: dict[str, ModelList] = {}
         self._is_loaded = False
         self._tried: dict[str, datetime] = {}
@@ -298,12 +283,12 @@ class ModelLists:
         """Keeps them over a restart. `known` is told of the windows."""
         self._path, self._known = path, known
 
-    def add(self, lister: ModelLister) -> None:
+    def add(self, lister: VendorProvider) -> None:
         self._listers[lister.id] = lister
 
     def of(self, provider_id: str) -> ModelList | None:
         lister = self._listers.get(provider_id)
-        return None if lister is None else self._by_address.get(lister.address)
+        return None if lister is None else self._by_address.get(lister.client.address)
 
     def may_have(self, provider_id: str, model: str) -> bool:
         """Whether the provider may know the model: its list says so, also by the beginning of a
@@ -323,14 +308,14 @@ class ModelLists:
             told[id_] = one | ({"asking": True} if id_ in self._asking else {})
         return told
 
-    def begin(self) -> list[ModelLister]:
+    def begin(self) -> list[VendorProvider]:
         """Those whose list is missing or old, and that nobody asks at the moment: they are
         asked from now on, by whoever passes them to `update`."""
         due = [each for each in self._listers.values() if self._is_due(each)]
         self._asking.update(each.id for each in due)
         return due
 
-    def _is_due(self, lister: ModelLister) -> bool:
+    def _is_due(self, lister: VendorProvider) -> bool:
         if lister.id in self._asking:
             return False
         known, tried, now = self.of(lister.id), self._tried.get(lister.id), self._clock()
@@ -352,7 +337,7 @@ class ModelLists:
     def asked(self, provider_id: str) -> None:
         self._asking.discard(provider_id)
 
-    async def update(self, due: Sequence[ModelLister]) -> None:
+    async def update(self, due: Sequence[VendorProvider]) -> None:
         try:
             await self.load()
             async with anyio.create_task_group() as asking:
@@ -364,25 +349,25 @@ class ModelLists:
             data = msgspec.json.encode(self._by_address)
             await anyio.to_thread.run_sync(self._write, self._path, data)
 
-    async def _ask(self, lister: ModelLister) -> None:
+    async def _ask(self, lister: VendorProvider) -> None:
         self._tried[lister.id] = self._clock()
         try:
-            self.take(lister, await lister.list_models())
+            self.take(lister, await lister.client.list_models())
         except Exception as error:
             # Not the exception's text, which may contain a key.
             log.info("%s gave no list of its models: %s", lister.id, type(error).__name__)
         finally:
             self.asked(lister.id)
 
-    def take(self, lister: ModelLister, models: tuple[ListedModel, ...]) -> None:
-        self._by_address[lister.address] = ModelList(models=models, at=self._clock())
+    def take(self, lister: VendorProvider, models: tuple[ListedModel, ...]) -> None:
+        self._by_address[lister.client.address] = ModelList(models=models, at=self._clock())
         self._tell(lister.id, models)
 
     def forget(self, provider_id: str) -> None:
         """A server that is not there any more."""
         lister = self._listers.pop(provider_id, None)
         if lister is not None:
-            self._by_address.pop(lister.address, None)
+            self._by_address.pop(lister.client.address, None)
 
     def _tell(self, provider_id: str, models: tuple[ListedModel, ...]) -> None:
         if self._known is not None:

@@ -48,7 +48,8 @@ from nplt_server.providers import (
     TextPiece,
     UsageReport,
 )
-from nplt_server.providers.models import ModelLister, ModelLists, is_model_name
+from nplt_server.providers.client import VendorProvider
+from nplt_server.providers.models import ModelLists, is_model_name
 from nplt_server.usage import ModelPrices, as_amount
 from nplt_storage.entries import ModelInvocationDescriptor
 
@@ -536,7 +537,7 @@ class ProviderRouter:
         self.breakers[provider.id] = Breaker(
             patience_seconds=self.retries.patience_seconds, clock=self._clock, of_provider=True
         )
-        if isinstance(provider, ModelLister):
+        if isinstance(provider, VendorProvider):
             self.lists.add(provider)
 
     def _new_route(self, provider: Provider, model: str) -> ModelRoute:
@@ -570,7 +571,7 @@ class ProviderRouter:
         provider = self._providers.get(provider_id)
         if provider is None and self.local_servers is not None:
             provider = self.local_servers.provider(provider_id)
-        return provider if isinstance(provider, ModelLister) and provider.is_open else None
+        return provider if isinstance(provider, VendorProvider) and provider.is_open else None
 
     def check(self, name: str, *, field: str = "model") -> str:
         """Returns the name, or raises an error that lists the models. A name that is not in

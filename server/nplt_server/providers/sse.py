@@ -1,7 +1,7 @@
 """Parses server-sent events, as bytes, as far as model APIs use them.
 
-The event's name and its data are read, without a copy through `str`. `id`, `retry` and
-comments are skipped. An event without its closing empty line is not given.
+Only an event's data is read, without a copy through `str`: APIs repeat its name there. An
+event without its closing empty line is not given.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
 """
@@ -9,7 +9,6 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-
 from __future__ import annotations
 
 import json
-from typing import NamedTuple
 
 import orjson
 
@@ -20,25 +19,17 @@ _EVENT_BYTES_MAX = 16 * 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 
 
-class ServerSentEvent(NamedTuple):
-    """A tuple: one is made for every piece of every answer."""
-
-    name: bytes
-    data: bytes
-
-
 class SseParser:
     def __init__(self, *, event_bytes_max: int = _EVENT_BYTES_MAX) -> None:
         self._event_bytes_max = event_bytes_max
         self._tail: list[bytes] = []
         """A line that has not ended yet, in pieces: joining them each time is quadratic."""
         self._held_bytes = 0
-        self._name = b""
         self._data: list[bytes] = []
         self._after_cr = False
         self._at_start = True
 
-    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+    def feed(self, chunk: bytes) -> list[bytes]:
         """The events these bytes complete. Raises if one is larger than any should be."""
         if self._after_cr and chunk:
             # The CR at the end of the last chunk may have been half of a CRLF.
@@ -66,22 +57,18 @@ class SseParser:
             )
         return events
 
-    def _take(self, lines: list[bytes]) -> list[ServerSentEvent]:
+    def _take(self, lines: list[bytes]) -> list[bytes]:
         if self._at_start:
             self._at_start = False
             lines[0] = lines[0].removeprefix(_BOM)
-        events: list[ServerSentEvent] = []
+        events: list[bytes] = []
         for line in lines:
             if not line:
                 if self._data:
-                    data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-                    events.append(ServerSentEvent(self._name, data))
+                    events.append(b"\n".join(self._data))
                     self._data = []
-                self._name = b""
             elif line.startswith(b"data:"):
                 self._data.append(line[6:] if line.startswith(b" ", 5) else line[5:])
-            elif line.startswith(b"event:"):
-                self._name = line[7:] if line.startswith(b" ", 6) else line[6:]
             elif line == b"data":
                 self._data.append(b"")
         return events

@@ -24,17 +24,23 @@ from nplt_server.context.messages import (
     ToolResultsMessage,
 )
 from nplt_server.errors import ProviderError
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Provider, Stopped, ToolCallPiece
+from nplt_server.providers import (
+    ModelOutputDelta,
+    ModelRequest,
+    Patience,
+    Provider,
+    Stopped,
+    ToolCallPiece,
+)
 from nplt_server.providers.accumulator import ModelOutputAccumulator
-from nplt_server.providers.anthropic.messages import MessageParser
+from nplt_server.providers.anthropic.messages import MessageParser, MessagesApi, MessagesClient
 from nplt_server.providers.anthropic.render import (
-    RULES,
     ModelAbilities,
     abilities_of,
     render,
 )
-from nplt_server.providers.client import RenderedRequest
-from nplt_server.providers.compiler import ContextCompiler
+from nplt_server.providers.client import RenderedRequest, VendorProvider
+from nplt_server.providers.compiler import ContextCompiler, VendorRules
 from nplt_server.tools import ToolDescription
 from nplt_storage.entries import ModelInvocationDescriptor, ModelOutputEntry, ToolCallResult
 
@@ -72,8 +78,19 @@ def request(
     )
 
 
+def anthropic_provider(
+    *,
+    models: tuple[str, ...],
+    key: str,
+    base_url: str | None = None,
+    patience: Patience | None = None,
+) -> VendorProvider:
+    client = MessagesClient(api_key=key, base_url=base_url, patience=patience)
+    return VendorProvider("anthropic", client, vendor_api=MessagesApi(), models=models)
+
+
 def rendered(asked: ModelRequest, abilities: ModelAbilities | None = None) -> RenderedRequest:
-    compiled = ContextCompiler(RULES).compile(asked.context, origin=asked.invocation)
+    compiled = ContextCompiler(VendorRules()).compile(asked.context, origin=asked.invocation)
     return render(asked, compiled, abilities or abilities_of(asked.invocation.model))
 
 

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Literal, TypeAlias
 
 import orjson
+from tests.server.providers.anthropic_stage import anthropic_provider
 from tests.server.providers.contract import Scene, SceneName, Stage
 from tests.support.llama import speech
 from tests.support.llama.server import MODEL, LlamaServer, llama_server
@@ -36,7 +37,6 @@ from nplt_server.providers import (
     UsageReport,
 )
 from nplt_server.providers.accumulator import ModelOutputAccumulator
-from nplt_server.providers.anthropic.messages import AnthropicProvider
 from nplt_server.providers.client import VendorApi, VendorProvider
 from nplt_server.providers.local_model import LocalProvider
 from nplt_server.providers.offline import OfflineProvider, Piece, ScriptedProvider
@@ -252,7 +252,7 @@ def _scene_of_speech(scene: SceneName) -> Scene:
 
 def provider_of(api: Api, *, model: str, key: str, url: str) -> Provider:
     if api == "messages":
-        return AnthropicProvider(models=(model,), key=key, base_url=url)
+        return anthropic_provider(models=(model,), key=key, base_url=url)
     client = OpenAIClient(api_key=key, base_url=f"{url}/v1")
     return VendorProvider("openai", client, vendor_api=_VENDOR_APIS[api], models=(model,))
 

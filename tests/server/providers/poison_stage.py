@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 from msgspec.structs import replace
 from tests.server.conversations import Stage
+from tests.server.providers.anthropic_stage import anthropic_provider
 from tests.server.services import Clock, make_services
 from tests.vendors.answers import Answer, ApiName, Call, say
 from tests.vendors.emulator import Emulator
@@ -17,7 +18,6 @@ from tests.vendors.rejections import Rejection
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices
 from nplt_server.providers import Provider
-from nplt_server.providers.anthropic.messages import AnthropicProvider
 from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.openai.chat import ChatApi
 from nplt_server.providers.openai.responses import ResponsesApi
@@ -58,7 +58,7 @@ def _rejection(api: ApiName, place: int) -> Rejection:
 async def provider_for(api: ApiName, vendors: Emulator) -> AsyncIterator[Provider]:
     provider: Provider
     if api == "messages":
-        provider = AnthropicProvider(
+        provider = anthropic_provider(
             models=("claude-opus-4-5",), key=vendors.key, base_url=vendors.anthropic_url
         )
     else:

@@ -17,7 +17,6 @@ from tests.vendors.emulator import Emulator, emulator
 from nplt_protocol import JsonObject, RequestError
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.providers import ModelRequest, check_options
-from nplt_server.providers.anthropic.messages import AnthropicProvider
 from nplt_server.providers.schemas import fault_of_answer, for_anthropic, for_openai
 
 TEXT: JsonObject = {"type": "string"}
@@ -240,7 +239,7 @@ async def test_a_schema_the_vendor_refuses_is_left_out_and_not_sent_again() -> N
         return say("{}")
 
     async with emulator(answer) as vendors:
-        provider = AnthropicProvider(
+        provider = anthropic_stage.anthropic_provider(
             models=("claude-opus-5-5",), key=vendors.key, base_url=vendors.anthropic_url
         )
         asked = anthropic_stage.request(model="claude-opus-5-5", options={"schema": many})

@@ -15,6 +15,7 @@ from tests.server.providers.anthropic_stage import (
     BUDGETED,
     THEN,
     accumulated,
+    anthropic_provider,
     heard,
     heard_until_it_fails,
     request,
@@ -27,7 +28,7 @@ from tests.vendors.emulator import Emulator, emulator
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.errors import ProviderUnauthorized, ProviderUnavailable
 from nplt_server.providers import Patience, Stopped
-from nplt_server.providers.anthropic.messages import AnthropicProvider
+from nplt_server.providers.client import VendorProvider
 
 KEY = "sk-canary-0123456789"
 ANSWER = Answer(parts=(Thinking("let me see"), Text("It is blue, mostly.")))
@@ -40,14 +41,14 @@ async def vendors() -> AsyncIterator[Emulator]:
 
 
 @pytest.fixture
-async def claude(vendors: Emulator) -> AsyncIterator[AnthropicProvider]:
-    provider = AnthropicProvider(models=(BUDGETED,), key=KEY, base_url=vendors.anthropic_url)
+async def claude(vendors: Emulator) -> AsyncIterator[VendorProvider]:
+    provider = anthropic_provider(models=(BUDGETED,), key=KEY, base_url=vendors.anthropic_url)
     yield provider
     await provider.aclose()
 
 
 @asynccontextmanager
-async def staged(provider: AnthropicProvider) -> AsyncIterator[Stage]:
+async def staged(provider: VendorProvider) -> AsyncIterator[Stage]:
     """A real conversation with it."""
     async with anyio.create_task_group() as tasks:
         services = make_services(tasks, provider)
@@ -76,7 +77,7 @@ SILENT = ("no end", "no very end")  # the stream just ends; whoever hears it mus
 
 @pytest.mark.parametrize("name", FAULTS)
 async def test_no_fault_looks_like_an_answer(
-    vendors: Emulator, claude: AnthropicProvider, name: str
+    vendors: Emulator, claude: VendorProvider, name: str
 ) -> None:
     vendors.fail_next(FAULTS[name])
     said, error = await heard_until_it_fails(claude, request())
@@ -93,7 +94,7 @@ async def test_no_fault_looks_like_an_answer(
 
 async def test_a_model_that_falls_silent_is_given_up(vendors: Emulator) -> None:
     vendors.fail_next(faults.Stall(after=4))
-    provider = AnthropicProvider(
+    provider = anthropic_provider(
         models=(BUDGETED,),
         key=KEY,
         base_url=vendors.anthropic_url,
@@ -110,7 +111,7 @@ async def test_a_model_that_falls_silent_is_given_up(vendors: Emulator) -> None:
 
 async def test_a_model_that_never_begins_is_given_up(vendors: Emulator) -> None:
     vendors.fail_next(faults.Stall(after=1))
-    provider = AnthropicProvider(
+    provider = anthropic_provider(
         models=(BUDGETED,),
         key=KEY,
         base_url=vendors.anthropic_url,
@@ -125,7 +126,7 @@ async def test_a_model_that_never_begins_is_given_up(vendors: Emulator) -> None:
 
 
 async def test_a_date_to_come_back_at_is_understood(
-    vendors: Emulator, claude: AnthropicProvider
+    vendors: Emulator, claude: VendorProvider
 ) -> None:
     vendors.fail_next(faults.Status(status=429, retry_after=format_datetime(THEN, usegmt=True)))
     with pytest.raises(ProviderUnavailable) as caught:
@@ -133,7 +134,7 @@ async def test_a_date_to_come_back_at_is_understood(
     assert caught.value.retry_after == 0.0  # long past
 
 
-async def test_nobody_there(vendors: Emulator, claude: AnthropicProvider) -> None:
+async def test_nobody_there(vendors: Emulator, claude: VendorProvider) -> None:
     await vendors.close()
     with pytest.raises(ProviderUnavailable, match="can't be reached"):
         await heard(claude, request())
@@ -147,7 +148,7 @@ async def test_the_key_is_in_no_log_and_no_error(
     told: list[str] = []
     wrong = KEY[:-1] + "x"
     for key, fault in ((wrong, None), (KEY, faults.Status(status=500)), (KEY, faults.HangUp())):
-        provider = AnthropicProvider(models=(BUDGETED,), key=key, base_url=vendors.anthropic_url)
+        provider = anthropic_provider(models=(BUDGETED,), key=key, base_url=vendors.anthropic_url)
         vendors.fail_next(*[fault] if fault else [])
         _, error = await heard_until_it_fails(provider, request())
         assert error is not None
@@ -159,7 +160,7 @@ async def test_the_key_is_in_no_log_and_no_error(
 
 @pytest.mark.parametrize("name", ["cut", "error event", "broken", *SILENT])
 async def test_a_turn_that_fails_ends_once_and_the_next_one_is_fine(
-    vendors: Emulator, claude: AnthropicProvider, name: str
+    vendors: Emulator, claude: VendorProvider, name: str
 ) -> None:
     vendors.script = lambda call: Answer(parts=(Text("It is blue, mostly."),))
     async with staged(claude) as stage:
@@ -172,7 +173,7 @@ async def test_a_turn_that_fails_ends_once_and_the_next_one_is_fine(
 
 
 async def test_turns_with_tools_and_thinking_go_round_in_a_real_conversation(
-    vendors: Emulator, claude: AnthropicProvider
+    vendors: Emulator, claude: VendorProvider
 ) -> None:
     def think_and_look(call: Call) -> Answer:
         last = call.body["messages"][-1]["content"]

@@ -13,6 +13,7 @@ from tests.server.providers.anthropic_stage import (
     BUDGETED,
     Json,
     accumulated,
+    anthropic_provider,
     body_of,
     heard,
     request,
@@ -34,7 +35,7 @@ from tests.vendors.sse import Wire
 from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
 from nplt_server.errors import ConfigurationError, ProviderRefused, RequestTooLarge
 from nplt_server.providers import ModelOutputDelta, Stopped, TextPiece
-from nplt_server.providers.anthropic.messages import AnthropicProvider
+from nplt_server.providers.client import VendorProvider
 
 KEY = "sk-canary-0123456789"
 RICH = Answer(
@@ -55,8 +56,8 @@ async def vendors() -> AsyncIterator[Emulator]:
 
 
 @pytest.fixture
-async def claude(vendors: Emulator) -> AsyncIterator[AnthropicProvider]:
-    provider = AnthropicProvider(
+async def claude(vendors: Emulator) -> AsyncIterator[VendorProvider]:
+    provider = anthropic_provider(
         models=(BUDGETED, ADAPTIVE), key=KEY, base_url=vendors.anthropic_url
     )
     yield provider
@@ -121,7 +122,7 @@ WIRES = {
 
 @pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
 async def test_what_we_read_is_what_the_sdk_reads(
-    vendors: Emulator, claude: AnthropicProvider, wire: Wire
+    vendors: Emulator, claude: VendorProvider, wire: Wire
 ) -> None:
     asked = request(options={"effort": "high"})
     vendors.wire = wire
@@ -133,7 +134,7 @@ async def test_what_we_read_is_what_the_sdk_reads(
 
 
 async def test_the_request_arrives_as_it_was_rendered(
-    vendors: Emulator, claude: AnthropicProvider
+    vendors: Emulator, claude: VendorProvider
 ) -> None:
     plain = request(options={"temperature": 0.5})  # is refused by this version, so left out
     await heard(claude, plain)
@@ -155,7 +156,7 @@ async def test_the_request_arrives_as_it_was_rendered(
     ],
 )
 async def test_a_refusal_that_names_a_message_names_its_entries(
-    vendors: Emulator, claude: AnthropicProvider, named: str, seqs: tuple[int, ...]
+    vendors: Emulator, claude: VendorProvider, named: str, seqs: tuple[int, ...]
 ) -> None:
     def refuse(call: Call) -> Answer:
         raise Rejection(f"{named}: 'poison' can't be taken")
@@ -173,13 +174,13 @@ async def test_a_refusal_that_names_a_message_names_its_entries(
     assert f"it says: {named}: '…' can't be taken" in str(caught.value)
 
 
-async def test_too_much_for_the_window_is_told_apart(claude: AnthropicProvider) -> None:
+async def test_too_much_for_the_window_is_told_apart(claude: VendorProvider) -> None:
     with pytest.raises(RequestTooLarge):
         await heard(claude, request(ModelInputMessage(content="x" * 900_000, seq=1)))
 
 
 async def test_leaving_in_the_middle_closes_the_stream_and_the_next_call_is_fine(
-    vendors: Emulator, claude: AnthropicProvider
+    vendors: Emulator, claude: VendorProvider
 ) -> None:
     vendors.fail_next(faults.Stall(after=4))
     async with claude.call_model(request()) as deltas:
@@ -190,7 +191,7 @@ async def test_leaving_in_the_middle_closes_the_stream_and_the_next_call_is_fine
 
 
 async def test_cancelled_in_the_middle_the_next_call_is_fine(
-    vendors: Emulator, claude: AnthropicProvider
+    vendors: Emulator, claude: VendorProvider
 ) -> None:
     vendors.fail_next(faults.Stall(after=4))
     has_begun = anyio.Event()
@@ -208,7 +209,7 @@ async def test_cancelled_in_the_middle_the_next_call_is_fine(
     assert isinstance((await heard(claude, request()))[-1], Stopped)
 
 
-async def test_unknown_blocks_are_passed_over(vendors: Emulator, claude: AnthropicProvider) -> None:
+async def test_unknown_blocks_are_passed_over(vendors: Emulator, claude: VendorProvider) -> None:
     vendors.script = lambda call: Answer(
         parts=(Unheard({"type": "hologram", "data": [1]}), Text("hi"))
     )
@@ -218,7 +219,7 @@ async def test_unknown_blocks_are_passed_over(vendors: Emulator, claude: Anthrop
 
 
 async def test_a_model_that_declines_says_why_or_is_an_error(
-    vendors: Emulator, claude: AnthropicProvider
+    vendors: Emulator, claude: VendorProvider
 ) -> None:
     vendors.script = lambda call: Answer(parts=(Refusal("not that"),))
     deltas = await heard(claude, request())
@@ -232,12 +233,12 @@ async def test_a_model_that_declines_says_why_or_is_an_error(
 @pytest.mark.parametrize("key", ["sk-é", "sk-1\n", "sk 1"])
 def test_a_key_no_header_can_hold_is_refused_before_anyone_could_quote_it(key: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        AnthropicProvider(models=(BUDGETED,), key=key)
+        anthropic_provider(models=(BUDGETED,), key=key)
     assert key not in str(caught.value)
 
 
 async def test_without_the_sdk_the_provider_says_so(
-    claude: AnthropicProvider, monkeypatch: pytest.MonkeyPatch
+    claude: VendorProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "anthropic", None)
     with pytest.raises(ProviderRefused, match="not installed"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import orjson
 import pytest
-from msgspec import structs
 
 from nplt_server.errors import (
     NoSuchModel,
@@ -42,21 +41,21 @@ from nplt_server.providers.failures import (
     ],
 )
 def test_a_status_says_who_acts_next(status: int, kind: type[ProviderError]) -> None:
-    assert type(failure_of(status)) is kind
+    assert type(failure_of(status, VendorError())) is kind
 
 
 def test_a_429_for_want_of_money_is_the_operators() -> None:
-    assert isinstance(failure_of(429, code="insufficient_quota"), ProviderUnauthorized)
+    assert isinstance(failure_of(429, VendorError(code="insufficient_quota")), ProviderUnauthorized)
 
 
 def test_so_is_anthropics_400_that_says_so() -> None:
     words = "Your credit balance is too low to access the Anthropic API."
-    assert isinstance(failure_of(400, message=words), ProviderUnauthorized)
+    assert isinstance(failure_of(400, VendorError(message=words)), ProviderUnauthorized)
 
 
 def test_a_429_for_one_request_that_is_too_large_is_not_waited_for() -> None:
     words = "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 52123."
-    assert isinstance(failure_of(429, kind="tokens", message=words), RequestTooLarge)
+    assert isinstance(failure_of(429, VendorError(kind="tokens", message=words)), RequestTooLarge)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_a_429_for_one_request_that_is_too_large_is_not_waited_for() -> None:
 def test_only_what_was_said_can_be_refused_for_what_it_says(
     status: int, param: str, message: str, content_refused: bool
 ) -> None:
-    failure = failure_of(status, param=param, message=message)
+    failure = failure_of(status, VendorError(param=param, message=message))
     assert isinstance(failure, ProviderRefused)
     assert failure.content_refused == content_refused
 
@@ -94,7 +93,7 @@ def test_only_what_was_said_can_be_refused_for_what_it_says(
 def test_sealed_thoughts_that_are_not_taken_are_known_by_their_words(
     code: str, message: str
 ) -> None:
-    failure = failure_of(400, code=code, message=message)
+    failure = failure_of(400, VendorError(code=code, message=message))
     assert isinstance(failure, ProviderRefused)
     assert failure.reasoning_refused
 
@@ -110,16 +109,18 @@ def test_sealed_thoughts_that_are_not_taken_are_known_by_their_words(
     ],
 )
 def test_a_context_that_does_not_fit_is_known_by_its_words(code: str, message: str) -> None:
-    assert isinstance(failure_of(400, code=code, message=message), RequestTooLarge)
+    assert isinstance(failure_of(400, VendorError(code=code, message=message)), RequestTooLarge)
 
 
 def test_a_refusal_says_what_the_provider_says_and_what_can_be_done() -> None:
     failure = failure_of(
         400,
-        kind="invalid_request_error",
-        code="unsupported_value",
-        param="temperature",
-        message="Unsupported value: 'temperature' does not support 0.2 with this model.",
+        VendorError(
+            kind="invalid_request_error",
+            code="unsupported_value",
+            param="temperature",
+            message="Unsupported value: 'temperature' does not support 0.2 with this model.",
+        ),
     )
     assert str(failure) == (
         "the provider refused the request (400); change what it names, or choose another model; "
@@ -140,7 +141,9 @@ def test_a_refusal_says_what_the_provider_says_and_what_can_be_done() -> None:
     ],
 )
 def test_a_key_is_in_no_sentence(key: str) -> None:
-    failure = failure_of(401, message=f"Incorrect API key provided: {key}. See the dashboard.")
+    failure = failure_of(
+        401, VendorError(message=f"Incorrect API key provided: {key}. See the dashboard.")
+    )
     assert key not in str(failure)
     assert "Incorrect API key provided: …" in str(failure)
 
@@ -240,7 +243,7 @@ def test_a_gateway_with_one_status_for_all_is_understood_by_its_words(
     body: object, kind: type[ProviderError], says: str
 ) -> None:
     told = VendorError.of_body(orjson.dumps(body))
-    failure = failure_of(400, **structs.asdict(told))
+    failure = failure_of(400, told)
     assert type(failure) is kind
     assert says in str(failure)
 
@@ -262,7 +265,7 @@ def test_what_is_not_json_says_nothing() -> None:
     ],
 )
 def test_a_refusal_names_a_message(param: str, message: str, index: int | None) -> None:
-    failure = failure_of(400, param=param, message=message)
+    failure = failure_of(400, VendorError(param=param, message=message))
     assert isinstance(failure, ProviderRefused)
     assert failure.message_index == index
 
@@ -305,7 +308,9 @@ def test_a_wait_may_be_told_as_a_date() -> None:
 def test_an_error_in_the_stream_is_as_its_status_would_be(
     kind: str, code: str, status: int | None, expected: type[ProviderError]
 ) -> None:
-    failure = failure_in_stream(kind=kind, code=code, status=status, before_first_token=False)
+    failure = failure_in_stream(
+        VendorError(kind=kind, code=code, status=status), before_first_token=False
+    )
     assert type(failure) is expected
     if isinstance(failure, ProviderUnavailable):
         assert not failure.before_first_token

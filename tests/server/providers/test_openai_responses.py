@@ -21,7 +21,6 @@ from tests.vendors.answers import Refusal, Text, Thinking, ToolCall, Unheard
 from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
 from nplt_server.errors import ProviderRefused, ProviderUnavailable
 from nplt_server.providers import OpaquePiece, Patience, Stopped, TextPiece, UsageReport
-from nplt_server.providers.client import AnswerClock
 from nplt_server.providers.openai.responses import ResponsesApi, ResponsesParser
 from nplt_storage.entries import OutputPart
 
@@ -295,17 +294,21 @@ def test_a_place_that_is_no_number_can_not_be_read(kind: str, index: object) -> 
 
 def test_who_thinks_is_given_time_again_and_again_but_only_once_to_begin() -> None:
     parser = ResponsesParser({})
-    clock = AnswerClock(Patience(first_token_seconds=120.0, gap_seconds=60.0), parser, now=0.0)
+    patience = Patience(first_token_seconds=120.0, gap_seconds=60.0)
+
+    def deadline(now: float) -> float:
+        return parser.deadline(patience, began=0.0, now=now)
+
     parser.feed(orjson.dumps({"type": "response.in_progress"}))
-    assert clock.deadline(100.0) == 120.0
+    assert deadline(100.0) == 120.0
     thought = {"type": "reasoning", "id": "rs_1", "summary": []}
     parser.feed(orjson.dumps({"type": "response.output_item.added", "item": thought}))
-    assert clock.deadline(100.0) == 220.0
-    assert clock.deadline(219.0) == 339.0
+    assert deadline(100.0) == 220.0
+    assert deadline(219.0) == 339.0
     assert not parser.has_spoken
     parser.feed(orjson.dumps({"type": "response.output_item.done", "item": thought}))
-    assert clock.deadline(300.0) == 360.0
+    assert deadline(300.0) == 360.0
     assert not parser.has_spoken
     parser.feed(orjson.dumps({"type": "response.output_text.delta", "delta": "so"}))
-    assert clock.deadline(310.0) == 370.0
+    assert deadline(310.0) == 370.0
     assert parser.has_spoken

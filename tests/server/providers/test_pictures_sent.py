@@ -14,9 +14,9 @@ from tests.support.vendor_models import rendered_in
 from tests.vendors.emulator import Emulator
 
 from nplt_server.context.messages import ContextAttachment, ModelInputMessage
-from nplt_server.providers.anthropic.render import RULES, abilities_of, render
+from nplt_server.providers.anthropic.render import abilities_of, render
 from nplt_server.providers.client import VendorApi
-from nplt_server.providers.compiler import ContextCompiler
+from nplt_server.providers.compiler import ContextCompiler, VendorRules
 
 PICTURE = ContextAttachment(name="cat.png", content_type="image/png", data_base64="iVBORw0KGgo=")
 ASKED = ModelInputMessage(seq=3, content="what is this?", attachments=(PICTURE,))
@@ -49,7 +49,7 @@ def test_openai_is_shown_the_picture_before_the_words(
 
 def test_claude_is_shown_the_picture_before_the_words() -> None:
     request = anthropic_stage.request(ASKED)
-    compiled = ContextCompiler(RULES).compile(request.context, origin=request.invocation)
+    compiled = ContextCompiler(VendorRules()).compile(request.context, origin=request.invocation)
     rendered = render(request, compiled, abilities_of(request.invocation.model))
     sent = admitted("messages", rendered.body)
     shown, said = sent["messages"][-1]["content"]
@@ -84,7 +84,7 @@ def test_openai_is_shown_a_picture_of_a_tool_after_its_result(
 
 def test_claude_is_shown_a_picture_of_a_tool_after_its_result() -> None:
     request = anthropic_stage.request(*LOOKED)
-    compiled = ContextCompiler(RULES).compile(request.context, origin=request.invocation)
+    compiled = ContextCompiler(VendorRules()).compile(request.context, origin=request.invocation)
     rendered = render(request, compiled, abilities_of(request.invocation.model))
     sent = admitted("messages", rendered.body)
     given, shown, said = sent["messages"][-1]["content"]

@@ -83,7 +83,7 @@ def recorded(name: ApiName, body: Json, answer: Answer) -> bytes:
 
 
 def as_we_read(stream: bytes, parser: Any) -> Read:
-    deltas = [delta for event in SseParser().feed(stream) for delta in parser.feed(event.data)]
+    deltas = [delta for event in SseParser().feed(stream) for delta in parser.feed(event)]
     output = accumulated(deltas)
     assert output.usage is not None
     entry = output.entry(

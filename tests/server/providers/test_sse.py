@@ -13,9 +13,9 @@ _WORDS = st.text(alphabet="ab{}:é ", max_size=8)
 _EVENTS = st.lists(st.tuples(st.sampled_from(["", "ping", "delta"]), _WORDS), max_size=6)
 
 
-def _heard(*chunks: bytes) -> list[tuple[bytes, bytes]]:
+def _heard(*chunks: bytes) -> list[bytes]:
     parser = SseParser()
-    return [(event.name, event.data) for chunk in chunks for event in parser.feed(chunk)]
+    return [event for chunk in chunks for event in parser.feed(chunk)]
 
 
 def _written(events: list[tuple[str, str]], line_end: str) -> bytes:
@@ -33,40 +33,40 @@ def test_events_are_the_same_however_the_bytes_are_cut(
     block = _written(events, line_end)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(block)), max_size=12)))
     pieces = [block[a:b] for a, b in zip([0, *cuts], [*cuts, len(block)], strict=True)]
-    assert _heard(*pieces) == [(name.encode(), said.encode()) for name, said in events]
+    assert _heard(*pieces) == [said.encode() for _, said in events]
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 def test_every_byte_may_come_alone(line_end: str) -> None:
     block = _written([("delta", "één"), ("", "two")], line_end)
     assert _heard(*(block[place : place + 1] for place in range(len(block)))) == [
-        (b"delta", "één".encode()),
-        (b"", b"two"),
+        "één".encode(),
+        b"two",
     ]
 
 
 def test_line_ends_may_be_mixed() -> None:
-    assert _heard(b"data: a\r\ndata: b\rdata: c\n\r\n") == [(b"", b"a\nb\nc")]
+    assert _heard(b"data: a\r\ndata: b\rdata: c\n\r\n") == [b"a\nb\nc"]
 
 
 def test_lines_of_data_are_one_event() -> None:
-    assert _heard(b'data: {"a":\ndata: 1}\n\n') == [(b"", b'{"a":\n1}')]
+    assert _heard(b'data: {"a":\ndata: 1}\n\n') == [b'{"a":\n1}']
 
 
 def test_comments_ids_and_unknown_fields_are_passed_over() -> None:
-    assert _heard(b": ping\n\nid: 7\nretry: 10\nfoo: bar\ndata: x\n\n: bye\n\n") == [(b"", b"x")]
+    assert _heard(b": ping\n\nid: 7\nretry: 10\nfoo: bar\ndata: x\n\n: bye\n\n") == [b"x"]
 
 
 def test_only_one_space_behind_the_colon_is_not_data() -> None:
-    assert _heard(b"data:x\n\ndata:  x\n\ndata\n\n") == [(b"", b"x"), (b"", b" x"), (b"", b"")]
+    assert _heard(b"data:x\n\ndata:  x\n\ndata\n\n") == [b"x", b" x", b""]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
-    assert _heard(b"\xef\xbb", b"\xbfdata: x\n\n") == [(b"", b"x")]
+    assert _heard(b"\xef\xbb", b"\xbfdata: x\n\n") == [b"x"]
 
 
-def test_a_name_is_for_one_event() -> None:
-    assert _heard(b"event: a\n\ndata: x\n\n") == [(b"", b"x")]
+def test_a_name_alone_is_no_event() -> None:
+    assert _heard(b"event: a\n\ndata: x\n\n") == [b"x"]
 
 
 def test_an_event_nothing_ends_is_never_given() -> None:
@@ -87,7 +87,7 @@ def test_many_small_things_are_not_one_too_large(piece: bytes) -> None:
     parser = SseParser(event_bytes_max=64)
     for _ in range(50):
         parser.feed(piece)
-    assert [event.data[-1:] for event in parser.feed(b"\n\ndata: x\n\n")][-1] == b"x"
+    assert [event[-1:] for event in parser.feed(b"\n\ndata: x\n\n")][-1] == b"x"
 
 
 def test_half_an_emoji_is_read_and_what_is_no_object_is_not() -> None:

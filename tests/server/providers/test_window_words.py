@@ -6,7 +6,7 @@ import pytest
 
 from nplt_server.errors import RequestTooLarge
 from nplt_server.providers import CallRoom, ModelFacts
-from nplt_server.providers.failures import failure_of, window_named
+from nplt_server.providers.failures import VendorError, failure_of, window_named
 
 SAYINGS = {
     "This model's maximum context length is 8192 tokens. However, your messages resulted in"
@@ -46,7 +46,9 @@ def test_and_where_nothing_is_said_nothing_is(words: str) -> None:
 
 
 def test_a_refusal_carries_what_its_words_named() -> None:
-    failure = failure_of(400, message="This model's maximum context length is 8192 tokens.")
+    failure = failure_of(
+        400, VendorError(message="This model's maximum context length is 8192 tokens.")
+    )
     assert isinstance(failure, RequestTooLarge)
     assert failure.window_tokens == 8_192
 

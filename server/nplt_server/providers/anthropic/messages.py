@@ -25,23 +25,22 @@ from nplt_server.providers import (
     ModelOutputDelta,
     ModelRequest,
     OpaquePiece,
-    Patience,
     ReasoningPiece,
     Stopped,
     TextPiece,
     ToolCallPiece,
     UsageReport,
 )
-from nplt_server.providers.anthropic.render import RULES, abilities_of, render
+from nplt_server.providers.anthropic.render import abilities_of, render
 from nplt_server.providers.client import (
     AnswerParser,
     RawResponse,
     RenderedRequest,
+    VendorApi,
     VendorClient,
-    VendorProvider,
 )
-from nplt_server.providers.compiler import CompiledContext, VendorRules
-from nplt_server.providers.failures import failure_in_stream, text_of
+from nplt_server.providers.compiler import CompiledContext
+from nplt_server.providers.failures import VendorError, failure_in_stream, text_of
 from nplt_server.providers.sse import json_object_of
 
 if TYPE_CHECKING:
@@ -105,12 +104,8 @@ class MessageParser(AnswerParser):
             case "message_stop":
                 return self._end()
             case "error":
-                error = event["error"]
-                raise failure_in_stream(
-                    kind=text_of(error.get("type")),
-                    message=text_of(error.get("message")),
-                    before_first_token=not self.has_spoken,
-                )
+                failed = VendorError.of(event)
+                raise failure_in_stream(failed, before_first_token=not self.has_spoken)
             case _:
                 return []
 
@@ -258,7 +253,7 @@ _PAGE_MODELS = 1_000
 _PAGES_MAX = 10
 
 
-class MessagesClient(VendorClient["anthropic.AsyncAnthropic"]):
+class MessagesClient(VendorClient):
     vendor = "Anthropic"
     vendor_url = "https://api.anthropic.com"
 
@@ -268,7 +263,7 @@ class MessagesClient(VendorClient["anthropic.AsyncAnthropic"]):
         self._sdk_error = anthropic.AnthropicError
         sdk = anthropic.AsyncAnthropic(
             api_key=self._api_key,
-            base_url=self._base_url,
+            base_url=self.address,
             max_retries=0,
             timeout=http.timeout,
             open_telemetry=False,
@@ -305,27 +300,11 @@ class MessagesClient(VendorClient["anthropic.AsyncAnthropic"]):
                 return
 
 
-class MessagesApi:
+class MessagesApi(VendorApi, frozen=True, kw_only=True):
     specification: ClassVar[str] = "anthropic-messages"
-    rules: ClassVar[VendorRules] = RULES
 
     def render(self, request: ModelRequest, compiled: CompiledContext) -> RenderedRequest:
         return render(request, compiled, abilities_of(request.invocation.model))
 
     def parser(self, rendered: RenderedRequest) -> MessageParser:
         return MessageParser(rendered.own_names)
-
-
-class AnthropicProvider(VendorProvider):
-    def __init__(
-        self,
-        provider_id: str = "anthropic",
-        *,
-        models: tuple[str, ...],
-        key: str,
-        base_url: str | None = None,
-        headers: Mapping[str, str] | None = None,
-        patience: Patience | None = None,
-    ) -> None:
-        client = MessagesClient(api_key=key, base_url=base_url, headers=headers, patience=patience)
-        super().__init__(provider_id, client, vendor_api=MessagesApi(), models=models)

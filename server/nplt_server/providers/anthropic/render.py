@@ -26,7 +26,6 @@ from nplt_server.providers.compiler import (
     CompiledResult,
     CompiledStep,
     UserStep,
-    VendorRules,
     blocks_of,
     fitting_tool_name,
     own_names,
@@ -385,7 +384,6 @@ def _nearest(effort: str | None, known: tuple[str, ...]) -> str | None:
     return next((level for level in reversed(below) if level in known), None)
 
 
-RULES: Final = VendorRules()
 _INTERLEAVED: Final = "interleaved-thinking-2025-05-14"
 """Models that think on a budget need it to think between calls; others do it anyway."""
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from nplt_protocol import JsonObject, JsonValue
 from nplt_server.errors import ProviderRefused
@@ -19,19 +19,18 @@ from nplt_server.providers import (
     TextPiece,
     ToolCallPiece,
 )
-from nplt_server.providers.client import AnswerParser, RenderedRequest
+from nplt_server.providers.client import AnswerParser, RenderedRequest, VendorApi
 from nplt_server.providers.compiler import (
     AssistantStep,
     CompiledContext,
     UserStep,
-    VendorRules,
     blocks_of,
     own_names,
 )
+from nplt_server.providers.failures import VendorError, failure_in_stream
 from nplt_server.providers.openai.shared import (
     TOOLS_MAX,
     chat_effort_of,
-    failure_of_event,
     functions_of,
     is_openai,
     schema_format,
@@ -84,7 +83,7 @@ class ChatParser(AnswerParser):
 
     def _read(self, event: JsonObject) -> list[ModelOutputDelta]:
         if event.get("error"):
-            raise failure_of_event(event, before_first_token=not self.has_spoken)
+            raise failure_in_stream(VendorError.of(event), before_first_token=not self.has_spoken)
         deltas: list[ModelOutputDelta] = []
         choices = event.get("choices")
         if isinstance(choices, list) and choices and isinstance(choices[0], dict):
@@ -184,9 +183,8 @@ class _Calls:
 # server: those that don't know it ignore it.
 
 
-class ChatApi(Struct, frozen=True, kw_only=True):
+class ChatApi(VendorApi, frozen=True, kw_only=True):
     specification: ClassVar[str] = "openai-chat"
-    rules: ClassVar[VendorRules] = VendorRules()
     tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
     """OpenAI's reasoning models refuse the second, older servers overlook the first."""
     returns_reasoning: bool | None = None

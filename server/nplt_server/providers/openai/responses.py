@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, assert_never
 
-from msgspec import Struct
-
 from nplt_protocol import JsonObject, JsonValue
 from nplt_server.providers import (
     ModelOutputDelta,
@@ -18,7 +16,7 @@ from nplt_server.providers import (
     TextPiece,
     ToolCallPiece,
 )
-from nplt_server.providers.client import AnswerParser, RenderedRequest
+from nplt_server.providers.client import AnswerParser, RenderedRequest, VendorApi
 from nplt_server.providers.compiler import (
     AssistantStep,
     CompiledCall,
@@ -28,11 +26,15 @@ from nplt_server.providers.compiler import (
     blocks_of,
     own_names,
 )
-from nplt_server.providers.failures import text_of, unreadable
+from nplt_server.providers.failures import (
+    VendorError,
+    failure_in_stream,
+    text_of,
+    unreadable,
+)
 from nplt_server.providers.openai.shared import (
     TOOLS_MAX,
     effort_of,
-    failure_of_event,
     functions_of,
     may_reason,
     schema_format,
@@ -196,7 +198,8 @@ class ResponsesParser(AnswerParser):
             case kind if kind in ("response.failed", "error") or event.get("error"):
                 response = event.get("response")
                 told = response if isinstance(response, dict) else event
-                raise failure_of_event(told, before_first_token=not self.has_spoken)
+                failed = VendorError.of(told)
+                raise failure_in_stream(failed, before_first_token=not self.has_spoken)
             case _:
                 pass
 
@@ -269,7 +272,7 @@ def _item_of(event: JsonObject) -> JsonObject:
 _OUTPUT_TOKENS_MIN = 16
 
 
-class ResponsesApi(Struct, frozen=True, kw_only=True):
+class ResponsesApi(VendorApi, frozen=True, kw_only=True):
     specification: ClassVar[str] = "openai-responses"
     rules: ClassVar[VendorRules] = VendorRules(call_id_characters_max=64)
     summarizes_reasoning: bool = False

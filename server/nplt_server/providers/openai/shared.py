@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING
 from nplt_protocol import JsonObject, JsonValue
 from nplt_protocol.messages import EFFORTS
 from nplt_server.digest.text import clean_text
-from nplt_server.errors import ProviderError
 from nplt_server.providers import ModelRequest, UsageReport
 from nplt_server.providers.client import RawResponse, RenderedRequest, VendorClient
 from nplt_server.providers.compiler import UserStep, fitting_tool_name
-from nplt_server.providers.failures import failure_in_stream, text_of
 from nplt_server.providers.schemas import (
     NOT_AT_THE_TOP,
     for_openai,
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from nplt_server.providers.http_client import ProviderHttpClient
 
 
-class OpenAIClient(VendorClient["openai.AsyncOpenAI"]):
+class OpenAIClient(VendorClient):
     vendor = "OpenAI"
     vendor_url = "https://api.openai.com/v1"
 
@@ -45,7 +43,7 @@ class OpenAIClient(VendorClient["openai.AsyncOpenAI"]):
         self._sdk_error = openai.OpenAIError
         sdk = openai.AsyncOpenAI(
             api_key=self._api_key,
-            base_url=self._base_url,
+            base_url=self.address,
             max_retries=0,
             timeout=http.timeout,
             http_client=http,
@@ -204,18 +202,4 @@ def usage_of(usage: JsonObject, *, sent: str, said: str) -> UsageReport:
         output_tokens=count_of(usage, f"{said}_tokens"),
         cached_tokens=count_of(details, "cached_tokens"),
         cache_write_tokens=count_of(details, "cache_write_tokens"),
-    )
-
-
-def failure_of_event(event: JsonObject, *, before_first_token: bool) -> ProviderError:
-    """Its fields stand under `error`, or, as the reference of responses shows, beside it."""
-    error = event.get("error")
-    told = error if isinstance(error, dict) else event
-    code = told.get("code")
-    return failure_in_stream(
-        kind=text_of(told.get("type")),
-        code=text_of(code),
-        message=text_of(told.get("message")),
-        status=code if isinstance(code, int) else None,  # as routers to other servers do
-        before_first_token=before_first_token,
     )
