@@ -6,23 +6,21 @@ model with a smaller window than the models used recently does not cause an epoc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice, takewhile
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from nplt_server.context.messages import ContextMessage, ModelInputMessage, ScreensInTurns
+from nplt_server.context.messages import ContextMessage, ModelInputMessage
 from nplt_server.context.source import (
     CallBudget,
     ContextSource,
     EpochPlan,
-    Measure,
     PromptReference,
-    gather_source,
-    head_message,
     plan_epoch,
     tokens_of,
+    turns_before,
 )
 from nplt_storage.entries import (
     ClearEntry,
@@ -78,101 +76,147 @@ _RECENT_TURNS: Final = 3
 epoch for its window after so many turns."""
 
 
-class NextCall(Struct, frozen=True, kw_only=True):
-    """The call that is about to be made: history, prompt and budget."""
-
-    history: ConversationHistory
-    screens: ScreensInTurns
-    measure: Measure
-    prompt_ref: PromptReference
-    call_budget: CallBudget
-
-    @property
-    def budget(self) -> int:
-        return self.call_budget.budget_tokens or 0
-
-    def source(self, epoch: EpochEntry | None) -> ContextSource:
-        """`epoch` may be a draft: the source is the one after it is written."""
-        if epoch is not None and not epoch.seq:
-            # The prompt may be a draft too, and is written before the epoch.
-            epoch = structs.replace(epoch, seq=self.history.head_seq + 2)
-        return gather_source(
-            self.history,
-            self.prompt_ref,
-            screens=self.screens,
-            measure=self.measure,
-            epoch=epoch,
-            call_budget=self.call_budget,
-        )
-
-
-def exceeds_threshold(call: NextCall, *, next_tokens: int) -> bool:
+def exceeds_threshold(
+    history: ConversationHistory,
+    prompt_ref: PromptReference,
+    call_budget: CallBudget,
+    *,
+    next_tokens: int,
+) -> bool:
     """Whether the budget is why an epoch is due."""
-    is_full = next_tokens > call.call_budget.threshold * call.budget
-    return is_full and call.budget >= _SAME_BUDGET_FRACTION * _recent_budget(call)
+    budget = call_budget.budget_tokens or 0
+    if next_tokens <= call_budget.threshold * budget:
+        return False
+    return budget >= _SAME_BUDGET_FRACTION * recent_budget(history, prompt_ref)
 
 
-def change_due(call: NextCall) -> EpochReason | None:
+def recent_budget(history: ConversationHistory, prompt_ref: PromptReference) -> int:
+    """The largest budget of the last few turns, without the current one."""
+    budgets = [0]
+    turns: set[str | None] = set()
+    for output in _newest_outputs(history):
+        if output.turn_id != prompt_ref:
+            turns.add(output.turn_id)
+            if len(turns) > _RECENT_TURNS:
+                break
+            budgets.append(output.sent.budget_tokens if output.sent is not None else 0)
+    return max(budgets)
+
+
+def change_due(
+    history: ConversationHistory, prompt_ref: PromptReference, *, tools_digest: str
+) -> EpochReason | None:
     """Why an epoch is due whatever the budget is."""
-    history, epoch = call.history, call.history.epoch
+    epoch = history.epoch
     epoch_seq = epoch.seq if epoch is not None else 0
+    last = next(_newest_outputs(history), None)
     if _may_have_been_sent(history, epoch_seq):
-        change = _change_since(history, max(epoch_seq, _seen_through(history)))
+        change = _change_since(history, max(epoch_seq, _seen_through(history, last)))
         if change is not None:
             return change
-    if _begins_turn(call) and any(entry.seq > epoch_seq for entry in history.compactions[-1:]):
+    begins_turn = _begins_turn(history, prompt_ref)
+    if begins_turn and any(entry.seq > epoch_seq for entry in history.compactions[-1:]):
         return "compaction"
-    last = next(_newest_outputs(history), None)
     sent = last.sent if last is not None and last.seq > epoch_seq else None
-    if sent is not None and sent.tools_digest != call.call_budget.offer.digest:
+    if sent is not None and sent.tools_digest != tools_digest:
         return "tools"
-    if not _is_held(call, epoch):
+    own = history.turn(prompt_ref) if isinstance(prompt_ref, str) else None
+    number = history.head_seq + 1 if own is None else own.number
+    shown, turns_max = history.shown_turns, history.turns_max
+    seen = turns_before(shown, number)
+    is_held = history.first_seq <= (epoch.omitted_through if epoch is not None else 0) + 1
+    if not is_held and (turns_max is None or seen < turns_max):
         return "reach"
-    return "window" if _begins_to_slide(call, epoch) else None
+    if turns_max is None or seen <= turns_max:
+        return None
+    if epoch is None:
+        return "window"
+    # If the epoch began with more turns than the window shows, the window moves already.
+    end = shown[turns_max].end
+    is_new = epoch.reason != "window" and end is not None and end.seq > epoch.seq
+    return "window" if is_new else None
 
 
-def stays_without_change(call: NextCall) -> bool:
+def stays_without_change(history: ConversationHistory, prompt_ref: PromptReference) -> bool:
     """Whether `change_due`, if it is `None` now, is `None` for every call until the history's
     `changed_seq` or the tools on offer are others."""
-    history, epoch = call.history, call.history.epoch
+    epoch = history.epoch
     return (
         history.turns_max is None
-        and _begins_turn(call)
+        and _begins_turn(history, prompt_ref)
         and _may_have_been_sent(history, epoch.seq if epoch is not None else 0)
     )
 
 
-def draft_epoch(call: NextCall, reason: EpochReason, *, screen: str) -> EpochEntry:
+def _newest_outputs(history: ConversationHistory) -> Iterator[ModelOutputEntry]:
+    return (entry for entry in reversed(history.active) if isinstance(entry, ModelOutputEntry))
+
+
+def _begins_turn(history: ConversationHistory, prompt_ref: PromptReference) -> bool:
+    return not isinstance(prompt_ref, str) or history.turn_state(prompt_ref) != "running"
+
+
+def _may_have_been_sent(history: ConversationHistory, epoch_seq: int) -> bool:
+    """Whether a context may have been sent in this epoch. Even if no output is in memory,
+    there may be an older one, one that was rolled back, or a call that failed."""
+    if history.first_seq > epoch_seq + 1 or _rollback_seq(history) > epoch_seq:
+        return True
+    signs_of_a_call = ModelOutputEntry | FaultEntry | QuarantineEntry
+    return any(isinstance(entry, signs_of_a_call) for entry in _newest_after(history, epoch_seq))
+
+
+def _seen_through(history: ConversationHistory, last: ModelOutputEntry | None) -> int:
+    """The newest entry that the last context took into account."""
+    if last is not None:
+        return (last.sent.head_seq if last.sent is not None else 0) or last.seq
+    if history.hidden:
+        return 0  # the outputs were rolled back
+    prompts = (entry.seq for entry in history.active if isinstance(entry, ModelInputEntry))
+    return next(prompts, 0)
+
+
+def _rollback_seq(history: ConversationHistory) -> int:
+    """The seq of the newest rollback entry; 0 if there is none. The entry itself is rolled
+    back and may not be in memory, but the hidden ranges end with it."""
+    return history.hidden[-1][1] if history.hidden else 0
+
+
+def _change_since(history: ConversationHistory, seq: int) -> EpochReason | None:
+    rollback_seq = _rollback_seq(history)
+    for entry in _newest_after(history, max(seq, rollback_seq)):
+        if type(entry) in _CHANGES:
+            return _CHANGES[type(entry)]
+    return "rollback" if rollback_seq > seq else None
+
+
+def _newest_after(history: ConversationHistory, seq: int) -> Iterator[Entry]:
+    return takewhile(lambda entry: entry.seq > seq, reversed(history.active))
+
+
+# ------------------------------------------------------------------------------
+# What an epoch shows
+
+
+def planned(draft: EpochEntry, source: ContextSource, history: ConversationHistory) -> EpochEntry:
     """Plans all turns in memory anew: turns that an earlier epoch left out are shown again
-    if there is room."""
-    budget = call.budget if reason == "asked" else max(call.budget, _recent_budget(call))
-    draft = EpochEntry(reason=reason, budget_tokens=budget, screen=screen)
-    source = call.source(draft)
+    if there is room. `omitted_through` is the entry right before the first turn that is shown,
+    so that opening the conversation reads no further back. Unfinished turns will be shown
+    live."""
     own = source.steps(source.own_steps())
     plan = plan_epoch(
-        source.newest_first,
-        budget=budget,
-        fixed=call.call_budget.tools_tokens
+        source.turns(newest_first=True),
+        budget=draft.budget_tokens,
+        fixed=source.call_budget.tools_tokens
         + source.head_tokens_max()
         + tokens_of([*source.system(), *own]),
         tokens=source.turn_tokens,
-        keep=call.call_budget.keep,
+        keep=source.call_budget.keep,
     )
-    return _with_plan(draft, plan, call.history, source)
-
-
-def _with_plan(
-    draft: EpochEntry, plan: EpochPlan, history: ConversationHistory, source: ContextSource
-) -> EpochEntry:
-    """Adds the plan to the draft. `omitted_through` is the entry right before the first turn
-    that is shown, so that opening the conversation reads no further back. Unfinished turns
-    will be shown live."""
-    shown = (turn.number for turn in source.turns if turn.number > plan.omitted_through)
+    shown = (turn.number for turn in source.turns() if turn.number > plan.omitted_through)
     open_numbers = [prompt.seq for prompt in history.unfinished_turns()]
     if source.own is not None:
         open_numbers.append(source.own.number)
-    needed = [*open_numbers, *islice(shown, 1)]
-    if needed:
+    if needed := [*open_numbers, *islice(shown, 1)]:
         omitted = min(needed) - 1
     elif source.selection.until:
         omitted = source.shown_turns[source.selection.until - 1].number
@@ -191,103 +235,14 @@ def _with_plan(
 
 def _omitted_turns(history: ConversationHistory, source: ContextSource, through: int) -> int:
     """Counts the turns in memory; of those before them the epoch before this one says it."""
-    turns = [turn for turn in source.shown_turns if not source.selection.covers(turn)]
-    epoch = history.epoch
-    before = 0
-    since = takewhile(
-        lambda entry: entry.seq > (epoch.seq if epoch else 0), reversed(history.active)
-    )
-    if epoch is not None and not any(isinstance(entry, ClearEntry) for entry in since):
-        before = epoch.omitted_turns - _count_through(turns, epoch.omitted_through)
-    return max(before, 0) + _count_through(turns, through)
-
-
-def _count_through(turns: Sequence[Turn], number: int) -> int:
-    return sum(turn.number <= number for turn in turns)
-
-
-def _newest_outputs(history: ConversationHistory) -> Iterator[ModelOutputEntry]:
-    return (entry for entry in reversed(history.active) if isinstance(entry, ModelOutputEntry))
-
-
-def _begins_turn(call: NextCall) -> bool:
-    return (
-        not isinstance(call.prompt_ref, str)
-        or call.history.turn_state(call.prompt_ref) != "running"
-    )
-
-
-def _may_have_been_sent(history: ConversationHistory, epoch_seq: int) -> bool:
-    """Whether a context may have been sent in this epoch. Even if no output is in memory,
-    there may be an older one, one that was rolled back, or a call that failed."""
-    if history.first_seq > epoch_seq + 1 or _rollback_seq(history) > epoch_seq:
-        return True
-    since = takewhile(lambda entry: entry.seq > epoch_seq, reversed(history.active))
-    signs_of_a_call = ModelOutputEntry | FaultEntry | QuarantineEntry
-    return any(isinstance(entry, signs_of_a_call) for entry in since)
-
-
-def _seen_through(history: ConversationHistory) -> int:
-    """The newest entry that the last context took into account."""
-    last = next(_newest_outputs(history), None)
-    if last is not None:
-        return (last.sent.head_seq if last.sent is not None else 0) or last.seq
-    if history.hidden:
-        return 0  # the outputs were rolled back
-    prompts = (entry.seq for entry in history.active if isinstance(entry, ModelInputEntry))
-    return next(prompts, 0)
-
-
-def _rollback_seq(history: ConversationHistory) -> int:
-    """The seq of the newest rollback entry; 0 if there is none. The entry itself is rolled
-    back and may not be in memory, but the hidden ranges end with it."""
-    return history.hidden[-1][1] if history.hidden else 0
-
-
-def _change_since(history: ConversationHistory, seq: int) -> EpochReason | None:
-    rollback_seq = _rollback_seq(history)
-    for entry in reversed(history.active):
-        if entry.seq <= max(seq, rollback_seq):
-            break
-        if type(entry) in _CHANGES:
-            return _CHANGES[type(entry)]
-    return "rollback" if rollback_seq > seq else None
-
-
-def _is_held(call: NextCall, epoch: EpochEntry | None) -> bool:
-    history = call.history
-    if history.first_seq <= (epoch.omitted_through if epoch is not None else 0) + 1:
-        return True
-    return history.turns_max is not None and _seen(call) >= history.turns_max
-
-
-def _begins_to_slide(call: NextCall, epoch: EpochEntry | None) -> bool:
-    turns_max = call.history.turns_max
-    if turns_max is None or _seen(call) <= turns_max:
-        return False
-    if epoch is None:
-        return True
-    # If the epoch began with more turns than the window shows, the window moves already.
-    end = call.history.shown_turns[turns_max].end
-    return epoch.reason != "window" and end is not None and end.seq > epoch.seq
-
-
-def _seen(call: NextCall) -> int:
-    """How many turns could be shown if the window had no limit."""
-    return call.source(call.history.epoch).selection.until
-
-
-def _recent_budget(call: NextCall) -> int:
-    """The largest budget of the last few turns, without the current one."""
-    budgets = [0]
-    turns: set[str | None] = set()
-    for output in _newest_outputs(call.history):
-        if output.turn_id != call.prompt_ref:
-            turns.add(output.turn_id)
-            if len(turns) > _RECENT_TURNS:
-                break
-            budgets.append(output.sent.budget_tokens if output.sent is not None else 0)
-    return max(budgets)
+    turns = [turn.number for turn in source.shown_turns if not source.selection.covers(turn)]
+    epoch, before = history.epoch, 0
+    if epoch is not None:
+        since = _newest_after(history, epoch.seq)
+        if not any(isinstance(entry, ClearEntry) for entry in since):
+            in_memory = sum(number <= epoch.omitted_through for number in turns)
+            before = max(epoch.omitted_turns - in_memory, 0)
+    return before + sum(number <= through for number in turns)
 
 
 # ------------------------------------------------------------------------------
@@ -313,49 +268,50 @@ class SummaryTask(Struct, frozen=True, kw_only=True):
 
 
 def summary_task(
-    source: ContextSource, draft: EpochEntry, *, room: int | None = None
+    source: ContextSource, draft: EpochEntry, *, room: int | None
 ) -> SummaryTask | None:
-    """`room`: how many tokens the model may be given."""
+    """`room`: how many tokens the model may be given; the turns are planned as in an epoch
+    that would use all of it."""
     source = structs.replace(source, screens=False)
+    selection = source.selection
     turns = _turns_to_summarize(source, draft.summary_through)
-    shown_summary = head_message(source.selection, None)
-    fixed = [] if shown_summary is None else [source.measure.message(shown_summary)]
-    plan = _plan(source, turns, None if room is None else room - tokens_of(fixed))
+    shown_summary, fixed = None, 0
+    if selection.summary:
+        shown_summary = ModelInputMessage(seq=selection.epoch_seq, content=selection.summary)
+        fixed = source.measure.message(shown_summary).tokens
+    plan = EpochPlan()
+    if room is not None:
+        tokens = source.turn_tokens
+        plan = plan_epoch(reversed(turns), budget=room - fixed, fixed=0, tokens=tokens, keep=1.0)
     given = [turn for turn in turns if turn.number > plan.omitted_through]
-    planned = structs.replace(source, selection=structs.replace(source.selection, plan=plan))
-    measured = planned.messages_of(given)
+    as_planned = structs.replace(source, selection=structs.replace(selection, plan=plan))
+    measured = as_planned.messages_of(given)
     if not measured:
         return None
     leaves_out = len(given) < len(turns)
     from_seq = given[0].number
-    if source.selection.compaction is not None and not leaves_out:
-        from_seq = min(from_seq, source.selection.compaction.from_seq)
+    if selection.compaction is not None and not leaves_out:
+        from_seq = min(from_seq, selection.compaction.from_seq)
     return SummaryTask(
         from_seq=from_seq,
         through_seq=max(turn.end.seq for turn in given if turn.end),
         shown_summary=shown_summary,
         leaves_out=leaves_out,
         messages=tuple(each.message for each in measured),
-        tokens=tokens_of([*fixed, *measured]),
+        tokens=fixed + tokens_of(measured),
     )
 
 
 def _turns_to_summarize(source: ContextSource, summary_through: int) -> list[Turn]:
     covers, summary = source.selection.covers, source.selection.compaction
-    uncovered = [turn for turn in source.shown_turns if not covers(turn)]
-    if summary is not None:
-        # Older turns were left out when that summary was made, and can't follow it.
-        uncovered = [turn for turn in uncovered if turn.number > summary.from_seq]
-    ended = [(turn, turn.end.seq) for turn in uncovered if turn.end]
+    # Turns older than the summary were left out when it was made, and can't follow it.
+    oldest = 0 if summary is None else summary.from_seq + 1
+    ended = [
+        (turn, turn.end.seq)
+        for turn in source.shown_turns
+        if turn.end and turn.number >= oldest and not covers(turn)
+    ]
     through_seq = max((seq for turn, seq in ended if turn.number <= summary_through), default=0)
     # A prompt that was cancelled while it waited may have ended in between: the summary
     # will cover it too.
     return [turn for turn, seq in ended if seq <= through_seq]
-
-
-def _plan(source: ContextSource, turns: Sequence[Turn], room: int | None) -> EpochPlan:
-    """The plan of an epoch that would use all of the room."""
-
-    if room is None:
-        return EpochPlan()
-    return plan_epoch(reversed(turns), budget=room, fixed=0, tokens=source.turn_tokens, keep=1.0)

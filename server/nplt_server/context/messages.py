@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from datetime import datetime
+from operator import itemgetter
 from typing import ClassVar, Final, Literal, TypeAlias, assert_never
 
 import orjson
@@ -19,7 +19,6 @@ from msgspec import Struct, field, structs
 from nplt_server.digest import levels_of
 from nplt_server.digest.text import cut, place_to_resume, place_to_stop
 from nplt_storage.entries import (
-    UNSTAMPED,
     Entry,
     EpochEntry,
     LevelOfDetail,
@@ -34,10 +33,8 @@ from nplt_storage.entries import (
     WidgetEntry,
 )
 from nplt_storage.history import ConversationHistory
-from nplt_storage.json_values import JsonValue
 from nplt_storage.messages import text_at_level
-from nplt_storage.turns import ContextEntry as ContextEntry
-from nplt_storage.turns import Turn
+from nplt_storage.turns import ContextEntry, Turn
 
 # ------------------------------------------------------------------------------
 # Files attached to a prompt, as a model is shown them
@@ -87,6 +84,11 @@ class ContextAttachment(Struct, frozen=True, kw_only=True):
     def is_image(self) -> bool:
         return self.data_base64 is not None
 
+    def without_contents(self, reason: AttachmentReason) -> ContextAttachment:
+        if self.text is None and not self.is_image:
+            return self
+        return structs.replace(self, text=None, data_base64=None, reason=reason)
+
     @property
     def as_text(self) -> str:
         """The attachment's place in the text of the message."""
@@ -111,46 +113,28 @@ class AttachmentContents(Struct, frozen=True, kw_only=True):
     put_away: frozenset[tuple[int, str]] = frozenset()
     """Images left out because there are too many: seq of the prompt, and file id."""
 
-    def of(self, seq: int, file_id: str) -> ContextAttachment:
-        found = self.files.get(file_id, _UNKNOWN)
-        if (seq, file_id) in self.put_away:
-            return structs.replace(found, data_base64=None, reason="attachment_too_many")
-        return found
+    def shown_with(
+        self, entry: ContextEntry, *, is_live: bool, takes_images: bool
+    ) -> tuple[ContextAttachment, ...]:
+        """The files of the entry, as they are shown at this level to this model."""
+        shown: list[ContextAttachment] = []
+        for file_id in file_ids_of(entry):
+            one = self.files.get(file_id, _UNKNOWN)
+            if (entry.seq, file_id) in self.put_away:
+                one = structs.replace(one, data_base64=None, reason="attachment_too_many")
+            if not is_live:
+                one = one.without_contents("attachment_less_detail")
+            elif one.is_image and not takes_images:
+                one = one.without_contents("attachment_not_taken")
+            shown.append(one)
+        return tuple(shown)
 
 
-def attachments_of(
-    seq: int,
-    file_ids: Sequence[str],
-    contents: AttachmentContents,
-    *,
-    is_live: bool,
-    takes_images: bool,
-) -> tuple[ContextAttachment, ...]:
-    """The attachments of prompt `seq`, as they are shown at this level to this model."""
-    if not file_ids:
-        return ()
-    found = tuple(contents.of(seq, file_id) for file_id in file_ids)
-    if not is_live:
-        return without_contents(found, "attachment_less_detail")
-    if takes_images:
-        return found
-    return tuple(
-        structs.replace(one, text=None, data_base64=None, reason="attachment_not_taken")
-        if one.is_image
-        else one
-        for one in found
-    )
-
-
-def without_contents(
-    attachments: Sequence[ContextAttachment], reason: AttachmentReason
-) -> tuple[ContextAttachment, ...]:
-    return tuple(
-        structs.replace(one, text=None, data_base64=None, reason=reason)
-        if one.text is not None or one.is_image
-        else one
-        for one in attachments
-    )
+def file_ids_of(entry: Entry) -> tuple[str, ...]:
+    """The files that are shown with it."""
+    if isinstance(entry, ToolResultsEntry):
+        return tuple(file_id for result in entry.results for file_id in result.attachments)
+    return entry.attachments if isinstance(entry, ModelInputEntry) else ()
 
 
 # ------------------------------------------------------------------------------
@@ -178,8 +162,6 @@ class _Message(Struct, frozen=True, kw_only=True, gc=False):
     seq: int = 0
     """The entry that the message shows; 0 if there is none."""
     level: ShownLevel = "live"
-    timestamp: datetime = UNSTAMPED
-    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 class SystemMessage(_Message, frozen=True, kw_only=True):
@@ -220,7 +202,6 @@ class ModelOutputMessage(_Message, frozen=True, kw_only=True):
     content: str
     tool_calls: tuple[ToolCallRequest, ...] = ()
     invocation: ModelInvocationDescriptor | None = None
-    usage: Mapping[str, JsonValue] | None = None
     reasoning: str = ""
     parts: tuple[OutputPart, ...] = ()
     """The provider's own parts, for the same model and an unchanged prefix; otherwise parts
@@ -261,9 +242,6 @@ def _with_screen(content: str, screen: str | None) -> str:
 # A text loses its middle, and a mark says how much is missing. The arguments of a tool call
 # stay a JSON object with the same keys, because providers accept nothing else.
 
-Mark: TypeAlias = Callable[[int], str]
-"""Makes the text that says how many characters are left out."""
-
 _CHARACTERS_PER_TOKEN_MAX: Final = 8
 """The first try keeps this many characters per token; few texts have more."""
 _CHARACTERS_MIN: Final = 16
@@ -275,12 +253,21 @@ def left_out(characters: int) -> str:
 
 
 def cut_middle(
-    text: str, tokens_max: int, *, count: Callable[[str], int], mark: Mark = left_out
+    text: str,
+    tokens_max: int,
+    *,
+    count: Callable[[str], int],
+    mark: Callable[[int], str] = left_out,
 ) -> str:
-    """Beginning, mark and end of a text that is too long; empty if not even the mark fits."""
+    """Beginning, mark and end of a text that is too long; empty if not even the mark fits.
+    `mark`: says how many characters are left out."""
     kept = min(len(text), tokens_max * _CHARACTERS_PER_TOKEN_MAX)
     while kept >= _CHARACTERS_MIN:
-        shown = _without_middle(text, kept, mark)
+        stop = place_to_stop(text, 0, kept * 2 // 3)
+        resume = place_to_resume(text, max(stop, len(text) - kept // 3), len(text))
+        shown = text
+        if resume > stop:
+            shown = f"{text[:stop]}\n{mark(resume - stop)}\n{text[resume:]}"
         tokens = count(shown)
         if tokens <= tokens_max:
             return shown
@@ -289,32 +276,23 @@ def cut_middle(
     return alone if count(alone) <= tokens_max else ""
 
 
-def _without_middle(text: str, kept: int, mark: Mark) -> str:
-    stop = place_to_stop(text, 0, kept * 2 // 3)
-    resume = place_to_resume(text, max(stop, len(text) - kept // 3), len(text))
-    if resume <= stop:
-        return text
-    return f"{text[:stop]}\n{mark(resume - stop)}\n{text[resume:]}"
-
-
 def shorten_call(call: ToolCallRequest, characters_max: int) -> ToolCallRequest:
     if len(call.raw_arguments) <= characters_max:
         return call
     if call.arguments is None:
         return structs.replace(call, raw_arguments=cut(call.raw_arguments, characters_max))
     each = max(_CHARACTERS_MIN, characters_max // max(1, len(call.arguments)))
-    arguments = {name: _shorten(value, each) for name, value in call.arguments.items()}
+    arguments = dict(call.arguments)
+    for name, value in arguments.items():
+        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        if len(text) > each:
+            arguments[name] = cut(text, each)
     raw = orjson.dumps(arguments)
     if len(raw) > 4 * characters_max:
         # The names of the arguments alone are too long.
         arguments = {"arguments": left_out(len(call.raw_arguments))}
         raw = orjson.dumps(arguments)
     return structs.replace(call, raw_arguments=raw.decode(), arguments=arguments)
-
-
-def _shorten(value: JsonValue, characters_max: int) -> JsonValue:
-    text = value if isinstance(value, str) else orjson.dumps(value).decode()
-    return value if len(text) <= characters_max else cut(text, characters_max)
 
 
 # ------------------------------------------------------------------------------
@@ -343,38 +321,28 @@ def message_of(
     is_live = level == "live"
     is_unchanged = with_screen and is_live
     screen = screen_in(entry) if is_unchanged else None
+    files = contents.shown_with(entry, is_live=is_live, takes_images=takes_images)
     match entry:
         case ModelInputEntry():
+            schema = entry.options.get("schema") if is_live else None
             return ModelInputMessage(
                 seq=entry.seq,
                 level=level,
-                timestamp=entry.timestamp,
-                metadata=entry.metadata,
                 content=text_at_level(entry.content, entry.sections, level, levels_of),
                 live_screen=screen,
-                attachments=attachments_of(
-                    entry.seq,
-                    entry.attachments,
-                    contents,
-                    is_live=is_live,
-                    takes_images=takes_images,
-                ),
-                schema=_schema_of(entry) if is_live else "",
+                attachments=files,
+                schema=orjson.dumps(schema).decode() if isinstance(schema, dict) else "",
             )
         case ModelOutputEntry():
+            calls = entry.tool_calls
+            if not is_live:
+                calls = tuple(shorten_call(each, _ARGUMENT_CHARACTERS_MAX[level]) for each in calls)
             return ModelOutputMessage(
                 seq=entry.seq,
                 level=level,
-                timestamp=entry.timestamp,
-                metadata=entry.metadata,
                 content=text_at_level(entry.content, entry.sections, level, levels_of),
-                tool_calls=entry.tool_calls
-                if is_live
-                else tuple(
-                    shorten_call(call, _ARGUMENT_CHARACTERS_MAX[level]) for call in entry.tool_calls
-                ),
+                tool_calls=calls,
                 invocation=entry.invocation,
-                usage=entry.usage,
                 reasoning=entry.reasoning if entry.parts and is_unchanged else "",
                 parts=entry.parts if is_unchanged else (),
             )
@@ -382,35 +350,11 @@ def message_of(
             return ToolResultsMessage(
                 seq=entry.seq,
                 level=level,
-                timestamp=entry.timestamp,
-                metadata=entry.metadata,
                 results=tuple(_result_at(result, level) for result in entry.results),
                 live_screen=screen,
-                images=tuple(
-                    one
-                    for one in attachments_of(
-                        entry.seq,
-                        file_ids_of(entry),
-                        contents,
-                        is_live=is_live,
-                        takes_images=takes_images,
-                    )
-                    if one.is_image
-                ),
+                images=tuple(one for one in files if one.is_image),
             )
     assert_never(entry)
-
-
-def _schema_of(prompt: ModelInputEntry) -> str:
-    schema = prompt.options.get("schema")
-    return orjson.dumps(schema).decode() if isinstance(schema, dict) else ""
-
-
-def file_ids_of(entry: Entry) -> tuple[str, ...]:
-    """The files that are shown with it."""
-    if isinstance(entry, ToolResultsEntry):
-        return tuple(file_id for result in entry.results for file_id in result.attachments)
-    return entry.attachments if isinstance(entry, ModelInputEntry) else ()
 
 
 def screen_in(entry: ContextEntry) -> str | None:
@@ -481,62 +425,51 @@ def _whole(step: ContextStep) -> ContextStep:
             request = ModelInputEntry(content=_REPAIR_REQUEST.format(fault=fault))
             return output, structs.replace(request, seq=output.seq, timestamp=output.timestamp)
         case (ModelOutputEntry() as output,):
-            return _answer(output)
+            pass
         case (ModelOutputEntry() as output, ToolResultsEntry() as results):
-            return _paired(output, results)
+            call_ids = [call.tool_call_id for call in output.tool_calls]
+            if call_ids == [result.tool_call_id for result in results.results]:
+                return step
+            by_id = {result.tool_call_id: result for result in results.results}
+            calls = {call.tool_call_id: call for call in output.tool_calls}
+            calls = {call_id: call for call_id, call in calls.items() if call_id in by_id}
+            if calls:
+                return (
+                    structs.replace(output, tool_calls=tuple(calls.values())),
+                    structs.replace(results, results=tuple(by_id[call_id] for call_id in calls)),
+                )
         case _:  # results without tool calls
             return ()
-
-
-def _answer(output: ModelOutputEntry) -> ContextStep:
     if not output.content.strip():
         return ()
     return (structs.replace(output, tool_calls=()) if output.tool_calls else output,)
 
 
-def _paired(output: ModelOutputEntry, results: ToolResultsEntry) -> ContextStep:
-    call_ids = [call.tool_call_id for call in output.tool_calls]
-    result_ids = [result.tool_call_id for result in results.results]
-    if call_ids == result_ids:
-        return output, results
-    by_id = {result.tool_call_id: result for result in results.results}
-    calls = {call.tool_call_id: call for call in output.tool_calls if call.tool_call_id in by_id}
-    if not calls:
-        return _answer(output)
-    return (
-        structs.replace(output, tool_calls=tuple(calls.values())),
-        structs.replace(results, results=tuple(by_id[call_id] for call_id in calls)),
-    )
-
-
 def _without_quarantined(step: ContextStep, quarantined: Collection[int]) -> ContextStep:
     if all(entry.seq not in quarantined for entry in step):
         return step
-    if not isinstance(step[-1], ToolResultsEntry):
-        return ()
-    return tuple(_without_text(entry) if entry.seq in quarantined else entry for entry in step)
-
-
-def _without_text(entry: ContextEntry) -> ContextEntry:
-    match entry:
-        case ModelOutputEntry():
-            calls = tuple(
-                structs.replace(
-                    call, raw_arguments="{}", arguments={}, parse_error=None, parse_warning=None
-                )
-                for call in entry.tool_calls
+    match step:
+        case (ModelOutputEntry() as output, ToolResultsEntry() as results):
+            pass
+        case _:
+            return ()
+    if output.seq in quarantined:
+        calls = tuple(
+            structs.replace(
+                call, raw_arguments="{}", arguments={}, parse_error=None, parse_warning=None
             )
-            return structs.replace(
-                entry, content="", reasoning="", tool_calls=calls, sections=None, parts=()
-            )
-        case ToolResultsEntry():
-            results = tuple(
-                structs.replace(result, result=HIDDEN_RESULT, blob=None, sections=None)
-                for result in entry.results
-            )
-            return structs.replace(entry, results=results)
-        case ModelInputEntry():
-            return entry  # can't happen: a prompt is a step of its own
+            for call in output.tool_calls
+        )
+        output = structs.replace(
+            output, content="", reasoning="", tool_calls=calls, sections=None, parts=()
+        )
+    if results.seq in quarantined:
+        hidden = tuple(
+            structs.replace(result, result=HIDDEN_RESULT, blob=None, sections=None)
+            for result in results.results
+        )
+        results = structs.replace(results, results=hidden)
+    return output, results
 
 
 # ------------------------------------------------------------------------------
@@ -550,63 +483,26 @@ def _without_text(entry: ContextEntry) -> ContextEntry:
 #
 # Ended turns are read once, so the cost does not grow with the conversation.
 
-_ScreenBasis: TypeAlias = tuple[int, frozenset[int]]
-"""Which entries' screens count: those after this seq that are not quarantined."""
-
 
 class ScreensInTurns:
-    __slots__ = (
-        "_basis",
-        "_changed_seq",
-        "_first",
-        "_head_seq",
-        "_history",
-        "_numbers",
-        "_read",
-        "_shown",
-        "_texts",
-    )
-
     def __init__(self, history: ConversationHistory) -> None:
         self._history = history
         self._head_seq = self._changed_seq = -1
         """The history's, when it was read last."""
-        self._basis: _ScreenBasis = (0, frozenset())
+        self._basis: tuple[int, frozenset[int]] = (0, frozenset())
         self._first = ""
         """The epoch's screen, which is current until another one is written."""
         self._shown: Sequence[Turn] = ()
         self._read = 0
         """How many of the shown turns have been read."""
-        self._numbers: list[int] = []
-        """The numbers of the turns that hold a screen."""
-        self._texts: list[str] = []
-        """The last screen in each of those turns."""
+        self._screens: list[tuple[int, str]] = []
+        """The numbers of the turns that hold a screen, and the last one in each."""
 
-    def basis(self) -> _ScreenBasis:
-        """As of now: from where on screens count, and which entries are quarantined."""
-        self._catch_up()
-        return self._basis
-
-    def before(self, number: int) -> str:
-        """The screen that is current at the beginning of turn `number`; empty if none."""
-        self._catch_up()
-        place = bisect_left(self._numbers, number)
-        return self._texts[place - 1] if place else self._first
-
-    def last_shown_to(self, turn_id: str | None) -> str:
-        """The last screen that the model of the turn was shown; empty if none. An unknown
-        turn counts as one that is yet to come."""
-        turn = None if turn_id is None else self._history.turn(turn_id)
-        if turn is None:
-            return self.before(self._history.head_seq + 1)
-        self._catch_up()
-        own = last_screen_in(turn, *self._basis)
-        return self.before(turn.number) if own is None else own
-
-    def _catch_up(self) -> None:
+    def basis(self) -> tuple[int, frozenset[int]]:
+        """Which entries' screens count now: those after this seq that are not quarantined."""
         history = self._history
         if history.head_seq == self._head_seq:
-            return
+            return self._basis
         basis, shown = self._basis, history.shown_turns
         if history.changed_seq != self._changed_seq:
             basis, epoch = (screens_after(history), frozenset(history.quarantined)), history.epoch
@@ -614,15 +510,29 @@ class ScreensInTurns:
             self._changed_seq = history.changed_seq
         if shown is not self._shown or basis != self._basis:
             self._shown, self._basis = shown, basis
-            self._read = 0
-            self._numbers, self._texts = [], []
+            self._read, self._screens = 0, []
         for place in range(self._read, len(shown)):
             text = last_screen_in(shown[place], *basis)
             if text is not None:
-                self._numbers.append(shown[place].number)
-                self._texts.append(text)
+                self._screens.append((shown[place].number, text))
         self._read = len(shown)
         self._head_seq = history.head_seq
+        return basis
+
+    def before(self, number: int) -> str:
+        """The screen that is current at the beginning of turn `number`; empty if none."""
+        self.basis()
+        place = bisect_left(self._screens, number, key=itemgetter(0))
+        return self._screens[place - 1][1] if place else self._first
+
+    def last_shown_to(self, turn_id: str | None) -> str:
+        """The last screen that the model of the turn was shown; empty if none. An unknown
+        turn counts as one that is yet to come."""
+        turn = None if turn_id is None else self._history.turn(turn_id)
+        if turn is None:
+            return self.before(self._history.head_seq + 1)
+        own = last_screen_in(turn, *self.basis())
+        return self.before(turn.number) if own is None else own
 
 
 def screen_sources(history: ConversationHistory) -> dict[str, int]:

@@ -17,18 +17,14 @@ from msgspec import Struct, structs
 from nplt_server.context.messages import (
     IMAGE_TOKENS,
     AttachmentContents,
-    ContextEntry,
     ContextMessage,
     ContextStep,
     ModelInputMessage,
     ModelOutputMessage,
-    ScreensInTurns,
     SystemMessage,
     ToolResultsMessage,
     last_screen_in,
     message_of,
-    screen_sources,
-    screens_after,
     steps_of,
 )
 from nplt_server.tokens import TokenCounter
@@ -42,7 +38,7 @@ from nplt_storage.entries import (
     SentContext,
 )
 from nplt_storage.history import ConversationHistory
-from nplt_storage.turns import Turn
+from nplt_storage.turns import ContextEntry, Turn
 
 # ------------------------------------------------------------------------------
 # Selection: which turns are shown, and at which level
@@ -64,7 +60,6 @@ class EpochPlan(Struct, frozen=True, kw_only=True):
 
 
 _ALL_LIVE: Final = EpochPlan()
-_NO_TOOLS: Final = ToolOffer()
 
 
 class Selection(Struct, frozen=True, kw_only=True):
@@ -104,16 +99,27 @@ class Selection(Struct, frozen=True, kw_only=True):
             and turn.end.seq <= compaction.through_seq
         )
 
+    @property
+    def summary(self) -> str:
+        if (summary := self.compaction) is None:
+            return ""
+        span = f"entries {summary.from_seq} to {summary.through_seq}"
+        return f"## Summary of what came before ({span})\n{summary.content}"
+
+
+def turns_before(shown: Sequence[Turn], number: int) -> int:
+    """How many of the shown turns come before turn `number`."""
+    is_last = not shown or shown[-1].number < number  # nearly always
+    return len(shown) if is_last else bisect_left(shown, number, key=_number)
+
 
 def select(history: ConversationHistory, epoch: EpochEntry | None, *, number: int) -> Selection:
     """Selects the turns to show to turn `number`."""
-    shown = history.shown_turns
-    is_last = not shown or shown[-1].number < number  # nearly always
-    until = len(shown) if is_last else bisect_left(shown, number, key=_number)
-    turns_max = history.turns_max
+    shown, turns_max = history.shown_turns, history.turns_max
+    until = turns_before(shown, number)
     first = 0 if turns_max is None else max(0, until - turns_max)
     if epoch is None:
-        return Selection(plan=EpochPlan(), first=first, until=until)
+        return Selection(plan=_ALL_LIVE, first=first, until=until)
     quarantined = history.quarantined
     summaries = [e for e in history.compactions if e.seq < epoch.seq and e.seq not in quarantined]
     plan = EpochPlan(
@@ -143,8 +149,6 @@ MESSAGE_TOKENS: Final = 4
 CALL_TOKENS: Final = 8
 """For a tool call, and again for its result: both carry the call's id."""
 
-_Key: TypeAlias = tuple[str, LevelOfDetail, bool, bool]
-
 
 class Measured(Struct, frozen=True, gc=False):
     message: ContextMessage
@@ -155,8 +159,6 @@ class Measure:
     """Builds the messages of one conversation's entries, counts their tokens and remembers
     both. Bound to one token counter."""
 
-    __slots__ = ("_counter", "_remembered", "_remembered_max", "attachments", "counted")
-
     def __init__(
         self,
         counter: TokenCounter,
@@ -164,11 +166,12 @@ class Measure:
         attachments: AttachmentContents | None = None,
         remembered_max: int = 16_384,
     ) -> None:
-        self.attachments = attachments or AttachmentContents()
-        """Attachment contents, loaded by the caller before use."""
+        self._attachments = attachments or AttachmentContents()
         self._counter = counter
         self._remembered_max = remembered_max
-        self._remembered: dict[_Key, tuple[ContextEntry, Measured]] = {}
+        self._remembered: dict[
+            tuple[str, LevelOfDetail, bool, bool], tuple[ContextEntry, Measured]
+        ] = {}
         self.counted = 0
         """Messages counted so far; a counter for tests."""
 
@@ -197,7 +200,7 @@ class Measure:
             level,
             with_screen=with_screen,
             takes_images=takes_images,
-            contents=self.attachments,
+            contents=self._attachments,
         )
         measured = self.message(message)
         if entry.id:
@@ -213,14 +216,11 @@ class Measure:
             case ModelInputMessage():
                 return self.text(message.text) + IMAGE_TOKENS * len(message.images)
             case ModelOutputMessage():
-                opaque, tokens = 0, self.text(message.content)
-                if message.reasoning:
-                    tokens += self.text(message.reasoning)
+                tokens = self.text(message.content) + self.text(message.reasoning)
                 for call in message.tool_calls:
                     tokens += CALL_TOKENS + self.text(call.tool_name)
                     tokens += self.text(call.raw_arguments)
-                for part in message.parts:
-                    opaque += len(str(part.data)) if part.data else 0
+                opaque = sum(len(str(part.data)) for part in message.parts if part.data)
                 return tokens + opaque // 4
             case ToolResultsMessage():
                 texts = sum(CALL_TOKENS + self.text(text) for text in message.texts)
@@ -232,6 +232,113 @@ def tokens_of(measured: Iterable[Measured]) -> int:
     return sum(each.tokens for each in measured)
 
 
+# ------------------------------------------------------------------------------
+# The plan of an epoch: the level of each older turn
+#
+# From the newest turn back: live while there is room, then summary, then gist, then not
+# shown; whole turns only, so no tool call loses its result. An epoch fills part of the budget
+# and leaves the rest to grow into, because each epoch invalidates the provider's cache.
+# Planning stops at the first turn that is not shown.
+
+KEEP: Final = 0.5
+"""How much of the budget a new epoch fills."""
+THRESHOLD: Final = 0.85
+"""How much of the budget may be filled before a new epoch begins."""
+_SHARES: Final[Mapping[LevelOfDetail, float]] = {"live": 0.6, "summary": 0.85, "gist": 1.0}
+"""The fraction of the room for older turns at which each level ends."""
+_LEVELS: Final = tuple(_SHARES)
+
+
+def plan_epoch(
+    newest_first: Iterable[Turn],
+    *,
+    budget: int,
+    fixed: int,
+    tokens: Callable[[Turn, LevelOfDetail], int],
+    keep: float = KEEP,
+) -> EpochPlan:
+    """`fixed`: the tokens of the context besides these turns."""
+    room = max(0, int(keep * budget) - fixed)
+    limits = {level: int(share * room) for level, share in _SHARES.items()}
+    spare = max(room, int(THRESHOLD * budget) - fixed)
+    # A prompt most likely refers to the turn before it, so that turn gets more room.
+    limits_now = {**limits, "summary": spare, "gist": spare}
+    levels = _LEVELS
+    taken, all_live, omitted_through = 0, 0, 0
+    through: dict[LevelOfDetail, int] = {}
+    for turn in newest_first:
+        if all_live <= room:
+            all_live += tokens(turn, "live")
+        while levels and taken + tokens(turn, levels[0]) > limits_now[levels[0]]:
+            levels = levels[1:]
+        if not levels:
+            omitted_through = turn.number
+            break
+        taken += tokens(turn, levels[0])
+        through.setdefault(levels[0], turn.number)
+        limits_now = limits
+    else:
+        if all_live <= room:
+            return EpochPlan()
+    gist_through = through.get("gist", omitted_through)
+    return EpochPlan(
+        omitted_through=omitted_through,
+        gist_through=gist_through,
+        summary_through=through.get("summary", gist_through),
+    )
+
+
+# ------------------------------------------------------------------------------
+# The budget of a call, and the context that is made for it
+
+
+class CallBudget(Struct, frozen=True, kw_only=True):
+    """Token budget, tools and image support of one call."""
+
+    budget_tokens: int | None = None
+    """The tokens that may be sent; `None`: no limit."""
+    tools_tokens: int = 0
+    offer: ToolOffer = ToolOffer()
+    """The tools sent with the call. Fixed here, even if the tools on offer change meanwhile."""
+    threshold: float = THRESHOLD
+    keep: float = KEEP
+    takes_images: bool = False
+    """Whether the model can be shown images."""
+
+    @property
+    def room(self) -> int | None:
+        """For messages."""
+        return None if self.budget_tokens is None else self.budget_tokens - self.tools_tokens
+
+
+class ContextView(Struct, frozen=True, kw_only=True):
+    messages: Sequence[ContextMessage]
+    sizes: Sequence[int]
+    """The tokens of each message."""
+    tokens: int
+    """The tokens of all messages and the tools."""
+    call_budget: CallBudget
+    selection: Selection
+    has_head: bool = False
+    """Whether a message before all turns carries a summary or the screen."""
+    is_trimmed: bool = False
+    """Shortened for this call only; the next context need not begin with this one."""
+    head_seq: int = 0
+    """The newest entry when this context was made."""
+
+    @property
+    def sent(self) -> SentContext:
+        """What the output entry records about the context that was sent."""
+        return SentContext(
+            tokens=self.tokens,
+            budget_tokens=self.call_budget.budget_tokens or 0,
+            tools_digest=self.call_budget.offer.digest,
+            epoch_seq=self.selection.epoch_seq,
+            head_seq=self.head_seq,
+            trimmed=self.is_trimmed,
+        )
+
+
 SEARCH_TOOL: Final = "search_history"
 SHORTENED: Final = "[Turns marked [gist] or [summary] are shown shortened, answers too.]"
 
@@ -241,43 +348,36 @@ PromptReference: TypeAlias = str | ModelInputEntry | None
 
 class ContextSource(Struct, frozen=True, kw_only=True):
     measure: Measure
+    call_budget: CallBudget
+    head_seq: int
     instruction: str
     selection: Selection
     shown_turns: Sequence[Turn]
     own: Turn | None
     quarantined: frozenset[int]
-    screen: str | None = None
+    screen: str | None
     """For the head: the live screen at the beginning of the shown turns."""
-    screen_seq: int = 0
+    screen_seq: int
     """Before the first epoch: the newest entry whose text is on the screen."""
-    screen_before_own: str = ""
+    screen_before_own: str
     """The live screen at the beginning of the turn itself."""
-    screens_after: int = 0
+    screens_after: int
     """Screens in entries up to this seq are out of date."""
     screens: bool = True
     """Whether messages carry the screens written into their entries."""
-    takes_images: bool = False
     newest_seq: int | None = None
     """Under the policy `newest_live`: the seq of the only live input or results."""
-    left_out: int = 0
+    left_out: int
     """How many older turns are not shown, and no summary stands for them."""
-    turns_max: int | None = None
+    turns_max: int | None
     """If older turns than these are not shown by the setting `max_turns`."""
-    offer: ToolOffer = _NO_TOOLS
-    """One of the tools may find what is not shown."""
 
-    @property
-    def turns(self) -> Iterator[Turn]:
-        """Older turns that are shown at some level, oldest first."""
-        return self._shown_at(range(self.selection.first, self.selection.until))
-
-    @property
-    def newest_first(self) -> Iterator[Turn]:
-        return self._shown_at(range(self.selection.until - 1, self.selection.first - 1, -1))
-
-    def _shown_at(self, places: range) -> Iterator[Turn]:
-        turns = (self.shown_turns[place] for place in places)
-        return (turn for turn in turns if not self.selection.covers(turn))
+    def turns(self, *, newest_first: bool = False) -> Iterator[Turn]:
+        """Older turns that are shown at some level."""
+        places = range(self.selection.first, self.selection.until)
+        for place in reversed(places) if newest_first else places:
+            if not self.selection.covers(turn := self.shown_turns[place]):
+                yield turn
 
     def messages_of(self, turns: Iterable[Turn]) -> list[Measured]:
         return [
@@ -293,10 +393,12 @@ class ContextSource(Struct, frozen=True, kw_only=True):
         return [self.measure.message(SystemMessage(instruction=self.instruction))]
 
     def head(self) -> list[Measured]:
-        message = head_message(
-            self.selection, self.screen, screen_seq=self.screen_seq, notice=self.notice
-        )
-        return [] if message is None else [self.measure.message(message)]
+        content = "\n\n".join(filter(None, (self.notice, self.selection.summary)))
+        if not content and self.screen is None:
+            return []
+        seq = self.selection.epoch_seq or self.screen_seq
+        message = ModelInputMessage(seq=seq, content=content, live_screen=self.screen)
+        return [self.measure.message(message)]
 
     def head_tokens_max(self) -> int:
         """The most that the head may take: it says which turns are left out, and that is not
@@ -313,12 +415,13 @@ class ContextSource(Struct, frozen=True, kw_only=True):
         of an epoch."""
         lines: list[str] = []
         if told := self._told_of_left_out():
-            can_search = any(tool.name == SEARCH_TOOL for tool in self.offer.descriptions)
+            tools = self.call_budget.offer.descriptions
+            can_search = any(tool.name == SEARCH_TOOL for tool in tools)
             how = f"; the tool {SEARCH_TOOL} finds what was said" if can_search else ""
             lines.append(f"[{told}{how}.]")
         is_aged = self.newest_seq is not None
         if is_aged or self.selection.plan != _ALL_LIVE:
-            first = next(self.turns, None)
+            first = next(self.turns(), None)
             if first is not None and (is_aged or self.selection.level_of(first) != "live"):
                 lines.append(SHORTENED)
         return "\n".join(lines)
@@ -360,10 +463,12 @@ class ContextSource(Struct, frozen=True, kw_only=True):
             if level == "live" and self.newest_seq is not None:
                 is_output = isinstance(entry, ModelOutputEntry)
                 shown = "live" if is_output or entry.seq == self.newest_seq else "summary"
-            with_screen = self.screens and entry.seq > self.screens_after
             measured.append(
                 self.measure.entry(
-                    entry, shown, with_screen=with_screen, takes_images=self.takes_images
+                    entry,
+                    shown,
+                    with_screen=self.screens and entry.seq > self.screens_after,
+                    takes_images=self.call_budget.takes_images,
                 )
             )
         return measured
@@ -373,17 +478,33 @@ class ContextSource(Struct, frozen=True, kw_only=True):
 
     def everything(self) -> list[Measured]:
         own = self.steps(self.own_steps())
-        return [*self.system(), *self.head(), *self.messages_of(self.turns), *own]
+        return [*self.system(), *self.head(), *self.messages_of(self.turns()), *own]
 
-    def tokens(self, limit: int) -> int:
-        """The tokens of the whole context. Counting stops once they exceed the limit."""
+    def is_too_long(self) -> bool:
+        """Counting stops once the limit is exceeded."""
+        if (room := self.call_budget.room) is None:
+            return False
         tokens = tokens_of([*self.system(), *self.head(), *self.steps(self.own_steps())])
-        for turn in self.newest_first:
-            if tokens > limit:
+        for turn in self.turns(newest_first=True):
+            if tokens > room:
                 break
-            level = self.selection.level_of(turn)
-            tokens += 0 if level is None else self.turn_tokens(turn, level)
-        return tokens
+            tokens += tokens_of(self.messages_of([turn]))
+        return tokens > room
+
+    def view(
+        self, measured: list[Measured], *, has_head: bool, is_trimmed: bool = False
+    ) -> ContextView:
+        sizes = [each.tokens for each in measured]
+        return ContextView(
+            messages=[each.message for each in measured],
+            sizes=sizes,
+            tokens=sum(sizes) + self.call_budget.tools_tokens,
+            call_budget=self.call_budget,
+            selection=self.selection,
+            has_head=has_head,
+            is_trimmed=is_trimmed,
+            head_seq=self.head_seq,
+        )
 
     def with_screen_in_head(self) -> ContextSource:
         """Moves the newest live screen into the head, because the entry that carries the
@@ -397,208 +518,12 @@ class ContextSource(Struct, frozen=True, kw_only=True):
     def aged(self) -> ContextSource:
         """This source under the policy `newest_live`: only the newest input or results are
         live."""
-        newest = next(self._newest_user_entries(), None)
-        return structs.replace(self.with_screen_in_head(), newest_seq=newest.seq if newest else 0)
-
-    def _newest_user_entries(self) -> Iterator[ContextEntry]:
         own = [] if self.own is None else [self.own]
-        for turn in chain(own, self.newest_first):
-            for step in reversed(list(steps_of(turn, self.quarantined))):
-                yield from (e for e in reversed(step) if not isinstance(e, ModelOutputEntry))
-
-
-def gather_source(
-    history: ConversationHistory,
-    prompt_ref: PromptReference,
-    *,
-    screens: ScreensInTurns,
-    measure: Measure,
-    epoch: EpochEntry | None,
-    call_budget: CallBudget,
-) -> ContextSource:
-    """The source of the next call. An unknown turn id counts as a turn that is yet to come."""
-    if isinstance(prompt_ref, ModelInputEntry):
-        prompt = structs.replace(prompt_ref, seq=history.head_seq + 1)
-        own: Turn | None = Turn(number=prompt.seq, prompt=prompt, entries=[prompt])
-    else:
-        own = None if prompt_ref is None else history.turn(prompt_ref)
-    number = history.head_seq + 1 if own is None else own.number
-    selection = select(history, epoch, number=number)
-    shown = history.shown_turns
-    first, until = selection.first, selection.until
-    if epoch is history.epoch:
-        after_seq, quarantined = screens.basis()
-        screen = screens.before(shown[first].number if first < until else number)
-        before_own = screens.before(number)
-    else:  # a draft, with a screen of its own
-        after_seq, quarantined = screens_after(history, epoch), frozenset(history.quarantined)
-        screen = before_own = epoch.screen if epoch is not None else ""
-    return ContextSource(
-        measure=measure,
-        instruction=history.system_instruction or "",
-        selection=selection,
-        shown_turns=shown,
-        own=own,
-        quarantined=quarantined,
-        screen=screen or None,
-        screen_before_own=before_own,
-        screen_seq=max(screen_sources(history).values(), default=0)
-        if screen and epoch is None
-        else 0,
-        screens_after=after_seq,
-        takes_images=call_budget.takes_images,
-        left_out=epoch.omitted_turns if epoch is not None else 0,
-        turns_max=history.turns_max if _is_windowed(history, until) else None,
-        offer=call_budget.offer,
-    )
-
-
-def _is_windowed(history: ConversationHistory, until: int) -> bool:
-    most = history.turns_max
-    return most is not None and (until > most or (until == most and history.first_seq > 1))
-
-
-def head_message(
-    selection: Selection, screen: str | None, *, screen_seq: int = 0, notice: str = ""
-) -> ModelInputMessage | None:
-    compaction = selection.compaction
-    if compaction is None and screen is None and not notice:
-        return None
-    content = notice
-    if compaction is not None:
-        span = f"entries {compaction.from_seq} to {compaction.through_seq}"
-        summary = f"## Summary of what came before ({span})\n{compaction.content}"
-        content = f"{notice}\n\n{summary}" if notice else summary
-    seq = selection.epoch_seq or screen_seq
-    return ModelInputMessage(seq=seq, content=content, live_screen=screen)
-
-
-# ------------------------------------------------------------------------------
-# The plan of an epoch: the level of each older turn
-#
-# From the newest turn back: live while there is room, then summary, then gist, then not
-# shown; whole turns only, so no tool call loses its result. An epoch fills part of the budget
-# and leaves the rest to grow into, because each epoch invalidates the provider's cache.
-# Planning stops at the first turn that is not shown.
-
-KEEP: Final = 0.5
-"""How much of the budget a new epoch fills."""
-THRESHOLD: Final = 0.85
-"""How much of the budget may be filled before a new epoch begins."""
-_SHARES: Final[Mapping[LevelOfDetail, float]] = {"live": 0.6, "summary": 0.85, "gist": 1.0}
-"""The fraction of the room for older turns at which each level ends."""
-_LEVELS: Final = tuple(_SHARES)
-
-TurnTokens: TypeAlias = Callable[[Turn, LevelOfDetail], int]
-_Limits: TypeAlias = Mapping[LevelOfDetail, int]
-
-
-def plan_epoch(
-    newest_first: Iterable[Turn],
-    *,
-    budget: int,
-    fixed: int,
-    tokens: TurnTokens,
-    keep: float = KEEP,
-) -> EpochPlan:
-    """`fixed`: the tokens of the context besides these turns."""
-    room = max(0, int(keep * budget) - fixed)
-    limits: _Limits = {level: int(share * room) for level, share in _SHARES.items()}
-    spare = max(room, int(THRESHOLD * budget) - fixed)
-    # A prompt most likely refers to the turn before it, so that turn gets more room.
-    limits_now: _Limits = {"live": limits["live"], "summary": spare, "gist": spare}
-    level: LevelOfDetail = "live"
-    taken, all_live, omitted_through = 0, 0, 0
-    through: dict[LevelOfDetail, int] = {}
-    for turn in newest_first:
-        if all_live <= room:
-            all_live += tokens(turn, "live")
-        fitting = _first_that_fits(turn, level, taken, limits_now, tokens)
-        if fitting is None:
-            omitted_through = turn.number
-            break
-        level = fitting
-        taken += tokens(turn, level)
-        through.setdefault(level, turn.number)
-        limits_now = limits
-    else:
-        if all_live <= room:
-            return EpochPlan()
-    gist_through = through.get("gist", omitted_through)
-    return EpochPlan(
-        omitted_through=omitted_through,
-        gist_through=gist_through,
-        summary_through=through.get("summary", gist_through),
-    )
-
-
-def _first_that_fits(
-    turn: Turn, level: LevelOfDetail, taken: int, limits: _Limits, tokens: TurnTokens
-) -> LevelOfDetail | None:
-    for candidate in _LEVELS[_LEVELS.index(level) :]:
-        if taken + tokens(turn, candidate) <= limits[candidate]:
-            return candidate
-    return None
-
-
-class CallBudget(Struct, frozen=True, kw_only=True):
-    """Token budget, tools and image support of one call."""
-
-    budget_tokens: int | None = None
-    """The tokens that may be sent; `None`: no limit."""
-    tools_tokens: int = 0
-    offer: ToolOffer = _NO_TOOLS
-    """The tools sent with the call. Fixed here, even if the tools on offer change meanwhile."""
-    threshold: float = THRESHOLD
-    keep: float = KEEP
-    takes_images: bool = False
-    """Whether the model can be shown images."""
-
-
-class ContextView(Struct, frozen=True, kw_only=True):
-    messages: Sequence[ContextMessage]
-    sizes: Sequence[int]
-    """The tokens of each message."""
-    tokens: int
-    """The tokens of all messages and the tools."""
-    call_budget: CallBudget
-    selection: Selection
-    has_head: bool = False
-    """Whether a message before all turns carries a summary or the screen."""
-    is_trimmed: bool = False
-    """Shortened for this call only; the next context need not begin with this one."""
-    head_seq: int = 0
-    """The newest entry when this context was made."""
-
-    @property
-    def sent(self) -> SentContext:
-        """What the output entry records about the context that was sent."""
-
-        return SentContext(
-            tokens=self.tokens,
-            budget_tokens=self.call_budget.budget_tokens or 0,
-            tools_digest=self.call_budget.offer.digest,
-            epoch_seq=self.selection.epoch_seq,
-            head_seq=self.head_seq,
-            trimmed=self.is_trimmed,
+        newest = (
+            entry.seq
+            for turn in chain(own, self.turns(newest_first=True))
+            for step in reversed(list(steps_of(turn, self.quarantined)))
+            for entry in reversed(step)
+            if not isinstance(entry, ModelOutputEntry)
         )
-
-
-def view_of(
-    measured: list[Measured],
-    call_budget: CallBudget,
-    selection: Selection,
-    *,
-    has_head: bool,
-    is_trimmed: bool = False,
-) -> ContextView:
-    sizes = [each.tokens for each in measured]
-    return ContextView(
-        messages=[each.message for each in measured],
-        sizes=sizes,
-        tokens=sum(sizes) + call_budget.tools_tokens,
-        call_budget=call_budget,
-        selection=selection,
-        has_head=has_head,
-        is_trimmed=is_trimmed,
-    )
+        return structs.replace(self.with_screen_in_head(), newest_seq=next(newest, 0))

@@ -12,12 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from nplt_server.context.messages import (
-    ContextEntry,
-    ModelInputMessage,
-    ToolResultsMessage,
-    screen_sources,
-)
+from nplt_server.context.messages import ModelInputMessage, ToolResultsMessage, screen_sources
 from nplt_server.context.source import ContextView
 from nplt_server.errors import ProviderError, ProviderRefused, RequestTooLarge
 from nplt_storage.entries import (
@@ -31,6 +26,7 @@ from nplt_storage.entries import (
     WidgetEntry,
 )
 from nplt_storage.history import ConversationHistory
+from nplt_storage.turns import ContextEntry
 
 if TYPE_CHECKING:
     from nplt_server.conversations.conversation import Conversation
