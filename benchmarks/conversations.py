@@ -9,7 +9,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from nplt_storage.codec import encode_line
 from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry
 from nplt_storage.file_system import Disk
 from nplt_storage.files.format import (
@@ -73,7 +72,7 @@ def write_conversation(
         file.write(first)
         for seq in range(1, messages + 1):
             entry = message(seq, at=at, content=content)
-            record, tail = tail.extended(encode_line(entry), kind=entry.kind, at=entry.timestamp)
+            record, tail = tail.extended(entry)
             file.write(record)
         file.write(tail.closing_line)
     return path

@@ -42,7 +42,6 @@ from benchmarks.wire import (
     encode,
     wait_until_known,
 )
-from nplt_storage.codec import encode_line
 from nplt_storage.entries import EpochEntry
 from nplt_storage.files.format import LOCAL_USER, Header, empty_tail, encode_header, file_name
 from nplt_storage.ids import new_entry_id
@@ -117,12 +116,12 @@ def write_long_conversation(
         file.write(first)
         for seq in range(1, entries + 1):
             entry = message(seq, content=text_of(CONTENT_BYTES))
-            record, tail = tail.extended(encode_line(entry), kind=entry.kind, at=entry.timestamp)
+            record, tail = tail.extended(entry)
             file.write(record)
         epoch = EpochEntry(
             seq=entries + 1, id=new_entry_id(), timestamp=FIRST_DAY, reason="asked", budget_tokens=1
         )
-        record, tail = tail.extended(encode_line(epoch), kind=epoch.kind, at=epoch.timestamp)
+        record, tail = tail.extended(epoch)
         file.write(record)
         file.write(tail.closing_line)
 

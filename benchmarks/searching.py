@@ -23,7 +23,6 @@ from benchmarks.conversations import FIRST_DAY, message
 from benchmarks.measuring import Rounds, alternate, figure
 from benchmarks.scratch import Plan
 from benchmarks.verdicts import Question, Verdict
-from nplt_storage.codec import encode_line
 from nplt_storage.files.format import (
     LOCAL_USER,
     Header,
@@ -116,7 +115,7 @@ def _write_all(
         for seq in range(1, MESSAGES_EACH + 1):
             said = " ".join(chance.choices(words, cum_weights=frequencies, k=WORDS_EACH))
             entry = message(seq, at=at, content=said)
-            record, tail = tail.extended(encode_line(entry), kind=entry.kind, at=entry.timestamp)
+            record, tail = tail.extended(entry)
             lines.append(record)
         path = history / file_name(header.session_id, at)
         path.write_bytes(b"".join([*lines, tail.closing_line]))

@@ -34,7 +34,7 @@ from nplt_storage.entries import Entry
 from nplt_storage.file_system import Disk, FoundFile
 from nplt_storage.files.conversation_file import JsonFile
 from nplt_storage.files.format import Header
-from nplt_storage.files.rewrite import redact_entry
+from nplt_storage.files.record import redact_entry
 
 SECRET = "xyzzy"
 PATH = Path("history/session_20260102_s1.json")

@@ -26,7 +26,6 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nplt_storage.codec import encode_line
 from nplt_storage.entries import Entry
 from nplt_storage.errors import BadEntry, ConversationReadOnly, StorageUnavailable
 from nplt_storage.file_system import FileId, FileOperations, write_all
@@ -171,7 +170,7 @@ class Appender:
         assert tail is not None
         if entry.seq != tail.closing.head_seq + 1:
             raise BadEntry(f"entry {entry.seq} can't follow entry {tail.closing.head_seq}")
-        line, after = tail.extended(encode_line(entry), kind=entry.kind, at=entry.timestamp)
+        line, after = tail.extended(entry)
         return PreparedLine(line + after.closing_line, tail, after)
 
     def append(self, entry: Entry) -> None:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 from threading import Lock
@@ -22,7 +23,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nplt_storage.codec import BadLine, decode_verified, encode_line, peek_kind
+from nplt_storage.codec import BadLine, decode_verified, peek_kind
 from nplt_storage.entries import BlobReference, Entry
 from nplt_storage.errors import (
     BadEntry,
@@ -38,6 +39,7 @@ from nplt_storage.file_system import (
     FileOperations,
     FoundFile,
     opened_to_read,
+    write_all,
     write_new_file,
 )
 from nplt_storage.file_system import reader_of as reader_of
@@ -57,6 +59,7 @@ from nplt_storage.files.format import (
     encode_header,
     live_of,
     make_whole,
+    on_its_way,
     read_header,
     survey,
 )
@@ -89,15 +92,6 @@ def plain_errors(session_id: str) -> Iterator[None]:
 
 
 _BLOCK_BYTES: Final = 1024 * 1024
-
-
-def is_ours(files: FileOperations, path: Path) -> bool:
-    with opened_to_read(files, path) as (read, size):
-        try:
-            read_header(read, size)
-        except BadHeader:
-            return False
-        return True
 
 
 def survey_file(read: Read, size: int, session_id: str, *, head_seq_min: int = 0) -> Survey:
@@ -140,16 +134,18 @@ def adopt_older_shape(
 ) -> None:
     """If it is not one of ours: puts one in the place of another program's, or of ours as
     another program has laid it out; `NotForeign` if it is neither."""
-    if is_ours(files, path):
-        return
     with opened_to_read(files, path) as (read, size):
-        older, original = read_older_shape(read, size, session_id)
+        try:
+            read_header(read, size)
+            return
+        except BadHeader:
+            older, original = read_older_shape(read, size, session_id)
 
     def blocks() -> Iterator[bytes]:
         block = bytearray(encode_header(older.header))
         tail = empty_tail(older.header.created_at, len(block))
         for entry in older.entries(new_id=new_id):
-            line, tail = tail.extended(encode_line(entry), kind=entry.kind, at=entry.timestamp)
+            line, tail = tail.extended(entry)
             block += line
             if len(block) >= _BLOCK_BYTES:
                 yield bytes(block)
@@ -179,6 +175,54 @@ def _is_same(read: Read, data: bytes) -> bool:
         read(at, _BLOCK_BYTES) == data[at : at + _BLOCK_BYTES]
         for at in range(0, len(data), _BLOCK_BYTES)
     )
+
+
+class NewFile:
+    """A whole file on its way in: written under a temporary name, and renamed at the end. What
+    a crash leaves is removed at the next start. `first` is the header's line; `created_at` what
+    it says there."""
+
+    def __init__(
+        self, files: FileOperations, path: Path, first: bytes, *, created_at: datetime
+    ) -> None:
+        self.beside = on_its_way(path.with_name(f"{path.name}.whole"))
+        self.tail = empty_tail(created_at, len(first))
+        self._files = files
+        self._buffer = bytearray(first)
+        self._written = 0
+        files.remove(self.beside)  # left by a crash
+        self._descriptor: int | None = files.open(self.beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+
+    def add(self, entry: Entry, line: bytes) -> None:
+        """`line` as `encode_line` made it."""
+        added, self.tail = self.tail.extended(entry, line)
+        self._buffer += added
+        if len(self._buffer) >= _BLOCK_BYTES:
+            self._flush()
+
+    def seal(self) -> None:
+        """All of it is on disk when this returns, under the name it has meanwhile."""
+        self._buffer += self.tail.closing_line
+        descriptor = self._flush()
+        self._files.sync(descriptor)
+        self._close()
+
+    def abandon(self) -> None:
+        with suppress(OSError):  # the next start sweeps it away
+            self._close()
+            self._files.remove(self.beside)
+
+    def _flush(self) -> int:
+        assert self._descriptor is not None
+        data, self._buffer = bytes(self._buffer), bytearray()
+        write_all(self._files, self._descriptor, data, self._written)
+        self._written += len(data)
+        return self._descriptor
+
+    def _close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            self._files.close(descriptor)
 
 
 class JsonFile:
@@ -393,7 +437,11 @@ def open_at_end(disk: Disk, file: JsonFile, row: ConversationRow) -> OpenedFile:
     descriptor = file.open_for_appending()
     try:
         with file.reading_lines() as (read, tail):
-            row = _caught_up(read, tail, row)
+            head_seq = tail.closing.head_seq
+            if row.head_seq > head_seq:
+                raise Damage(f"it ends at line {head_seq}, but there were {row.head_seq}")
+            # The index may be behind.
+            row = fold_all(row, tail.entries(read).after(row.head_seq))
             entries = read_end(tail.entries(read), row)
         with plain_errors(file.session_id):
             found = disk.found(file.path)
@@ -409,16 +457,6 @@ def open_at_end(disk: Disk, file: JsonFile, row: ConversationRow) -> OpenedFile:
         entries=tuple(entries),
         partial_answer=not_yet_an_entry(said, row, entries),
     )
-
-
-def _caught_up(read: Read, tail: Tail, row: ConversationRow) -> ConversationRow:
-    """The row as it is after the last line: the index may be behind."""
-    head_seq = tail.closing.head_seq
-    if row.head_seq > head_seq:
-        raise Damage(f"it ends at line {head_seq}, but there were {row.head_seq}")
-    if row.head_seq < head_seq:
-        return fold_all(row, tail.entries(read).after(row.head_seq))
-    return row
 
 
 def batch_of(file: JsonFile, *, after: int, through: int) -> list[Entry]:

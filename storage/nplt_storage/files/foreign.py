@@ -37,7 +37,6 @@ from nplt_storage.codec import (
     crc_suffix,
     decode_verified,
     encode_line,
-    peek_kind,
     peek_seq,
 )
 from nplt_storage.entries import (
@@ -504,7 +503,7 @@ def _end_as_written(relaid: RelaidDocument) -> bytes | None:
     for due, line in enumerate(relaid.lines, 1):
         if peek_seq(line) != due:
             return None
-        _, tail = tail.extended(line, kind=peek_kind(line), at=decode_verified(line).timestamp)
+        _, tail = tail.extended(decode_verified(line), line)
     closing = orjson.loads(b"{" + tail.closing_line[2:])
     if closing != relaid.closing:
         return None

@@ -24,10 +24,18 @@ from zlib import crc32
 import orjson
 from msgspec import DecodeError, Struct, convert, field
 
-from nplt_storage.codec import BadLine, decode_verified, peek_seq, time_as_text, verify_line
+from nplt_storage.codec import (
+    BadLine,
+    decode_verified,
+    encode_line,
+    peek_seq,
+    time_as_text,
+    verify_line,
+)
 from nplt_storage.entries import Entry, EpochEntry, ModelInputEntry, ModelOutputEntry, Moment
 from nplt_storage.file_system import (
     FileOperations,
+    opened,
     read_all,
     read_blocks,
     reader_of,
@@ -242,6 +250,11 @@ def live_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.live")
 
 
+def numbered(path: Path, what: str) -> Iterator[Path]:
+    """The names that such a copy of the file may have."""
+    return (path.with_name(f"{path.name}.{what}-{number}") for number in count(1))
+
+
 # ------------------------------------------------------------------------------
 # Reading lines
 #
@@ -451,10 +464,12 @@ class Tail(Struct, frozen=True, kw_only=True, dict=True):
         """Of the whole file."""
         return self.end + len(self.closing_line)
 
-    def extended(self, line: bytes, *, kind: str, at: datetime) -> tuple[bytes, Tail]:
-        """The bytes of one more line, as `encode_line` made it, and the tail after it."""
-        added = b"%b%b\n" % (b"" if self.end == self.first else b",", line)
-        closing = advance(self.closing, kind, at=at, offset=self.end)
+    def extended(self, entry: Entry, line: bytes | None = None) -> tuple[bytes, Tail]:
+        """The bytes of one more line, and the tail after it; `line` is the entry as
+        `encode_line` made it, where that is at hand."""
+        comma = b"" if self.end == self.first else b","
+        added = b"%b%b\n" % (comma, encode_line(entry) if line is None else line)
+        closing = advance(self.closing, entry.kind, at=entry.timestamp, offset=self.end)
         end = self.end + len(added)
         return added, Tail(first=self.first, last=self.end, end=end, closing=closing)
 
@@ -571,26 +586,14 @@ def make_whole(files: FileOperations, descriptor: int, path: Path, *, tail: Tail
 
 
 def _set_aside(files: FileOperations, descriptor: int, path: Path, *, start: int) -> None:
-    broken, copy = _new_broken_file(files, path)
+    broken = next(each for each in numbered(path, "broken") if files.find(each) is None)
     try:
-        try:
+        with opened(files, broken, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as copy:
             read = reader_of(files, descriptor)
             write_blocks(files, copy, read_blocks(read, start, files.size(descriptor)))
             files.sync(copy)
-        finally:
-            files.close(copy)
     except OSError:
         files.remove(broken)
         raise
     files.sync_directory(path.parent)
     log.warning("%s: a torn append was set aside as %s", path.name, broken.name)
-
-
-def _new_broken_file(files: FileOperations, path: Path) -> tuple[Path, int]:
-    for number in count(1):
-        broken = path.with_name(f"{path.name}.broken-{number}")
-        try:
-            return broken, files.open(broken, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        except FileExistsError:
-            continue
-    raise AssertionError

@@ -5,37 +5,111 @@ journal. Blobs are written before the lines that refer to them. Every append upd
 conversation's row and hands it to the index and to the caller.
 
 If the first append to a new file fails, the file is removed; the next append creates it
-again.
+again. A redaction replaces the whole file.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 
 import anyio
+from msgspec import Struct
 from msgspec.structs import replace
 
-from nplt_storage.entries import BlobReference, Entry
-from nplt_storage.errors import ConversationReadOnly, StorageError, StorageUnavailable
-from nplt_storage.file_system import FoundFile
+from nplt_storage.codec import decode_verified, encode_line
+from nplt_storage.entries import AttachmentEntry, BlobReference, Entry
+from nplt_storage.errors import BadEntry, ConversationReadOnly, StorageError, StorageUnavailable
+from nplt_storage.file_system import Disk, FoundFile
 from nplt_storage.files.append import COMMIT_SECONDS_MAX, Appender, Committer
-from nplt_storage.files.conversation_file import OpenedFile, create_file, keep_blob, plain_errors
-from nplt_storage.files.directory import OpenDirectory, part_of, void_stamp
-from nplt_storage.files.format import (
-    Header,
-    blobs_of,
-    live_of,
+from nplt_storage.files.conversation_file import (
+    JsonFile,
+    NewFile,
+    OpenedFile,
+    create_file,
+    keep_blob,
+    plain_errors,
+    remove_blobs_except,
 )
+from nplt_storage.files.directory import OpenDirectory, part_of, void_stamp
+from nplt_storage.files.format import Header, blobs_of, copies, live_of, read_header
 from nplt_storage.files.live_journal import LiveJournal
-from nplt_storage.files.rewrite import Redaction, redact_entry, remove_traces
+from nplt_storage.ids import is_file_id
 from nplt_storage.index.tables import FileStamp
-from nplt_storage.redaction import blobs_named_by
-from nplt_storage.rows import ConversationRow, fold
+from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
+from nplt_storage.rows import ConversationRow, fold, new_row
 from nplt_storage.store import DeltaKind
 
 log = logging.getLogger(__name__)
+
+
+class Redaction(Struct, frozen=True, kw_only=True):
+    erased: Entry
+    tombstone: Entry
+    row: ConversationRow
+    """The conversation's, made anew: a name or a preview may have been among the words."""
+    blobs_named: frozenset[str]
+
+
+def redact_entry(disk: Disk, file: JsonFile, seq: int, *, at: datetime) -> Redaction:
+    """Writes a new file with a tombstone in place of the entry and every other line
+    unchanged (except a rollback that repeats the erased words), and replaces the old file
+    in one step. Then removes whatever else held the words: copies left by a torn append or
+    an import, blobs without a reference, an attachment. After a crash in between, asking
+    again finishes that. Blocks; the caller lets nobody append meanwhile."""
+    with (
+        file.not_writing(),
+        plain_errors(file.session_id),
+        file.reading_lines() as (read, tail),
+    ):
+        erased = tail.entries(read).at(seq)
+        if erased is None:
+            raise BadEntry(f"there is no entry {seq}")
+        tombstone = redacted(erased, at)
+        header, _ = read_header(read, tail.first)
+        row = new_row(file.session_id, user=header.user, created_at=header.created_at)
+        blobs_named: set[str] = set()
+        new = NewFile(disk, file.path, read(0, tail.first), created_at=header.created_at)
+        try:
+            for line in tail.lines(read).forward(tail.first):
+                entry = decode_verified(line.data)
+                after = without_words_of(erased, tombstone, entry)
+                new.add(after, line.data if after == entry else encode_line(after))
+                blobs_named |= blobs_named_by([after])
+                row = fold(row, after)
+            new.seal()
+            file.replace(new.beside, new.tail)
+        except BaseException:
+            new.abandon()
+            raise
+    return Redaction(
+        erased=erased, tombstone=tombstone, row=row, blobs_named=frozenset(blobs_named)
+    )
+
+
+def remove_traces(
+    disk: Disk,
+    path: Path,
+    redaction: Redaction,
+    *,
+    attachments: Path,
+    blobs_kept: AbstractSet[str] = frozenset(),
+) -> None:
+    """Blocks. `blobs_kept` were kept just now, for an entry that is yet to come."""
+    erased = redaction.erased
+    for name in copies(disk.names_in(path.parent), path):
+        disk.remove(path.with_name(name))
+    disk.sync_directory(path.parent)
+    spared = blobs_kept - blobs_named_by([erased])
+    remove_blobs_except(disk, blobs_of(path), redaction.blobs_named | spared)
+    if isinstance(erased, AttachmentEntry) and is_file_id(erased.file_id):
+        disk.remove(attachments / erased.file_id)
+        if disk.names_in(attachments):
+            disk.sync_directory(attachments)
 
 
 class FileRecord:
@@ -100,43 +174,22 @@ class FileRecord:
     async def keep_blob(self, data: bytes) -> BlobReference:
         self._check_open()
         await self._directory.space.check(self.session_id)
-        reference = await self._directory.threads.write(lambda: self._keep_blob(data))
+
+        def keep() -> BlobReference:
+            with plain_errors(self.session_id):
+                return keep_blob(self._directory.disk, blobs_of(self.file.path), data)
+
+        reference = await self._directory.threads.write(keep)
         self._blobs_to_name.add(reference.blob_id)
         return reference
 
     async def redact(self, seq: int, *, at: datetime) -> Entry:
         self._check_open()
         await self._committer.close()
-        redaction = await self._rewrite(seq, at=at)
-        kept = {"last_accessed": self.row.last_accessed, "lost": self.row.lost}
-        self.row = replace(redaction.row, **kept)
-        with anyio.CancelScope(shield=True):  # stopped halfway, traces of the text would stay
-            stamp = await self._directory.threads.write(lambda: self._clean_up(redaction))
-            await self._directory.index.redact(self.row, stamp, seq)
-            self._is_index_behind = False
-        return redaction.tombstone
-
-    async def close(self) -> None:
-        if not self._is_open:
-            return
-        self._is_open = False
-        await self._committer.close()
-        stamps: list[FileStamp] = []
-        with anyio.move_on_after(COMMIT_SECONDS_MAX, shield=True):
-            await self._directory.commit_threads.submit_or_do(
-                lambda: stamps.extend(self._last_stamp())
-            )
-        if stamps and self.session_id not in self._directory.damage:
-            self._directory.index.note(self.row, stamps[0])
-        self._closed(self)
-
-    # Inside
-
-    async def _rewrite(self, seq: int, *, at: datetime) -> Redaction:
         before, was_behind = self.file.tail, self._is_index_behind
         self._is_index_behind = True
         try:
-            return await self._directory.threads.write(
+            redaction = await self._directory.threads.write(
                 lambda: redact_entry(self._directory.disk, self.file, seq, at=at)
             )
         except StorageError:
@@ -145,21 +198,41 @@ class FileRecord:
         finally:
             # The file was replaced: the next append opens the new one and checks its end.
             self._committer = self._new_committer(None)
+        kept = {"last_accessed": self.row.last_accessed, "lost": self.row.lost}
+        self.row = replace(redaction.row, **kept)
+        with anyio.CancelScope(shield=True):  # stopped halfway, traces of the text would stay
+            stamp = await self._directory.threads.write(lambda: self._clean_up(redaction))
+            await self._directory.index.redact(self.row, stamp, seq)
+            self._is_index_behind = False
+        return redaction.tombstone
 
     def _clean_up(self, redaction: Redaction) -> FileStamp:
         disk, path = self._directory.disk, self.file.path
-        attachments = self._directory.paths.files / self.session_id
+        attachments, kept = self._directory.paths.files / self.session_id, self._blobs_to_name
         with plain_errors(self.session_id):
             self._journal.drop_stale()
-            remove_traces(
-                disk,
-                path,
-                redaction,
-                attachments=attachments,
-                blobs_kept=self._blobs_to_name,
-            )
+            remove_traces(disk, path, redaction, attachments=attachments, blobs_kept=kept)
             self._found = disk.found(path)
             return self._stamp_of_all(self._found)
+
+    async def close(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        await self._committer.close()
+        stamps: list[FileStamp] = []
+
+        def close() -> None:
+            self._journal.close()
+            if self.is_there:
+                with suppress(OSError):  # without a stamp, the next start reads the file
+                    stamps.append(self.stamp(self._directory.disk.found(self.file.path)))
+
+        with anyio.move_on_after(COMMIT_SECONDS_MAX, shield=True):
+            await self._directory.commit_threads.submit_or_do(close)
+        if stamps and self.session_id not in self._directory.damage:
+            self._directory.index.note(self.row, stamps[0])
+        self._closed(self)
 
     def _appended(self, entry: Entry) -> ConversationRow:
         self.row = fold(self.row, entry)
@@ -195,21 +268,6 @@ class FileRecord:
             head_seq=tail.closing.head_seq,
             synced=self._directory.syncs_at_once,
         )
-
-    def _last_stamp(self) -> list[FileStamp]:
-        """The stamp of the closed file; empty if the file can't be examined, and then the
-        next start reads it."""
-        self._journal.close()
-        if not self.is_there:
-            return []
-        try:
-            return [self.stamp(self._directory.disk.found(self.file.path))]
-        except OSError:
-            return []
-
-    def _keep_blob(self, data: bytes) -> BlobReference:
-        with plain_errors(self.session_id):
-            return keep_blob(self._directory.disk, blobs_of(self.file.path), data)
 
     async def _discard_new(self) -> None:
         if self.file.writing.locked():

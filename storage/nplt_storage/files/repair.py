@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from itertools import count, islice
+from itertools import islice
 from pathlib import Path
 from typing import Final, TypeAlias
 from zlib import crc32
@@ -70,6 +70,7 @@ from nplt_storage.files.format import (
     decode_header,
     empty_tail,
     file_name,
+    numbered,
 )
 from nplt_storage.ids import new_entry_id
 from nplt_storage.store import Repaired
@@ -359,7 +360,7 @@ class _RepairedLines:
         self._parts.append(self._added(entry, encode_line(entry)))
 
     def _added(self, entry: Entry, line: bytes) -> bytes:
-        added, self._tail = self._tail.extended(line, kind=entry.kind, at=entry.timestamp)
+        added, self._tail = self._tail.extended(entry, line)
         self._pairing.add(entry)
         self._now = entry.timestamp
         return added
@@ -509,7 +510,9 @@ def apply_repair(path: Path, repair: Repair) -> Path:
     files = FileOperations()
     with opened(files, path, os.O_RDONLY) as original:
         files.sync(original)
-        aside = _keep_aside(path)
+        aside = next(each for each in numbered(path, "before-repair") if not each.exists())
+        give_second_name(path, aside, path.with_name(f".{aside.name}.new"))
+        sync_directory(path.parent)
         write_new_file(files, path, _blocks(reader_of(files, original), repair))
     return aside
 
@@ -525,13 +528,3 @@ def _blocks(read: Read, repair: Repair) -> Iterator[bytes]:
             start += len(block)
         if start < end:
             raise OSError(errno.EIO, "the file became shorter while it was read")
-
-
-def _keep_aside(path: Path) -> Path:
-    for number in count(1):
-        aside = path.with_name(f"{path.name}.before-repair-{number}")
-        if not aside.exists():
-            give_second_name(path, aside, path.with_name(f".{aside.name}.new"))
-            sync_directory(path.parent)
-            return aside
-    raise AssertionError

@@ -38,6 +38,7 @@ from nplt_storage.files.commit_threads import DiskThreads
 from nplt_storage.files.conversation_file import (
     ConversationShortened,
     JsonFile,
+    NewFile,
     OpenedFile,
     batch_of,
     create_file,
@@ -57,7 +58,6 @@ from nplt_storage.files.format import (
 )
 from nplt_storage.files.record import FileRecord
 from nplt_storage.files.repair import CannotRepair, repair_file, write_readable_copy
-from nplt_storage.files.rewrite import NewFile
 from nplt_storage.files.trash import KEPT_FOR
 from nplt_storage.history import ConversationHistory, SentBefore, sent_before
 from nplt_storage.ids import is_session_id
@@ -104,13 +104,13 @@ class NewConversation:
     def add(self, entries: Sequence[Entry]) -> None:
         """All of them or, if one can't be remembered, none."""
         lines: list[tuple[Entry, bytes]] = []
-        for due, entry in enumerate(entries, self._file.head_seq + 1):
+        for due, entry in enumerate(entries, self._file.tail.closing.head_seq + 1):
             if entry.seq != due:
                 raise BadEntry(f"entry {entry.seq} can't follow entry {due - 1}")
             lines.append((entry, encode_line(entry)))
         with plain_errors(self._session_id):
             for entry, line in lines:
-                self._file.add(line, kind=entry.kind, at=entry.timestamp)
+                self._file.add(entry, line)
 
     def keep_blob(self, data: bytes) -> BlobReference:
         with plain_errors(self._session_id):

@@ -142,8 +142,7 @@ class _Lines:
         return b"".join(map(self._line, entries))
 
     def _line(self, entry: Entry) -> bytes:
-        line = encode_line(entry)
-        added, self.tail = self.tail.extended(line, kind=entry.kind, at=entry.timestamp)
+        added, self.tail = self.tail.extended(entry)
         if isinstance(entry, AttachmentEntry) and entry.redacted_at is None:
             self.attachments[entry.file_id] = entry
         elif isinstance(entry, ToolResultsEntry):
