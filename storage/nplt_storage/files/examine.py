@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from nplt_storage.codec import BadLine, decode_verified
 from nplt_storage.entries import (
@@ -39,7 +38,6 @@ from nplt_storage.files.format import (
     LaterFormat,
     Line,
     Read,
-    Segment,
     advance,
     decode_closing,
     empty_tail,
@@ -48,7 +46,7 @@ from nplt_storage.files.format import (
     survey,
     verified,
 )
-from nplt_storage.history import is_in
+from nplt_storage.history import Ranges, is_in
 from nplt_storage.json_values import JsonObject
 from nplt_storage.rows import ConversationRow, fold, fold_all, new_row
 
@@ -113,26 +111,20 @@ def pieces(read: Read, *, first: int, size: int) -> Iterator[Piece]:
     reached = first
     try:
         for segment in segments_forward(bounded(read), first, size):
-            piece = _piece(segment, first)
-            reached = segment.start + len(segment.data)
+            start, reached = segment.start, segment.start + len(segment.data)
+            if (closing := decode_closing(segment.data)) is not None:
+                yield NoLine(start=start, end=reached, closing=closing)
+                continue
+            try:
+                line = verified(segment, first=first)
+                piece: Piece = SoundLine(line=line, entry=decode_verified(line.data))
+            except BadLine as reason:
+                at = segment.data.rfind(_CLOSING_BEGINS, -_CLOSING_BYTES_MAX)
+                closing = decode_closing(segment.data[at:]) if at >= 0 else None
+                piece = NoLine(start=start, end=reached, reason=str(reason), closing=closing)
             yield piece
     except LineTooLong as reason:
         yield NoLine(start=reached, end=size, reason=str(reason))
-
-
-def _piece(segment: Segment, first: int) -> Piece:
-    end = segment.start + len(segment.data)
-    if len(segment.data) <= _CLOSING_BYTES_MAX:
-        closing = decode_closing(segment.data)
-        if closing is not None:
-            return NoLine(start=segment.start, end=end, closing=closing)
-    try:
-        line = verified(segment, first=first)
-        return SoundLine(line=line, entry=decode_verified(line.data))
-    except BadLine as reason:
-        start = segment.data.rfind(_CLOSING_BEGINS, -_CLOSING_BYTES_MAX)
-        closing = decode_closing(segment.data[start:]) if start >= 0 else None
-        return NoLine(start=segment.start, end=end, reason=str(reason), closing=closing)
 
 
 # ------------------------------------------------------------------------------
@@ -140,6 +132,9 @@ def _piece(segment: Segment, first: int) -> Piece:
 #
 # These are not errors of the file, but a model may fail on the former, and the next start
 # would resume the latter.
+
+
+_NO_RANGES: Final[Ranges] = ()
 
 
 class TurnPairing(Struct):
@@ -168,14 +163,20 @@ class TurnPairing(Struct):
                     del self.waiting[turn_id, entry.call]
             case FaultEntry(turn_id=str(turn_id)):
                 self._end(turn_id)
-            case ForkedEntry():
-                self._drop_unfinished()
-            case RollbackEntry():
-                self._drop_unfinished()
-                hidden = entry.hidden or ()
-                self._keep_waiting(
-                    lambda asked: asked.seq <= entry.to_seq and not is_in(hidden, asked.seq)
-                )
+            case ForkedEntry() | RollbackEntry():
+                # Turns that had not ended here are not taken up again.
+                last, hidden = entry.seq, _NO_RANGES
+                if isinstance(entry, RollbackEntry):
+                    last, hidden = entry.to_seq, entry.hidden or ()
+                self.waiting = {
+                    (turn_id, call): asked
+                    for (turn_id, call), asked in self.waiting.items()
+                    if turn_id not in self._latest
+                    and asked.seq <= last
+                    and not is_in(hidden, asked.seq)
+                }
+                self.unfinished.clear()
+                self._latest.clear()
             case _:
                 pass
 
@@ -190,15 +191,6 @@ class TurnPairing(Struct):
     def _end(self, turn_id: str) -> None:
         self.unfinished.pop(turn_id, None)
         self._latest.pop(turn_id, None)
-
-    def _drop_unfinished(self) -> None:
-        """Turns that had not ended here are not taken up again."""
-        self._keep_waiting(lambda asked: asked.turn_id not in self._latest)
-        self.unfinished.clear()
-        self._latest.clear()
-
-    def _keep_waiting(self, is_kept: Callable[[ModelOutputEntry], bool]) -> None:
-        self.waiting = {key: asked for key, asked in self.waiting.items() if is_kept(asked)}
 
 
 # ------------------------------------------------------------------------------
@@ -255,15 +247,6 @@ class Examination(Struct):
     @property
     def is_sound(self) -> bool:
         return not any(finding.is_wrong for finding in self.findings)
-
-    def take_in(self, entry: Entry) -> None:
-        """What the entry says stands beside the file."""
-        if isinstance(entry, AttachmentEntry):
-            self.attachments[entry.file_id] = entry
-        elif isinstance(entry, ToolResultsEntry):
-            for result in entry.results:
-                if result.blob is not None:
-                    self.blobs[result.blob.blob_id] = result.blob
 
 
 def examine_file(
@@ -328,11 +311,13 @@ class _LineExamination:
         self._report_before(start, entry.seq)
         self._due = entry.seq + 1
         self._counted = advance(self._counted, entry.kind, at=entry.timestamp, offset=start)
-        if self._counted.head_seq != entry.seq:
-            self._counted = replace(self._counted, head_seq=entry.seq)
         self._row = fold(self._row, entry)
         self._pairing.add(entry)
-        self._found.take_in(entry)
+        if isinstance(entry, AttachmentEntry):
+            self._found.attachments[entry.file_id] = entry
+        elif isinstance(entry, ToolResultsEntry):
+            named = [result.blob for result in entry.results if result.blob is not None]
+            self._found.blobs |= {blob.blob_id: blob for blob in named}
         if isinstance(entry, UnknownEntry):
             self._unknown[entry.kind] = self._unknown.get(entry.kind, 0) + 1
         elif wrong := wrong_reference(entry):
@@ -341,61 +326,54 @@ class _LineExamination:
 
     def _report_before(self, start: int, seq: int) -> None:
         """What stands between this line and the sound one before it."""
-        offset = self._unread[0].start if self._unread else start
         lost = (self._due, seq - 1) if seq > self._due else None
         if self._unread:
-            reason = self._unread[0].reason
+            offset, reason = self._unread[0].start, self._unread[0].reason
             reason = "a closing line in the middle" if reason is None else reason
-            size = start - offset
-            message = f"{size} bytes can't be read: {reason}{_lost(lost)}"
-            self._add(Finding(code="damaged", message=message, offset=offset, seqs=lost))
+            message = f"{start - offset} bytes can't be read: {reason}{_lost(lost)}"
+            self._add_damage("damaged", message, offset, lost)
         elif seq != self._due:
             message = f"line {seq} stands where {self._due} should{_lost(lost)}"
-            self._add(Finding(code="gap", message=message, offset=offset, seqs=lost))
-        self._is_damaged |= bool(self._unread) or seq != self._due
+            self._add_damage("gap", message, start, lost)
         self._unread = []
 
     def finish(self, read: Read, size: int) -> Examination:
         self._found.row = self._row
         self._report_end(read, size)
-        if not self._is_damaged:
-            self._report_turns()
+        for entry in [] if self._is_damaged else self._pairing.unpaired():
+            message = f"calls of entry {entry.seq} have no results, and their turn went on"
+            seqs = (entry.seq, entry.seq)
+            self._add(Finding(code="unpaired_calls", message=message, seqs=seqs))
+        if not self._is_damaged and (turns := len(self._pairing.unfinished)):
+            message = f"{plural(turns, 'turn')} without an end, left to the next start"
+            self._add(note("unfinished_turn", message))
         for kind, lines in sorted(self._unknown.items()):
             message = f"{plural(lines, 'line')} of kind {kind!r}, which this version can't read"
             self._add(note("unknown_kind", message))
         return self._found
 
-    def _report_turns(self) -> None:
-        for entry in self._pairing.unpaired():
-            message = f"calls of entry {entry.seq} have no results, and their turn went on"
-            seqs = (entry.seq, entry.seq)
-            self._add(Finding(code="unpaired_calls", message=message, seqs=seqs))
-        if turns := len(self._pairing.unfinished):
-            message = f"{plural(turns, 'turn')} without an end, left to the next start"
-            self._add(note("unfinished_turn", message))
-
     def _report_end(self, read: Read, size: int) -> None:
         offset = self._unread[0].start if self._unread else size
-        lost = self._lost_at_end()
-        if lost is not None:
-            message = f"the closing line counts entries up to {lost[1]}{_lost(lost)}"
-            self._is_damaged = True
-            self._add(Finding(code="damaged", message=message, offset=offset, seqs=lost))
+        counted = max((each.closing.head_seq for each in self._unread if each.closing), default=0)
+        if counted >= self._due:
+            lost = (self._due, counted)
+            message = f"the closing line counts entries up to {counted}{_lost(lost)}"
+            self._add_damage("damaged", message, offset, lost)
         elif [piece.reason for piece in self._unread] == [None]:
             if self._unread[0].closing != self._counted and not self._is_damaged:
                 message = "the closing line does not say what the lines say"
                 self._add(Finding(code="bad_closing", message=message, offset=offset))
         elif (damage := _damage_at_end(read, size, offset)) is not None:
-            self._is_damaged = True
-            self._add(Finding(code="damaged", message=damage, offset=offset))
+            self._add_damage("damaged", damage, offset, None)
         else:
             message = f"a torn append, {size - offset} bytes; it is set aside when it is opened"
             self._add(note("torn_tail", message, offset=offset))
 
-    def _lost_at_end(self) -> tuple[int, int] | None:
-        counted = [piece.closing.head_seq for piece in self._unread if piece.closing is not None]
-        head_seq = max(counted, default=0)
-        return (self._due, head_seq) if head_seq >= self._due else None
+    def _add_damage(
+        self, code: str, message: str, offset: int, seqs: tuple[int, int] | None
+    ) -> None:
+        self._is_damaged = True
+        self._add(Finding(code=code, message=message, offset=offset, seqs=seqs))
 
     def _add(self, finding: Finding) -> None:
         self._found.findings.append(finding)

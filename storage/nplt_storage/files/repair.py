@@ -12,7 +12,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -64,7 +64,6 @@ from nplt_storage.files.foreign import (
 )
 from nplt_storage.files.format import (
     BadHeader,
-    Header,
     LaterFormat,
     Read,
     decode_header,
@@ -81,7 +80,7 @@ from nplt_storage.store import Repaired
 # CRC-32 can correct one flipped bit in a line of known length: each bit is tried, and the
 # one that makes the checksum fit is flipped back. Nothing is guessed beyond that.
 
-_LOOKED_AT_BYTES_MAX: Final = 16 * 1024
+_BEGINNING_BYTES: Final = 16 * 1024
 _OPENING: Final = b'"messages":['
 _END_OF_HEADER: Final = re.compile(rb',"crc":"([0-9a-f]{8})","messages":\[\n')
 _END_OF_HEADER_BYTES: Final = len(b',"crc":"00000000","messages":[\n')
@@ -90,9 +89,12 @@ _END_OF_HEADER_BYTES: Final = len(b',"crc":"00000000","messages":[\n')
 def rescue_header(beginning: bytes) -> bytes | None:
     """The first line as it was written, newline included; `beginning` is where
     the file begins, and `None` means that no single flipped bit explains it."""
-    data = bytearray(beginning[:_LOOKED_AT_BYTES_MAX])
+    data = bytearray(beginning)
+    # The newline may be what flipped, or a flip may have made one too many.
+    opening = data.find(_OPENING)
+    ends = (data.find(b"\n"), opening + len(_OPENING) if opening >= 0 else -1)
     found: set[bytes] = set()
-    for place in range(_end_of_search(data)):
+    for place in range(min(len(data), max(ends) + 1)):
         for bit in range(8):
             data[place] ^= 1 << bit
             line = bytes(data[: data.find(b"\n") + 1])
@@ -100,14 +102,6 @@ def rescue_header(beginning: bytes) -> bytes | None:
                 found.add(line)
             data[place] ^= 1 << bit
     return found.pop() if len(found) == 1 else None
-
-
-def _end_of_search(data: bytearray) -> int:
-    """The newline may be what flipped, or a flip may have made one too many."""
-    newline = data.find(b"\n")
-    opening = data.find(_OPENING)
-    ends = [newline, opening + len(_OPENING) if opening >= 0 else -1]
-    return min(len(data), max(ends) + 1)
 
 
 def _is_checked_header(line: bytes) -> bool:
@@ -130,7 +124,6 @@ _REASON: Final = "the record of this turn was damaged and has been repaired"
 _TOMBSTONE: Final = DebugEntry(
     category=LOST, content="this entry could not be read when the record was repaired"
 )
-_BEGINNING_BYTES: Final = 16 * 1024
 _GAP_MAX: Final = 100_000
 """A line that is further away from the one before does not belong here."""
 _BEGIN: Final = re.compile(rb'\{"seq":')
@@ -166,64 +159,14 @@ def plan_repair(
     new_id: Callable[[], str],
 ) -> Repair:
     """Raises `CannotRepair`."""
-    found = _FoundLines(read)
-    header, line, says = _look_through(read, size, session_id, found)
-    return _RepairedLines(header, line, found, clock=clock, new_id=new_id).repair(says, read, size)
-
-
-def _look_through(
-    read: Read, size: int, session_id: str, found: _FoundLines
-) -> tuple[Header, bytes, list[str]]:
-    """The header, its line, and what is done to it; `found` has the lines then."""
-    says: list[str] = []
-    is_relaid = False
-    try:
-        header, first = our_header(read, size)
-        line = read(0, first)
-    except LaterFormat as reason:
-        raise CannotRepair(f"{reason}; it is left to the version that wrote it") from reason
-    except (BadHeader, LineTooLong) as reason:
-        data = read(0, size) if size <= FOREIGN_BYTES_MAX else b""
-        relaid = read_relaid(data)
-        rescued = rescue_header(read(0, _BEGINNING_BYTES))
-        if rescued is not None:
-            line = rescued
-            says.append("the first line is put right: one bit of it had flipped")
-        elif relaid is not None:
-            line = relaid.header
-            found.take_relaid(relaid)
-            is_relaid = True
-            says.append("another program has changed its layout: it is written as it was")
-        else:
-            _refuse_older_shape(data, session_id)
-            raise CannotRepair(f"{reason}, and it can't be told what it was") from reason
-        header = decode_header(line)
-    if header.session_id != session_id:
-        raise CannotRepair(
-            f"the file says it is conversation {header.session_id!r}: give it the name "
-            f"{file_name(header.session_id, header.created_at)}"
-        )
-    if not is_relaid:
-        found.look(first=len(line), size=size)
-    return header, line, says
-
-
-def _refuse_older_shape(data: bytes, session_id: str) -> None:
-    try:
-        ForeignConversation(JsonDocument(data), session_id)
-    except NotForeign:
-        return
-    raise CannotRepair(
-        "this is another program's file, and nothing is wrong with it; "
-        "it is taken in when it is first opened"
-    )
+    found = _FoundLines(read, size, session_id)
+    return _RepairedLines(found, clock=clock, new_id=new_id).repair(read, size)
 
 
 def sound_entries(read: Read, size: int, session_id: str) -> Iterator[Entry]:
     """All that can be read of a file, in order; nothing if not even its header can."""
-    found = _FoundLines(read)
     try:
-        _look_through(read, size, session_id, found)
+        found = _FoundLines(read, size, session_id)
     except CannotRepair:
         return
     for seq in sorted(found.places):
@@ -231,10 +174,15 @@ def sound_entries(read: Read, size: int, session_id: str) -> Iterator[Entry]:
 
 
 class _FoundLines:
-    """Every line of a file whose checksum holds, wherever it stands."""
+    """The header, and every line of a file whose checksum holds, wherever it stands."""
 
-    def __init__(self, read: Read) -> None:
+    header_line: bytes
+
+    def __init__(self, read: Read, size: int, session_id: str) -> None:
+        """Raises `CannotRepair`."""
         self._read = read
+        self.says: list[str] = []
+        """What is done to the header."""
         self.places: dict[int, Span | bytes] = {}
         """By number: where its object is in the file, or the object. The first one counts."""
         self.counted = 0
@@ -242,18 +190,54 @@ class _FoundLines:
         self.twice = 0
         self.unreadable: list[Span] = []
         """Bytes in which no line was found."""
+        relaid = self._find_header(size, session_id)
+        self.header = decode_header(self.header_line)
+        if self.header.session_id != session_id:
+            raise CannotRepair(
+                f"the file says it is conversation {self.header.session_id!r}: give it the name "
+                f"{file_name(self.header.session_id, self.header.created_at)}"
+            )
+        if relaid is None:
+            self._look(first=len(self.header_line), size=size)
+            return
+        for line in relaid.lines:
+            self._add(peek_seq(line), line)
+        counted = relaid.closing["head_seq"]
+        self.counted = counted if isinstance(counted, int) else 0
+
+    def _find_header(self, size: int, session_id: str) -> RelaidDocument | None:
+        """Gives the whole document if another program has laid it out anew."""
+        read = self._read
+        try:
+            self.header_line = read(0, our_header(read, size)[1])
+        except LaterFormat as reason:
+            raise CannotRepair(f"{reason}; it is left to the version that wrote it") from reason
+        except (BadHeader, LineTooLong) as reason:
+            rescued = rescue_header(read(0, _BEGINNING_BYTES))
+            if rescued is not None:
+                self.header_line = rescued
+                self.says.append("the first line is put right: one bit of it had flipped")
+                return None
+            data = read(0, size) if size <= FOREIGN_BYTES_MAX else b""
+            relaid = read_relaid(data)
+            if relaid is not None:
+                self.header_line = relaid.header
+                self.says.append("another program has changed its layout: it is written as it was")
+                return relaid
+            with suppress(NotForeign):
+                ForeignConversation(JsonDocument(data), session_id)
+                raise CannotRepair(
+                    "this is another program's file, and nothing is wrong with it; "
+                    "it is taken in when it is first opened"
+                ) from None
+            raise CannotRepair(f"{reason}, and it can't be told what it was") from reason
+        return None
 
     def line(self, seq: int) -> bytes:
         place = self.places[seq]
         return place if isinstance(place, bytes) else self._read(place[0], place[1] - place[0])
 
-    def take_relaid(self, document: RelaidDocument) -> None:
-        for line in document.lines:
-            self._add(peek_seq(line), line)
-        counted = document.closing["head_seq"]
-        self.counted = counted if isinstance(counted, int) else 0
-
-    def look(self, *, first: int, size: int) -> None:
+    def _look(self, *, first: int, size: int) -> None:
         for piece in pieces(self._read, first=first, size=size):
             if isinstance(piece, SoundLine):
                 begin = piece.line.start + (piece.line.start != first)
@@ -295,26 +279,20 @@ class _RepairedLines:
     """The lines that were found, in order, and what has to be added to them."""
 
     def __init__(
-        self,
-        header: Header,
-        line: bytes,
-        found: _FoundLines,
-        *,
-        clock: Callable[[], datetime],
-        new_id: Callable[[], str],
+        self, found: _FoundLines, *, clock: Callable[[], datetime], new_id: Callable[[], str]
     ) -> None:
-        self._tail = empty_tail(header.created_at, len(line))
+        self._tail = empty_tail(found.header.created_at, len(found.header_line))
         self._found = found
         self._clock = clock
         self._new_id = new_id
-        self._parts: list[bytes | Span] = [line]
+        self._parts: list[bytes | Span] = [found.header_line]
         self._pairing = TurnPairing()
         self._lost: list[Span] = []
-        self._now = header.created_at
+        self._now = found.header.created_at
         """Of the entry before: when one was lost is not known better."""
 
-    def repair(self, says: list[str], read: Read, size: int) -> Repair:
-        found, kept = self._found, 0
+    def repair(self, read: Read, size: int) -> Repair:
+        found, says, kept = self._found, [*self._found.says], 0
         for seq in sorted(found.places):
             if seq - self._head_seq > _GAP_MAX:
                 says.append(f"entry {seq} stays in the original: it does not belong here")
@@ -324,29 +302,34 @@ class _RepairedLines:
             kept += 1
         if 0 < found.counted - self._head_seq <= _GAP_MAX:
             self._bury_before(found.counted + 1)
-        says += self._said()
+        for first, last in self._lost:
+            named = f"entry {first}" if first == last else f"entries {first} to {last}"
+            place = "its place" if first == last else "their place"
+            says.append(f"{named} can't be read: a tombstone stands in {place}")
+        if dropped := sum(end - start for start, end in found.unreadable):
+            start = found.unreadable[0][0]
+            says.append(f"{dropped} bytes, from byte {start} on, stay in the original only")
+        if found.twice:
+            says.append(f"{plural(found.twice, 'line')} stood there twice: the first counts")
         says += self._endings()
         self._parts.append(self._tail.closing_line)
-        repair = Repair(parts=_joined(self._parts), says=(), kept=kept, lost=tuple(self._lost))
-        if not says and not _is_as_it_was(repair, read, size):
-            says = [
+        parts = _joined(self._parts)
+        if not says and not _is_as_it_was(parts, read, size):
+            says.append(
                 "the lines stay as they are, and what stands between and after them is put right"
-            ]
-        return replace(repair, says=tuple(says))
+            )
+        return Repair(parts=parts, says=tuple(says), kept=kept, lost=tuple(self._lost))
 
     def _keep(self, seq: int, read: Read) -> None:
         place, line = self._found.places[seq], self._found.line(seq)
-        entry = decode_verified(line)
-        added = self._added(entry, line)
+        added = self._added(decode_verified(line), line)
         if isinstance(place, bytes):
             self._parts.append(added)
-        else:
-            is_first = not added.startswith(b",")
-            begin = place[0] - (0 if is_first else 1)
-            # Its comma and its line end, where they are as they should be, are kept with it.
-            whole = (begin, place[1] + 1)
-            is_whole = read(begin, whole[1] - begin) == added
-            self._parts.append(whole if is_whole else added)
+            return
+        # Its comma and its line end, where they are as they should be, are kept with it.
+        whole = (place[0] - added.startswith(b","), place[1] + 1)
+        is_whole = read(whole[0], whole[1] - whole[0]) == added
+        self._parts.append(whole if is_whole else added)
 
     def _bury_before(self, seq: int) -> None:
         first = self._head_seq + 1
@@ -369,41 +352,23 @@ class _RepairedLines:
     def _head_seq(self) -> int:
         return self._tail.closing.head_seq
 
-    def _said(self) -> list[str]:
-        says = [
-            f"{_named(span)} can't be read: a tombstone stands in "
-            f"{'its' if span[0] == span[1] else 'their'} place"
-            for span in self._lost
-        ]
-        if dropped := sum(end - start for start, end in self._found.unreadable):
-            start = self._found.unreadable[0][0]
-            says.append(f"{dropped} bytes, from byte {start} on, stay in the original only")
-        if self._found.twice:
-            says.append(f"{plural(self._found.twice, 'line')} stood there twice: the first counts")
-        return says
-
     def _endings(self) -> list[str]:
         """Adds what makes it a record in which every call has its result and every turn its
         end."""
-        unanswered = list(self._pairing.waiting.values())
-        unended = list(self._pairing.unfinished)
-        drafts: list[Entry] = [_skipped(asked, self._clock()) for asked in unanswered]
-        drafts += [
-            FaultEntry(turn_id=turn_id, content=_REASON, code=FAULT_CODE, state="interrupted")
-            for turn_id in unended
-        ]
-        for draft in drafts:
-            self._append(draft, at=self._clock())
         says: list[str] = []
+        unanswered, unended = list(self._pairing.waiting.values()), list(self._pairing.unfinished)
+        for asked in unanswered:
+            self._append(_skipped(asked, self._clock()), at=self._clock())
+        for turn_id in unended:
+            fault = FaultEntry(
+                turn_id=turn_id, content=_REASON, code=FAULT_CODE, state="interrupted"
+            )
+            self._append(fault, at=self._clock())
         if unanswered:
             says.append(f"calls of {plural(len(unanswered), 'answer')} get a result: skipped")
         if unended:
             says.append(f"{plural(len(unended), 'turn')} without an end: ended, interrupted")
         return says
-
-
-def _named(span: Span) -> str:
-    return f"entry {span[0]}" if span[0] == span[1] else f"entries {span[0]} to {span[1]}"
 
 
 def _joined(parts: Iterable[bytes | Span]) -> tuple[bytes | Span, ...]:
@@ -420,9 +385,9 @@ def _joined(parts: Iterable[bytes | Span]) -> tuple[bytes | Span, ...]:
     return tuple(joined)
 
 
-def _is_as_it_was(repair: Repair, read: Read, size: int) -> bool:
+def _is_as_it_was(parts: Iterable[bytes | Span], read: Read, size: int) -> bool:
     place = 0
-    for part in repair.parts:
+    for part in parts:
         if isinstance(part, tuple):
             if part[0] != place:
                 return False

@@ -82,23 +82,18 @@ class IndexCheck:
             try:
                 self._rows, self._unusable = {}, None
                 with closing(_connect(path)) as connection:
-                    self._take(connection)
+                    made = first_value(connection, "SELECT value FROM marks WHERE name = 'made_by'")
+                    if (made or "").startswith(_MADE_BY):
+                        table = RowTable(connection)
+                        rows = {id_: table.row(id_) for id_ in table.stamps()}
+                        self._rows = {id_: row for id_, row in rows.items() if row is not None}
+                    else:
+                        self._unusable = "another version made it; the next start makes it anew"
             except sqlite3.Error as error:
                 self._unusable = f"it can't be read ({error}); the next start makes it anew"
             if _stamp(path) == before:
                 return
         self._unusable = "it was written to whenever it was looked at"
-
-    def _take(self, connection: sqlite3.Connection) -> None:
-        made_by = first_value(connection, "SELECT value FROM marks WHERE name = 'made_by'") or ""
-        if not made_by.startswith(_MADE_BY):
-            self._unusable = "another version made it; the next start makes it anew"
-            return
-        table = RowTable(connection)
-        for session_id in table.stamps():
-            row = table.row(session_id)
-            if row is not None:
-                self._rows[session_id] = row
 
     def compare(self, sound: dict[str, ConversationRow], there: set[str]) -> Iterator[Finding]:
         """`sound` are rows made of whole files just now, `there` all ids with a file."""
@@ -109,15 +104,14 @@ class IndexCheck:
             finding = _difference(self._rows.get(session_id), row)
             if finding is not None:
                 yield finding
+        deleted = set(map(deleted_id, _names_in(self._data_dir / "trash")))
         for session_id in sorted(self._rows.keys() - there):
-            yield self._without_file(session_id)
-
-    def _without_file(self, session_id: str) -> Finding:
-        if session_id in map(deleted_id, _names_in(self._data_dir / "trash")):
-            return note("behind", f"it does not know yet that {session_id} was deleted")
-        row = self._rows[session_id]
-        message = f"it knows {session_id} ({row.head_seq} entries), of which there is no file"
-        return Finding(code="file_gone", message=message, seqs=(1, max(row.head_seq, 1)))
+            if session_id in deleted:
+                yield note("behind", f"it does not know yet that {session_id} was deleted")
+                continue
+            last = self._rows[session_id].head_seq
+            message = f"it knows {session_id} ({last} entries), of which there is no file"
+            yield Finding(code="file_gone", message=message, seqs=(1, max(last, 1)))
 
 
 def _difference(known: ConversationRow | None, row: ConversationRow) -> Finding | None:
@@ -217,7 +211,10 @@ def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -
         reason = f"{data_dir} is no data directory: {error.strerror} ({history.name})"
         raise NoDataDirectory(reason) from error
     by_id = by_session_id(names)
-    sizes = {name: _size_of(history / name) for group in by_id.values() for name in group}
+    sizes: dict[str, int] = {}
+    for name in (name for group in by_id.values() for name in group):
+        with suppress(OSError):
+            sizes[name] = (history / name).stat().st_size
     findings = [*_side_files(names, by_id)]
     rows: dict[str, ConversationRow] = {}
     total, done = sum(sizes.values()), 0
@@ -234,25 +231,14 @@ def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -
             findings += [replace(each, file=each.file or f"history/{name}") for each in local]
             if found.row is not None and found.is_sound and len(group) == 1:
                 rows[session_id] = found.row
-            done += sizes[name]
-    findings += _stray_attachments(data_dir / "files", by_id)
+            done += sizes.get(name, 0)
+    for name in _names_in(data_dir / "files"):
+        if name not in by_id and not name.startswith("."):
+            message = f"attachments of conversation {name}, which is not here"
+            findings.append(note("no_owner", message, file=f"files/{name}"))
     findings += [replace(each, file=INDEX_NAME) for each in index.compare(rows, set(by_id))]
-    return Report(
-        conversations=len(by_id),
-        size=total,
-        findings=tuple(sorted(findings, key=_order)),
-    )
-
-
-def _order(finding: Finding) -> tuple[str, bool, int, str]:
-    return finding.file, not finding.is_wrong, finding.offset or 0, finding.message
-
-
-def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    findings.sort(key=lambda each: (each.file, not each.is_wrong, each.offset or 0, each.message))
+    return Report(conversations=len(by_id), size=total, findings=tuple(findings))
 
 
 def _modes(path: Path) -> Iterator[Finding]:
@@ -270,7 +256,13 @@ def _examined(path: Path, session_id: str, progress: Callable[[int], None]) -> E
     try:
         for _ in range(_LOOKS_MAX):
             before = path.stat()
-            found = _look(path, session_id, progress)
+            with opened_to_read(FileOperations(), path) as (read, size):
+
+                def read_on(offset: int, length: int) -> bytes:
+                    progress(offset)
+                    return read(offset, length)
+
+                found = examine_file(read_on, size, session_id=session_id, new_id=new_entry_id)
             after = path.stat()
             is_same = (before.st_size, before.st_mtime_ns) == (after.st_size, after.st_mtime_ns)
             if is_same or not found.findings:
@@ -285,41 +277,26 @@ def _examined(path: Path, session_id: str, progress: Callable[[int], None]) -> E
     return Examination([Finding(code="unreadable", message=message)])
 
 
-def _look(path: Path, session_id: str, progress: Callable[[int], None]) -> Examination:
-    with opened_to_read(FileOperations(), path) as (read, size):
-
-        def read_on(offset: int, length: int) -> bytes:
-            progress(offset)
-            return read(offset, length)
-
-        return examine_file(read_on, size, session_id=session_id, new_id=new_entry_id)
-
-
 def _side_files(names: list[str], by_id: dict[str, list[str]]) -> Iterator[Finding]:
     for session_id, group in by_id.items():
         if len(group) > 1:
             message = f"there are {len(group)} files for conversation {session_id}"
             yield Finding(code="two_files", message=message, file=f"history/{group[0]}")
     for name in names:
-        if session_id_of(name) is None:
-            code, message = _what_is(name, by_id)
-            if code:
-                yield note(code, message, file=f"history/{name}")
-
-
-def _what_is(name: str, by_id: dict[str, list[str]]) -> tuple[str, str]:
-    """Nothing to say about the blobs of a conversation that is there."""
-    if is_unfinished(name):
-        return "unfinished", "a file on its way in, or what a crash left of one"
-    owner = companion_of(name)
-    if owner is None:
-        return "unknown_file", "nothing of ours has such a name"
-    if owner not in by_id:
-        return "no_owner", f"there is no file of conversation {owner}, to which this belongs"
-    for part, said in _SIDE_FILES.items():
-        if part in name:
-            return said
-    return "", ""
+        owner = companion_of(name)
+        if session_id_of(name) is not None:
+            continue
+        if is_unfinished(name):
+            said = [("unfinished", "a file on its way in, or what a crash left of one")]
+        elif owner is None:
+            said = [("unknown_file", "nothing of ours has such a name")]
+        elif owner not in by_id:
+            message = f"there is no file of conversation {owner}, to which this belongs"
+            said = [("no_owner", message)]
+        else:  # nothing to say about the blobs of a conversation that is there
+            said = [what for part, what in _SIDE_FILES.items() if part in name][:1]
+        for code, message in said:
+            yield note(code, message, file=f"history/{name}")
 
 
 def _blobs(data_dir: Path, folder: Path, found: Examination) -> Iterator[Finding]:
@@ -370,10 +347,3 @@ def _names_in(directory: Path) -> list[str]:
         return sorted(os.listdir(directory))  # noqa: PTH208
     except OSError:
         return []
-
-
-def _stray_attachments(files: Path, by_id: dict[str, list[str]]) -> Iterator[Finding]:
-    for name in _names_in(files):
-        if name not in by_id and not name.startswith("."):
-            message = f"attachments of conversation {name}, which is not here"
-            yield note("no_owner", message, file=f"{files.name}/{name}")
