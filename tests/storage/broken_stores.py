@@ -56,7 +56,7 @@ from nplt_storage.pages import read_page
 from nplt_storage.redaction import redacted
 from nplt_storage.redis import record, scripts
 from nplt_storage.redis.record import TurnSpans
-from nplt_storage.redis.store import RedisReader
+from nplt_storage.redis.store import RedisStore
 from nplt_storage.rows import new_row, page_of
 from nplt_storage.search import search_entries
 from nplt_storage.store import DeletedConversation, Piece, joined, outdates
@@ -941,7 +941,7 @@ def expires_though_someone_looks(patch: pytest.MonkeyPatch) -> None:
 
 @breaks("a_conversation_nobody_uses_expires", of="redis")
 def counts_what_has_expired(patch: pytest.MonkeyPatch) -> None:
-    def cards(self: RedisReader, user: str) -> int:
+    async def cards(self: RedisStore, user: str) -> int:
         return int(self._connection.ask("ZCARD", self._keyspace.list_of(user)))
 
-    patch.setattr(RedisReader, "count", cards)
+    patch.setattr(RedisStore, "count", cards)

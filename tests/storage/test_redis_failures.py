@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from msgspec.structs import replace
 from tests.storage.store_makers import MemoryMaker
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.redis_server import RedisServer
@@ -372,6 +373,22 @@ async def test_an_entry_is_in_whatever_becomes_of_the_cut_after_it(
     assert await entries_of(store) == list(writer.history.entries)
     await writer.turns(9, 9)
     assert (await row_of(store)).first_seq > 1
+    await store.close()
+
+
+async def test_a_copy_of_a_trimmed_conversation_stays_itself_when_an_entry_is_erased(
+    redis_server: RedisServer, prefix: str
+) -> None:
+    store = await trimming(redis_server, prefix)
+    await (await Writer.create(MAKE, store)).turns(1, 8)
+    origin = replace(await store.origin("s1"), user="bob")
+    async with store.build("s2", origin) as builder:
+        await builder.add(await entries_of(store))
+    opened = await store.open("s2")
+    await opened.record.redact(opened.row.head_seq, at=MAKE.clock())
+    row = await row_of(store, "s2")
+    assert (row.session_id, row.user) == ("s2", "bob")
+    assert (await ids_of(store, "bob"), await ids_of(store)) == (["s2"], ["s1"])
     await store.close()
 
 

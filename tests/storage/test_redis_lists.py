@@ -97,7 +97,7 @@ async def test_a_conversation_whose_creation_failed_is_in_no_list(
     assert await ids_of(store) == []
     assert await store.count("ada") == 0
     assert len(places(redis_server, prefix)) == 1  # it may be about to appear
-    monkeypatch.setattr(store._lists, "_clock", lambda: START + timedelta(days=365))
+    monkeypatch.setattr(store, "_clock", lambda: START + timedelta(days=365))
     assert await ids_of(store) == []
     assert places(redis_server, prefix) == []
 
@@ -137,7 +137,7 @@ async def test_entries_do_not_queue_up_for_a_list_that_can_not_be_written(
     await writer.turns(2, 2)
     tried.wait(30)
     await writer.turns(3, 12)
-    assert store._lists._sender._jobs.qsize() <= 1
+    assert store._lists._jobs.qsize() <= 1
     is_back.set()
 
 
@@ -158,7 +158,7 @@ async def test_a_deleted_conversation_leaves_the_list_though_the_server_died_in_
 ) -> None:
     await written(store, "s1", "s2")
     with monkeypatch.context() as patch:
-        patch.setattr(UserLists, "remove", lambda self, row: None)
+        patch.setattr(RedisStore, "_unlist", lambda self, row: None)
         await store.delete("s1")
     assert await ids_of(store) == ["s2"]
     assert [each.row.session_id for each in await store.trash("ada")] == ["s1"]
@@ -172,14 +172,14 @@ async def test_an_access_that_reaches_redis_while_the_row_is_read_is_seen(
     row = await store.row("s1")
     assert row is not None
     at = row.last_accessed + timedelta(days=1)
-    touches, connection, ask = store._touches, store._connection, store._connection.ask
+    connection, ask = store._connection, store._connection.ask
 
     def ask_before_it_is_sent(*command: Any) -> Any:
         found = ask(*command)
-        touches._send()
+        store._send_accesses()
         return found
 
-    monkeypatch.setattr(touches._sender, "post", lambda send: None)
+    monkeypatch.setattr(store._sender, "post", lambda send: None)
     store.touch("s1", at)
     monkeypatch.setattr(connection, "ask", ask_before_it_is_sent)
     seen = await store.row("s1")

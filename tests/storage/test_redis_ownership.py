@@ -163,7 +163,7 @@ async def test_a_thread_renews_what_is_kept(
 ) -> None:
     writer = await Writer.create(MAKE, one)
     owned = writer.record.owned  # type: ignore[attr-defined]
-    leases = Leases(one._connection, one._keyspace, seconds=3600.0)
+    leases = Leases(one._connection, seconds=3600.0)
     leases._seconds = 0.03
     leases.keep(owned)
     deadline = time.monotonic() + 30

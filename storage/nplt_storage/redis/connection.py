@@ -7,11 +7,11 @@ caller knows whether it may run twice. Commands run in worker threads.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial, wraps
 from threading import Lock
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -40,12 +40,12 @@ from nplt_storage.codec import (
 from nplt_storage.entries import CheckpointEntry, Entry, ModelInputEntry
 from nplt_storage.errors import BadEntry, ConversationDamaged, StorageUnavailable
 from nplt_storage.ids import new_entry_id
-from nplt_storage.redis import scripts
 from nplt_storage.redis.address import RedisAddress, read_address
-from nplt_storage.redis.scripts import Keys, Keyspace
-from nplt_storage.rows import RowPlace
+from nplt_storage.redis.scripts import Keyspace
+from nplt_storage.rows import ConversationRow, RowPlace, fold
 
 T = TypeVar("T")
+P = ParamSpec("P")
 Argument: TypeAlias = bytes | str | int
 Client: TypeAlias = "redis.Redis | redis.RedisCluster"
 
@@ -67,8 +67,12 @@ _REFUSALS: Final = {
     "CLUSTERDOWN": "the Redis cluster is down",
     "TTL exhausted": "the Redis cluster is moving it to another node",
 }
-
-
+_FAILURES: Final = (
+    (redis.BusyLoadingError, "Redis is still reading its data"),
+    (redis.AuthenticationError, "Redis does not accept these credentials"),
+    (redis.TimeoutError, "Redis does not answer"),
+    (redis.ConnectionError, "Redis can't be reached"),
+)
 _CODES: Final = {
     redis.OutOfMemoryError: "OOM",
     redis.ReadOnlyError: "READONLY",
@@ -80,7 +84,8 @@ _CODES: Final = {
 class RedisConnection:
     """Blocking calls, for use inside `in_thread`; the client behind it keeps a pool."""
 
-    def __init__(self, url: str, *, timeout_seconds: float) -> None:
+    def __init__(self, url: str, *, timeout_seconds: float, key_prefix: str = "") -> None:
+        self.keyspace = Keyspace(key_prefix)
         self._address = read_address(url)
         self._timeout_seconds = timeout_seconds
         self._connected: Client | None = None
@@ -163,49 +168,60 @@ class RedisConnection:
         ]
 
     def _node_of(self, key: str) -> redis.Redis:
-        client: Any = self._client
-        if isinstance(client, redis.RedisCluster):
-            client = client.get_redis_connection(_node_from_key(client, key))
-        node: redis.Redis = client
-        return node
+        return self.nodes(lambda cluster: [_node_from_key(cluster, key)])[0]
 
-    def nodes(self) -> list[redis.Redis]:
-        """Every server that holds something, for commands about a server itself."""
+    def nodes(
+        self, chosen: Callable[[Any], list[ClusterNode]] = redis.RedisCluster.get_nodes
+    ) -> list[redis.Redis]:
+        """The servers of a cluster that are chosen, for commands about a server itself: by
+        default all that hold something."""
         client = self._client
         if isinstance(client, redis.RedisCluster):
-            every: list[ClusterNode] = client.get_nodes()  # type: ignore[no-untyped-call]
-            return [client.get_redis_connection(node) for node in every]
+            return [client.get_redis_connection(node) for node in chosen(client)]
         return [client]
-
-    def primary(self) -> redis.Redis:
-        """Of a cluster, one of them."""
-        client = self._client
-        if isinstance(client, redis.RedisCluster):
-            every: list[ClusterNode] = client.get_primaries()  # type: ignore[no-untyped-call]
-            return client.get_redis_connection(every[0])
-        return client
 
     def keys_matching(self, pattern: str) -> Iterator[bytes]:
         """In small steps, through the whole database."""
         with _cluster_errors():
             yield from self._client.scan_iter(match=pattern, count=1000)
 
-    async def in_thread(self, work: Callable[[], T]) -> T:
+    async def in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
         """Runs to its end also if whoever waits is cancelled: half-known is worse than late."""
         if self._threads is None:
             self._threads = anyio.CapacityLimiter(CONNECTIONS_MAX)
         try:
-            done = await anyio.to_thread.run_sync(work, limiter=self._threads)
+            done = await anyio.to_thread.run_sync(work, *arguments, limiter=self._threads)
         except RedisError as error:
-            translated = unavailable(error)
-            self.trouble = str(translated)
-            raise translated from error
+            told = _told(error)
+            failures = (reason for kind, reason in _FAILURES if isinstance(error, kind))
+            refusals = (reason for code, reason in _REFUSALS.items() if code in told)
+            self.trouble = next(failures, None) or next(refusals, f"Redis refused: {error}")
+            raise StorageUnavailable(self.trouble) from error
         self.trouble = None
         return done
 
     def close(self) -> None:
         if self._connected is not None:
             self._connected.close()
+
+
+class _Connected(Protocol):
+    _connection: RedisConnection
+
+
+_Self = TypeVar("_Self", bound=_Connected)
+
+
+def in_worker_thread(
+    method: Callable[Concatenate[_Self, P], T],
+) -> Callable[Concatenate[_Self, P], Coroutine[Any, Any, T]]:
+    """Makes a method that blocks one that is awaited."""
+
+    @wraps(method)
+    async def awaited(self: _Self, /, *arguments: P.args, **options: P.kwargs) -> T:
+        return await self._connection.in_thread(partial(method, self, *arguments, **options))
+
+    return awaited
 
 
 @contextmanager
@@ -250,22 +266,6 @@ def _sha1(script: str) -> str:
     return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
 
 
-def unavailable(error: RedisError) -> StorageUnavailable:
-    match error:
-        case redis.BusyLoadingError():
-            return StorageUnavailable("Redis is still reading its data")
-        case redis.AuthenticationError():
-            return StorageUnavailable("Redis does not accept these credentials")
-        case redis.TimeoutError():
-            return StorageUnavailable("Redis does not answer")
-        case redis.ConnectionError():
-            return StorageUnavailable("Redis can't be reached")
-        case _:
-            told = _told(error)
-            known = (reason for code, reason in _REFUSALS.items() if code in told)
-            return StorageUnavailable(next(known, f"Redis refused: {error}"))
-
-
 def _told(error: RedisError) -> str:
     """With its code: before version 7, a script wraps it in words of its own; since then the
     client makes a class of it."""
@@ -291,56 +291,37 @@ def configured(node: redis.Redis, names: str = "append*") -> dict[str, str]:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
+_SYNCED: Final = {
+    "always": "on its disk before it is acknowledged (appendfsync always)",
+    "everysec": "a power cut may take the last second or two (appendfsync everysec)",
+    "no": "a power cut may take what it has not written yet (appendfsync no)",
+    "never": "what it has not saved yet is lost when it stops",
+}
+
+
 def how_durable(connection: RedisConnection) -> str:
     """What an acknowledged entry survives, as far as Redis tells."""
-    node = connection.primary()
-    return _of_its_disk(node) + _of_its_replicas(node)
-
-
-def _of_its_replicas(node: redis.Redis) -> str:
+    node = connection.nodes(redis.RedisCluster.get_primaries)[0]
+    try:
+        found = configured(node)
+        synced = found.get("appendfsync", "no") if found.get("appendonly") == "yes" else "never"
+        disk = f"as durable as this Redis: {_SYNCED.get(synced, _SYNCED['no'])}"
+    except redis.ResponseError:
+        disk = "as durable as this Redis is; it does not say how much that is"
     replicas = int(node.info("replication").get("connected_slaves", 0))
     try:
         found = configured(node, "min-replicas-*")
     except redis.ResponseError:
         found = {}
-    needed = int(found.get("min-replicas-to-write", 0))
-    if needed and int(found.get("min-replicas-max-lag", 0)):
-        lag = found["min-replicas-max-lag"]
-        return (
-            f"; a failover may take what was written in the last {lag} s "
-            f"({replicas} connected, min-replicas-to-write {needed})"
-        )
-    if replicas:
-        return (
-            "; a failover may take what was not copied to a replica yet "
-            f"({replicas} connected, min-replicas-to-write 0)"
-        )
-    return ""
-
-
-def _of_its_disk(node: redis.Redis) -> str:
-    try:
-        found = configured(node)
-    except redis.ResponseError:
-        return "as durable as this Redis is; it does not say how much that is"
-    if found.get("appendonly") != "yes":
-        return "as durable as this Redis: what it has not saved yet is lost when it stops"
-    match found.get("appendfsync"):
-        case "always":
-            return (
-                "as durable as this Redis: on its disk before it is acknowledged "
-                "(appendfsync always)"
-            )
-        case "everysec":
-            return (
-                "as durable as this Redis: a power cut may take the last second or two "
-                "(appendfsync everysec)"
-            )
-        case _:
-            return (
-                "as durable as this Redis: a power cut may take what it has not written yet "
-                "(appendfsync no)"
-            )
+    needed, lag = int(found.get("min-replicas-to-write", 0)), found.get("min-replicas-max-lag", "0")
+    if needed and int(lag):
+        lost = f"was written in the last {lag} s"
+    elif replicas:
+        lost, needed = "was not copied to a replica yet", 0
+    else:
+        return disk
+    connected = f"{replicas} connected, min-replicas-to-write {needed}"
+    return f"{disk}; a failover may take what {lost} ({connected})"
 
 
 def place_as_bytes(place: RowPlace) -> bytes:
@@ -349,12 +330,9 @@ def place_as_bytes(place: RowPlace) -> bytes:
     return f"{int(pinned)}{time_as_text(updated_at)}{session_id}".encode()
 
 
-def session_id_in(place: bytes) -> str:
-    return place[33:].decode()
-
-
-def time_in(place: bytes) -> str:
-    return place[1:33].decode()
+def read_place(place: bytes) -> tuple[str, str]:
+    """Its time, as text, and its session id."""
+    return place[1:33].decode(), place[33:].decode()
 
 
 def name_of(entry: Entry) -> str:
@@ -465,46 +443,32 @@ _KEPT_SECONDS: Final = 3600
 class NewStream:
     """Blocking: used inside a worker thread."""
 
-    def __init__(self, connection: RedisConnection, keyspace: Keyspace, session_id: str) -> None:
-        self.keys: Keys = keyspace.being_made(new_entry_id(), session_id)
-        self.last_seq = 0
-        self.checkpoint: CheckpointEntry | None = None
-        """The state before the first entry, where it is not the first there ever was."""
+    def __init__(self, connection: RedisConnection, row: ConversationRow) -> None:
+        self.row = row
+        """As it is after the entries so far; at first, as it is before them."""
+        self.keys = connection.keyspace.being_made(new_entry_id(), row.session_id)
         self._connection = connection
-
-    @property
-    def checkpoint_line(self) -> bytes:
-        return b"" if self.checkpoint is None else encode_line(self.checkpoint)
-
-    def begin_after(self, checkpoint: CheckpointEntry) -> None:
-        self.checkpoint, self.last_seq = checkpoint, checkpoint.seq
 
     def add(self, entries: Iterable[Entry]) -> None:
         commands: list[tuple[Argument, ...]] = []
         size = 0
-        for command in self._commands(entries):
-            commands.append(command)
-            size += len(command[-1]) if isinstance(command[-1], bytes) else 0
-            if size > _BYTES_AT_ONCE:
-                self._send(commands)
-                commands, size = [], 0
-        self._send(commands)
-
-    def keep_blob(self, blob_id: str, data: bytes) -> None:
-        self._send([("HSET", self.keys.blobs, blob_id, data)])
-
-    def drop(self) -> None:
-        self._connection.run(scripts.DROP, self.keys)
-
-    def _commands(self, entries: Iterable[Entry]) -> Iterator[tuple[Argument, ...]]:
         for entry in entries:
-            if entry.seq != self.last_seq + 1:
-                raise BadEntry(f"entry {entry.seq} can't follow entry {self.last_seq}")
-            yield ("XADD", self.keys.log, f"{entry.seq}-0", "line", encode_line(entry))
+            if entry.seq != self.row.head_seq + 1:
+                raise BadEntry(f"entry {entry.seq} can't follow entry {self.row.head_seq}")
+            line = encode_line(entry)
+            commands.append(("XADD", self.keys.log, f"{entry.seq}-0", "line", line))
             if name := name_of(entry):
-                yield ("HSETNX", self.keys.prompts, name, place_in_stream(entry))
-            self.last_seq = entry.seq
+                commands.append(("HSETNX", self.keys.prompts, name, place_in_stream(entry)))
+            self.row = fold(self.row, entry)
+            size += len(line)
+            if size > _BYTES_AT_ONCE:
+                self.send(*commands)
+                commands, size = [], 0
+        self.send(*commands)
 
-    def _send(self, commands: list[tuple[Argument, ...]]) -> None:
+    def send(self, *commands: tuple[Argument, ...]) -> None:
         expiring = [("EXPIRE", key, _KEPT_SECONDS) for key in self.keys]
         self._connection.call_many([*commands, *expiring])
+
+    def drop(self) -> None:
+        self._connection.call("DEL", *self.keys)

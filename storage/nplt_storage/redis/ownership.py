@@ -25,7 +25,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -40,7 +40,7 @@ from nplt_storage.errors import ConversationHeld, ConversationNotFound, WrittenE
 from nplt_storage.ids import new_entry_id
 from nplt_storage.redis import scripts
 from nplt_storage.redis.connection import Argument, RedisConnection
-from nplt_storage.redis.scripts import Keys, Keyspace
+from nplt_storage.redis.scripts import Keys
 from nplt_storage.store import Member
 
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def _process(pid: int) -> Process | None:
     return None
 
 
-class Ownership(Struct, kw_only=True, eq=False):
+class Ownership(Struct, eq=False):
     """One conversation that this server owns, or owned."""
 
     session_id: str
@@ -120,19 +120,19 @@ class Leases:
     def __init__(
         self,
         connection: RedisConnection,
-        keyspace: Keyspace,
         *,
         seconds: float = LEASE_SECONDS,
         address: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._own = Server(id=new_entry_id(), address=address, process=_process(os.getpid()))
-        self.server = msgspec.json.encode(self._own)
-        self._keyspace = keyspace
+        self.own = Server(id=new_entry_id(), address=address, process=_process(os.getpid()))
+        self.server = msgspec.json.encode(self.own)
         self.milliseconds = max(1, int(seconds * 1000))
         self.clock = clock
         self._connection = connection
+        self._keyspace = connection.keyspace
         self._seconds = seconds
+        self.handed_over_within = seconds * _HANDED_OVER_WITHIN
         self._kept: dict[str, Ownership] = {}
         self._turns: dict[str, set[str]] = {}
         """That run here, by the key of their user."""
@@ -140,10 +140,6 @@ class Leases:
         self._started_at = time.time()
         self._stopped = Event()
         self._thread: Thread | None = None
-
-    @property
-    def server_id(self) -> str:
-        return self._own.id
 
     def keep(self, owned: Ownership) -> None:
         self._kept[owned.keys.owner] = owned
@@ -168,44 +164,36 @@ class Leases:
 
     # In a worker thread
 
-    def claim(
-        self,
-        script: str,
-        session_id: str,
-        keys: Keys,
-        *arguments: Argument,
-        also: Keys | None = None,
-    ) -> Any:
+    def claim(self, script: str, session_id: str, keys: Sequence[str], *arguments: Argument) -> Any:
         """Runs a script that needs a conversation no other server owns. `ConversationHeld`:
         one does."""
         dead = ""
-        every = [*keys, *(also or ())]
         while True:
-            answer = self._connection.run(script, every, self.server, dead, *arguments)
+            answer = self._connection.run(script, keys, self.server, dead, *arguments)
             if answer == b"gone":
                 raise ConversationNotFound(session_id)
             if not isinstance(answer, list) or answer[0] != b"held":
                 return answer
-            server = _read_server(answer[2])
+            token = answer[1].decode()
+            try:
+                server = msgspec.json.decode(answer[2], type=Server)
+            except msgspec.DecodeError:  # a later version says it differently: it is alive
+                server = Server(id="")
             if not server.is_dead:
-                raise ConversationHeld(session_id, server.address, answer[1].decode())
-            dead = answer[1].decode()
+                raise ConversationHeld(session_id, server.address, token)
+            dead = token
 
-    def owned(self, session_id: str, keys: Keys, token: bytes, asked_at: float) -> Ownership:
-        return Ownership(
-            session_id=session_id,
-            keys=keys,
-            token=token.decode(),
-            since=asked_at,
-            until=self.until(asked_at),
-        )
+    def owned(self, session_id: str, token: bytes, asked_at: float) -> Ownership:
+        keys = self._keyspace.of(session_id)
+        return Ownership(session_id, keys, token.decode(), asked_at, self.until(asked_at))
 
     def reclaim(self, owned: Ownership) -> None:
         """After its lease has lapsed. `WrittenElsewhere`: another server has had it."""
         nonce = owned.next_nonce = owned.next_nonce or new_entry_id()
         asked_at = self.clock()
-        claim = (nonce, self.server, self.milliseconds, owned.token)
-        answer = self._connection.run(scripts.RECLAIM, owned.keys, *claim)
+        answer = self._connection.run(
+            scripts.RECLAIM, owned.keys, nonce, self.server, self.milliseconds, owned.token
+        )
         if answer == b"gone":
             raise ConversationNotFound(owned.session_id)
         if answer == b"fenced":
@@ -220,15 +208,10 @@ class Leases:
         heir = (owned.wanted_by or b"", self.milliseconds)
         self._connection.run(scripts.RELEASE, [owned.keys.owner], owned.token, *heir)
 
-    def ask_for(self, session_id: str, token: str) -> bool:
-        """Asks the owner that has this token; it is known for the length of a lease. Whether
-        it is the owner still."""
+    def ask_for(self, session_id: str, token: str) -> None:
+        """Asks the owner that has this token; it is known for the length of a lease."""
         key = self._keyspace.of(session_id).owner
-        wish = (token, self.server, self.milliseconds)
-        return bool(self._connection.run(scripts.ASK_FOR, [key], *wish))
-
-    def wanted_within(self, owned: Ownership) -> float | None:
-        return None if owned.wanted_by is None else self._seconds * _HANDED_OVER_WITHIN
+        self._connection.run(scripts.ASK_FOR, [key], token, self.server, self.milliseconds)
 
     def renew(self) -> None:
         """On all nodes at once: one that hangs keeps no other waiting."""
@@ -266,16 +249,15 @@ class Leases:
     def members(self, *, announces: bool = False) -> list[Member]:
         """Those that are there; one that has just died is for as long as its lease."""
         own = Member(
-            id=self._own.id,
-            address=self._own.address,
+            id=self.own.id,
+            address=self.own.address,
             host=socket.gethostname(),
             pid=os.getpid(),
             owned=len(self._kept),
             started_at=self._started_at,
         )
-        key, described = self._keyspace.members, msgspec.json.encode(own)
-        said = (own.id if announces else "", described, self.milliseconds)
-        noted = self._connection.call("EVAL", scripts.MEMBERS, 1, key, *said)
+        said = (own.id if announces else "", msgspec.json.encode(own), self.milliseconds)
+        noted = self._connection.run(scripts.MEMBERS, [self._keyspace.members], *said)
         members = {own.id: own}
         for each in noted:
             with suppress(msgspec.DecodeError):  # a later version says it differently
@@ -310,7 +292,7 @@ class Leases:
             self._thread.join()
         if self._announces:
             with suppress(RedisError):  # else it expires
-                self._connection.call("HDEL", self._keyspace.members, self._own.id)
+                self._connection.call("HDEL", self._keyspace.members, self.own.id)
 
     def _work(self) -> None:
         is_well = True
@@ -327,10 +309,3 @@ class Leases:
                 is_well = False
             except Exception:  # without this thread every lease would lapse
                 log.exception("renewing leases failed; going on")
-
-
-def _read_server(data: bytes) -> Server:
-    try:
-        return msgspec.json.decode(data, type=Server)
-    except msgspec.DecodeError:
-        return Server(id="")  # a later version says it differently: it is alive, for all we know

@@ -16,19 +16,18 @@ from asyncio import Future, get_running_loop
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
-from functools import partial
+from datetime import datetime
 from queue import SimpleQueue
 from threading import Event, Lock, Thread
 from typing import Final, TypeAlias
 
 import orjson
 import redis
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
-from nplt_storage.codec import encode_line, time_as_text
+from nplt_storage.codec import encode_line
 from nplt_storage.entries import (
     BlobReference,
     CheckpointEntry,
@@ -57,12 +56,11 @@ from nplt_storage.redis.connection import (
     StreamSource,
     configured,
     decode_checkpoint,
+    in_worker_thread,
     name_of,
     place_as_bytes,
-    time_in,
 )
 from nplt_storage.redis.ownership import Leases, Ownership
-from nplt_storage.redis.scripts import Keys, Keyspace
 from nplt_storage.rows import (
     Checkpoint,
     ConversationRow,
@@ -77,7 +75,7 @@ from nplt_storage.rows import (
     row_as_bytes,
     state_seqs_of,
 )
-from nplt_storage.store import DeltaKind, PartialAnswer, Piece, joined, outdates
+from nplt_storage.store import DeltaKind, PartialAnswer, Piece, outdates
 
 log = logging.getLogger(__name__)
 
@@ -99,24 +97,19 @@ def ask_for_a_new_file(connection: RedisConnection) -> None:
     deadline = time.monotonic() + _ASKED_SECONDS_MAX
     for node in connection.nodes():
         try:
-            if configured(node).get("appendonly") != "yes":
-                continue
-            while not _is_begun(node):
-                if time.monotonic() > deadline:
-                    raise redis.ResponseError("it is still writing the one before")
-                time.sleep(_ASKED_AGAIN_SECONDS)
+            is_begun = configured(node).get("appendonly") != "yes"
+            while not is_begun:
+                try:
+                    node.execute_command("BGREWRITEAOF")  # type: ignore[no-untyped-call]
+                    is_begun = True
+                except redis.ResponseError as refusal:
+                    if "in progress" not in str(refusal):
+                        raise
+                    if time.monotonic() > deadline:
+                        raise redis.ResponseError("it is still writing the one before") from None
+                    time.sleep(_ASKED_AGAIN_SECONDS)
         except redis.RedisError as error:
             log.warning("Redis may hold erased words on disk until it rewrites its log: %s", error)
-
-
-def _is_begun(node: redis.Redis) -> bool:
-    try:
-        node.execute_command("BGREWRITEAOF")  # type: ignore[no-untyped-call]
-    except redis.ResponseError as refusal:
-        if "in progress" in str(refusal):
-            return False
-        raise
-    return True
 
 
 # ------------------------------------------------------------------------------
@@ -163,22 +156,15 @@ class Sender:
                 log.exception("a job of the Redis sender failed")
 
 
-_FRESH: Final = timedelta(hours=1)
+class UserLists(Sender):
+    """Keeps the indexes of users' conversations in the order of lists. They are in other slots
+    of a cluster than the conversations, so they are written after a commit, and whoever reads
+    them puts right what is out of date. A sender of its own: its node may be down while others
+    answer."""
 
-
-class UserLists:
-    """The indexes: which conversations a user has, in the order of lists, and which are in the
-    trash. They are in other slots of a cluster than the conversations, so they are written
-    after a commit, and whoever reads them puts right what is out of date.
-    """
-
-    def __init__(
-        self, connection: RedisConnection, keyspace: Keyspace, clock: Callable[[], datetime]
-    ) -> None:
+    def __init__(self, connection: RedisConnection) -> None:
+        super().__init__()
         self._connection = connection
-        self._keyspace = keyspace
-        self._clock = clock
-        self._sender = Sender()  # of its own: its node may be down while others answer
         self._waiting: dict[str, tuple[str, bytes, set[bytes]]] = {}
         """User, place, and the places before, by id."""
         self._is_posted = False
@@ -186,51 +172,20 @@ class UserLists:
 
     def moved(self, before: ConversationRow, after: ConversationRow) -> None:
         """To be written soon; who reads through this store waits for it."""
-        place, gone = _place(after), {_place(before)}
+        place, gone = place_as_bytes(place_of(after)), {place_as_bytes(place_of(before))}
         with self._lock:
             _, _, earlier = self._waiting.get(after.session_id, ("", b"", set()))
             self._waiting[after.session_id] = (after.user, place, earlier | gone)
             is_posted, self._is_posted = self._is_posted, True
         if not is_posted:
-            self._sender.post(self._send)
-
-    def close(self) -> None:
-        self._sender.close()
-
-    # In a worker thread
-
-    def flush(self) -> None:
-        self._sender.flush()
-
-    def add(self, row: ConversationRow) -> None:
-        self._connection.call("ZADD", self._keyspace.list_of(row.user), 0, _place(row))
-
-    def remove(self, row: ConversationRow) -> None:
-        self.flush()
-        self._connection.call("ZREM", self._keyspace.list_of(row.user), _place(row))
-
-    def add_deleted(self, row: ConversationRow, at: datetime) -> None:
-        score = int(at.timestamp() * 1000)
-        self._connection.call("ZADD", self._keyspace.deleted_of(row.user), score, row.session_id)
-
-    def remove_deleted(self, user: str, session_id: str) -> None:
-        self._connection.call("ZREM", self._keyspace.deleted_of(user), session_id)
+            self.post(self._send)
 
     def replace(self, user: str, gone: Iterable[bytes], place: bytes) -> None:
-        """In this order it is never missing."""
-        key = self._keyspace.list_of(user)
+        """Blocks. In this order it is never missing."""
+        key = self._connection.keyspace.list_of(user)
         commands: list[tuple[Argument, ...]] = [("ZADD", key, 0, place)]
         commands += [("ZREM", key, each) for each in gone if each != place]
         self._connection.call_many(commands)
-
-    def forget(self, user: str, place: bytes) -> None:
-        """Nothing is there. It may be about to appear, so a fresh place stays."""
-        if time_in(place) < time_as_text(self._clock() - _FRESH):
-            self._connection.call("ZREM", self._keyspace.list_of(user), place)
-
-    def forget_deleted(self, user: str, session_id: str, score: float) -> None:
-        if score < (self._clock() - _FRESH).timestamp() * 1000:
-            self.remove_deleted(user, session_id)
 
     def _send(self) -> None:
         with self._lock:
@@ -247,46 +202,18 @@ class UserLists:
                 raise
 
 
-def _place(row: ConversationRow) -> bytes:
-    return place_as_bytes(place_of(row))
-
-
 class RedisContext(Struct, frozen=True, kw_only=True):
     """What a store shares with its records."""
 
     connection: RedisConnection
-    keyspace: Keyspace
     leases: Leases
     lists: UserLists
-    ttl_milliseconds: int = 0
-    turns_max: int = 0
+    sender: Sender = field(default_factory=Sender)
+    writers: dict[str, RedisRecord | None] = field(default_factory=dict)
+    """The open records; `None` while one is being opened."""
+    ttl_milliseconds: int
+    turns_max: int
     """0: no limit."""
-
-
-class AccessTimes:
-    """Last-access times on their way; readers of this process see them at once."""
-
-    def __init__(self, sender: Sender, context: RedisContext) -> None:
-        self._sender = sender
-        self._context = context
-        self._waiting: dict[str, datetime] = {}
-
-    def note(self, session_id: str, at: datetime) -> None:
-        self._waiting[session_id] = max(at, self._waiting.get(session_id, at))
-        self._sender.post(self._send)
-
-    def noted(self, session_id: str) -> datetime | None:
-        return self._waiting.get(session_id)
-
-    def _send(self) -> None:
-        for session_id, at in list(self._waiting.items()):
-            try:
-                context = self._context
-                keys, ttl = context.keyspace.of(session_id), context.ttl_milliseconds
-                context.connection.run(scripts.TOUCH, keys, time_as_text(at), ttl)
-            finally:
-                if self._waiting.get(session_id) == at:
-                    del self._waiting[session_id]
 
 
 _WaitingPiece: TypeAlias = tuple[tuple[str, int], bytes, Future[None]]
@@ -301,15 +228,12 @@ class PartialAnswers:
     """
 
     def __init__(
-        self, sender: Sender, context: RedisContext, owned: Ownership, so_far: PartialAnswer | None
+        self, context: RedisContext, owned: Ownership, so_far: PartialAnswer | None
     ) -> None:
-        self._sender = sender
-        self._connection = context.connection
+        self._context = context
         self._owned = owned
-        self._leases = context.leases
-        self._call = (so_far.turn_id, so_far.call) if so_far else None
+        self._call = self._sent_call = (so_far.turn_id, so_far.call) if so_far else None
         self._pieces: deque[_WaitingPiece] = deque()
-        self._sent_call = self._call
         self._is_broken = False
         self._sending = Lock()
 
@@ -322,28 +246,25 @@ class PartialAnswers:
             encoded = b""  # half a surrogate pair: nobody could read it
         sent: Future[None] = get_running_loop().create_future()
         self._pieces.append((self._call, encoded, sent))
-        self._sender.post(self._send)
+        self._context.sender.post(self._send)
         return sent
 
-    def is_outdated_by(self, entry: Entry) -> bool:
-        return self._call is not None and outdates(entry, *self._call)
-
-    def is_over(self) -> None:
-        """Blocks while a piece is on its way, so that none arrives after this."""
+    def ended_by(self, entry: Entry) -> bool:
+        """Whether this entry holds that call's whole answer, or ends its turn. Blocks while a
+        piece is on its way, so that none arrives after this."""
+        if self._call is None or not outdates(entry, *self._call):
+            return False
         with self._sending:
             _settle([self._pieces.popleft() for _ in range(len(self._pieces))])
             self._call = self._sent_call = None
-
-    def flush(self) -> None:
-        self._sender.flush()
+        return True
 
     def _send(self) -> None:
         with self._sending:
             pieces = [self._pieces.popleft() for _ in range(len(self._pieces))]
-            if not pieces:
-                return
             try:
-                self._send_all(pieces)
+                if pieces:
+                    self._send_all(pieces)
             finally:
                 _settle(pieces)
 
@@ -354,14 +275,12 @@ class PartialAnswers:
         if self._is_broken and not begins:
             return
         self._sent_call, self._is_broken = call, True
-        if all(spoken) and not self._leases.is_over(self._owned):
-            answer = self._connection.run(
-                scripts.APPEND_LIVE,
-                self._owned.keys,
-                *(self._owned.token, self._leases.milliseconds),
-                *(int(begins), b"".join(spoken)),
-            )
-            self._is_broken = answer != b"done"
+        leases, owned = self._context.leases, self._owned
+        if all(spoken) and not leases.is_over(owned):
+            lease = (owned.token, leases.milliseconds)
+            said = (int(begins), b"".join(spoken))
+            run = self._context.connection.run
+            self._is_broken = run(scripts.APPEND_LIVE, owned.keys, *lease, *said) != b"done"
 
 
 def _settle(pieces: Sequence[_WaitingPiece]) -> None:
@@ -375,12 +294,6 @@ def _settle(pieces: Sequence[_WaitingPiece]) -> None:
     if pieces:
         with suppress(RuntimeError):  # the loop has ended, and nobody waits
             pieces[0][2].get_loop().call_soon_threadsafe(settle)
-
-
-def decode_pieces(data: bytes) -> PartialAnswer | None:
-    return joined(
-        (str(t), int(c), k, str(s)) for t, c, k, s in map(orjson.loads, data.splitlines())
-    )
 
 
 # ------------------------------------------------------------------------------
@@ -484,13 +397,11 @@ class RedisRecord:
 
     def __init__(
         self,
+        context: RedisContext,
         row: ConversationRow,
         owned: Ownership,
-        *,
         checkpoint: CheckpointEntry | None = None,
-        context: RedisContext,
-        partial_answers: PartialAnswers,
-        closed: Callable[[RedisRecord], None],
+        said: PartialAnswer | None = None,
     ) -> None:
         self.session_id = row.session_id
         self.owned = owned
@@ -499,8 +410,7 @@ class RedisRecord:
         self._context = context
         self._connection = context.connection
         self._leases = context.leases
-        self._partial_answers = partial_answers
-        self._closed = closed
+        self._partial_answers = PartialAnswers(context, owned, said)
         self._is_closed = False
         self._lock = Lock()
         self._spans = TurnSpans()
@@ -510,21 +420,21 @@ class RedisRecord:
         self._is_floor_known = True
         """Whether the first entry there is is the one we believe."""
 
-    # The port
-
     @property
     def is_lapsed(self) -> bool:
         return not self._is_closed and self._leases.is_over(self.owned)
 
     @property
     def wanted_within(self) -> float | None:
-        return None if self._is_closed else self._leases.wanted_within(self.owned)
+        if self._is_closed or self.owned.wanted_by is None:
+            return None
+        return self._leases.handed_over_within
 
-    async def reclaim(self) -> None:
-        await self._connection.in_thread(self._reclaim)
-
-    async def append(self, entry: Entry) -> ConversationRow:
-        return await self._connection.in_thread(partial(self._append, entry))
+    @in_worker_thread
+    def reclaim(self) -> None:
+        with self._lock:
+            if self.is_lapsed:
+                self._leases.reclaim(self.owned)
 
     def journal_delta(
         self, turn_id: str, call: int, kind: DeltaKind, text: str
@@ -533,16 +443,11 @@ class RedisRecord:
             return None
         return self._partial_answers.journal_delta((turn_id, call, kind, text))
 
-    async def keep_blob(self, data: bytes) -> BlobReference:
+    @in_worker_thread
+    def keep_blob(self, data: bytes) -> BlobReference:
         blob = BlobReference.of(data)
-        keep = (scripts.KEEP_BLOB, blob.blob_id, data, self._context.ttl_milliseconds)
-        await self._connection.in_thread(partial(self._write, *keep))
+        self._write(scripts.KEEP_BLOB, blob.blob_id, data, self._context.ttl_milliseconds)
         return blob
-
-    async def redact(self, seq: int, *, at: datetime) -> Entry:
-        tombstone = await self._connection.in_thread(partial(self._redact, seq, at))
-        await self._connection.in_thread(partial(ask_for_a_new_file, self._connection))
-        return tombstone
 
     async def close(self) -> None:
         if not self._is_closed:
@@ -551,25 +456,32 @@ class RedisRecord:
                 await self._connection.in_thread(self._leave)
             finally:
                 self._leases.forget(self.owned)
-                self._closed(self)
+                if self._context.writers.get(self.session_id) is self:
+                    del self._context.writers[self.session_id]
+
+    def _leave(self) -> None:
+        self._context.sender.flush()
+        try:
+            with self._lock:
+                self._settle()
+        except (RedisError, StorageError) as error:
+            log.warning("%s: an entry that failed may be there: %s", self.session_id, error)
+        try:
+            self._leases.give_back(self.owned)
+        except RedisError as error:
+            log.warning("%s: other servers can't open it at once: %s", self.session_id, error)
 
     def is_lost(self) -> None:
         """It was deleted: nothing is written any more."""
         self._is_closed = True
         self._leases.forget(self.owned)
 
-    # In a worker thread
-
-    def _reclaim(self) -> None:
-        with self._lock:
-            if self.is_lapsed:
-                self._leases.reclaim(self.owned)
-
     def learn_turns(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             self._spans.add(entry)
 
-    def _append(self, entry: Entry) -> ConversationRow:
+    @in_worker_thread
+    def append(self, entry: Entry) -> ConversationRow:
         with self._lock:
             if not self._is_floor_known:
                 self._learn_floor()
@@ -581,9 +493,7 @@ class RedisRecord:
                 raise BadEntry(f"entry {entry.seq} can't follow entry {before.head_seq}")
             if isinstance(entry, RollbackEntry) and entry.to_seq < before.first_seq - 1:
                 raise BadEntry(f"entry {entry.to_seq} is no longer kept: nothing leads back to it")
-            is_said = self._partial_answers.is_outdated_by(entry)
-            if is_said:
-                self._partial_answers.is_over()
+            is_said = self._partial_answers.ended_by(entry)
             row = fold(before, entry)
             self._commit(entry, line, row, forget=is_said)
             self._row = row
@@ -595,7 +505,7 @@ class RedisRecord:
             return self._row
 
     def _commit(self, entry: Entry, line: bytes, row: ConversationRow, *, forget: bool) -> None:
-        digest = hashlib.sha1(line, usedforsecurity=False).hexdigest()
+        digest = _digest(line)
 
         def attempt() -> None:
             doubts = orjson.dumps(self._doubts)
@@ -615,27 +525,30 @@ class RedisRecord:
             try:
                 attempt()
             except WrittenElsewhere:
-                if not self._is_there(entry.seq, digest):
+                lines = self._source(entry.seq).lines_after(entry.seq - 1)
+                if digest not in map(_digest, lines):
                     raise
 
-    def _is_there(self, seq: int, digest: str) -> bool:
-        lines = self._source(seq).lines_after(seq - 1)
-        return any(
-            hashlib.sha1(line, usedforsecurity=False).hexdigest() == digest for line in lines
-        )
-
-    def _write(self, script: str, *arguments: Argument, also: Keys | None = None) -> None:
+    def _write(self, script: str, *arguments: Argument, also: Sequence[str] = ()) -> None:
         """Runs a script of the owner. One whose lease has lapsed first acquires anew."""
-        answer = b"fenced"
-        if not self._leases.is_over(self.owned):
-            answer = self._run(script, *arguments, also=also)
+
+        def run() -> bytes:
+            asked_at = self._leases.clock()
+            lease = (self.owned.token, self._leases.milliseconds)
+            keys = [*self.owned.keys, *also]
+            answer: bytes = self._connection.run(script, keys, *lease, *arguments)
+            if answer == b"done":
+                self.owned.until = self._leases.until(asked_at)
+            return answer
+
+        answer = b"fenced" if self._leases.is_over(self.owned) else run()
         if answer == b"fenced":
             try:
                 self._leases.reclaim(self.owned)
             except StorageError:
                 self._doubts.clear()
                 raise
-            answer = self._run(script, *arguments, also=also)
+            answer = run()
         if answer == b"done":
             return
         self._doubts.clear()
@@ -652,34 +565,12 @@ class RedisRecord:
             case _:
                 raise ConversationDamaged(self.session_id, f"entry {head_seq} is not there")
 
-    def _run(self, script: str, *arguments: Argument, also: Keys | None) -> bytes:
-        asked_at = self._leases.clock()
-        keys = [*self.owned.keys, *(also or ())]
-        lease = (self.owned.token, self._leases.milliseconds)
-        answer: bytes = self._connection.run(script, keys, *lease, *arguments)
-        if answer == b"done":
-            self.owned.until = self._leases.until(asked_at)
-        return answer
-
     def _settle(self) -> None:
         """Takes a doubtful entry back, if it is there."""
         if self._doubts:
-            row = self._row
-            doubts = orjson.dumps(self._doubts)
+            row, doubts = self._row, orjson.dumps(self._doubts)
             self._write(scripts.SETTLE, row.head_seq + 1, row_as_bytes(row), doubts)
             self._doubts.clear()
-
-    def _leave(self) -> None:
-        self._partial_answers.flush()
-        try:
-            with self._lock:
-                self._settle()
-        except (RedisError, StorageError) as error:
-            log.warning("%s: an entry that failed may be there: %s", self.session_id, error)
-        try:
-            self._leases.give_back(self.owned)
-        except RedisError as error:
-            log.warning("%s: other servers can't open it at once: %s", self.session_id, error)
 
     # Cutting and erasing
 
@@ -693,7 +584,8 @@ class RedisRecord:
             gone = list(self._source(first - 1).after(row.first_seq - 1))
             if len(gone) != first - row.first_seq:
                 raise ConversationDamaged(self.session_id, "entries are missing")
-            checkpoint = checkpoint_after(self._floor(), gone, entry_id=new_entry_id())
+            floor = self._floor(self._checkpoint)
+            checkpoint = checkpoint_after(floor, gone, entry_id=new_entry_id())
             trimmed = replace(row, first_seq=first)
             self._write(
                 scripts.TRIM,
@@ -713,11 +605,15 @@ class RedisRecord:
         line = self._connection.ask("HGET", self.owned.keys.meta, "checkpoint")
         checkpoint = decode_checkpoint(self.session_id, line)
         if checkpoint is not None:
-            first_seq = checkpoint.seq + 1
-            self._row = replace(self._row, first_seq=first_seq)
+            self._row = replace(self._row, first_seq=checkpoint.seq + 1)
             self._checkpoint = checkpoint
-            self._spans.forget_before(first_seq)
+            self._spans.forget_before(checkpoint.seq + 1)
         self._is_floor_known = True
+
+    async def redact(self, seq: int, *, at: datetime) -> Entry:
+        tombstone = await self._connection.in_thread(self._redact, seq, at)
+        await self._connection.in_thread(ask_for_a_new_file, self._connection)
+        return tombstone
 
     def _redact(self, seq: int, at: datetime) -> Entry:
         with self._lock:
@@ -726,44 +622,42 @@ class RedisRecord:
             self._settle()
             if not self._is_floor_known:
                 self._learn_floor()
-            before, checkpoint, floor = self._row, self._checkpoint, self._floor()
+            before, checkpoint = self._row, self._checkpoint
             source = self._source(before.head_seq)
             is_checkpoint = checkpoint is not None and checkpoint.seq == seq
             erased = checkpoint if is_checkpoint else source.at(seq)
             if erased is None:
                 raise BadEntry(f"there is no entry {seq}")
             tombstone = redacted(erased, at)
-            if isinstance(tombstone, CheckpointEntry) and is_checkpoint:
-                checkpoint, floor = tombstone, read_checkpoint(tombstone) or floor
+            if is_checkpoint and isinstance(tombstone, CheckpointEntry):
+                checkpoint = tombstone
             first_seq = 1 if checkpoint is None else checkpoint.seq + 1
-            row = replace(floor.row, head_seq=first_seq - 1, first_seq=first_seq)
+            floor = self._floor(checkpoint).row
             blobs: set[str] = set()
 
             def rewritten() -> Iterator[Entry]:
-                nonlocal row
                 for entry in source.after(first_seq - 1):
                     entry = without_words_of(erased, tombstone, entry)
-                    row = fold(row, entry)
                     blobs.update(blobs_named_by([entry]))
                     yield entry
 
-            made = NewStream(self._connection, self._context.keyspace, self.session_id)
+            made = NewStream(
+                self._connection, replace(floor, head_seq=first_seq - 1, first_seq=first_seq)
+            )
             try:
-                if checkpoint is not None:
-                    made.begin_after(checkpoint)
                 made.add(rewritten())
                 self._write(
                     scripts.REWRITE,
-                    *(before.head_seq, made.checkpoint_line, row_as_bytes(row)),
-                    self._context.ttl_milliseconds,
+                    *(before.head_seq, encode_line(checkpoint) if checkpoint else b""),
+                    *(row_as_bytes(made.row), self._context.ttl_milliseconds),
                     *sorted(blobs_named_by([erased]) - blobs),
                     also=made.keys,
                 )
             except BaseException:
                 made.drop()
                 raise
-            self._row, self._checkpoint = row, checkpoint
-            self._context.lists.moved(before, row)
+            self._row, self._checkpoint = made.row, checkpoint
+            self._context.lists.moved(before, made.row)
             return tombstone
 
     def _source(self, head_seq: int) -> StreamSource:
@@ -771,14 +665,19 @@ class RedisRecord:
             self.session_id, self.owned.keys.log, self._connection, head_seq=head_seq
         )
 
-    def _floor(self) -> Checkpoint:
-        """How it stood before the first entry there is."""
+    def _floor(self, checkpoint: CheckpointEntry | None) -> Checkpoint:
+        """How it stood before the first entry there is. A checkpoint that was copied is that of
+        another conversation."""
         row = self._row
-        if self._checkpoint is None:
-            return Checkpoint(
-                row=new_row(self.session_id, user=row.user, created_at=row.created_at)
-            )
-        found = read_checkpoint(self._checkpoint)
+        own = new_row(self.session_id, user=row.user, created_at=row.created_at)
+        if checkpoint is None:
+            return Checkpoint(row=own)
+        found = read_checkpoint(checkpoint)
         if found is None:
             raise ConversationDamaged(self.session_id, "its checkpoint can't be read")
-        return found
+        named = {"session_id": own.session_id, "user": own.user, "created_at": own.created_at}
+        return replace(found, row=replace(found.row, **named))
+
+
+def _digest(line: bytes) -> str:
+    return hashlib.sha1(line, usedforsecurity=False).hexdigest()

@@ -416,8 +416,6 @@ redis.call('PEXPIRE', KEYS[1], lasts * 2)
 return math.floor(left * 1000)
 """)
 
-DROP: Final = "redis.call('DEL', unpack(KEYS))\nreturn 'done'\n"
-
 BLOB: Final = _of_conversation("""
 local data = redis.call('HGET', blobs, ARGV[1])
 return data and string.sub(data, ARGV[2] + 1, ARGV[2] + ARGV[3])
