@@ -219,7 +219,7 @@ async def _history(chat: ChatDisplay, argument: str) -> None:
         await chat.show_history(count)
         return
     page = await chat.session.client.history(count or _ENTRIES_SHOWN, view="entries")
-    await chat.show_text(reports.entries_text(page))
+    await chat.show_text(reports.history_text(page, entries=True))
 
 
 @_command("TEXT", "find words in all conversations")

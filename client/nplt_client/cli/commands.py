@@ -9,6 +9,7 @@ token and sends nothing.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -192,7 +193,7 @@ def history(
             detail=asked["detail"],
         )
         page = connection.request(request, messages.HistoryPage)
-    text = reports.entries_text if asked["entries"] else reports.history_text
+    text = functools.partial(reports.history_text, entries=asked["entries"])
     _print(page, text, as_json=as_json)
 
 

@@ -67,10 +67,8 @@ def _json(name: str, session_id: str, messages: Iterable[JsonObject]) -> Iterato
 
 def with_content(message: JsonObject, content: str) -> JsonObject:
     """A message that was cut to fit a page, with all of its text."""
-    cut = ("truncated", "size")
-    return {name: value for name, value in message.items() if name not in cut} | {
-        "content": content
-    }
+    kept = {name: message[name] for name in message if name not in ("truncated", "size")}
+    return {**kept, "content": content}
 
 
 class ConversationWalk:

@@ -20,7 +20,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nplt_client.render.reports import format_time
 from nplt_client.render.text import attachment_words, dump_json, number_in, objects_in
@@ -118,7 +117,7 @@ def plain(text: str) -> str:
 
 
 def preformatted(text: str) -> str:
-    return f"<pre>\n{escape(visible(text))}</pre>"  # a first line end of its own is dropped
+    return f"<pre>\n{plain(text)}</pre>"  # a first line end of its own is dropped
 
 
 def prose(text: str) -> str:
@@ -134,32 +133,26 @@ def _markdown() -> MarkdownIt:
     reader = MarkdownIt("commonmark", {"html": False, "breaks": True, "maxNesting": _NESTING_MAX})
     reader.enable(["table", "strikethrough"])
     reader.validateLink = lambda url: url.lower().startswith(_SCHEMES)  # type: ignore[method-assign]
-    reader.add_render_rule("image", _picture)
-    reader.add_render_rule("link_open", _link)
-    reader.add_render_rule("th_open", _cell)
-    reader.add_render_rule("td_open", _cell)
+    for kind in ("image", "link_open", "th_open", "td_open"):
+        reader.add_render_rule(kind, _render)
     return reader
 
 
-def _picture(
+def _render(
     renderer: RendererHTML, tokens: Sequence[Token], at: int, options: Any, env: Any
 ) -> str:
     token = tokens[at]
-    url = str(token.attrs.get("src", ""))
-    alt = renderer.renderInlineAsText(token.children, options, env) or url
-    return f'<a href="{escape(url)}" rel="noopener noreferrer">picture: {escape(alt)}</a>'
-
-
-def _link(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: Any, env: Any) -> str:
-    url = escape(str(tokens[at].attrs.get("href", "")))
-    return f'<a href="{url}" rel="noopener noreferrer">'
-
-
-def _cell(renderer: RendererHTML, tokens: Sequence[Token], at: int, options: Any, env: Any) -> str:
-    """Columns are aligned by a class, since the policy forbids inline styles."""
-    side = str(tokens[at].attrs.get("style", "")).removeprefix("text-align:")
+    url = str(token.attrs.get("src") or token.attrs.get("href") or "")
+    link = f'<a href="{escape(url)}" rel="noopener noreferrer">'
+    if token.type == "link_open":
+        return link
+    if token.type == "image":
+        alt = renderer.renderInlineAsText(token.children, options, env) or url
+        return f"{link}picture: {escape(alt)}</a>"
+    # Columns are aligned by a class, since the policy forbids inline styles.
+    side = str(token.attrs.get("style", "")).removeprefix("text-align:")
     aligned = f' class="{side}"' if side in ("right", "center") else ""
-    return f"<{tokens[at].tag}{aligned}>"
+    return f"<{token.tag}{aligned}>"
 
 
 WIDTH, HEIGHT, ROOM_ABOVE, ROOM_BELOW, ROOM_LEFT = 720, 132, 16, 20, 48
@@ -167,24 +160,20 @@ BARS_MAX = 120
 _BAR_WIDTH_MAX = 28.0
 
 
-class TurnTokens(Struct, frozen=True, kw_only=True):
+class TurnTokens(Struct, kw_only=True):
     number: int
-    sent: int
-    received: int
+    sent: int = 0
+    received: int = 0
 
 
 def chart(turns: Sequence[TurnTokens]) -> str:
     """Empty when nothing was counted."""
     step = turns_per_bar(turns)
-    groups = [turns[at : at + step] for at in range(0, len(turns), step)]
-    bars = [
-        TurnTokens(
-            number=group[0].number,
-            sent=sum(turn.sent for turn in group),
-            received=sum(turn.received for turn in group),
-        )
-        for group in groups
-    ]
+    bars: list[TurnTokens] = []
+    for at in range(0, len(turns), step):
+        sent = sum(turn.sent for turn in turns[at : at + step])
+        received = sum(turn.received for turn in turns[at : at + step])
+        bars.append(TurnTokens(number=turns[at].number, sent=sent, received=received))
     top = max((bar.sent + bar.received for bar in bars), default=0)
     if not top:
         return ""
@@ -270,14 +259,11 @@ def page(name: str, session_id: str, messages: Iterable[JsonObject]) -> Iterator
         if not turns or message.get("turn_id") != turn_id:
             yield "</section>\n" if turns else ""
             turn_id = message.get("turn_id")
-            turns.append(TurnTokens(number=len(turns) + 1, sent=0, received=0))
+            turns.append(TurnTokens(number=len(turns) + 1))
             yield f'<section class="turn" id="turn-{len(turns)}">\n'
         if isinstance(usage := message.get("usage"), dict):
-            turns[-1] = replace(
-                turns[-1],
-                sent=turns[-1].sent + max(0, number_in(usage, "input_tokens")),
-                received=turns[-1].received + max(0, number_in(usage, "output_tokens")),
-            )
+            turns[-1].sent += max(0, number_in(usage, "input_tokens"))
+            turns[-1].received += max(0, number_in(usage, "output_tokens"))
         yield _message(message)
     yield "</section>\n" if turns else '<p class="dim">Nothing was said yet.</p>\n'
     yield "</main>\n"

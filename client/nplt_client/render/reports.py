@@ -48,20 +48,12 @@ INCOMPLETE = "the server still reads its files; the list is not complete yet"
 def sessions_table(rows: Sequence[messages.SessionRow]) -> str:
     """And below it what is wrong with some, and the commands that repair them."""
     short = short_ids([row.session_id for row in rows])
-    listed = table(
-        ("ID", "NAME", "MESSAGES", "UPDATED", "MODEL", "STATE"),
-        [
-            (
-                short[row.session_id],
-                row.name,
-                str(row.message_count),
-                format_time(row.updated_at),
-                row.model,
-                ", ".join([row.state, *(["current"] if row.is_current else []), *row_flags(row)]),
-            )
-            for row in rows
-        ],
-    )
+    cells: list[tuple[str, ...]] = []
+    for row in rows:
+        state = ", ".join([row.state, *(["current"] if row.is_current else []), *row_flags(row)])
+        name, count, updated = row.name, str(row.message_count), format_time(row.updated_at)
+        cells.append((short[row.session_id], name, count, updated, row.model, state))
+    listed = table(("ID", "NAME", "MESSAGES", "UPDATED", "MODEL", "STATE"), cells)
     repairs = [sanitize_line(f"To repair {row.name!r}: {row.repair}") for row in rows if row.repair]
     warnings = [sanitize_line(f"{row.name!r}: {row.warning}") for row in rows if row.warning]
     return "\n".join([listed, *repairs, *warnings])
@@ -77,18 +69,11 @@ def repair_text(done: messages.Repaired) -> str:
 
 def trash_table(rows: Sequence[messages.SessionRow]) -> str:
     short = short_ids([row.session_id for row in rows])
-    return table(
-        ("ID", "NAME", "MESSAGES", "DELETED"),
-        [
-            (
-                short[row.session_id],
-                row.name,
-                str(row.message_count),
-                format_time(row.deleted_at or ""),
-            )
-            for row in rows
-        ],
-    )
+    cells: list[tuple[str, ...]] = []
+    for row in rows:
+        deleted = format_time(row.deleted_at or "")
+        cells.append((short[row.session_id], row.name, str(row.message_count), deleted))
+    return table(("ID", "NAME", "MESSAGES", "DELETED"), cells)
 
 
 def row_flags(row: messages.SessionRow) -> list[str]:
@@ -96,25 +81,21 @@ def row_flags(row: messages.SessionRow) -> list[str]:
     return [*flags, "older copy"] if row.warning else flags
 
 
-def history_text(page: messages.HistoryPage) -> str:
-    return _page_text(page, [_message(one) for one in page.messages], "messages", "")
-
-
-def entries_text(page: messages.HistoryPage) -> str:
-    """Every stored entry by its kind, with the fields of its own."""
-    return _page_text(page, [_entry(one) for one in page.messages], "entries", "--entries ")
-
-
-def _page_text(page: messages.HistoryPage, blocks: list[str], what: str, option: str) -> str:
+def history_text(page: messages.HistoryPage, *, entries: bool = False) -> str:
+    """`entries`: every stored entry by its kind, with the fields of its own."""
     words = [page.name, page.session_id, f"{page.message_count} messages"]
     title = sanitize_line(" · ".join([*words, page.model] if page.model else words))
+    blocks = [_entry(one) if entries else _message(one) for one in page.messages]
+    what, option = ("entries", "--entries ") if entries else ("messages", "")
     older = f"(older {what}: nplt history … {option}--before {page.page.before})"
     return "\n\n".join([title, *blocks, *([older] if page.page.has_more_before else [])])
 
 
+_FIELD_WIDTH_MAX = 400
 _SHOWN_ELSEWHERE = frozenset(
     ("seq", "id", "kind", "role", "content", "timestamp", "tool_calls", "turn_id", "sections")
 )
+_OF_A_CALL = "tool_name tool_call_id arguments parse_error parse_warning status duration result"
 
 
 def _entry(entry: JsonObject) -> str:
@@ -126,31 +107,22 @@ def _entry(entry: JsonObject) -> str:
         if name not in _SHOWN_ELSEWHERE and value not in (None, "", {}, []):
             lines.append(_field(name, value))
     for call in objects_in(entry.get("tool_calls")):
-        about = {key: call[key] for key in _OF_A_CALL if call.get(key) not in (None, "", {})}
-        lines.append(_field("tool", about))
+        known = (key for key in _OF_A_CALL.split() if call.get(key) not in (None, "", {}))
+        lines.append(_field("tool", {key: call[key] for key in known}))
     if content := entry.get("content"):
         lines.append(sanitize(str(content)).rstrip("\n"))
-    if entry.get("truncated"):
-        lines.append(sanitize_line(f"(cut; {entry.get('size')} in all)"))
-    return "\n".join(lines)
+    return "\n".join([*lines, *_cut_words(entry)])
+
+
+def _cut_words(entry: JsonObject) -> list[str]:
+    if not entry.get("truncated"):
+        return []
+    return [sanitize_line(f"(cut; {entry.get('size')} in all)")]
 
 
 def _field(name: str, value: JsonValue) -> str:
     told = value if isinstance(value, str) else dump_json(value)
     return "    " + shorten(sanitize_line(f"{name}: {told}"), _FIELD_WIDTH_MAX)
-
-
-_FIELD_WIDTH_MAX = 400
-_OF_A_CALL = (
-    "tool_name",
-    "tool_call_id",
-    "arguments",
-    "parse_error",
-    "parse_warning",
-    "status",
-    "duration",
-    "result",
-)
 
 
 def _message(message: JsonObject) -> str:
@@ -166,9 +138,7 @@ def _message(message: JsonObject) -> str:
     for call in objects_in(message.get("tool_calls")):
         lines.append(sanitize_line(f"tool {call.get('tool_name')} · {call.get('status')}"))
     lines.append(sanitize(str(message.get("content") or "")).rstrip("\n"))
-    if message.get("truncated"):
-        lines.append(sanitize_line(f"(cut; {message.get('size')} in all)"))
-    return "\n".join(lines)
+    return "\n".join([*lines, *_cut_words(message)])
 
 
 def listed_models(choice: messages.ModelChoice) -> list[str]:
@@ -195,46 +165,32 @@ def models_text(choice: messages.ModelChoice) -> str:
 
 
 def status_text(status: messages.Status) -> str:
-    return pairs(
-        [
-            ("server", status.server),
-            ("uptime", _duration(status.uptime)),
-            ("connections", str(status.connections)),
-            *_flat("conversations", status.conversations),
-            *_flat("turns", status.turns),
-            *_flat("storage", status.storage),
-            *_flat("versions", status.versions),
-            *(
-                (f"mcp {sanitize_line(name)}", _mcp_server(server))
-                for name, server in (status.mcp_servers or {}).items()
-                if isinstance(server, dict)
-            ),
-            *_members(status.cluster or {}),
-            *_present(status.conversation or {}),
-        ]
-    )
-
-
-def _members(cluster: JsonObject) -> Iterator[tuple[str, str]]:
-    """One line for each server that shares the conversations; a mark at the one that answers."""
-    members = cluster.get("members")
-    for member in members if isinstance(members, list) else ():
-        if isinstance(member, dict):
-            place = member.get("address") or f"{member.get('host')}, process {member.get('pid')}"
-            here = ", this one" if member.get("id") == cluster.get("member") else ""
-            uptime = member.get("uptime")
-            up = f", up {_duration(uptime)}" if isinstance(uptime, int | float) else ""
-            owned = member.get("owned")
-            owns = f"{owned} conversation{'' if owned == 1 else 's'} open"
-            yield "member", sanitize_line(f"{place}: {owns}{up}{here}")
-
-
-def _present(conversation: JsonObject) -> Iterator[tuple[str, str]]:
-    if model := word_in(conversation, "model"):
-        yield "model", sanitize_line(model)
-    options = conversation.get("options")
+    rows = [
+        ("server", status.server),
+        ("uptime", _duration(status.uptime)),
+        ("connections", str(status.connections)),
+    ]
+    for part in ("conversations", "turns", "storage", "versions"):
+        rows += _flat(part, getattr(status, part))
+    for name, server in (status.mcp_servers or {}).items():
+        if isinstance(server, dict):
+            rows.append((f"mcp {sanitize_line(name)}", _mcp_server(server)))
+    # One line for each server that shares the conversations; a mark at the one that answers.
+    cluster = status.cluster or {}
+    for member in objects_in(cluster.get("members")):
+        place = member.get("address") or f"{member.get('host')}, process {member.get('pid')}"
+        here = ", this one" if member.get("id") == cluster.get("member") else ""
+        uptime, owned = member.get("uptime"), member.get("owned")
+        up = f", up {_duration(uptime)}" if isinstance(uptime, int | float) else ""
+        owns = f"{owned} conversation{'' if owned == 1 else 's'} open"
+        rows.append(("member", f"{place}: {owns}{up}{here}"))
+    here_now = status.conversation or {}
+    if model := word_in(here_now, "model"):
+        rows.append(("model", model))
+    options = here_now.get("options")
     for name, value in options.items() if isinstance(options, dict) else ():
-        yield sanitize_line(name), sanitize_line(str(value))
+        rows.append((sanitize_line(name), str(value)))
+    return pairs(rows)
 
 
 def _flat(name: str, value: JsonValue) -> Iterator[tuple[str, str]]:
@@ -304,7 +260,18 @@ _EPOCH_REASONS = {
 def context_text(account: messages.ContextAccount) -> str:
     header = ("ENTRY", "WHO", "DETAIL", "TOKENS", "WHY", "WHAT")
     rows = table(header, map(_context_row, account.entries), numbers=("TOKENS",))
-    return f"{rows}\n{sanitize_line(' · '.join(_totals(account)))}"
+    totals, left_out = account.totals, number_in(account.totals, "left_out")
+    words = [
+        account.model,
+        _share(number_in(totals, "tokens"), account.budget_tokens),
+        f"tools {number_in(totals, 'tools'):,}",
+        f"{left_out:,} left out" if left_out else "",
+        f"epoch of entry {account.epoch}" if account.epoch else "no epoch yet",
+        "trimmed for this model's window" if totals.get("trimmed") else "",
+    ]
+    if reason := account.begins_epoch:
+        words.append(f"a new epoch would begin: {_EPOCH_REASONS.get(reason, reason)}")
+    return f"{rows}\n{sanitize_line(' · '.join(filter(None, words)))}"
 
 
 def _context_row(row: JsonObject) -> tuple[str, ...]:
@@ -339,20 +306,6 @@ def _first_words(row: JsonObject) -> str:
         failed = "" if status in ("", "success") else f" ({status})"
         results.append(f"{word_in(result, 'tool_name')}{failed}: {word_in(result, 'result')}")
     return "; ".join((*calls, *results))
-
-
-def _totals(account: messages.ContextAccount) -> Iterator[str]:
-    tokens, tools = number_in(account.totals, "tokens"), number_in(account.totals, "tools")
-    yield account.model
-    yield _share(tokens, account.budget_tokens)
-    yield f"tools {tools:,}"
-    if left_out := number_in(account.totals, "left_out"):
-        yield f"{left_out:,} left out"
-    yield f"epoch of entry {account.epoch}" if account.epoch else "no epoch yet"
-    if account.totals.get("trimmed"):
-        yield "trimmed for this model's window"
-    if reason := account.begins_epoch:
-        yield f"a new epoch would begin: {_EPOCH_REASONS.get(reason, reason)}"
 
 
 def tools_text(listed: messages.ToolList) -> str:
@@ -441,10 +394,8 @@ def _cost(cost: JsonObject | None) -> str:
 
 def epoch_text(begun: messages.EpochBegun) -> str:
     """The result of a compaction."""
-    text = f"compacted: {begun.tokens_before:,} tokens are now {begun.tokens_after:,}"
-    if begun.compaction is not None:
-        text += f", with a summary (entry {begun.compaction})"
-    return text
+    summary = "" if begun.compaction is None else f", with a summary (entry {begun.compaction})"
+    return f"compacted: {begun.tokens_before:,} tokens are now {begun.tokens_after:,}{summary}"
 
 
 def _share(tokens: int, of: int) -> str:
@@ -457,12 +408,11 @@ def first_contact_text(model: str, models: Sequence[str]) -> str:
     """For an empty conversation: who answers and why, how to get a better one, what to try."""
     provider = model.partition("/")[0]
     has_vendor = any(one.partition("/")[0] not in ("offline", "local") for one in models)
-    if provider == "offline":
-        what = f"{model} answers: it only repeats what you type"
-    elif provider == "local":
-        what = f"{model} answers: a very small model on this machine"
-    else:
-        what = f"{model} answers here"
+    about = {
+        "offline": ": it only repeats what you type",
+        "local": ": a very small model on this machine",
+    }.get(provider, " here")
+    what = f"{model} answers{about}"
     if has_vendor:
         lines = [f"{what}. /model lists {len(models)} models."]
     else:

@@ -9,33 +9,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Sequence
-from enum import Enum
 
 from nplt_protocol.json_text import JsonObject, JsonValue
-
-_SPECIAL = re.compile(
-    "["
-    "\x00-\x08\x0b-\x1f"  # C0, except tab and newline
-    "\x7f-\x9f"  # DEL and C1
-    "\u202a-\u202e\u2066-\u2069"  # bidirectional embeddings, overrides, isolates
-    "\ud800-\udfff"  # lone surrogates: no encoder takes them
-    "]"
-)
-
-_CONTROL_STRING_INTRODUCERS = "]PX^_"  # OSC, DCS, SOS, PM, APC
 
 _SEQUENCE_CHARACTERS_MAX = 64
 _STRING_CHARACTERS_MAX = 4096
 """A sequence that never ends must not swallow the rest of an answer."""
-
-
-class _State(Enum):
-    TEXT = 0
-    ESCAPE = 1
-    INTERMEDIATE = 2
-    CSI = 3
-    STRING = 4
-    STRING_ESCAPE = 5
+_INTERMEDIATE = f"[\x20-\x2f]{{1,{_SEQUENCE_CHARACTERS_MAX + 1}}}"
+_CSI = f"\\[[\x20-\x3f]{{0,{_SEQUENCE_CHARACTERS_MAX}}}"
+_STRING = (  # OSC, DCS, SOS, PM, APC, up to BEL, CAN, SUB, ST, a line end or the next ESC
+    f"[\\]PX^_][^\x07\x18\x1a\x1b\x9c\n\r]{{0,{_STRING_CHARACTERS_MAX}}}"
+)
+_UNFINISHED = re.compile(f"\x1b(?:{_INTERMEDIATE}|{_CSI}|{_STRING})?")
+_SPECIAL = re.compile(
+    f"\x1b(?:{_CSI}[\x40-\x7e]?|{_STRING}[\x07\x18\x1a\x9c]?|(?:{_INTERMEDIATE})?[\x30-\x7e]?)"
+    "|\r\n?"
+    "|[\x00-\x08\x0b-\x1f"  # C0, except tab and newline
+    "\x7f-\x9f"  # DEL and C1
+    "\u202a-\u202e\u2066-\u2069"  # bidirectional embeddings, overrides, isolates
+    "\ud800-\udfff]"  # lone surrogates: no encoder takes them
+)
 
 
 class Sanitizer:
@@ -47,106 +40,34 @@ class Sanitizer:
     tabs stay. However a text is cut, the pieces joined read the same.
     """
 
-    __slots__ = ("_after_return", "_inside", "_state")
+    __slots__ = ("_after_return", "_unfinished")
 
     def __init__(self) -> None:
-        self._state = _State.TEXT
-        self._inside = 0
+        self._unfinished = ""
+        """A sequence whose end has not come yet."""
         self._after_return = False
 
     def feed(self, text: str) -> str:
-        if self._state is _State.TEXT and not self._after_return and not _SPECIAL.search(text):
+        if not self._unfinished and not self._after_return and not _SPECIAL.search(text):
             return text
-        shown: list[str] = []
-        at = 0
-        while at < len(text):
-            if self._state is _State.TEXT:
-                at = self._pass_text(text, at, shown)
-            elif self._consume(text[at]):
-                at += 1
-        return "".join(shown)
+        if not text:
+            return ""
+        if self._after_return:  # the second half of a CR LF that was shown already
+            text = text.removeprefix("\n")
+        text = self._unfinished + text
+        last = text.rfind("\x1b")
+        end = last if last >= 0 and _UNFINISHED.fullmatch(text, last) else len(text)
+        text, self._unfinished = text[:end], text[end:]
+        self._after_return = text.endswith("\r") and not self._unfinished
+        return _SPECIAL.sub(_shown_for, text)
 
-    def _pass_text(self, text: str, at: int, shown: list[str]) -> int:
-        """Shows text up to the next special character and deals with that one."""
-        if self._after_return:
-            self._after_return = False
-            if text[at] == "\n":  # the second half of a CR LF that was shown already
-                return at + 1
-        found = _SPECIAL.search(text, at)
-        if found is None:
-            shown.append(text[at:])
-            return len(text)
-        shown.append(text[at : found.start()])
-        match found.group():
-            case "\x1b":
-                self._enter(_State.ESCAPE)
-            case "\r":
-                # A lone CR would let later text overwrite what was read already.
-                shown.append("\n")
-                self._after_return = True
-            case surrogate if "\ud800" <= surrogate <= "\udfff":
-                shown.append("\ufffd")
-            case _:
-                # Of C1 only the character goes, not what follows: in text that was
-                # decoded wrongly, 0x9D is a closing quotation mark, not an OSC.
-                pass
-        return found.end()
 
-    def _enter(self, state: _State) -> None:
-        self._state = state
-        self._inside = 0
-
-    def _consume(self, character: str) -> bool:
-        """One character inside a sequence; False: it ends there and belongs to what follows."""
-        self._inside += 1
-        match self._state:
-            case _State.ESCAPE:
-                return self._after_escape(character)
-            case _State.INTERMEDIATE:
-                return self._in_sequence(character, more="\x20\x2f", final="\x30\x7e")
-            case _State.CSI:
-                return self._in_sequence(character, more="\x20\x3f", final="\x40\x7e")
-            case _State.STRING:
-                return self._in_string(character)
-            case _:
-                return self._after_escape_in_string(character)
-
-    def _after_escape(self, character: str) -> bool:
-        if character == "[":
-            self._enter(_State.CSI)
-        elif character in _CONTROL_STRING_INTRODUCERS:
-            self._enter(_State.STRING)
-        elif "\x20" <= character <= "\x2f":
-            self._enter(_State.INTERMEDIATE)
-        else:
-            self._state = _State.TEXT
-            return "\x30" <= character <= "\x7e"
-        return True
-
-    def _in_sequence(self, character: str, *, more: str, final: str) -> bool:
-        if more[0] <= character <= more[1] and self._inside <= _SEQUENCE_CHARACTERS_MAX:
-            return True
-        self._state = _State.TEXT
-        return final[0] <= character <= final[1]
-
-    def _in_string(self, character: str) -> bool:
-        if character == "\x1b":
-            self._state = _State.STRING_ESCAPE
-            return True
-        if character in "\x07\x18\x1a\x9c":  # BEL, CAN, SUB, ST
-            self._state = _State.TEXT
-            return True
-        if character in "\n\r" or self._inside > _STRING_CHARACTERS_MAX:
-            self._state = _State.TEXT
-            return False
-        return True
-
-    def _after_escape_in_string(self, character: str) -> bool:
-        if character == "\\":
-            self._state = _State.TEXT
-            return True
-        self._enter(_State.ESCAPE)  # as terminals do: the string is over, a sequence begins
-        return False
+def _shown_for(special: re.Match[str]) -> str:
+    """Of C1 only the character goes, not what follows: in text that was decoded wrongly,
+    0x9D is a closing quotation mark, not an OSC."""
+    if special[0][0] == "\r":  # alone it would let later text overwrite what was read already
+        return "\n"
+    return "\ufffd" if "\ud800" <= special[0] <= "\udfff" else ""
 
 
 def sanitize(text: str) -> str:
@@ -236,16 +157,12 @@ def safe_json(value: JsonValue, *, indent: int | None = None) -> str:
     """The exact value, with every unprintable character escaped."""
     import json  # an answer in plain text does without
 
-    spelled = json.dumps(value, ensure_ascii=False, indent=indent)
-    return "".join(_spelled(character) for character in spelled)
-
-
-def _spelled(character: str) -> str:
-    if character == "\n" or (character.isprintable() and sanitize(character) == character):
-        return character
-    import json
-
-    return json.dumps(character)[1:-1]
+    return "".join(
+        character
+        if character == "\n" or (character.isprintable() and sanitize(character) == character)
+        else json.dumps(character)[1:-1]
+        for character in json.dumps(value, ensure_ascii=False, indent=indent)
+    )
 
 
 def word_in(row: JsonObject, name: str) -> str:
