@@ -11,12 +11,12 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias, TypedDict
 
 import orjson
-from msgspec import Struct, convert, to_builtins
+from msgspec import Struct, convert, field, to_builtins
 from msgspec.json import Decoder
 from msgspec.structs import asdict, replace
 
@@ -54,8 +54,8 @@ StateEntry: TypeAlias = (
 )
 StateKey: TypeAlias = tuple[str, str]
 """A kind, and which of that kind where there are several."""
-WidgetSeqs: TypeAlias = tuple[tuple[str, int], ...]
-"""By name, in the order of the names."""
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+"""Numbers of entries, first and last, in order and apart."""
 
 INSTRUCTION: Final[StateKey] = (SystemInstructionEntry.kind, "")
 NOTEBOOK: Final[StateKey] = (NotebookEntry.kind, "")
@@ -66,7 +66,7 @@ class StateSeqFields(TypedDict):
     system_seq: int
     notebook_seq: int
     compaction_seq: int
-    widget_seqs: WidgetSeqs
+    widget_seqs: tuple[tuple[str, int], ...]
 
 
 def widget_key(name: str) -> StateKey:
@@ -101,10 +101,6 @@ def state_seq_fields(state_seqs: Mapping[StateKey, int]) -> StateSeqFields:
     )
 
 
-def with_widget(widget_seqs: WidgetSeqs, entry: WidgetEntry) -> WidgetSeqs:
-    return tuple(sorted((dict(widget_seqs) | {entry.widget: entry.seq}).items()))
-
-
 # ------------------------------------------------------------------------------
 # Usage billed by model
 #
@@ -112,10 +108,9 @@ def with_widget(widget_seqs: WidgetSeqs, entry: WidgetEntry) -> WidgetSeqs:
 # reduce it. A fork begins at zero, because the original conversation was billed; an
 # import continues.
 
-BilledModel: TypeAlias = tuple[str, int, int, int, int]
+Billed: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
 """The model as provider/model, calls, tokens of input, of output, and of the input
 those that came from the provider's cache."""
-Billed: TypeAlias = tuple[BilledModel, ...]
 BilledDetails: TypeAlias = tuple[tuple[str, int, int], ...]
 """Of the models that have any: the tokens of input that were written to the provider's cache,
 and the calls whose counts are estimates."""
@@ -126,87 +121,41 @@ OTHERS: Final = "other"
 _COUNTED_MAX: Final = 2**53 - 1
 """A provider may say anything; a row must stay readable by everyone."""
 _COUNTED: Final = ("input_tokens", "output_tokens", "cached_tokens")
+_BILLS: Final = (("billed", 5), ("billed_details", 3))
+"""The fields of a row, and how much each says of a model."""
 
 
-def billed_with(billed: Billed, entry: ModelOutputEntry | CompactionEntry | FaultEntry) -> Billed:
-    if entry.usage is None:
-        return billed
+def _bill(values: dict[str, Any], entry: ModelOutputEntry | CompactionEntry | FaultEntry) -> None:
+    if (usage := entry.usage) is None:
+        return
     model = "" if entry.invocation is None else model_name(entry.invocation)
-    read, written, cached = map(_count, map(entry.usage.get, _COUNTED))
-    return _added(billed, (model, 1, read, written, cached))
+    _add_billed(values, "billed", model, [1, *(_count(usage.get(name)) for name in _COUNTED)])
+    details = [_count(usage.get("cache_write_tokens")), int(usage.get("estimated") is True)]
+    if any(details):
+        _add_billed(values, "billed_details", model, details)
 
 
-def details_with(
-    details: BilledDetails, entry: ModelOutputEntry | CompactionEntry | FaultEntry
-) -> BilledDetails:
-    if entry.usage is None:
-        return details
-    written, estimated = _count(entry.usage.get("cache_write_tokens")), entry.usage.get("estimated")
-    if not written and estimated is not True:
-        return details
-    model = "" if entry.invocation is None else model_name(entry.invocation)
-    return _details_added(details, (model, written, int(estimated is True)))
+def _bill_again(values: dict[str, Any], state: Mapping[str, JsonValue]) -> None:
+    """What a checkpoint says was billed before; what is not as we write it counts nothing."""
+    for name, length in _BILLS:
+        bills = state.get(name)
+        for bill in bills if isinstance(bills, list) else ():
+            if isinstance(bill, list) and len(bill) == length and isinstance(bill[0], str):
+                _add_billed(values, name, bill[0], [_count(value) for value in bill[1:]])
 
 
-def details_together(details: BilledDetails, value: JsonValue) -> BilledDetails:
-    """With those of a checkpoint; what is not as we write it counts nothing."""
-    for one in value if isinstance(value, list) else ():
-        if isinstance(one, list) and len(one) == 3 and isinstance(one[0], str):
-            details = _details_added(details, (one[0], _count(one[1]), _count(one[2])))
-    return details
-
-
-def _details_added(details: BilledDetails, one: tuple[str, int, int]) -> BilledDetails:
-    known = {model: (written, estimated) for model, written, estimated in details}
-    if one[0] not in known and len(known) >= MODELS_MAX:
-        one = (OTHERS, one[1], one[2])
-    before = known.get(one[0], (0, 0))
-    known[one[0]] = (_at_most(before[0] + one[1]), _at_most(before[1] + one[2]))
-    return tuple((model, *counts) for model, counts in known.items())
-
-
-def billed_together(billed: Billed, more: Billed) -> Billed:
-    for one in more:
-        billed = _added(billed, one)
-    return billed
-
-
-def read_billed(value: JsonValue) -> Billed:
-    """From JSON; what is not as we write it counts nothing."""
-    return tuple(
-        (one[0], _count(one[1]), _count(one[2]), _count(one[3]), _count(one[4]))
-        for one in (value if isinstance(value, list) else ())
-        if isinstance(one, list) and len(one) == 5 and isinstance(one[0], str)
-    )
-
-
-def _added(billed: Billed, one: BilledModel) -> Billed:
-    for place, known in enumerate(billed):
-        if known[0] == one[0]:
-            return (*billed[:place], _sum(known, one), *billed[place + 1 :])
-    if len(billed) >= MODELS_MAX and one[0] != OTHERS:
-        return _added(billed, (OTHERS, *one[1:]))
-    return (*billed, one)
-
-
-def _sum(known: BilledModel, more: BilledModel) -> BilledModel:
-    model, calls, read, written, cached = known
-    return (
-        model,
-        _at_most(calls + more[1]),
-        _at_most(read + more[2]),
-        _at_most(written + more[3]),
-        _at_most(cached + more[4]),
-    )
+def _add_billed(values: dict[str, Any], name: str, model: str, counts: list[int]) -> None:
+    known = {before: told for before, *told in values[name]}
+    if model not in known and len(known) >= MODELS_MAX:
+        model = OTHERS
+    sums = map(sum, zip(known.get(model, [0] * len(counts)), counts, strict=True))
+    known[model] = [min(count, _COUNTED_MAX) for count in sums]
+    values[name] = tuple((before, *told) for before, told in known.items())
 
 
 def _count(value: object) -> int:
     # A truth value is no count, though it is an `int`.
-    return _at_most(value) if type(value) is int and value >= 0 else 0
-
-
-def _at_most(count: int) -> int:
-    return count if count < _COUNTED_MAX else _COUNTED_MAX
+    return min(value, _COUNTED_MAX) if type(value) is int and value >= 0 else 0
 
 
 NEW_NAME = "new conversation"
@@ -236,8 +185,8 @@ class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether the name is settled: someone gave it, or the first prompt did."""
     unfinished: tuple[tuple[str, int], ...] = ()
     """Turns that were prompted and have no end yet, each with its prompt's number."""
-    hidden: tuple[tuple[int, int], ...] = ()
-    """Ranges of entries (first, last) that a rollback took back, in order."""
+    hidden: Ranges = ()
+    """What rollbacks took back."""
     system_seq: int = 0
     notebook_seq: int = 0
     compaction_seq: int = 0
@@ -262,9 +211,14 @@ class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 _NUMBERED = {
     SystemInstructionEntry.kind: "system_seq",
     NotebookEntry.kind: "notebook_seq",
+    CompactionEntry.kind: "compaction_seq",
     ClearEntry.kind: "compaction_seq",
     EpochEntry.kind: "epoch_seq",
 }
+_SAID_BY_ROLLBACKS = (
+    *("message_count", "preview", "system_seq", "notebook_seq", "compaction_seq", "widget_seqs"),
+)
+_ELSEWHERE: Final[Mapping[str, Any]] = {"unfinished": (), "billed": (), "billed_details": ()}
 
 
 def new_row(session_id: str, *, user: str, created_at: datetime) -> ConversationRow:
@@ -278,9 +232,7 @@ def new_row(session_id: str, *, user: str, created_at: datetime) -> Conversation
 
 
 def fold(row: ConversationRow, entry: Entry) -> ConversationRow:
-    values: dict[str, Any] = asdict(row)
-    _take_in(values, entry)
-    return ConversationRow(**values)
+    return fold_all(row, (entry,))
 
 
 def fold_all(row: ConversationRow, entries: Iterable[Entry]) -> ConversationRow:
@@ -305,44 +257,29 @@ def _take_in(values: dict[str, Any], entry: Entry) -> None:
         case RenamedEntry():
             values |= {"name": entry.name, "named": True}
         case ModelSwitchedEntry():
-            values |= _chosen(entry)
+            values["model"] = entry.model or values["model"]
+            options = values["options"] if entry.options is None else entry.options.items()
+            values["options"] = tuple(sorted(options))
         case PinnedEntry() | ArchivedEntry():
             values[entry.kind] = getattr(entry, entry.kind)
-        case SystemInstructionEntry() | NotebookEntry() | EpochEntry() | ClearEntry():
-            values[_NUMBERED[entry.kind]] = entry.seq
-        case CompactionEntry():
-            values["compaction_seq"] = entry.seq
-            _bill(values, entry)
         case WidgetEntry():
-            values["widget_seqs"] = with_widget(values["widget_seqs"], entry)
+            widgets = dict(values["widget_seqs"]) | {entry.widget: entry.seq}
+            values["widget_seqs"] = tuple(sorted(widgets.items()))
         case RollbackEntry():
-            values |= _after_rollback(values["hidden"], entry)
+            values |= {name: getattr(entry, name) for name in _SAID_BY_ROLLBACKS}
+            values |= {"hidden": hidden_after(values["hidden"], entry)}
+            values |= {"epoch_seq": 0, "unfinished": ()}
         case ForkedEntry():
             is_import = entry.from_session_id == values["session_id"]
-            values |= {"unfinished": ()} | ({} if is_import else _NOT_BILLED)
+            values |= {"unfinished": ()} if is_import else _ELSEWHERE
         case CheckpointEntry() if "billed" in entry.state:
-            more = read_billed(entry.state["billed"])
-            values["billed"] = billed_together(values["billed"], more)
-            values["billed_details"] = details_together(
-                values["billed_details"], entry.state.get("billed_details")
-            )
+            _bill_again(values, entry.state)
+        case _ if entry.kind in _NUMBERED:
+            values[_NUMBERED[entry.kind]] = entry.seq
+            if isinstance(entry, CompactionEntry):
+                _bill(values, entry)
         case _:
             pass
-
-
-_NOT_BILLED: Final[dict[str, Any]] = {"billed": (), "billed_details": ()}
-
-
-def _chosen(entry: ModelSwitchedEntry) -> dict[str, Any]:
-    chosen: dict[str, Any] = {"model": entry.model} if entry.model else {}
-    if entry.options is not None:
-        chosen["options"] = tuple(sorted(entry.options.items()))
-    return chosen
-
-
-def _bill(values: dict[str, Any], entry: ModelOutputEntry | CompactionEntry | FaultEntry) -> None:
-    values["billed"] = billed_with(values["billed"], entry)
-    values["billed_details"] = details_with(values["billed_details"], entry)
 
 
 def _take_in_message(values: dict[str, Any], entry: ModelInputEntry | ModelOutputEntry) -> None:
@@ -357,32 +294,20 @@ def _take_in_message(values: dict[str, Any], entry: ModelInputEntry | ModelOutpu
             others = values["unfinished"] and _without(values["unfinished"], entry.turn_id)
             values["unfinished"] = (*others, (entry.turn_id, entry.seq))
         return
-    if entry.usage is not None:
-        _bill(values, entry)
+    _bill(values, entry)
     if entry.ends_turn:
         values["unfinished"] = _without(values["unfinished"], entry.turn_id)
 
 
-def _after_rollback(hidden: tuple[tuple[int, int], ...], entry: RollbackEntry) -> dict[str, Any]:
-    return {
-        "message_count": entry.message_count,
-        "preview": entry.preview,
-        **state_seq_fields(state_seqs_of(entry)),
-        "epoch_seq": 0,
-        "hidden": hidden_after(hidden, entry),
-        "unfinished": (),
-    }
-
-
-def hidden_after(
-    hidden: tuple[tuple[int, int], ...], rollback: RollbackEntry
-) -> tuple[tuple[int, int], ...]:
+def hidden_after(hidden: Ranges, rollback: RollbackEntry) -> Ranges:
     """The ranges that do not stand once this rollback is there; it hides itself too."""
-    if rollback.hidden is not None:
-        before = rollback.hidden
-    else:
-        before = tuple(range_ for range_ in hidden if range_[1] <= rollback.to_seq)
+    before = through(hidden, rollback.to_seq) if rollback.hidden is None else rollback.hidden
     return (*before, (rollback.to_seq + 1, rollback.seq))
+
+
+def through(ranges: Ranges, seq: int) -> Ranges:
+    """Those that end there or before."""
+    return tuple(range_ for range_ in ranges if range_[1] <= seq)
 
 
 def _without(
@@ -553,18 +478,12 @@ def checkpoint_state(checkpoint: Checkpoint) -> JsonObject:
     return state
 
 
-class _QuotedCompaction(Struct):
-    content: str
-    from_seq: int
-    through_seq: int
-
-
 class _State(Struct):
     row: ConversationRow
     system_instruction: str | None = None
     notebook: str | None = None
-    compaction: _QuotedCompaction | None = None
-    widgets: dict[str, dict[str, Any]] | None = None
+    compaction: CompactionEntry | None = None
+    widgets: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def read_checkpoint(entry: CheckpointEntry) -> Checkpoint | None:
@@ -573,26 +492,18 @@ def read_checkpoint(entry: CheckpointEntry) -> Checkpoint | None:
         state = convert(entry.state, _State)
     except ValueError:
         return None
-    return Checkpoint(row=state.row, told=tuple(_told(state)))
-
-
-def _told(state: _State) -> Iterator[StateEntry]:
     row = state.row
+    told: list[StateEntry] = []
     if state.system_instruction is not None:
-        yield SystemInstructionEntry(seq=row.system_seq, content=state.system_instruction)
+        told.append(SystemInstructionEntry(seq=row.system_seq, content=state.system_instruction))
     if state.notebook is not None:
-        yield NotebookEntry(seq=row.notebook_seq, content=state.notebook)
-    if (quoted := state.compaction) is not None:
-        yield CompactionEntry(
-            seq=row.compaction_seq,
-            content=quoted.content,
-            from_seq=quoted.from_seq,
-            through_seq=quoted.through_seq,
-        )
-    widgets = state.widgets or {}
+        told.append(NotebookEntry(seq=row.notebook_seq, content=state.notebook))
+    if state.compaction is not None:
+        told.append(replace(state.compaction, seq=row.compaction_seq))
     for name, seq in row.widget_seqs:
-        if name in widgets:
-            yield WidgetEntry(seq=seq, widget=name, state=widgets[name])
+        if name in state.widgets:
+            told.append(WidgetEntry(seq=seq, widget=name, state=state.widgets[name]))
+    return Checkpoint(row=row, told=tuple(told))
 
 
 def row_from_entries(entries: Sequence[Entry]) -> ConversationRow | None:
