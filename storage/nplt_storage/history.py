@@ -22,7 +22,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from heapq import merge
-from itertools import islice, takewhile
+from itertools import islice, pairwise, takewhile
 from typing import Final, TypeAlias, TypeVar, overload
 
 import orjson
@@ -33,7 +33,6 @@ from nplt_storage.codec import check_time
 from nplt_storage.entries import (
     ArchivedEntry,
     CheckpointEntry,
-    ClearEntry,
     CompactionEntry,
     Entry,
     EpochEntry,
@@ -42,13 +41,11 @@ from nplt_storage.entries import (
     ModelInputEntry,
     ModelOutputEntry,
     ModelSwitchedEntry,
-    NotebookEntry,
     PinnedEntry,
     QuarantineEntry,
     RenamedEntry,
     Role,
     RollbackEntry,
-    SystemInstructionEntry,
     ToolCallRequest,
     ToolResultsEntry,
     UnknownEntry,
@@ -63,6 +60,7 @@ from nplt_storage.rows import (
     INSTRUCTION,
     NOTEBOOK,
     ConversationRow,
+    Ranges,
     StateEntry,
     StateKey,
     fold_all,
@@ -74,11 +72,12 @@ from nplt_storage.rows import (
     state_key_of,
     state_seq_fields,
     state_seqs_of,
+    through,
     widget_key,
 )
 from nplt_storage.turns import Turn, Turns, TurnState
 
-__all__ = ["ConversationHistory", "HistorySnapshot", "NotInReach"]
+__all__ = ["ConversationHistory", "HistorySnapshot", "NotInReach", "Ranges"]
 
 
 # ------------------------------------------------------------------------------
@@ -86,9 +85,6 @@ __all__ = ["ConversationHistory", "HistorySnapshot", "NotInReach"]
 #
 # Each entry is added in constant time. After a rollback a new object is built, so that
 # whoever has the old one still sees what they saw.
-
-Ranges: TypeAlias = tuple[tuple[int, int], ...]
-"""Numbers of entries, first and last, in order and apart."""
 
 
 class EntriesSoFar(Sequence[Entry]):
@@ -122,11 +118,11 @@ class EntriesSoFar(Sequence[Entry]):
 
 class ActiveEntries:
     def __init__(self, entries: Iterable[Entry] = (), hidden: Ranges = ()) -> None:
-        """Whatever was under way where `hidden` begins was left there."""
+        """Those of the entries that are not hidden. Whatever was under way where a hidden
+        range begins was left there."""
         self.entries: list[Entry] = []
         self.turns = Turns()
         self.spoken: list[ModelInputEntry | ModelOutputEntry] = []
-        self.said_by_system: list[FaultEntry | SystemInstructionEntry] = []
         self.results: ResultsByCall = {}
         self.state_entries: dict[StateKey, list[StateEntry]] = {}
         self.quarantined: dict[int, QuarantineEntry] = {}
@@ -137,7 +133,8 @@ class ActiveEntries:
             while gap is not None and gap[1] < entry.seq:
                 self.turns.abandon_unfinished()
                 gap = next(gaps, None)
-            self.add(entry)
+            if gap is None or entry.seq < gap[0]:
+                self.add(entry)
         if gap is not None:
             self.turns.abandon_unfinished()
 
@@ -149,24 +146,16 @@ class ActiveEntries:
                 self.spoken.append(entry)
             case ToolResultsEntry():
                 self.results[entry.turn_id, entry.call] = entry
-            case FaultEntry():
-                self.said_by_system.append(entry)
-            case SystemInstructionEntry():
-                self.said_by_system.append(entry)
-                self._add_state(entry)
-            case NotebookEntry() | CompactionEntry() | ClearEntry() | WidgetEntry():
-                self._add_state(entry)
             case EpochEntry():
                 self.epoch = entry
             case QuarantineEntry(lifted=True):
                 self.quarantined.pop(entry.target_seq, None)
             case QuarantineEntry():
                 self.quarantined[entry.target_seq] = entry
+            case _ if isinstance(entry, StateEntry):
+                self.state_entries.setdefault(state_key_of(entry), []).append(entry)
             case _:
                 pass
-
-    def _add_state(self, entry: StateEntry) -> None:
-        self.state_entries.setdefault(state_key_of(entry), []).append(entry)
 
 
 def place_after(entries: Sequence[Entry], seq: int) -> int:
@@ -177,10 +166,6 @@ def place_after(entries: Sequence[Entry], seq: int) -> int:
 def is_in(ranges: Ranges, seq: int) -> bool:
     place = bisect_right(ranges, seq, key=lambda range_: range_[0]) - 1
     return place >= 0 and seq <= ranges[place][1]
-
-
-def _outside(ranges: Ranges, entries: Iterable[Entry]) -> list[Entry]:
-    return [entry for entry in entries if not is_in(ranges, entry.seq)]
 
 
 def _minus(ranges: Ranges, others: Ranges) -> list[tuple[int, int]]:
@@ -208,11 +193,6 @@ def _as_ranges(seqs: Iterable[int]) -> list[tuple[int, int]]:
         else:
             ranges.append((seq, seq))
     return ranges
-
-
-def _through(ranges: Ranges, seq: int) -> Ranges:
-    """Those that end there or before."""
-    return tuple(range_ for range_ in ranges if range_[1] <= seq)
 
 
 # ------------------------------------------------------------------------------
@@ -268,42 +248,12 @@ def _unloaded_part(row: ConversationRow | None, first_seq: int, spoken: int) -> 
     )
 
 
-def _checked_order(entries: Iterable[Entry]) -> list[Entry]:
-    held = list(entries)
-    last = 0
-    for entry in held:
-        if entry.seq <= last:
-            raise BadEntry(f"entry {entry.seq} can't follow entry {last}")
-        last = entry.seq
-    return held
-
-
-def _row_at_head(row: ConversationRow | None, held: list[Entry]) -> ConversationRow | None:
-    """`None` if the entries tell everything."""
-    if row is not None:
-        known = row.head_seq
-        return fold_all(row, (entry for entry in held if entry.seq > known))
-    return row_from_entries(held) if held and held[0].seq > 1 else None
-
-
-def _hidden_first(row: ConversationRow | None, held: list[Entry]) -> tuple[int, Ranges]:
-    if row is None and held and held[0].seq > 1:
-        row = row_from_entries(held[:1])
-        return (held[0].seq - 1, ()) if row is None else (row.head_seq, row.hidden)
-    return (0, ()) if row is None else (row.head_seq, row.hidden)
-
-
-def _hidden_in(held: Iterable[Entry], hidden: Ranges = ()) -> Ranges:
+def _hidden_in(entries: Iterable[Entry], hidden: Ranges = ()) -> Ranges:
     """What is hidden at the last of them; `hidden`: what was before the first."""
-    ranges = list(hidden)
-    for entry in held:
+    for entry in entries:
         if isinstance(entry, RollbackEntry):
-            if entry.hidden is not None:
-                ranges = list(entry.hidden)
-            while ranges and ranges[-1][1] > entry.to_seq:
-                ranges.pop()
-            ranges.append((entry.to_seq + 1, entry.seq))
-    return tuple(ranges)
+            hidden = hidden_after(hidden, entry)
+    return hidden
 
 
 def _reach(held: list[Entry], hidden: Ranges, head_seq: int) -> int:
@@ -431,6 +381,7 @@ METADATA_BYTES_MAX: Final = 2048
 
 _SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _E = TypeVar("_E", bound=Entry)
+_Rollback = TypeVar("_Rollback", bound=RollbackEntry)
 _Message: TypeAlias = ModelInputEntry | ModelOutputEntry
 _Setting: TypeAlias = RenamedEntry | ModelSwitchedEntry | PinnedEntry | ArchivedEntry
 _STATE_KEYS: Final = (INSTRUCTION, NOTEBOOK, COMPACTION)
@@ -480,18 +431,29 @@ class ConversationHistory:
         self.session_id = session_id
         self.turns_max = turns_max
         """How many of the turns before its own a model may see; `None`: all."""
-        self._held = held = _checked_order(entries)
-        self._hidden_first = _hidden_first(row, held)
+        self._held = held = list(entries)
+        for last_seq, seq in pairwise((0, *(entry.seq for entry in held))):
+            if seq <= last_seq:
+                raise BadEntry(f"entry {seq} can't follow entry {last_seq}")
+        self._hidden_first: tuple[int, Ranges] = (0, ())
         """An entry's number, and what was hidden when that was the newest: every
         later entry is held."""
-        row = _row_at_head(row, held)
-        last_seq = held[-1].seq if held else 0
-        self.head_seq = last_seq if row is None else row.head_seq
+        if row is not None:
+            known_seq = row.head_seq
+            self._hidden_first = known_seq, row.hidden
+            row = fold_all(row, (entry for entry in held if entry.seq > known_seq))
+        elif held and held[0].seq > 1:
+            first = row_from_entries(held[:1])
+            self._hidden_first = (first.head_seq, first.hidden) if first else (held[0].seq - 1, ())
+            row = row_from_entries(held)
+        if row is not None:
+            self.head_seq, self.hidden = row.head_seq, row.hidden
+        else:
+            self.head_seq, self.hidden = held[-1].seq if held else 0, _hidden_in(held)
         self.changed_seq = self.head_seq
         """The newest entry that is more than a prompt, an output or results: as long as it is
         the same, instruction, state, epoch, quarantines and what is rolled back are too."""
-        self.hidden: Ranges = _hidden_in(held) if row is None else row.hidden
-        self._active = ActiveEntries(self._held_and_active(), self.hidden)
+        self._active = ActiveEntries(held, self.hidden)
         first_seq = _reach(held, self.hidden, self.head_seq)
         self._before = _unloaded_part(row, first_seq, len(self._active.spoken))
         self._lost_at: int | None = None
@@ -619,12 +581,7 @@ class ConversationHistory:
 
     def newest_after(self, seq: int) -> list[Entry]:
         """Of the entries that are held those after that one, the newest first."""
-        found: list[Entry] = []
-        for entry in reversed(self._held):
-            if entry.seq <= seq:
-                break
-            found.append(entry)
-        return found
+        return self._held[place_after(self._held, seq) :][::-1]
 
     # Turns
 
@@ -673,10 +630,8 @@ class ConversationHistory:
         return self._messages(self._all_active.spoken[-n:] if n > 0 else [])
 
     def by_role(self, role: Role) -> list[ChatMessage]:
-        said: Sequence[MessageEntry] = self._all_active.spoken
-        if role == "system":
-            said = self._all_active.said_by_system
-        return self._messages([entry for entry in said if entry.role == role])
+        said = (entry for entry in self._all_active.entries if isinstance(entry, MessageEntry))
+        return self._messages(entry for entry in said if entry.role == role)
 
     # Growing
 
@@ -696,19 +651,11 @@ class ConversationHistory:
             return replace(entry, call=turn.last_call if turn else entry.call)
         if isinstance(entry, RollbackEntry):
             try:
-                known = self._drafted_again(entry)
+                return self._completed(entry)
             except NotInReach:
                 if entry.hidden is None:
                     raise
-                return entry  # drafted by who holds the whole record, and says all of it
-            return replace(
-                entry,
-                to_seq=known.to_seq,
-                message_count=known.message_count,
-                preview=known.preview,
-                **state_seq_fields(state_seqs_of(known)),
-                hidden=known.hidden,
-            )
+                # Drafted by who holds the whole record, and says all of it.
         return entry
 
     # A rollback is drafted here. `BadEntry` if there is nothing to take back or a turn has
@@ -718,24 +665,20 @@ class ConversationHistory:
 
     def rollback_to(self, to_seq: int, *, in_full: bool = False) -> RollbackEntry:
         """Takes back what came after that entry."""
-        check_next(RollbackEntry(to_seq=to_seq), self._active.turns, self.head_seq)
-        return self._rollback_draft(to_seq, in_full=in_full)
+        return self._checked(RollbackEntry(to_seq=to_seq), in_full)
 
     def rollback_turns(self, turns: Sequence[str], *, in_full: bool = False) -> RollbackEntry:
         """Takes back exactly those turns."""
-        check_next(
-            RollbackEntry(to_seq=self.head_seq, turns=tuple(turns)),
-            self._active.turns,
-            self.head_seq,
-        )
-        return self._turns_draft(turns, in_full=in_full)
+        return self._checked(RollbackEntry(to_seq=self.head_seq, turns=tuple(turns)), in_full)
 
     def redo(self, *, in_full: bool = False) -> RollbackEntry:
         """Takes back the last rollback, if nothing was said since. Several rollbacks can
         be taken back one after the other, the last one first."""
-        to_seq = self._before_last_rollback()
-        check_next(RollbackEntry(to_seq=to_seq), self._active.turns, self.head_seq)
-        return replace(self._rollback_draft(to_seq, in_full=in_full), redo=True)
+        return self._checked(RollbackEntry(to_seq=self._before_last_rollback(), redo=True), in_full)
+
+    def _checked(self, draft: RollbackEntry, in_full: bool) -> RollbackEntry:
+        check_next(draft, self._active.turns, self.head_seq)
+        return self._completed(draft, in_full=in_full)
 
     def turns_from(self, seq: int) -> list[str]:
         """The turn of that entry, if it is active, and those whose prompts came after it.
@@ -773,15 +716,13 @@ class ConversationHistory:
         nothing, and takes as long as there are entries."""
         if not self.can_follow(rollback):
             return None
-        hidden = hidden_after(self.hidden, rollback)
-        return ActiveEntries(_outside(hidden, self._held), hidden)
+        return ActiveEntries(self._held, hidden_after(self.hidden, rollback))
 
     def can_follow(self, rollback: RollbackEntry) -> bool:
         """Whether every entry that is active after this rollback, from `first_seq` on, is
         loaded."""
         try:
-            hidden = hidden_after(self.hidden, rollback)[:-1]
-            self._draft(rollback.to_seq, hidden, in_full=False)
+            self._left_by(rollback, hidden_after(self.hidden, rollback)[:-1])
         except (NotInReach, BadEntry):
             return False
         return True
@@ -835,46 +776,42 @@ class ConversationHistory:
     # in which these differ are looked at, so the cost depends on how much is taken back
     # or brought back, not on the length of the conversation.
 
-    def _drafted_again(self, entry: RollbackEntry) -> RollbackEntry:
-        if entry.turns:
-            return self._turns_draft(entry.turns)
-        return self._rollback_draft(entry.to_seq)
-
-    def _rollback_draft(self, to_seq: int, *, in_full: bool = False) -> RollbackEntry:
-        """The rules are checked elsewhere."""
-        trimmed_through = self._before.trimmed_through
-        if trimmed_through and to_seq <= trimmed_through:
-            raise BadEntry(f"entry {to_seq} is no longer kept")
-        in_full = in_full or is_in(self.hidden, to_seq)
-        return self._draft(to_seq, self._hidden_at(to_seq), in_full=in_full)
-
-    def _turns_draft(self, turns: Sequence[str], *, in_full: bool = False) -> RollbackEntry:
-        entries = self._active.entries
-        taken = self._entries_of(turns)
-        taken_seqs = {entry.seq for entry in taken}
-        place = len(entries)
-        while place and entries[place - 1].seq in taken_seqs:
-            place -= 1
-        if len(entries) - place == len(taken):  # nothing else came after them
-            to_seq = _skip_hidden(taken[0].seq - 1, list(self.hidden))
-            hidden = _through(self.hidden, to_seq)
+    def _completed(self, draft: _Rollback, *, in_full: bool = False) -> _Rollback:
+        """With all that it says. The rules are checked elsewhere."""
+        if draft.turns:
+            draft, hidden = self._without_turns(draft)
         else:
-            to_seq = self.head_seq
-            hidden = tuple(sorted([*self.hidden, *_as_ranges(entry.seq for entry in taken)]))
-        return replace(self._draft(to_seq, hidden, in_full=in_full), turns=tuple(turns))
+            trimmed_through = self._before.trimmed_through
+            if trimmed_through and draft.to_seq <= trimmed_through:
+                raise BadEntry(f"entry {draft.to_seq} is no longer kept")
+            in_full = in_full or is_in(self.hidden, draft.to_seq)
+            hidden = self._hidden_at(draft.to_seq)
+        is_implied = hidden == through(self.hidden, draft.to_seq)
+        said = None if is_implied and not in_full else hidden
+        return replace(self._left_by(draft, hidden), hidden=said)
+
+    def _without_turns(self, draft: _Rollback) -> tuple[_Rollback, Ranges]:
+        """The numbers that say the same, and what is hidden then up to `to_seq`."""
+        entries = self._active.entries
+        taken = self._entries_of(draft.turns)
+        taken_seqs = [entry.seq for entry in taken]
+        if [entry.seq for entry in entries[-len(taken) :]] == taken_seqs:
+            to_seq = _skip_hidden(taken_seqs[0] - 1, list(self.hidden))
+            return replace(draft, to_seq=to_seq), through(self.hidden, to_seq)
+        hidden = tuple(sorted([*self.hidden, *_as_ranges(taken_seqs)]))
+        return replace(draft, to_seq=self.head_seq), hidden
 
     def _entries_of(self, turns: Sequence[str]) -> list[Entry]:
         """What goes when these turns are taken back, in order: their own entries, and
         what was made from them: summaries that cover them, and epochs since."""
-        known = [self._active.turns.get(turn_id) for turn_id in turns]
-        if None in known and self._before.first_seq > 1:
-            raise NotInReach(self._before.first_seq - 1)
-        first_seq = self.head_seq
-        for turn_id, turn in zip(turns, known, strict=True):
+        first_seq, held_from = self.head_seq, self._before.first_seq
+        for turn_id in turns:
+            turn = self._active.turns.get(turn_id)
+            if turn is None and held_from > 1:
+                raise NotInReach(held_from - 1)
             if turn is None:
                 raise BadEntry(f"there is no turn {turn_id} here, or it was taken back before")
-            is_whole = turn.number >= self._before.first_seq and turn.prompt is not None
-            if self._before.first_seq > 1 and not is_whole:
+            if held_from > 1 and (turn.prompt is None or turn.number < held_from):
                 raise NotInReach(turn.number)
             first_seq = min(first_seq, turn.number)
         entries, wanted = self._active.entries, set(turns)
@@ -915,7 +852,7 @@ class ConversationHistory:
         if seq < first:
             if not is_in(self.hidden, seq) and not (self.hidden and self.hidden[-1][1] > seq):
                 return self.hidden  # no rollback came after it
-            if not is_in(self.hidden, seq) and not _through(self.hidden, seq):
+            if not is_in(self.hidden, seq) and not through(self.hidden, seq):
                 return ()  # what is active at an active entry is not hidden there
             if place_after(self._held, seq) != seq:
                 raise NotInReach(seq)
@@ -923,8 +860,9 @@ class ConversationHistory:
         places = range(place_after(self._held, first), place_after(self._held, seq))
         return _hidden_in((self._held[place] for place in places), hidden)
 
-    def _draft(self, to_seq: int, hidden: Ranges, *, in_full: bool) -> RollbackEntry:
-        """`hidden`: what is hidden then, up to `to_seq`."""
+    def _left_by(self, draft: _Rollback, hidden: Ranges) -> _Rollback:
+        """Says what is left then; `hidden`: what is hidden up to `to_seq`."""
+        to_seq = draft.to_seq
         after: Ranges = (*hidden, (to_seq + 1, self.head_seq + 1))
         gained, lost = self._changes(after, to_seq)
         messages = [entry for entry in gained if isinstance(entry, _Message)]
@@ -935,13 +873,11 @@ class ConversationHistory:
             if isinstance(entry, StateEntry):
                 key = state_key_of(entry)
                 state_seqs[key] = max(state_seqs.get(key, 0), entry.seq)
-        is_implied = hidden == _through(self.hidden, to_seq)
-        return RollbackEntry(
-            to_seq=to_seq,
+        return replace(
+            draft,
             message_count=self.message_count - fewer + len(messages),
             preview=self._last_words(messages, after, to_seq),
             **state_seq_fields(state_seqs),
-            hidden=None if is_implied and not in_full else hidden,
         )
 
     def _changes(self, after: Ranges, to_seq: int) -> tuple[list[Entry], list[Entry]]:
@@ -996,9 +932,6 @@ class ConversationHistory:
             raise NotInReach(self._lost_at)
         return self._active
 
-    def _held_and_active(self) -> list[Entry]:
-        return _outside(self.hidden, self._held) if self.hidden else list(self._held)
-
     def _messages(self, said: Iterable[MessageEntry]) -> list[ChatMessage]:
         return [chat_message(entry, self._active.results).copy() for entry in said]
 
@@ -1015,80 +948,6 @@ class ConversationHistory:
         if quoted is None and earlier_seq and not self.is_in_reach:
             raise NotInReach(earlier_seq)
         return quoted
-
-
-# ------------------------------------------------------------------------------
-# How much of a conversation is loaded to continue it
-#
-# A conversation may be a gigabyte long, and the next turn needs the last few megabytes.
-# It is read backward until there is enough. Where it is known what models still see (a
-# clear hides everything before it, an epoch omits older turns), that much and some more
-# is read, for prompts that are sent again and for rollbacks. Reading goes on until every
-# turn that was met has its prompt, and every unfinished turn is complete.
-
-_SOME: Final = 1 / 16
-"""What is read at least where models see less, as a part of what is enough."""
-_FAR: Final = 4
-"""How far one goes for the turns of an epoch: so many times what is enough. Without
-the rest of them a new epoch begins, which costs the provider's cache."""
-
-
-class WindowSize(Struct, frozen=True, kw_only=True):
-    bytes: int = 8 * 1024 * 1024
-    entries: int = 5_000
-
-
-class WindowReader(Struct):
-    """What was met on the way back, newest first, and whether one may stop."""
-
-    enough: WindowSize
-    unmet: set[int]
-    """Prompts of turns that have not ended, by number."""
-    epoch: EpochEntry | None = None
-    """The one in force, where that is known; else the first that is met."""
-    entries: list[Entry] = field(default_factory=list)
-    _bytes: int = 0
-    _met_clear: bool = False
-    _prompted: set[str] = field(default_factory=set)
-    _headless: set[str] = field(default_factory=set)
-    """Turns met from behind, whose prompt is still to come."""
-
-    def take(self, entry: Entry, size: int) -> None:
-        self.entries.append(entry)
-        self._bytes += size
-        self.unmet.discard(entry.seq)
-        if isinstance(entry, ClearEntry):
-            self._met_clear = True
-        elif isinstance(entry, EpochEntry) and self.epoch is None:
-            self.epoch = entry
-        elif isinstance(entry, ModelInputEntry) and entry.turn_id is not None:
-            self._prompted.add(entry.turn_id)
-            self._headless.discard(entry.turn_id)
-        elif entry.turn_id is not None and entry.turn_id not in self._prompted:
-            self._headless.add(entry.turn_id)
-
-    @property
-    def is_over(self) -> bool:
-        needed = self._needed()
-        if self.unmet or not self._has(needed):
-            return False
-        # A turn without any prompt (another program wrote it) must not lead
-        # back to the very beginning.
-        return not self._headless or self._has(2 * max(1, needed))
-
-    def _needed(self) -> float:
-        if self._met_clear:
-            return _SOME
-        if self.epoch is None:
-            return 1
-        is_all = bool(self.entries) and self.entries[-1].seq <= self.epoch.omitted_through + 1
-        return _SOME if is_all else _FAR
-
-    def _has(self, times: float) -> bool:
-        return (
-            self._bytes >= times * self.enough.bytes
-            or len(self.entries) >= times * self.enough.entries
-        )
 
 
 # ------------------------------------------------------------------------------
@@ -1123,17 +982,9 @@ def sent_before(
         if entry is None:
             break
         turns.add(entry)
-    return SentBefore(
-        seq=prompt.seq,
-        turn_id=prompt.turn_id or "",
-        state=_state(prompt, turn, hidden),
-        text=prompt.content,
-    )
-
-
-def _state(prompt: ModelInputEntry, turn: Turn | None, hidden: Ranges) -> TurnState:
-    if turn is None:
-        return "completed"
-    if turn.end is not None and is_in(hidden, turn.end.seq) and not is_in(hidden, prompt.seq):
-        return "interrupted"  # someone went back to where it had not ended
-    return turn.state
+    state: TurnState = "completed" if turn is None else turn.state
+    end = None if turn is None else turn.end
+    if end is not None and is_in(hidden, end.seq) and not is_in(hidden, prompt.seq):
+        state = "interrupted"  # someone went back to where it had not ended
+    turn_id = prompt.turn_id or ""
+    return SentBefore(seq=prompt.seq, turn_id=turn_id, state=state, text=prompt.content)

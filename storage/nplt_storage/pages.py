@@ -28,6 +28,7 @@ from msgspec import Struct
 from nplt_storage.codec import entry_as_json
 from nplt_storage.entries import (
     AttachmentEntry,
+    ClearEntry,
     Entry,
     EpochEntry,
     FaultEntry,
@@ -38,7 +39,6 @@ from nplt_storage.entries import (
     RollbackEntry,
     ToolResultsEntry,
 )
-from nplt_storage.history import Ranges, WindowReader, WindowSize
 from nplt_storage.json_values import JsonObject, JsonValue
 from nplt_storage.messages import (
     LevelMaker,
@@ -47,7 +47,7 @@ from nplt_storage.messages import (
     chat_message,
     no_levels,
 )
-from nplt_storage.rows import ConversationRow, state_seqs_of
+from nplt_storage.rows import ConversationRow, Ranges, state_seqs_of
 
 __all__ = [
     "EntrySource",
@@ -420,25 +420,65 @@ class StoredEntries(EntrySource, Protocol):
     def at(self, seq: int) -> Entry | None: ...
 
 
+# ------------------------------------------------------------------------------
+# How much of a conversation is loaded to continue it
+#
+# A conversation may be a gigabyte long, and the next turn needs the last few megabytes.
+# It is read backward until there is enough. Where it is known what models still see (a
+# clear hides everything before it, an epoch omits older turns), that much and some more
+# is read, for prompts that are sent again and for rollbacks. Reading goes on until every
+# turn that was met has its prompt, and every unfinished turn is complete.
+
+_SOME: Final = 1 / 16
+"""What is read at least where models see less, as a part of what is enough."""
+_FAR: Final = 4
+"""How far one goes for the turns of an epoch: so many times what is enough. Without
+the rest of them a new epoch begins, which costs the provider's cache."""
+
+
+class WindowSize(Struct, frozen=True, kw_only=True):
+    bytes: int = 8 * 1024 * 1024
+    entries: int = 5_000
+
+
 def read_end(
     source: StoredEntries, row: ConversationRow, *, enough: WindowSize | None = None
 ) -> list[Entry]:
-    """As far back as the next turn needs (see `WindowReader`), in order; it may begin
-    late, and has gaps where something does not stand. State entries and the epoch are
-    read by their numbers, wherever they are."""
+    """As far back as the next turn needs, in order; it may begin late, and has gaps where
+    something does not stand. State entries and the epoch are read by their numbers, wherever
+    they are."""
+    enough = enough or WindowSize()
     epoch = source.at(row.epoch_seq) if row.epoch_seq else None
-    walk = WindowReader(
-        enough or WindowSize(),
-        unmet={seq for _, seq in row.unfinished},
-        epoch=epoch if isinstance(epoch, EpochEntry) else None,
-    )
+    unmet = {seq for _, seq in row.unfinished}
+    """Prompts of turns that have not ended, by number."""
+    prompted: set[str] = set()
+    headless: set[str] = set()
+    """Turns met from behind, whose prompt is still to come."""
+    has_met_clear = False
+    newest_first: list[Entry] = []
     bytes_before = source.bytes_read
     for entry in ActiveRanges(source, row.hidden).before(source.head_seq + 1):
-        walk.take(entry, source.bytes_read - bytes_before)
-        bytes_before = source.bytes_read
-        if walk.is_over:
+        newest_first.append(entry)
+        unmet.discard(entry.seq)
+        if isinstance(entry, ClearEntry):
+            has_met_clear = True
+        elif isinstance(entry, EpochEntry) and not isinstance(epoch, EpochEntry):
+            epoch = entry
+        elif isinstance(entry, ModelInputEntry) and entry.turn_id is not None:
+            prompted.add(entry.turn_id)
+            headless.discard(entry.turn_id)
+        elif entry.turn_id is not None and entry.turn_id not in prompted:
+            headless.add(entry.turn_id)
+        needed: float = _SOME if has_met_clear else 1
+        if not has_met_clear and isinstance(epoch, EpochEntry):
+            needed = _SOME if entry.seq <= epoch.omitted_through + 1 else _FAR
+        bytes_read = source.bytes_read - bytes_before
+        found = max(bytes_read / enough.bytes, len(newest_first) / enough.entries)
+        # A turn without any prompt (another program wrote it) must not lead
+        # back to the very beginning.
+        if not unmet and found >= (2 * max(1, needed) if headless else needed):
             break
-    entries = walk.entries[::-1]
+    entries = newest_first[::-1]
     first_seq = entries[0].seq if entries else 0
     wanted = {*state_seqs_of(row).values(), row.epoch_seq} - {0}
     far = [source.at(seq) for seq in sorted(wanted) if seq < first_seq]

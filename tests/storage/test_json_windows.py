@@ -34,8 +34,7 @@ from nplt_storage.entries import (
     WidgetEntry,
 )
 from nplt_storage.files.conversation_file import JsonFile
-from nplt_storage.history import WindowSize
-from nplt_storage.pages import read_end
+from nplt_storage.pages import WindowSize, read_end
 from nplt_storage.rows import fold_all, new_row
 
 PATH = Path("history/session_20260102_s1.json")

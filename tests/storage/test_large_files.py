@@ -22,8 +22,7 @@ from nplt_storage.file_system import Disk, FileOperations
 from nplt_storage.files.append import Appender
 from nplt_storage.files.conversation_file import JsonFile, open_at_end
 from nplt_storage.files.format import Header, advance, empty_tail, encode_closing, encode_header
-from nplt_storage.history import WindowSize
-from nplt_storage.pages import read_page
+from nplt_storage.pages import WindowSize, read_page
 from nplt_storage.rows import new_row
 
 LINES = 100_000

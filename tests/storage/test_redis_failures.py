@@ -26,7 +26,7 @@ from nplt_storage import (
     pages,
 )
 from nplt_storage.entries import CheckpointEntry, SystemInstructionEntry
-from nplt_storage.history import WindowSize
+from nplt_storage.pages import WindowSize
 from nplt_storage.redis import record
 from nplt_storage.redis.record import RedisRecord
 from nplt_storage.rows import read_checkpoint

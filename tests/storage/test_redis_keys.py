@@ -14,8 +14,7 @@ from tests.support.redis_server import RedisServer
 
 from nplt_storage import Origin, PageQuery, RedisStore, pages
 from nplt_storage.entries import ClearEntry, Entry
-from nplt_storage.history import WindowSize
-from nplt_storage.pages import read_end
+from nplt_storage.pages import WindowSize, read_end
 from nplt_storage.redis.connection import StreamSource
 from nplt_storage.testing.support import (
     START,
