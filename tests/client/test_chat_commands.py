@@ -13,7 +13,6 @@ from tests.client.chat_face import RecordingFace, chat_with
 from nplt_client.chat.changes import PromptShown, changes_from_history
 from nplt_client.chat.commands import (
     COMMANDS,
-    code_blocks,
     parse_command,
     parse_prompt,
     remember_theme,
@@ -52,11 +51,6 @@ def test_a_command_that_takes_nothing_does_nothing_when_given_something(name: st
     assert parse_command(f"/{name}  ") == (name, "")
     with pytest.raises(RequestRefused, match="takes nothing"):
         parse_command(f"/{name} 2")
-
-
-def test_code_is_found_in_an_answer() -> None:
-    answer = "a\n```python\nx = 1\n```\nb\n~~~\ny\n```\n~~~\nc `z`\n```\nunfinished"
-    assert code_blocks(answer) == ["x = 1\n", "y\n```\n"]
 
 
 def test_the_last_theme_is_remembered(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from tests.client.nplt_process import run_nplt
 
-from nplt_client.cli.ask import CodeBlock, Extract, code_blocks, extract
+from nplt_client.render.text import code_blocks
 
 PARTS = [
     "```",
@@ -38,31 +38,36 @@ PARTS = [
         ("> ```\n> quoted\n> ```\nafter", "quoted\n"),
         ("```\r\na\r\nb\r\n```\r\n", "a\nb\n"),
         ("```\n```", ""),
+        ("~~~\ny\n```\n~~~\nc `z`", "y\n```\n"),
     ],
 )
 def test_a_block_is_what_stands_between_its_fences(text: str, code: str) -> None:
-    assert [block.code for block in code_blocks(text)] == [code]
+    assert [found for _, found in code_blocks(text)] == [code]
 
 
 @pytest.mark.parametrize("text", ["", "no code", "`inline`", "```x``` in a line", "``\nx\n``"])
 def test_prose_holds_no_code(text: str) -> None:
-    assert extract(text) is None
-
-
-def test_pieces_in_the_first_language_belong_together_and_the_others_are_named() -> None:
-    text = '```py title="x"\na\n```\n```sh\nrun\n```\n```PY\nb\n```\n```\nlog\n```'
-    assert extract(text) == Extract(code="a\n\nb\n", left_out=("sh", ""))
+    assert list(code_blocks(text)) == []
 
 
 @given(st.lists(st.sampled_from(PARTS), max_size=12))
 def test_markdown_readers_see_the_same_blocks(lines: list[str]) -> None:
     text = "".join(f"{line}\n" for line in lines)
     seen = [
-        CodeBlock(language=(token.info.split() or [""])[0].lower(), code=token.content)
+        ((token.info.split() or [""])[0].lower(), token.content)
         for token in MarkdownIt("commonmark").parse(text)
         if token.type == "fence"
     ]
     assert list(code_blocks(text)) == seen
+
+
+def test_pieces_in_the_first_language_belong_together_and_the_others_are_named(
+    server: str, tmp_path: Path
+) -> None:
+    answer = '```py title="x"\na\n```\n```sh\nrun\n```\n```PY\nb\n```\n```\nlog\n```'
+    done = run_nplt("ask", "-x", home=tmp_path, server=server, stdin=answer)
+    assert done.stdout == "a\n\nb\n"
+    assert "languages than the first: sh, plain" in done.stderr
 
 
 def test_the_command_prints_the_code_alone_or_fails(server: str, tmp_path: Path) -> None:

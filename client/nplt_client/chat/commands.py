@@ -23,7 +23,14 @@ from nplt_client.client import Client
 from nplt_client.errors import ConfigurationError, ConnectionLost, LimitExceeded, RequestRefused
 from nplt_client.render import reports
 from nplt_client.render.export import FORMS, ConversationWalk, exported, form_of, with_content
-from nplt_client.render.text import number_in, objects_in, pairs, safe_line, word_in
+from nplt_client.render.text import (
+    code_blocks,
+    number_in,
+    objects_in,
+    pairs,
+    safe_line,
+    word_in,
+)
 from nplt_client.wire.reconnect_policy import Offline, Online
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import EFFORTS
@@ -38,7 +45,6 @@ THEMES = {"dark": "dark", "light": "light", "terminal": "ansi-dark"}
 DEFAULT_THEME = "dark"
 _ENTRIES_SHOWN = 20
 _MESSAGES_PER_PAGE = 200
-_CODE_BLOCK = re.compile(r"^ {0,3}(```+|~~~+)[^\n]*\n(.*?)^ {0,3}\1", re.MULTILINE | re.DOTALL)
 
 
 class Command(Struct, frozen=True, kw_only=True):
@@ -403,7 +409,7 @@ async def _copy(chat: ChatDisplay, argument: str) -> None:
     """By OSC 52: the terminal's clipboard, also over ssh."""
     answers = [answer for answer in chat.answers if answer]
     if argument == "code":
-        blocks = [block for answer in answers for block in code_blocks(answer)]
+        blocks = [code for answer in answers for _, code in code_blocks(answer)]
         if not blocks:
             raise RequestRefused("There is no code to copy.", code="not_found")
         chat.copy(blocks[-1])
@@ -414,10 +420,6 @@ async def _copy(chat: ChatDisplay, argument: str) -> None:
     if not 1 <= place <= len(answers):
         raise RequestRefused("There is no such answer on the screen.", code="not_found")
     chat.copy(answers[-place])
-
-
-def code_blocks(markdown: str) -> list[str]:
-    return [found.group(2) for found in _CODE_BLOCK.finditer(markdown)]
 
 
 @_command("[FILE]", "write this conversation to a file.md, .html, .json or .jsonl")

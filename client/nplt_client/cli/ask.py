@@ -16,7 +16,7 @@ import re
 import select
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Literal, TextIO, TypeAlias
 from uuid import uuid4
@@ -34,7 +34,7 @@ from nplt_client.errors import (
 )
 from nplt_client.received_turn import ReceivedTurn
 from nplt_client.render.terminal import AnswerWriter, is_terminal, print_remark
-from nplt_client.render.text import dump_json, sanitize_line
+from nplt_client.render.text import code_blocks, dump_json, sanitize_line
 from nplt_client.settings import (
     LAST,
     RECONNECT_SECONDS_MAX,
@@ -62,9 +62,7 @@ CANCEL_SECONDS_MAX = 5.0
 CANCEL_LATE_SECONDS_MAX = 0.5
 """When time is up already."""
 SHORT_ID = 8
-_FENCE = re.compile(r"^([ ]*)(`{3,}|~{3,})[ \t]*([^\n]*)$")
 _WORD_STARTS = re.compile("(?<=[a-z])(?=[A-Z])")
-_QUOTE = re.compile(r"^(?:[ ]{0,3}>[ ]?)+")
 
 
 def assemble_prompt(argument: str | None, deadline: Deadline) -> str:
@@ -353,60 +351,6 @@ def _cancel(
                 output.event_received(event, received.apply(event))
 
 
-class CodeBlock(Struct, frozen=True, kw_only=True):
-    language: str
-    code: str
-
-
-class Extract(Struct, frozen=True, kw_only=True):
-    code: str
-    left_out: tuple[str, ...]
-    """The languages of the blocks that are not in it."""
-
-
-def extract(text: str) -> Extract | None:
-    """The code blocks of an answer, between fences as in Markdown. Those in the language of
-    the first belong together, a blank line apart; the others are left out. None: no code."""
-    blocks = list(code_blocks(text))
-    if not blocks:
-        return None
-    wanted = blocks[0].language
-    return Extract(
-        code="\n".join(block.code for block in blocks if block.language == wanted),
-        left_out=tuple(block.language for block in blocks if block.language != wanted),
-    )
-
-
-def code_blocks(text: str) -> Iterator[CodeBlock]:
-    lines = iter(text.replace("\r\n", "\n").removesuffix("\n").split("\n"))
-    for line in lines:
-        quote = _QUOTE.match(line)
-        opening = _FENCE.match(line[quote.end() :] if quote else line)
-        # What follows a fence of backticks holds none: ```x``` is code within a line.
-        if opening and not (opening[2][0] == "`" and "`" in opening[3]):
-            # The first word after the fence: `python title="x"` is python.
-            language = (opening[3].split() or [""])[0].lower()
-            yield CodeBlock(
-                language=language,
-                code=_until_closed(lines, opening, quoted=quote is not None),
-            )
-
-
-def _until_closed(lines: Iterator[str], opening: re.Match[str], *, quoted: bool) -> str:
-    """A block that is never closed ends with the text."""
-    indent, fence = len(opening[1]), opening[2]
-    closing = re.compile(rf"^[ ]*{re.escape(fence[0])}{{{len(fence)},}}[ \t]*$")
-    kept: list[str] = []
-    for line in lines:
-        if quoted:
-            line = _QUOTE.sub("", line, count=1)
-        if closing.match(line):
-            return "".join(kept)
-        spaces = len(line) - len(line.lstrip(" "))
-        kept.append(line[min(indent, spaces) :] + "\n")
-    return "".join(kept)
-
-
 class CodeOutput(TextOutput):
     """The code of the answer and nothing else, for a file or another program. Nothing is
     printed of an answer that failed or was cut short; an answer without code is a failure."""
@@ -414,14 +358,17 @@ class CodeOutput(TextOutput):
     def turn_ended(self, received: ReceivedTurn) -> None:
         if received.finished is None or received.finished.state != "completed":
             return
-        found = extract(received.text)
-        if found is None:
+        blocks = list(code_blocks(received.text))
+        if not blocks:
             where = f": nplt history {received.receipt.session_id}" if received.receipt else ""
             raise ProviderFailed(f"there is no block of code in the answer{where}")
-        if found.left_out and not self._quiet:
-            languages = ", ".join(language or "plain" for language in found.left_out)
-            print_remark(f"left out, in other languages than the first: {languages}", dimmed=True)
-        self._answer.write(found.code)
+        # Those in the language of the first belong together, a blank line apart.
+        wanted = blocks[0][0]
+        others = [language or "plain" for language, _ in blocks if language != wanted]
+        if others and not self._quiet:
+            left_out = f"left out, in other languages than the first: {', '.join(others)}"
+            print_remark(left_out, dimmed=True)
+        self._answer.write("\n".join(code for language, code in blocks if language == wanted))
         self._answer.end_line()
 
 

@@ -8,7 +8,7 @@ their cells themselves. Widths follow East Asian Width.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from nplt_protocol.json_text import JsonObject, JsonValue
 
@@ -206,3 +206,30 @@ def dump_json(value: object, *, pretty: bool = False) -> str:
 
     text = orjson.dumps(value, option=orjson.OPT_INDENT_2 if pretty else None).decode()
     return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+
+
+_FENCE = re.compile(r"^([ ]*)(`{3,}|~{3,})[ \t]*([^\n]*)$")
+_QUOTE = re.compile(r"^(?:[ ]{0,3}>[ ]?)+")
+
+
+def code_blocks(markdown: str) -> Iterator[tuple[str, str]]:
+    """Language and code of each block between fences. One that is never closed ends with the
+    text."""
+    lines = iter(markdown.replace("\r\n", "\n").removesuffix("\n").split("\n"))
+    for line in lines:
+        quote = _QUOTE.match(line)
+        opening = _FENCE.match(line[quote.end() :] if quote else line)
+        # What follows a fence of backticks holds none: ```x``` is code within a line.
+        if not opening or (opening[2][0] == "`" and "`" in opening[3]):
+            continue
+        indent, fence = len(opening[1]), opening[2]
+        closing = re.compile(rf"^[ ]*{re.escape(fence[0])}{{{len(fence)},}}[ \t]*$")
+        kept: list[str] = []
+        for inside in lines:
+            code = _QUOTE.sub("", inside, count=1) if quote else inside
+            if closing.match(code):
+                break
+            spaces = len(code) - len(code.lstrip(" "))
+            kept.append(code[min(indent, spaces) :] + "\n")
+        # The first word after the fence: `python title="x"` is python.
+        yield (opening[3].split() or [""])[0].lower(), "".join(kept)
