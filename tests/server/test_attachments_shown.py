@@ -283,7 +283,6 @@ async def test_after_a_restart_the_same_pictures_are_shown(tmp_path: Path) -> No
         reader = AttachmentReader(at.conversation.writer, at.services.files)
         await reader.gather()
         known = at.conversation.context.attachments
-        assert known is not None
         assert reader.contents.put_away == known.contents.put_away
         assert not reader.needs_epoch
         await at.ask("and now?")

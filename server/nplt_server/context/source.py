@@ -166,7 +166,7 @@ class Measure:
         attachments: AttachmentContents | None = None,
         remembered_max: int = 16_384,
     ) -> None:
-        self._attachments = attachments or AttachmentContents()
+        self.attachments = attachments or AttachmentContents()
         self._counter = counter
         self._remembered_max = remembered_max
         self._remembered: dict[
@@ -200,7 +200,7 @@ class Measure:
             level,
             with_screen=with_screen,
             takes_images=takes_images,
-            contents=self._attachments,
+            contents=self.attachments,
         )
         measured = self.message(message)
         if entry.id:

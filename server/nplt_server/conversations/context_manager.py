@@ -14,8 +14,8 @@ What takes long because the conversation is long runs in a thread (`compute`).
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from codecs import utf_8_decode
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
@@ -37,7 +37,7 @@ from nplt_server.conversations.agent_state import AgentState
 from nplt_server.conversations.record_writer import QUICK_ENTRIES_MAX, RecordWriter
 from nplt_server.conversations.summarizer import ConversationNamer, Summarizer
 from nplt_server.errors import WindowTooSmall
-from nplt_server.providers import CallRoom, UsageReport
+from nplt_server.providers import CallRoom
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.entries import (
     AttachmentEntry,
@@ -73,8 +73,6 @@ class ContextManager:
         "_corrections_loaded",
         "_growing",
         "_is_computing",
-        "_measured",
-        "_searched",
         "_services",
         "namer",
         "state",
@@ -88,17 +86,13 @@ class ContextManager:
         self._ceilings: dict[str, CallRoom] = {}
         self._corrections_loaded: set[str] = set()
         """Models whose token correction was searched for in the record."""
-        self._attachments: AttachmentReader | None = None
-        self._searched: tuple[ConversationHistory | None, int] = (None, 0)
-        """The history that was searched for prompts with files, and up to where."""
+        self._attachments = AttachmentReader(conversation.writer, conversation.services.files)
         self._computed: tuple[ConversationHistory | None, int] = (None, 0)
         """The history that was computed with last, and up to where."""
         self._growing: tuple[int, CallBudget | None] = (0, None)
         """The budget of a call whose context only grows; it is made anew for each call."""
         self._is_computing = False
         """A thread is using the projection."""
-        self._measured: tuple[ConversationHistory, AttachmentContents | None] | None = None
-        """The history and contents for which the state's measure was made."""
         self.summarizer = Summarizer(conversation)
         self.namer = ConversationNamer(conversation)
         self.state = AgentState(
@@ -113,51 +107,32 @@ class ContextManager:
 
     def _update_measure(self) -> None:
         """Uses the loaded token counter and the current attachments. A history that was read
-        again gets a new measure, because the old one may hold erased text."""
-        history, attachments = self._conversation.writer.history, self.attachments
-        contents = None if attachments is None else attachments.contents
-        known = self._measured
-        if known is None or known[0] is not history or known[1] is not contents:
-            self._measured = (history, contents)
+        again gets a new measure with them, because the old one may hold erased text."""
+        contents = self.attachments.contents
+        if self.state.measure.attachments is not contents:
             self.state.measure = Measure(self._services.counting.now, attachments=contents)
 
     @property
-    def attachments(self) -> AttachmentReader | None:
-        """`None` while no prompt names a file."""
-        writer = self._conversation.writer
-        history = writer.history
-        reader = self._attachments
-        if reader is not None and reader.history is history:
-            return reader
-        head_seq = history.head_seq
-        searched = self._searched[1] if self._searched[0] is history else 0
-        if self._attachments is None and searched == head_seq:
-            return None
-        self._attachments = None
-        for entry in history.newest_after(searched):
-            if file_ids_of(entry):
-                self._attachments = AttachmentReader(writer, self._conversation.services.files)
-                break
-        self._searched = (history, head_seq)
+    def attachments(self) -> AttachmentReader:
+        conversation = self._conversation
+        if self._attachments.history is not conversation.writer.history:
+            self._attachments = AttachmentReader(conversation.writer, conversation.services.files)
         return self._attachments
 
     async def ready(self) -> None:
         """Loads the token counter and the attached files. Awaited before a context is made."""
         await self._services.counting.counter()
-        writer = self._conversation.writer
-        history = writer.history
-        if self._searched[0] is not history and len(history.entries) > QUICK_ENTRIES_MAX:
-            async with writer.exclusive():
-                await writer.in_thread(lambda: self.attachments)
-        if (attachments := self.attachments) is not None:
-            await attachments.gather()
+        await self.attachments.gather()
 
     async def compute(self, work: Callable[[], _T], *, characters: int = 0) -> _T:
         """Runs work that uses the projection: at once if it is quick, else in a thread.
         Meanwhile nothing is written here, and nobody else uses the projection.
         `characters`: of texts that are not in the history."""
         history = self._conversation.writer.history
-        is_quick = not self._is_computing and self._is_quick(history, characters)
+        is_quick = not self._is_computing and len(history.entries) <= QUICK_ENTRIES_MAX
+        if is_quick:  # whether all that is in memory is counted and digested quickly
+            characters += sum(map(_characters_of, history.entries))
+            is_quick = characters <= _QUICK_DIGEST_MAX
         self._computed = (history, history.head_seq)
         if is_quick:
             return work()
@@ -191,12 +166,6 @@ class ContextManager:
         )
         self._growing = (history.head_seq, call_budget if grows else None)
         return grows
-
-    def _is_quick(self, history: ConversationHistory, characters: int) -> bool:
-        """Whether all that is in memory is counted and digested quickly."""
-        if len(history.entries) > QUICK_ENTRIES_MAX:
-            return False
-        return characters + sum(map(_characters_of, history.entries)) <= _QUICK_DIGEST_MAX
 
     # Before a call
 
@@ -248,17 +217,15 @@ class ContextManager:
         return view
 
     async def due_epoch(self, turn_id: str, call_budget: CallBudget) -> EpochEntry | None:
-        pictures = self.attachments
         if self._only_grows(turn_id, call_budget):
-            needs_epoch = pictures is not None and pictures.needs_epoch
+            needs_epoch = self.attachments.needs_epoch
             return self._due_epoch(turn_id, call_budget) if needs_epoch else None
         return await self.compute(partial(self._due_epoch, turn_id, call_budget))
 
     def _due_epoch(self, turn_id: str, call_budget: CallBudget) -> EpochEntry | None:
         projection = self.projection
         due = projection.due_epoch(turn_id, call_budget, screen=self.state.screen)
-        pictures = self.attachments
-        if due is None and pictures and pictures.needs_epoch and projection.policy == "epochs":
+        if due is None and self.attachments.needs_epoch and projection.policy == "epochs":
             return projection.epoch_for("pictures", call_budget, screen=self.state.screen())
         return due
 
@@ -282,12 +249,6 @@ class ContextManager:
         return most if ceiling is None else min(most, ceiling.answer_tokens)
 
     # Learning from the results of calls
-
-    def learn_usage(self, model: str, view: ContextView, usage: UsageReport) -> None:
-        """Compares the provider's token count with our own."""
-        self._services.learn(model, counted=view.tokens, real=usage.input_tokens)
-        if logs.tokens.on:
-            logs.tokens("billed", model=model, counted=view.tokens, **usage.as_json())
 
     def learn_ceiling(self, model: str, room: CallRoom) -> None:
         """Remembers that the provider refused more than this, whatever its documented window.
@@ -315,28 +276,21 @@ class ContextManager:
         self._conversation.announce("epoch", {"epoch": epoch.seq, "reason": epoch.reason})
         return epoch
 
-    async def begin_asked_epoch(self, call_budget: CallBudget) -> EpochEntry:
-        """Drafts and writes the epoch in one exclusive section: entries may have been written
-        while a summary was made."""
-        async with self._conversation.writer.exclusive():
-            return await self.begin_epoch(await self.asked_epoch(call_budget))
-
-    async def drop_sealed_reasoning(self, model: str) -> None:
-        """Begins an epoch, which drops the reasoning that the model sealed before it."""
-        await self.begin_epoch_for("reasoning", self.call_budget(model))
-
     async def begin_epoch_for(self, reason: EpochReason, call_budget: CallBudget) -> EpochEntry:
-        """Begins an epoch for a change that is not an entry."""
+        """Begins an epoch for a change that is not an entry. It is drafted and written in one
+        exclusive section: entries may have been written meanwhile."""
         async with self._conversation.writer.exclusive():
-            screen = self.state.screen()
-            draft = await self.compute(
-                lambda: self.projection.epoch_for(reason, call_budget, screen=screen)
-            )
-            return await self.begin_epoch(draft)
+            return await self.begin_epoch(await self.draft_epoch(reason, call_budget))
 
-    async def asked_epoch(self, call_budget: CallBudget) -> EpochEntry:
+    async def draft_epoch(self, reason: EpochReason, call_budget: CallBudget) -> EpochEntry:
         screen = self.state.screen()
-        return await self.compute(lambda: self.projection.asked_epoch(call_budget, screen=screen))
+
+        def draft() -> EpochEntry:
+            if reason == "asked":
+                return self.projection.asked_epoch(call_budget, screen=screen)
+            return self.projection.epoch_for(reason, call_budget, screen=screen)
+
+        return await self.compute(draft)
 
     def summarize_beside(self, prompt_ref: PromptReference, epoch: EpochEntry) -> None:
         """Starts a summary in a separate task. The next turn after it is finished begins an
@@ -365,49 +319,32 @@ Mention: TypeAlias = tuple[int, str]
 """The seq of a prompt, and the id of a file attached to it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    seq: int
-    """The prompt it is attached to. A file attached to several prompts is sent several times."""
-    file_id: str
-    size: int
-
-    @property
-    def mention(self) -> Mention:
-        return self.seq, self.file_id
+Pictures: TypeAlias = Mapping[Mention, int]
+"""The bytes of images, oldest first. A file attached to several prompts is sent several
+times."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    shown: frozenset[Mention]
-    needs_epoch: bool
+def choose_pictures(pictures: Pictures, *, epoch_seq: int) -> tuple[frozenset[Mention], bool]:
+    """Chooses which of the images are sent, and says whether that needs a new epoch."""
+    old = _newest({each: size for each, size in pictures.items() if each[0] < epoch_seq})
+    new = {each: size for each, size in pictures.items() if each[0] > epoch_seq}
+    is_full = sum(old.values()) + sum(new.values()) > PICTURES_BYTES_MAX
+    return frozenset(_newest(pictures) if is_full else (*old, *new)), is_full
 
 
-def choose_pictures(pictures: Sequence[Picture], *, epoch_seq: int) -> Choice:
-    """Chooses which of the images, given oldest first, are sent."""
-    kept = _newest([each for each in pictures if each.seq < epoch_seq])
-    kept += [each for each in pictures if each.seq > epoch_seq]
-    is_full = _size(kept) > PICTURES_BYTES_MAX
-    shown = _newest(pictures) if is_full else kept
-    return Choice(shown=frozenset(each.mention for each in shown), needs_epoch=is_full)
-
-
-def _newest(pictures: Sequence[Picture]) -> list[Picture]:
-    if _size(pictures) <= PICTURES_BYTES_MAX:
-        return list(pictures)
-    newest_seq = pictures[-1].seq
-    kept: list[Picture] = []
+def _newest(pictures: Pictures) -> Pictures:
+    if sum(pictures.values()) <= PICTURES_BYTES_MAX:
+        return pictures
+    newest_seq, used = max(seq for seq, _ in pictures), 0
+    kept: dict[Mention, int] = {}
     # Newest prompt first; the images of one prompt in the order in which they are attached.
-    for picture in sorted(pictures, key=lambda each: each.seq, reverse=True):
+    for each, size in sorted(pictures.items(), key=lambda item: item[0][0], reverse=True):
         # The newest prompt may use the whole limit, because it is about all of its images.
-        share = 1 if picture.seq == newest_seq else 2
-        if _size(kept) + picture.size <= PICTURES_BYTES_MAX // share:
-            kept.append(picture)
+        share = 1 if each[0] == newest_seq else 2
+        if used + size <= PICTURES_BYTES_MAX // share:
+            kept[each] = size
+            used += size
     return kept
-
-
-def _size(pictures: Sequence[Picture]) -> int:
-    return sum(picture.size for picture in pictures)
 
 
 TEXT_BYTES_MAX: Final = 64 * 1024
@@ -431,8 +368,9 @@ class AttachmentReader:
 
     def __init__(self, writer: RecordWriter, files: AttachmentFiles) -> None:
         self._read_files: dict[str, ContextAttachment] = {}
-        self.contents = AttachmentContents(files=self._read_files)
-        """Replaced by a new object when the shown contents of a prompt change."""
+        self.contents = AttachmentContents()
+        """Replaced by a new object with the first file, and when the shown contents of a
+        prompt change."""
         self.needs_epoch = False
         """The contents differ from those sent in the current epoch."""
         self.history = writer.history
@@ -447,42 +385,53 @@ class AttachmentReader:
 
     async def gather(self) -> None:
         """Reads the files of prompts that were added since the last call."""
-        prompts: list[ModelInputEntry | ToolResultsEntry] = []
-        for entry in reversed(self.history.entries):
-            if entry.seq <= self._read_through:
-                break
-            if isinstance(entry, ModelInputEntry | ToolResultsEntry) and file_ids_of(entry):
-                prompts.append(entry)
-        self._read_through = self.history.head_seq
-        self._prompts += reversed(prompts)
+        if not self._read_through and len(self.history.entries) > QUICK_ENTRIES_MAX:
+            async with self._writer.exclusive():
+                prompts = await self._writer.in_thread(self._new_prompts)
+        else:
+            prompts = self._new_prompts()
         wanted = dict.fromkeys(file_id for each in prompts for file_id in file_ids_of(each))
         missing = [file_id for file_id in wanted if file_id not in self._read_files]
         if missing:
+            if not self._read_files:
+                self.contents = AttachmentContents(files=self._read_files)
             described = await self._described(missing)
             for file_id in missing:
                 self._read_files[file_id] = await self._read(described.get(file_id))
         if self._pictures:
             await self._choose_pictures()
 
+    def _new_prompts(self) -> list[ModelInputEntry | ToolResultsEntry]:
+        """Newest first."""
+        prompts = [
+            entry
+            for entry in self.history.newest_after(self._read_through)
+            if isinstance(entry, ModelInputEntry | ToolResultsEntry) and file_ids_of(entry)
+        ]
+        self._read_through = self.history.head_seq
+        self._prompts += reversed(prompts)
+        return prompts
+
     async def _choose_pictures(self) -> None:
         epoch_seq = self.history.epoch.seq if self.history.epoch is not None else 0
-        pictures = tuple(self._pictures_in_reach())
-        choice = choose_pictures(pictures, epoch_seq=epoch_seq)
-        in_reach = frozenset(each.mention for each in pictures)
-        put_away, before = in_reach - choice.shown, self.contents.put_away
+        pictures = self._pictures_in_reach()
+        shown, needs_epoch = choose_pictures(pictures, epoch_seq=epoch_seq)
+        in_reach = frozenset(pictures)
+        put_away, before = in_reach - shown, self.contents.put_away
         if put_away != before:
             self.contents = AttachmentContents(files=self._read_files, put_away=put_away)
         is_other = not self._in_reach.isdisjoint(put_away ^ before)
         is_same_epoch, self._chosen_in = self._chosen_in == epoch_seq, epoch_seq
-        self.needs_epoch = choice.needs_epoch or (is_same_epoch and (is_other or self.needs_epoch))
+        self.needs_epoch = needs_epoch or (is_same_epoch and (is_other or self.needs_epoch))
         self._in_reach = in_reach
-        await self._hold({file_id for _, file_id in choice.shown})
+        await self._hold({file_id for _, file_id in shown})
 
-    def _pictures_in_reach(self) -> Iterator[Picture]:
+    def _pictures_in_reach(self) -> Pictures:
         """The images that may be shown: those of live turns, up to the running turn."""
         history = self.history
         begins_after = history.epoch.summary_through if history.epoch is not None else 0
         running = [prompt.turn_id for prompt in history.unfinished_turns()[:1]]
+        found: dict[Mention, int] = {}
         for prompt in self._prompts:
             turn = history.turn(prompt.turn_id) if prompt.turn_id is not None else None
             is_waiting = turn is not None and not turn.is_over and prompt.turn_id not in running
@@ -490,8 +439,9 @@ class AttachmentReader:
                 continue
             for file_id in file_ids_of(prompt):
                 if file_id in self._pictures:
-                    size = self._pictures[file_id].size
-                    yield Picture(seq=prompt.seq, file_id=file_id, size=size)
+                    mention = prompt.seq, file_id  # maybe twice in the same prompt
+                    found[mention] = found.get(mention, 0) + self._pictures[file_id].size
+        return found
 
     async def _hold(self, file_ids: Container[str]) -> None:
         """Keeps the contents of these images in memory, and drops those of the others."""
@@ -512,19 +462,16 @@ class AttachmentReader:
     async def _described(self, file_ids: Iterable[str]) -> dict[str, AttachmentEntry]:
         """The attachment entries of the files; older ones are read from the store."""
         wanted, history = set(file_ids), self.history
-        found = {
-            entry.file_id: entry
-            for entry in history.entries
-            if isinstance(entry, AttachmentEntry) and entry.file_id in wanted
-        }
+
+        def find(entries: Iterable[Entry]) -> dict[str, AttachmentEntry]:
+            described = (entry for entry in entries if isinstance(entry, AttachmentEntry))
+            return {entry.file_id: entry for entry in described if entry.file_id in wanted}
+
+        found = find(history.entries)
         if history.first_seq > 1 and len(found) < len(wanted):
             store = self._writer.profile.store
             async for batch in store.entries(history.session_id, through=history.first_seq):
-                found |= {
-                    entry.file_id: entry
-                    for entry in batch
-                    if isinstance(entry, AttachmentEntry) and entry.file_id in wanted
-                }
+                found |= find(batch)
         return found
 
     async def _read(self, entry: AttachmentEntry | None) -> ContextAttachment:
@@ -556,11 +503,9 @@ def _image_type(start: bytes) -> str | None:
 
 def _text(entry: AttachmentEntry, data: bytes) -> ContextAttachment:
     is_cut = len(data) > TEXT_BYTES_MAX
-    data = data[:TEXT_BYTES_MAX]
     try:
         # A text that was cut may end inside a character.
-
-        text = data.decode(errors="strict") if not is_cut else _decoded_beginning(data)
+        text, _ = utf_8_decode(data[:TEXT_BYTES_MAX], "strict", not is_cut)
     except UnicodeDecodeError:
         return _left_out(entry, "attachment_not_taken")
     if "\x00" in text:
@@ -571,15 +516,6 @@ def _text(entry: AttachmentEntry, data: bytes) -> ContextAttachment:
         text=text,
         reason="attachment_cut" if is_cut else None,
     )
-
-
-def _decoded_beginning(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        if error.start < len(data) - 3:
-            raise
-        return data[: error.start].decode()
 
 
 def _put_away(picture: ContextAttachment) -> ContextAttachment:

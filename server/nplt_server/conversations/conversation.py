@@ -23,6 +23,7 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import Attached, Prompt, Receipt, SessionEvent
+from nplt_server import logs
 from nplt_server.context.source import CallBudget
 from nplt_server.conversations.approvals import Approvals
 from nplt_server.conversations.broadcast import Broadcast, entry_event
@@ -453,7 +454,10 @@ class Conversation:
         if usage.estimated:
             turn.usage["estimated"] = True
         elif turn.view is not None:
-            self.context.learn_usage(turn.model, turn.view, usage)
+            counted = turn.view.tokens
+            self.services.context.learn(turn.model, counted=counted, real=usage.input_tokens)
+            if logs.tokens.on:
+                logs.tokens("billed", model=turn.model, counted=counted, **usage.as_json())
 
     async def get_token_usage(self) -> UsageSeries:
         """What was billed, how full the window is, and what the next call would take."""

@@ -309,8 +309,8 @@ async def compact(conversation: Conversation) -> EpochBegun:
     before = (await context.view(None, call_budget)).tokens
     if not conversation.history.shown_turns:
         raise RequestError(ErrorCode.CONFLICT, "there is nothing to compact here yet")
-    compaction = await context.summarizer.finish(await context.asked_epoch(call_budget))
-    epoch = await context.begin_asked_epoch(call_budget)
+    compaction = await context.summarizer.finish(await context.draft_epoch("asked", call_budget))
+    epoch = await context.begin_epoch_for("asked", call_budget)
     return EpochBegun(
         session_id=conversation.session_id,
         epoch=epoch.seq,

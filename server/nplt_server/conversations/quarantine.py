@@ -117,7 +117,9 @@ class RefusalRecovery:
         turn, reason = self._turn, f"{self._turn.model}: {error}"
         if error.reasoning_refused and not self._has_dropped_reasoning:
             self._has_dropped_reasoning = True
-            await self._conversation.context.drop_sealed_reasoning(turn.model)
+            # An epoch drops the reasoning that the model sealed before it.
+            context = self._conversation.context
+            await context.begin_epoch_for("reasoning", context.call_budget(turn.model))
             return f"{error}; {turn.model} is asked again without what it had thought"
         candidates, named = self._candidates(error)
         if self._is_about_something_else(named):
