@@ -30,7 +30,7 @@ from nplt_server.context.messages import ModelInputMessage
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import switch_model
 from nplt_server.conversations.registry import Registry
-from nplt_server.dialects import Answer, StructuredPresenter
+from nplt_server.dialects import Answer, Presenter
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_storage.attachments import AttachmentFiles
@@ -261,7 +261,7 @@ async def test_an_upload_outlives_the_closing_of_its_conversation(tmp_path: Path
         presenter = Deaf()
 
         def answer() -> Answer:
-            stand_in: StructuredPresenter = presenter  # type: ignore[assignment]
+            stand_in: Presenter = presenter  # type: ignore[assignment]
             return Answer(stand_in, MessageType.FILE_METADATA, 5, lambda: None)
 
         announced = FileMetadata(filename="f", size=2)

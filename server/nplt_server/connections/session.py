@@ -32,7 +32,6 @@ from nplt_protocol import (
 from nplt_protocol.messages import (
     Hello,
     ModelSwitch,
-    Receipt,
     Reply,
     Request,
     SessionEvent,
@@ -52,7 +51,7 @@ from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import find_or_create
 from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import Services
-from nplt_server.dialects import NO_TOKEN, Answer, Presenter, check_silence, presenter_for
+from nplt_server.dialects import NO_TOKEN, Answer, Presenter, presenter_for, too_silent
 from nplt_server.errors import error_to_tell
 from nplt_storage.errors import ConversationHeld, WrittenElsewhere
 from nplt_storage.files.format import LOCAL_USER
@@ -81,64 +80,39 @@ _CONNECTIONS = count(1)
 RequestHandler = Callable[["Session", Any, Answer], Awaitable[None]]
 
 
+@dataclass(slots=True, eq=False)
 class Session:
-    __slots__ = (
-        "__weakref__",
-        "_awaited_at",
-        "_connected_at",
-        "_last_left_turn",
-        "_my_turns",
-        "_presenter",
-        "_settled",
-        "address",
-        "client_id",
-        "client_name",
-        "connection",
-        "conversation",
-        "failed_hellos",
-        "handlers",
-        "input_closed",
-        "is_authenticated",
-        "keepalive",
-        "observer",
-        "relay",
-        "server",
-        "stream",
-        "uploads",
-        "user",
-    )
+    stream: FrameStream[Received]
+    connection: ServerConnection
+    server: ServerState
+    handlers: Mapping[type[Request], RequestHandler]
+    address: str = field(init=False)
+    uploads: Uploads = field(init=False)
+    user: str = LOCAL_USER
+    client_id: str = field(default_factory=lambda: f"c{next(_CONNECTIONS)}")
+    client_name: str = ""
+    keepalive: float | None = None
+    observer: bool = False
+    is_authenticated: bool = False
+    input_closed: bool = False
+    failed_hellos: int = 0
+    challenge: str | None = None
+    """That another server must answer to open a link."""
+    conversation: Conversation | None = None
+    relay: Relay | None = None
+    """What it has at other servers, once it has met one of their conversations."""
+    own_turns: dict[str, int] = field(default_factory=dict)
+    """The turns this session started and still gets events of, oldest first; the number
+    of each prompt."""
+    _presenter: Presenter | None = None
+    _last_left_turn: str | None = None
+    _settled: anyio.Event | None = None
+    _connected_at: float = field(default_factory=monotonic)
+    _awaited_at: float = field(default_factory=monotonic)
 
-    def __init__(
-        self,
-        stream: FrameStream[Received],
-        connection: ServerConnection,
-        server: ServerState,
-        handlers: Mapping[type[Request], RequestHandler],
-    ) -> None:
-        self.stream = stream
-        self.address = stream.peer[0] if stream.peer else ""
-        self.connection = connection
-        self.server = server
-        self.uploads = Uploads(server.services, server.registry)
-        self.user = LOCAL_USER
-        self.client_id = f"c{next(_CONNECTIONS)}"
-        self.client_name = ""
-        self.keepalive: float | None = None
-        self.observer = False
-        self.is_authenticated = False
-        self.input_closed = False
-        self.failed_hellos = 0
-        self.conversation: Conversation | None = None
-        self.relay: Relay | None = None
-        """What it has at other servers, once it has met one of their conversations."""
-        self.handlers = handlers
-        self._presenter: Presenter | None = None
-        self._my_turns: dict[str, int] = {}
-        """The turns this session started and still gets events of, oldest first; the number
-        of each prompt."""
-        self._last_left_turn: str | None = None
-        self._settled: anyio.Event | None = None
-        self._connected_at = self._awaited_at = monotonic()
+    def __post_init__(self) -> None:
+        self.address = self.stream.peer[0] if self.stream.peer else ""
+        self.uploads = Uploads(self.server.services, self.server.registry)
 
     # What other parts of the server may ask
 
@@ -162,11 +136,7 @@ class Session:
 
     @property
     def last_turn(self) -> str | None:
-        return next(reversed(self._my_turns), self._last_left_turn)
-
-    @property
-    def own_turns(self) -> dict[str, int]:
-        return dict(self._my_turns)
+        return next(reversed(self.own_turns), self._last_left_turn)
 
     @property
     def current_id(self) -> str | None:
@@ -210,18 +180,16 @@ class Session:
         if isinstance(received, ConnectionRefused):
             self.send_away(received.reason, ErrorCode.MALFORMED)
             return
-        presenter = self._presenter or self._begin()
-        if self.server.admission.users.need_tokens and self.is_authenticated:
-            await self.server.admission.keep_pace(self.user)
-        if self.server.admission.users.need_tokens and not presenter.has_handshake:
-            self.send_away(NO_TOKEN)
-            return
+        presenter = self._presenter = self._presenter or presenter_for(self.connection, self.stream)
+        if self.server.admission.users.need_tokens:
+            if self.is_authenticated:
+                await self.server.admission.keep_pace(self.user)
+            if not presenter.has_handshake:
+                self.send_away(NO_TOKEN)
+                return
         if not presenter.has_handshake and not self.is_authenticated:  # it says no HELLO
             self.is_authenticated = True
-            try:
-                self.enter(await self._first_conversation())
-            except ConversationHeld as held:
-                await self.relayed(held).enter(held)
+            await self._enter_first()
         if isinstance(received, RequestRefused):
             presenter.expect(received.type)
             presenter.refuse(received.type, received.seq, received.error)
@@ -286,17 +254,16 @@ class Session:
             raise held
         return self.server.peers.relay_of(self)
 
-    def _begin(self) -> Presenter:
-        """The first frame told which dialect this is."""
-        self._presenter = presenter_for(self.connection, self.stream)
-        return self._presenter
-
-    async def _first_conversation(self) -> Conversation:
+    async def _enter_first(self) -> None:
         """Of a client that can't name one: a fresh one, or the default of the settings."""
         rules = self.server.services.sessions
         if not rules.create:
-            return self.server.registry.fresh(self.user)
-        return await find_or_create(self.server.registry, rules.default, self.user)
+            self.enter_fresh()
+            return
+        try:
+            self.enter(await find_or_create(self.server.registry, rules.default, self.user))
+        except ConversationHeld as held:
+            await self.relayed(held).enter(held)
 
     async def _wait_for_own_turns(self) -> None:
         """The client has closed its side. Answers to its requests are still sent, since the
@@ -307,7 +274,7 @@ class Session:
         self.input_closed = True
         self.connection.end_input()
         await self.uploads.give_up()
-        while (self._my_turns or self.connection.unanswered) and not self.stream.closed:
+        while (self.own_turns or self.connection.unanswered) and not self.stream.closed:
             self._settled = anyio.Event()
             await _unless_closed(self.stream, self._settled.wait)
         await self.stream.close()
@@ -321,7 +288,7 @@ class Session:
         announce_join(conversation, self, client_of(self, observer=observer))
 
     def enter_fresh(self) -> None:
-        """The one it was in is gone."""
+        """It was in none, or that one is gone."""
         self.enter(self.server.registry.fresh(self.user))
 
     def depart(self) -> None:
@@ -330,7 +297,7 @@ class Session:
         if self.conversation is not None:
             announce_leave(self.conversation, self, client_of(self, observer=self.observer))
         self._last_left_turn = self.last_turn
-        self._my_turns.clear()
+        self.own_turns.clear()
         self._something_settled()
         if self.conversation is not None:
             self.conversation.used_at = monotonic()
@@ -402,14 +369,14 @@ class Session:
     def deliver(self, event: BroadcastEvent) -> None:
         match event.event:
             case TurnFinished(turn_id=turn_id):
-                self._my_turns.pop(turn_id, None)
+                self.own_turns.pop(turn_id, None)
                 self._something_settled()
             case SessionEvent(event="deleted"):
                 self._send_event(event)
                 self.enter_fresh()
                 return
             case SessionEvent(event="lagged", session_id=session_id):
-                turns = self.own_turns
+                turns = dict(self.own_turns)
                 self._send_event(event)
                 self.depart()
                 if self.server.peers is not None and not self.can_attach:
@@ -444,14 +411,6 @@ class Session:
 
     def dropped(self) -> None:
         self.stream.abort("it could not be told what happened")
-
-    def my_turn(self, receipt: Receipt) -> None:
-        """A turn this connection started, and will hear of."""
-        self._my_turns[receipt.turn_id] = receipt.seq
-
-    def keep_turns(self, turns: Mapping[str, int]) -> None:
-        """They go on where the session is now."""
-        self._my_turns.update(turns)
 
     def check_may_speak(self) -> None:
         if self.observer:
@@ -491,22 +450,23 @@ class Session:
         silence = now - max(self.stream.last_received, self._awaited_at)
         if self.uploads.are_late(now):
             self.server.services.spawn(self.uploads.drop_late)
-        if self._is_late_with_hello(now):
+        admission, limits = self.server.admission, self.server.admission.limits
+        must_log_in = admission.users.need_tokens and not self.is_authenticated
+        if must_log_in and now - self._connected_at > limits.hello_seconds_max:
             self.send_away("say HELLO, with a token, sooner")
         elif self.keepalive is not None:
             if silence > self.keepalive * KEEPALIVE_FACTOR:
                 self.send_away(f"you were silent for {silence:.0f} s")
         else:
             if self._presenter is None and self.connection.dialect is not None:
-                self._begin()
-            limits, unsent = self.server.admission.limits, now - self.stream.last_sent
-            if reason := check_silence(self._presenter, silence, unsent, limits):
+                self._presenter = presenter_for(self.connection, self.stream)
+            if self._presenter is None:
+                reason = too_silent(silence, limits)
+            else:
+                unsent = now - self.stream.last_sent
+                reason = self._presenter.check_silence(silence, unsent, limits)
+            if reason:
                 self.send_away(reason)
-
-    def _is_late_with_hello(self, now: float) -> bool:
-        if self.is_authenticated or not self.server.admission.users.need_tokens:
-            return False
-        return now - self._connected_at > self.server.admission.limits.hello_seconds_max
 
 
 def client_of(session: Session, *, observer: bool) -> ConnectedClient:

@@ -25,6 +25,7 @@ from nplt_protocol import (
 )
 from nplt_protocol.stream import FrameStream
 from nplt_server.conversations.broadcast import BroadcastEvent
+from nplt_server.dialects import Presenter, too_silent
 from nplt_server.settings import Limits
 
 # They print one-frame replies as Rich markup: `[abc]` vanishes and an unmatched `[/x]` kills
@@ -38,11 +39,7 @@ _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|\[')
 
 
 def sanitized(text: str) -> str:
-    return without_markup(without_controls(text))
-
-
-def without_controls(text: str) -> str:
-    return _CONTROLS.sub(" ", text)
+    return without_markup(_CONTROLS.sub(" ", text))
 
 
 def without_markup(text: str) -> str:
@@ -51,12 +48,12 @@ def without_markup(text: str) -> str:
 
 def json_without_markup(document: str) -> str:
     """The same JSON value, written without a bracket that could be a tag."""
-    return _STRING_OR_BRACKET.sub(_escape, document)
 
+    def escape(match: re.Match[str]) -> str:
+        token = match.group()
+        return "[ " if token == "[" else token.replace("[", "\\u005b")
 
-def _escape(match: re.Match[str]) -> str:
-    token = match.group()
-    return "[ " if token == "[" else token.replace("[", "\\u005b")
+    return _STRING_OR_BRACKET.sub(escape, document)
 
 
 _HEARTBEAT = "HEARTBEAT"
@@ -114,8 +111,9 @@ def reply_text(reply: messages.Reply) -> str:
             return f"Began {reply.name} ({reply.session_id})."
         case messages.SessionDeleted():
             return f"Deleted {reply.session_id}. You are in {reply.current_session_id} now."
-        case messages.ModelChoice():
-            return _models(reply)
+        case messages.ModelChoice(model=model, previous_model=before):
+            changed = "" if model == before else f" now (it was {before})"
+            return f"The model is {model}{changed}. There is: {', '.join(reply.models)}."
         case messages.Cleared():
             return "Cleared: the model no longer sees what was said before. The record stays."
         case messages.FileStored():
@@ -125,47 +123,31 @@ def reply_text(reply: messages.Reply) -> str:
 
 
 def _list(rows: messages.SessionRows) -> str:
-    partly = ["The server still reads its files; the list is not complete yet."]
+    partly = "The server still reads its files; the list is not complete yet."
     if not rows.sessions:
         none = "No conversations yet. Say something to begin one."
-        return partly[0] if rows.incomplete else none
+        return partly if rows.incomplete else none
     lines = [f"Conversations, newest first ({len(rows.sessions)}):"]
-    lines += [_row(row) for row in rows.sessions]
+    for row in rows.sessions:
+        count = f"{row.message_count} message{'s' if row.message_count != 1 else ''}"
+        facts = [count, row.updated_at[:16].replace("T", " ")]
+        if row.state != "idle":
+            facts.append(row.state)
+        if row.deleted_at:
+            facts.append(f"deleted {row.deleted_at[:16].replace('T', ' ')}")
+        if row.damaged:
+            facts.append("damaged")
+        mark = "*" if row.is_current else " "
+        lines.append(f"{mark} {row.session_id}  {row.name}  ({', '.join(facts)})")
+        if row.repair:
+            lines.append(f"    to repair it: {row.repair}")
+        if row.warning:
+            lines.append(f"    {row.warning}")
     if rows.next_cursor:
         lines.append("There are more; ask with a larger limit or a query.")
-    return "\n".join(lines + partly * rows.incomplete)
-
-
-def _row(row: messages.SessionRow) -> str:
-    mark = "*" if row.is_current else " "
-    when = row.updated_at[:16].replace("T", " ")
-    state = "" if row.state == "idle" else f", {row.state}"
-    deleted = f", deleted {row.deleted_at[:16].replace('T', ' ')}" if row.deleted_at else ""
-    damaged = ", damaged" if row.damaged else ""
-    count = f"{row.message_count} message{'s' if row.message_count != 1 else ''}"
-    repair = f"\n    to repair it: {row.repair}" if row.repair else ""
-    line = f"{mark} {row.session_id}  {row.name}  ({count}, {when}{state}{deleted}{damaged})"
-    warning = f"\n    {row.warning}" if row.warning else ""
-    return line + repair + warning
-
-
-def _models(choice: messages.ModelChoice) -> str:
-    listed = ", ".join(choice.models)
-    if choice.model == choice.previous_model:
-        return f"The model is {choice.model}. There is: {listed}."
-    return f"The model is {choice.model} now (it was {choice.previous_model}). There is: {listed}."
-
-
-NO_TOKEN = (
-    "This server needs a token, and version 2 of the protocol can't send one. "
-    "Use a client of version 3, such as nplt."
-)
-
-
-def too_silent(silence: float, limits: Limits) -> str | None:
-    if silence <= limits.plain_silence_seconds_max:
-        return None
-    return f"Nothing came from you for {silence:.0f} s. Connect again."
+    if rows.incomplete:
+        lines.append(partly)
+    return "\n".join(lines)
 
 
 _SILENT = frozenset({MessageType.CLIENT_NOTE, MessageType.FILE_METADATA, MessageType.FILE_DATA})
@@ -178,8 +160,10 @@ nothing can be told of a tool."""
 _CALLS_APART = "\n\n"
 
 
-class PlainPresenter:
-    __slots__ = ("_chat", "_clock", "_connection", "_settled", "_stream", "_waiting")
+class PlainPresenter(Presenter):
+    """Answers one request after the other: the next is taken up once the last has its answer."""
+
+    __slots__ = ("_chat", "_settled", "_waiting", "clock")
 
     has_handshake = False
     can_decide = False
@@ -192,9 +176,8 @@ class PlainPresenter:
         *,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._clock = clock
-        self._connection = connection
-        self._stream = stream
+        super().__init__(connection, stream)
+        self.clock = clock
         self._chat: _Chat | None = None
         self._waiting = 0
         self._settled = anyio.Event()
@@ -203,7 +186,6 @@ class PlainPresenter:
         return 0
 
     def expect(self, message_type: int) -> None:
-        """A request was taken up that gets an answer."""
         if message_type not in _SILENT:
             self._waiting += 1
 
@@ -219,17 +201,17 @@ class PlainPresenter:
         if isinstance(reply, messages.Receipt):
             self._chat = _Chat(self, reply.turn_id)
             return
-        self._send_text(sanitized(reply_text(reply)))
+        self.send_text(sanitized(reply_text(reply)))
         if not isinstance(reply, messages.FileStored):
             self._answered()
 
     def refuse(self, message_type: int, seq: int, error: RequestError) -> None:
         if message_type == MessageType.CHAT_TEXT:
             chat = self._chat or _Chat(self, "")
-            chat.fail(error.message)
+            chat.end(f"({error.message})")
             self._end_chat()
             return
-        self._send_text(sanitized(f"Error: {error.message}"))
+        self.send_text(sanitized(f"Error: {error.message}"))
         if message_type not in _SILENT:
             self._answered()
 
@@ -246,15 +228,15 @@ class PlainPresenter:
 
     def last_words(self, error: RequestError) -> None:
         if self._chat is not None:
-            self._chat.fail(error.message)
+            self._chat.end(f"({error.message})")
             self._end_chat()
         else:
-            self._send_text(sanitized(error.message))
+            self.send_text(sanitized(error.message))
 
     def check_silence(self, silence: float, unsent: float, limits: Limits) -> str | None:
         reason = too_silent(silence, limits)
         if reason is None and unsent > limits.plain_heartbeat_seconds:
-            self._send_text(_HEARTBEAT)
+            self.send_text(_HEARTBEAT)
         return reason
 
     def _end_chat(self) -> None:
@@ -267,10 +249,10 @@ class PlainPresenter:
             self._settled.set()
             self._settled = anyio.Event()
 
-    def _send_text(self, text: str) -> None:
+    def send_text(self, text: str) -> None:
         self._stream.send(self._connection.send_text(fit_frame(text)))
 
-    def _send_thought(self, kind: str, content: str | None = None) -> None:
+    def send_thought(self, kind: str, content: str | None = None) -> None:
         thought: JsonObject = {"type": kind}
         if content is not None:
             thought["content"] = without_markup(content)
@@ -286,9 +268,7 @@ class _Chat:
     """
 
     def __init__(self, presenter: PlainPresenter, turn_id: str) -> None:
-        self._say = presenter._send_text
-        self._send_thought = presenter._send_thought
-        self._clock = presenter._clock
+        self._presenter = presenter
         self._turn_id = turn_id
         self._cutter = PieceCutter()
         self._is_streaming = False
@@ -314,22 +294,17 @@ class _Chat:
             case messages.TextDelta(turn_id=self._turn_id):
                 self._take_text(event)
             case messages.TurnFinished(turn_id=self._turn_id) as finished:
-                if finished.state == "completed":
-                    self._end(None)
-                else:
-                    message = (finished.error or {}).get("message")
-                    self._end(f"({finished.state}: {message or 'no reason given'})")
+                message = (finished.error or {}).get("message") or "no reason given"
+                is_complete = finished.state == "completed"
+                self.end(None if is_complete else f"({finished.state}: {message})")
                 return True
             case _:
                 pass
         return False
 
-    def fail(self, reason: str) -> None:
-        self._end(f"({reason})")
-
     def _think(self, kind: str, content: str) -> None:
         if not self._is_streaming:
-            self._send_thought(kind, content)
+            self._presenter.send_thought(kind, content)
 
     def _take_text(self, delta: messages.TextDelta) -> None:
         text = delta.text
@@ -340,27 +315,27 @@ class _Chat:
             self._stream(text)
             return
         self._held += text
-        now = self._clock()
+        now = self._presenter.clock()
         self._held_since = now if self._held_since is None else self._held_since
         if now - self._held_since >= HELD_SECONDS:
             self._stream_held()
 
-    def _stream_held(self) -> None:
-        text, self._held = self._held, ""
-        self._stream(text)
-
-    def _end(self, remark: str | None) -> None:
+    def end(self, remark: str | None) -> None:
         self._stream_held()
         if remark is not None:
             self._stream(f"\n\n{remark}" if self._is_streaming else remark)
         if not self._is_streaming:
             # A blank answer would be taken for the end of one that never began.
             self._stream("(empty answer)")
-        self._say("")
+        self._presenter.send_text("")
+
+    def _stream_held(self) -> None:
+        text, self._held = self._held, ""
+        self._stream(text)
 
     def _stream(self, text: str) -> None:
         for piece in self._cutter.feed(text):
             if not self._is_streaming:
                 self._is_streaming = True
-                self._send_thought("stream_start")
-            self._say(piece)
+                self._presenter.send_thought("stream_start")
+            self._presenter.send_text(piece)

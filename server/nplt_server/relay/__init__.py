@@ -26,7 +26,6 @@ import logging
 import secrets
 import ssl
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import anyio
 from msgspec.structs import replace
@@ -78,7 +77,6 @@ class Peers:
         self._spawn = spawn
         self._links: dict[str, EdgeLink] = {}
         self._opening: dict[str, asyncio.Future[EdgeLink]] = {}
-        self._challenges: WeakKeyDictionary[Session, str] = WeakKeyDictionary()
         self.sessions: set[ChannelSession] = set()
         """Those of clients of other servers."""
 
@@ -86,10 +84,6 @@ class Peers:
         if session.relay is None:
             session.relay = Relay(self, session)
         return session.relay
-
-    def sweep(self, now: float) -> None:
-        for session in tuple(self.sessions):
-            session.check_timeouts(now)
 
     async def link_to(self, address: str) -> EdgeLink:
         """Opened if there is none; all who need it wait for one attempt. `LinkLost`: the
@@ -160,9 +154,9 @@ class Peers:
     async def accept(self, session: Session, hello: Hello, answer: Answer) -> None:
         """HELLO of another server. Returns when the link ends."""
         assert hello.peer is not None
-        challenge = self._challenges.pop(session, None)
+        challenge, session.challenge = session.challenge, None
         if challenge is None or hello.proof is None:
-            challenge = self._challenges[session] = secrets.token_hex(16)
+            challenge = session.challenge = secrets.token_hex(16)
             proof = peer_proof(self._secret, "owner", hello.peer, challenge)
             answer.refuse(
                 RequestError(

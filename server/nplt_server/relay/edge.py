@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from time import monotonic
@@ -98,7 +100,8 @@ class Moved(Exception):
     """The server that was asked does not have the conversation, and did nothing."""
 
 
-Outcome: TypeAlias = messages.Reply | messages.ErrorReport | LinkLost | Moved
+Answered: TypeAlias = messages.Reply | messages.ErrorReport
+Outcome: TypeAlias = Answered | LinkLost | Moved
 """What comes of a request to another server."""
 
 
@@ -120,17 +123,15 @@ class RelayedEvent(BroadcastEvent):
         return self.event
 
 
+@dataclass(slots=True, eq=False)
 class Channel:
     """What one client asks of one other server."""
 
-    __slots__ = ("_number", "_relay", "_seq", "_waiting", "link")
-
-    def __init__(self, link: EdgeLink, number: int, relay: Relay) -> None:
-        self.link = link
-        self._number = number
-        self._relay = relay
-        self._seq = 0
-        self._waiting: dict[int, tuple[MessageType, Callable[[Outcome], None]]] = {}
+    link: EdgeLink
+    _number: int
+    _relay: Relay
+    _seq: int = 0
+    _waiting: dict[int, tuple[MessageType, Callable[[Outcome], None]]] = field(default_factory=dict)
 
     def send(self, request: messages.Request, heard: Callable[[Outcome], None]) -> int:
         """`heard` is called once, in the order of what comes over the channel."""
@@ -144,11 +145,7 @@ class Channel:
         self.link.stream.send(encode_channel_data((self._number,), frames))
         return self._seq
 
-    async def ask(
-        self,
-        request: messages.Request,
-        heard: Callable[[messages.Reply | messages.ErrorReport], None],
-    ) -> None:
+    async def ask(self, request: messages.Request, heard: Callable[[Answered], None]) -> None:
         """As `send`, and waits for it; `LinkLost` and `Moved` are raised."""
         done: asyncio.Future[LinkLost | Moved | None] = asyncio.Future()
 
@@ -175,20 +172,15 @@ class Channel:
         for item in items:
             if isinstance(item, RelayedEvent):
                 self._relay.hear(self, item)
-            else:
-                self._receive_reply(item)
-
-    def _receive_reply(self, message: Enclosed) -> None:
-        code, heard = self._waiting.pop(message.seq, (None, None))
-        if code is None or heard is None:
-            return
-        try:
-            reply: Outcome = decode_reply(code, message.type, message.payload)
-        except RequestError as error:
-            reply = messages.ErrorReport(code=error.code, message=error.message)
-        if isinstance(reply, messages.ErrorReport) and (reply.details or {}).get(MOVED):
-            reply = Moved()
-        heard(reply)
+            elif (waiting := self._waiting.pop(item.seq, None)) is not None:
+                code, heard = waiting
+                try:
+                    reply: Outcome = decode_reply(code, item.type, item.payload)
+                except RequestError as error:
+                    reply = messages.ErrorReport(code=error.code, message=error.message)
+                if isinstance(reply, messages.ErrorReport) and (reply.details or {}).get(MOVED):
+                    reply = Moved()
+                heard(reply)
 
     def lost(self) -> None:
         waiting, self._waiting = self._waiting, {}
@@ -212,12 +204,18 @@ class EdgeLink:
         self._channels: dict[int, Channel] = {}
         self._numbers = count(1)
 
-    def open_channel(self, relay: Relay, client: ChannelOpen) -> Channel:
+    def open_channel(self, relay: Relay, client: Session) -> Channel:
         if self.is_closed:
             raise LinkLost
         number = next(self._numbers)
         channel = self._channels[number] = Channel(self, number, relay)
-        self.stream.send(encode_channel_open(replace(client, channel=number)))
+        opened = ChannelOpen(
+            channel=number,
+            user=client.user,
+            client=client.client_name,
+            can_decide=client.can_decide,
+        )
+        self.stream.send(encode_channel_open(opened))
         return channel
 
     def close_channel(self, number: int) -> None:
@@ -240,55 +238,40 @@ class EdgeLink:
 
     def _take(self, message: Frame) -> None:
         try:
-            self._dispatch(message)
+            match decode_link_message(message):
+                case ChannelData(channels=numbers, frames=frames):
+                    found = split_messages(frames)
+                    items = [RelayedEvent(each) if each.seq == 0 else each for each in found]
+                    for number in numbers:
+                        if (channel := self._channels.get(number)) is not None:
+                            channel.receive(items)
+                case ChannelClose(channel=number):
+                    if (channel := self._channels.pop(number, None)) is not None:
+                        channel.lost()
+                case _:
+                    pass
         except Exception as error:  # the edge of a connection
             log.exception("the link to %s is closed", self.address)
             self.stream.abort(str(error))
 
-    def _dispatch(self, message: Frame) -> None:
-        match decode_link_message(message):
-            case ChannelData(channels=numbers, frames=frames):
-                items = [
-                    RelayedEvent(each) if each.seq == 0 else each for each in split_messages(frames)
-                ]
-                for number in numbers:
-                    if (channel := self._channels.get(number)) is not None:
-                        channel.receive(items)
-            case ChannelClose(channel=number):
-                if (channel := self._channels.pop(number, None)) is not None:
-                    channel.lost()
-            case _:
-                pass
 
-
+@dataclass(slots=True, eq=False)
 class Relay:
     """What one client has at other servers: the conversation it is in, if that is at one of
     them, and a channel to each that it asked."""
 
-    __slots__ = (
-        "_channels",
-        "_last_delta",
-        "_last_entry",
-        "_peers",
-        "_session",
-        "_uploads",
-        "channel",
-        "session_id",
-    )
-
-    def __init__(self, peers: Peers, session: Session) -> None:
-        self._peers = peers
-        self._session = session
-        self.session_id: str | None = None
-        """Of the conversation that the client is in, if another server owns it."""
-        self.channel: Channel | None = None
-        """Over which its events come; `None` while the owner is looked for."""
-        self._channels: dict[str, Channel] = {}
-        self._uploads: dict[int, tuple[Channel, int]] = {}
-        """Files on their way in: by the client's number, the channel and its number there."""
-        self._last_entry: int | RelayedEvent = 0
-        """What the client knows of the record."""
-        self._last_delta: RelayedEvent | None = None
+    _peers: Peers
+    _session: Session
+    session_id: str | None = None
+    """Of the conversation that the client is in, if another server owns it."""
+    channel: Channel | None = None
+    """Over which its events come; `None` while the owner is looked for."""
+    _channels: dict[str, Channel] = field(default_factory=dict)
+    _uploads: dict[int, tuple[Channel, int]] = field(default_factory=dict)
+    """Files on their way in: by the client's number, the channel and its number there."""
+    _last_entry: int | RelayedEvent = 0
+    """What the client knows of the record."""
+    _last_delta: RelayedEvent | None = None
 
     @property
     def head_seq(self) -> int:
@@ -298,13 +281,14 @@ class Relay:
             self._last_entry = seq if isinstance(seq, int) else 0
         return self._last_entry
 
-    @property
-    def _heard_until(self) -> tuple[str, int, int]:
-        """The turn and the call whose text came last, and how much of it."""
+    def _heard_of(self, turn_id: str | None, call: int) -> int:
+        """How much of the text of that call the client knows; all of an earlier one."""
         said = self._last_delta.event if self._last_delta is not None else None
-        if not isinstance(said, messages.TextDelta):
-            return "", 0, 0
-        return said.turn_id, said.call, said.offset + len(said.text)
+        if not isinstance(said, messages.TextDelta) or said.turn_id != turn_id:
+            return 0
+        if said.call != call:
+            return sys.maxsize if said.call > call else 0
+        return said.offset + len(said.text)
 
     # Requests
 
@@ -366,7 +350,7 @@ class Relay:
 
         async def there(channel: Channel) -> None:
             self.session_id = held.session_id
-            await self._attach(channel, lambda it: entered(it.session_id, it.model))
+            await self._attach(channel, entered)
 
         async def here(conversation: Conversation) -> None:
             self.session_id = None
@@ -441,15 +425,9 @@ class Relay:
 
     async def _channel_to(self, address: str) -> Channel:
         if address not in self._channels:
-            link, session = await self._peers.link_to(address), self._session
+            link = await self._peers.link_to(address)
             if address not in self._channels:  # by another request meanwhile
-                client = ChannelOpen(
-                    channel=0,
-                    user=session.user,
-                    client=session.client_name,
-                    can_decide=session.can_decide,
-                )
-                self._channels[address] = link.open_channel(self, client)
+                self._channels[address] = link.open_channel(self, self._session)
         return self._channels[address]
 
     async def _ask(self, channel: Channel, request: messages.Request, answer: Answer) -> None:
@@ -469,9 +447,7 @@ class Relay:
         if isinstance(request, messages.FileMetadata):
             self._uploads[answer.seq] = (channel, seq)
 
-    def _heard(
-        self, channel: Channel, answer: Answer, reply: messages.Reply | messages.ErrorReport
-    ) -> None:
+    def _heard(self, channel: Channel, answer: Answer, reply: Answered) -> None:
         session = self._session
         match reply:
             case messages.ErrorReport():
@@ -486,7 +462,7 @@ class Relay:
             case messages.Receipt():
                 is_here = channel is self.channel and reply.session_id == self.session_id
                 if is_here and not (reply.duplicate and session.can_attach):
-                    session.my_turn(reply)
+                    session.own_turns[reply.turn_id] = reply.seq
             case messages.SessionDeleted():
                 here, current_id = session.conversation, session.current_id or ""
                 model = here.model if here else None
@@ -500,40 +476,39 @@ class Relay:
     # The conversation that the client is in
 
     async def _attach(
-        self, channel: Channel, entered: Callable[[messages.Attached], None] = lambda attached: None
+        self, channel: Channel, entered: Callable[[str, str], None] = lambda *_: None
     ) -> None:
         """To the conversation that the client is in, as far as it knows."""
         assert self.session_id is not None
 
-        def heard(reply: messages.Reply | messages.ErrorReport) -> None:
+        def heard(reply: Answered) -> None:
             if isinstance(reply, messages.Attached):
-                entered(reply)
+                entered(reply.session_id, reply.model)
                 self.channel = channel
                 self._last_entry = reply.head_seq
             elif isinstance(reply, messages.ErrorReport):
                 refused.append(_error_of(reply))
 
         refused: list[RequestError] = []
-        turn_id, call, offset = self._heard_until
         cursor = messages.Attach(session_id=self.session_id, observer=self._session.observer)
-        if turn_id:
-            cursor = replace(cursor, turn_id=turn_id, call=call, offset=offset)
+        said = self._last_delta.event if self._last_delta is not None else None
+        if isinstance(said, messages.TextDelta):
+            offset = said.offset + len(said.text)
+            cursor = replace(cursor, turn_id=said.turn_id, call=said.call, offset=offset)
         await channel.ask(cursor, heard)
         if refused:
             raise refused[0]
 
     def _enter_here(self, conversation: Conversation) -> None:
         """This server owns it now."""
-        session, turns = self._session, self._session.own_turns
-        turn_id, call, offset = self._heard_until
+        session, turns = self._session, dict(self._session.own_turns)
+        running = conversation.queue.running
+        offset = 0 if running is None else self._heard_of(running.turn_id, running.call)
         self.session_id = self.channel = None
         session.enter(conversation, observer=session.observer)
-        session.keep_turns(turns)
-        running = conversation.queue.running
+        session.own_turns.update(turns)
         if running is None or running.turn_id not in turns or running.output is None:
             return
-        if (turn_id, call) != (running.turn_id, running.call):
-            offset = 0
         text = running.output.text[offset : running.events.offset("text")]
         for event in running.events.deltas("text", text, offset):
             self._deliver(event)
@@ -588,7 +563,7 @@ class Relay:
         """This server has lost the conversation that the client is in; it can't attach again
         by itself."""
         self.session_id = session_id
-        self._session.keep_turns(turns)
+        self._session.own_turns.update(turns)
         self._session.server.services.spawn(self._resume)
 
     async def _resume(self) -> None:
@@ -615,48 +590,40 @@ class Relay:
     async def _finish_ended(self, session_id: str) -> None:
         """Tells the client of its turns that ended while it was attached to nothing: what it
         lacks of the text, and the end, as the record has them."""
-        turns = self._session.own_turns
+        own_turns = self._session.own_turns
         found = await self._session.server.registry.find(session_id, self._session.user)
-        if not turns or found is None:
+        if not own_turns or found is None:
             return
-        after = min(turns.values()) - 1
+        after = min(own_turns.values()) - 1
         async for batch in found.profile.store.entries(session_id, after=after):
             for entry in batch:
-                if entry.turn_id not in self._session.own_turns or entry.turn_id is None:
-                    continue
-                if isinstance(entry, ModelOutputEntry):
-                    self._tell_rest(session_id, entry)
-                    if entry.ends_turn:
-                        error = None if entry.error is None else dict(entry.error)
-                        self._tell_end(session_id, entry, error)
-                elif isinstance(entry, FaultEntry):
-                    fault: JsonObject = {"code": entry.code, "message": entry.content}
-                    self._tell_end(session_id, entry, fault)
+                if isinstance(entry, ModelOutputEntry | FaultEntry) and entry.turn_id in own_turns:
+                    self._tell_rest(session_id, entry.turn_id, entry)
 
-    def _tell_rest(self, session_id: str, entry: ModelOutputEntry) -> None:
-        turn_id, call, offset = self._heard_until
-        if turn_id == entry.turn_id and call > entry.call:
-            return
-        if (turn_id, call) != (entry.turn_id, entry.call):
-            offset = 0
-        if text := entry.content[offset:]:
-            self._deliver(
-                messages.TextDelta(
-                    session_id=session_id,
-                    turn_id=entry.turn_id or "",
-                    call=entry.call,
-                    offset=offset,
-                    text=text,
-                )
-            )
-
-    def _tell_end(
-        self, session_id: str, entry: ModelOutputEntry | FaultEntry, error: JsonObject | None
+    def _tell_rest(
+        self, session_id: str, turn_id: str, entry: ModelOutputEntry | FaultEntry
     ) -> None:
+        if isinstance(entry, FaultEntry):
+            error: JsonObject | None = {"code": entry.code, "message": entry.content}
+        else:
+            offset = self._heard_of(turn_id, entry.call)
+            if text := entry.content[offset:]:
+                self._deliver(
+                    messages.TextDelta(
+                        session_id=session_id,
+                        turn_id=turn_id,
+                        call=entry.call,
+                        offset=offset,
+                        text=text,
+                    )
+                )
+            if not entry.ends_turn:
+                return
+            error = None if entry.error is None else dict(entry.error)
         self._deliver(
             messages.TurnFinished(
                 session_id=session_id,
-                turn_id=entry.turn_id or "",
+                turn_id=turn_id,
                 state=entry.state,
                 seq=entry.seq,
                 error=error,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Final
@@ -101,8 +102,7 @@ class ChannelTransport(asyncio.Transport):
     def close(self) -> None:
         self._link.close_channel(self._number)
 
-    def abort(self) -> None:
-        self.close()
+    abort = close
 
     def end(self) -> None:
         """The channel is closed: nothing comes any more."""
@@ -110,20 +110,15 @@ class ChannelTransport(asyncio.Transport):
         asyncio.get_running_loop().call_soon(self.stream.connection_lost, None)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class ChannelSession(Session):
-    """A client of another server."""
+    """A client of another server, which vouches for it."""
 
-    __slots__ = ("_can_decide",)
-
-    def begin(self, client: ChannelOpen) -> None:
-        self._can_decide = client.can_decide
-        self.user = client.user
-        self.client_name = client.client
-        self.is_authenticated = True
+    may_decide: bool
 
     @property
     def can_decide(self) -> bool:
-        return self._can_decide
+        return self.may_decide
 
     def greet(self) -> None:
         """The edge has."""
@@ -175,7 +170,14 @@ class OwnerLink:
         pinging = asyncio.create_task(ping(self._stream))
         try:
             while batch := await self._stream.receive():
-                await self._take_all(batch)
+                began = monotonic()
+                for message in batch:
+                    if isinstance(message, ConnectionRefused):
+                        raise ProtocolError(message.reason)
+                    await self._take(message)
+                    if monotonic() - began > _BATCH_SECONDS_MAX:
+                        await anyio.lowlevel.checkpoint()  # others want to be served too
+                        began = monotonic()
         except ProtocolError as error:
             log.warning("the link from %s ended: %s", self._name, error)
         finally:
@@ -184,16 +186,6 @@ class OwnerLink:
             channels, self._channels = self._channels, {}
             for channel in channels.values():
                 channel.end()
-
-    async def _take_all(self, batch: list[Frame | ConnectionRefused]) -> None:
-        began = monotonic()
-        for message in batch:
-            if isinstance(message, ConnectionRefused):
-                raise ProtocolError(message.reason)
-            await self._take(message)
-            if monotonic() - began > _BATCH_SECONDS_MAX:
-                await anyio.lowlevel.checkpoint()  # others want to be served too
-                began = monotonic()
 
     async def _take(self, message: Frame) -> None:
         match decode_link_message(message):
@@ -219,8 +211,16 @@ class OwnerLink:
         stream.connection_made(transport)
         if self._is_blocked:
             stream.pause_writing()
-        session = ChannelSession(stream, connection, self._server, self._handlers)
-        session.begin(client)
+        session = ChannelSession(
+            stream,
+            connection,
+            self._server,
+            self._handlers,
+            user=client.user,
+            client_name=client.client,
+            is_authenticated=True,
+            may_decide=client.can_decide,
+        )
         self._server.services.spawn(partial(self._serve, session))
 
     async def _serve(self, session: ChannelSession) -> None:

@@ -40,7 +40,7 @@ async def prompt(session: Session, request: messages.Prompt, answer: Answer) -> 
     def receipt(given: messages.Receipt) -> None:
         # A client that can't name its prompts has not sent it twice; its server has.
         if not is_foreign and not (given.duplicate and session.can_attach):
-            session.my_turn(given)
+            session.own_turns[given.turn_id] = given.seq
         answer.give(given)
 
     await conversation.accept(request, receipt=receipt)
