@@ -6,11 +6,12 @@ estimates. Costs are computed only for models whose prices are known.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from decimal import Context, Decimal
-from typing import Final, Literal, Self
+from typing import Final, Self
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from nplt_protocol.json_text import JsonObject, JsonValue
 from nplt_storage.rows import Billed, BilledDetails
@@ -72,13 +73,6 @@ class ModelPrices(Struct, frozen=True, kw_only=True):
         return _EXACT.divide(millions, _MILLION)
 
 
-def total(costs: list[Decimal]) -> Decimal:
-    amount = Decimal(0)
-    for cost in costs:
-        amount = _EXACT.add(amount, cost)
-    return amount
-
-
 def as_amount(cost: Decimal) -> str:
     """`0.0425`: every digit, no exponent; text, because a float is not money."""
     amount = format(cost, "f")
@@ -96,116 +90,50 @@ def as_amount(cost: Decimal) -> str:
 # once: what is compared with a window's limit is never what was billed.
 
 
-class ModelBill(Struct, frozen=True, kw_only=True):
-    model: str
-    calls: int
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    cache_write_tokens: int = 0
-    estimated_calls: int = 0
-    """Calls that were cut off before their provider said what they cost: counted by us."""
-    cost: Decimal | None = None
-    """In US dollars; None: nobody said what this model costs."""
-
-    def as_json(self) -> JsonObject:
-        said: JsonObject = structs.asdict(self)
-        del said["cost"]
-        for name in _MAY_BE_LEFT_OUT:
-            if not said[name]:
-                del said[name]
-        return said if self.cost is None else {**said, "cost": as_amount(self.cost)}
-
-
-class Occupancy(Struct, frozen=True, kw_only=True):
-    tokens: int
-    context_tokens: int
-    """The model's window; 0: not known."""
-    source: Literal["api", "counted"]
-
-    def as_json(self) -> JsonObject:
-        said: JsonObject = {"tokens": self.tokens, "source": self.source}
-        if self.context_tokens > 0:
-            percent = round(100 * self.tokens / self.context_tokens, 1)
-            said |= {"context_tokens": self.context_tokens, "percent": percent}
-        return said
-
-
-class Estimate(Struct, frozen=True, kw_only=True):
-    tokens: int
-    counter: str
-
-
-_COUNTS: Final = ("input_tokens", "output_tokens", "cached_tokens", "calls")
-_MAY_BE_LEFT_OUT: Final = ("cache_write_tokens", "estimated_calls")
-"""Where they are 0."""
-
-
-class UsageSeries(Struct, frozen=True, kw_only=True):
-    billed: tuple[ModelBill, ...]
-    occupancy: Occupancy
-    estimate: Estimate
-
-    def as_json(self) -> JsonObject:
-        """The three series and the cost, as USAGE answers them."""
-        said: JsonObject = {
-            "billed": {
-                **{name: self._sum(name) for name in _COUNTS},
-                **{name: total for name in _MAY_BE_LEFT_OUT if (total := self._sum(name))},
-                "models": [bill.as_json() for bill in self.billed],
-            },
-            "occupancy": self.occupancy.as_json(),
-            "estimate": structs.asdict(self.estimate),
-        }
-        cost = self._cost()
-        return said if cost is None else {**said, "cost": cost}
-
-    def _sum(self, name: str) -> int:
-        return sum(getattr(bill, name) for bill in self.billed)
-
-    def _cost(self) -> JsonObject | None:
-        costs = [bill.cost for bill in self.billed if bill.cost is not None]
-        if not costs:
-            return None
-        said: JsonObject = {"amount": as_amount(total(costs)), "currency": "USD"}
-        return said if len(costs) == len(self.billed) else {**said, "partial": True}
-
-
-def model_bills(
+def billed_series(
     billed: Billed, details: BilledDetails, prices: Mapping[str, ModelPrices]
-) -> tuple[ModelBill, ...]:
-    """What was billed, by model, each with its cost if it has a price."""
+) -> tuple[JsonObject, JsonObject | None]:
+    """What was billed, in all and by model; and what that cost, if a price is known.
+    `estimated_calls` were cut off before their provider said what they cost: counted by us."""
     more = {model: (written, estimated) for model, written, estimated in details}
-    bills: list[ModelBill] = []
+    totals: Counter[str] = Counter()
+    models: list[JsonValue] = []
+    costs: list[Decimal] = []
     for model, calls, read, written, cached in billed:
         kept, estimated = more.get(model, (0, 0))
-        bill = ModelBill(
-            model=model,
-            calls=calls,
-            input_tokens=read,
-            output_tokens=written,
-            cached_tokens=cached,
-            cache_write_tokens=kept,
-            estimated_calls=estimated,
-        )
+        counts = {"input_tokens": read, "output_tokens": written, "cached_tokens": cached}
+        rare = {"cache_write_tokens": kept, "estimated_calls": estimated}
+        totals.update(counts, calls=calls, **rare)
+        told = {name: count for name, count in rare.items() if count}
+        bill: JsonObject = {"model": model, "calls": calls, **counts, **told}
         if model in prices:
-            cost = prices[model].cost(
-                input_tokens=read,
-                output_tokens=written,
-                cached_tokens=cached,
-                cache_write_tokens=kept,
-            )
-            bill = structs.replace(bill, cost=cost)
-        bills.append(bill)
-    return tuple(bills)
+            costs.append(prices[model].cost(**counts, cache_write_tokens=kept))
+            bill["cost"] = as_amount(costs[-1])
+        models.append(bill)
+    always = ("input_tokens", "output_tokens", "cached_tokens", "calls")
+    series: JsonObject = {name: totals[name] for name in always}
+    series |= {name: count for name, count in totals.items() if count and name not in always}
+    series["models"] = models
+    if not costs:
+        return series, None
+    amount = Decimal(0)
+    for cost in costs:
+        amount = _EXACT.add(amount, cost)
+    whole: JsonObject = {"amount": as_amount(amount), "currency": "USD"}
+    return series, whole if len(costs) == len(billed) else {**whole, "partial": True}
 
 
 def occupancy_of(
     usage: Mapping[str, JsonValue] | None, *, counted: int, context_tokens: int
-) -> Occupancy:
-    """Of one call: what the provider said it read and wrote, else what we had counted."""
+) -> JsonObject:
+    """Of one call: what the provider said it read and wrote, else what we had counted.
+    `context_tokens` is the model's window; 0: not known."""
     said = [(usage or {}).get(name) for name in ("input_tokens", "output_tokens")]
-    tokens = [one for one in said if isinstance(one, int) and not isinstance(one, bool)]
-    if len(tokens) == len(said):
-        return Occupancy(tokens=sum(tokens), context_tokens=context_tokens, source="api")
-    return Occupancy(tokens=counted, context_tokens=context_tokens, source="counted")
+    known = [one for one in said if isinstance(one, int) and not isinstance(one, bool)]
+    is_said = len(known) == len(said)
+    tokens = sum(known) if is_said else counted
+    occupancy: JsonObject = {"tokens": tokens, "source": "api" if is_said else "counted"}
+    if context_tokens > 0:
+        percent = round(100 * tokens / context_tokens, 1)
+        occupancy |= {"context_tokens": context_tokens, "percent": percent}
+    return occupancy

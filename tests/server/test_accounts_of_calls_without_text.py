@@ -12,7 +12,6 @@ from tests.server.services import Model
 
 from nplt_protocol.messages import UsageAccount
 from nplt_server.context.messages import ToolResultsMessage
-from nplt_server.conversations.context_report import usage_report
 from nplt_server.conversations.services import ContextServices, TokenCounting
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import (
@@ -90,7 +89,7 @@ async def _played(model: Model) -> AsyncIterator[tuple[Stage, UsageAccount]]:
         await anyio.wait_all_tasks_blocked()
         conversation.cancel(receipt.turn_id)
         await conversation.activity.quiet()
-        yield stage, await usage_report(conversation)
+        yield stage, await conversation.get_token_usage()
 
 
 @pytest.mark.parametrize("model", [nothing, breaks_off, thinks, spells])

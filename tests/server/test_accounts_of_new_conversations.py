@@ -12,7 +12,7 @@ from tests.server.services import make_services, model_of
 from tests.server.test_turns import two_words
 
 from nplt_protocol.messages import ContextAccount
-from nplt_server.conversations.context_report import context_report, usage_report
+from nplt_server.conversations.context_report import context_report
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices, TokenCounting
 from nplt_server.tokens import CharacterCounter
@@ -53,7 +53,7 @@ async def test_the_profiles_instruction_is_told_as_the_first_call_will_get_it() 
 async def test_the_estimate_of_the_first_call_counts_the_instruction() -> None:
     async with _instructed() as stage:
         told = await _account(stage, None)
-        usage = await usage_report(stage.conversation)
+        usage = await stage.conversation.get_token_usage()
         assert usage.estimate["tokens"] == told.totals["tokens"]
         assert len(told.entries) == 2
 

@@ -17,7 +17,7 @@ from tests.server.services import make_services
 from nplt_protocol.json_text import JsonObject
 from nplt_server.context.messages import ContextMessage, ModelInputMessage, ToolResultsMessage
 from nplt_server.conversations import operations
-from nplt_server.conversations.context_report import context_report, usage_report
+from nplt_server.conversations.context_report import context_report
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import compact
 from nplt_server.conversations.services import (
@@ -252,7 +252,7 @@ async def test_a_summarizer_writes_what_stands_for_the_older_turns() -> None:
         assert "prompt 0" in str(_sent(play.summaries[0].context[-1]))
         await play.stage.play("and now?")
         assert "They spoke of many things." in str(_sent(play.requests[-1].context[0]))
-        usage = await usage_report(play.conversation)
+        usage = await play.conversation.get_token_usage()
         models = usage.billed["models"]
         assert isinstance(models, list)
         assert [model["model"] for model in models if isinstance(model, dict)] == [
@@ -292,7 +292,7 @@ async def test_usage_keeps_what_was_billed_apart_from_what_the_next_call_takes()
     async with playing() as play:
         for number in range(3):
             await play.stage.play(f"prompt {number}")
-        usage = await usage_report(play.conversation)
+        usage = await play.conversation.get_token_usage()
         charged = sum(_tokens(request) for request in play.requests)
         assert usage.billed["input_tokens"] == charged
         assert usage.billed["output_tokens"] == 300
@@ -339,7 +339,7 @@ async def test_usage_is_told_although_nothing_fits_the_window_any_more() -> None
     async with playing() as play:
         await play.stage.play("one")
         await play.conversation.append_entry(SystemInstructionEntry(content="word " * 50_000))
-        usage = await usage_report(play.conversation)
+        usage = await play.conversation.get_token_usage()
         assert usage.billed["calls"] == 1
         assert (await play.stage.play("two")).state == "failed"
 

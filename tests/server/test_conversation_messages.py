@@ -89,5 +89,5 @@ async def test_token_usage_is_what_the_provider_reported() -> None:
     async with staged(talkative) as stage:
         await stage.play("hello")
         usage = await stage.conversation.get_token_usage()
-        assert usage.occupancy.source == "api"
-        assert usage.occupancy.tokens == 8
+        assert usage.occupancy["source"] == "api"
+        assert usage.occupancy["tokens"] == 8

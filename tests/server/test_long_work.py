@@ -12,7 +12,7 @@ from tests.server.test_context_manager import MODEL, Play
 
 from nplt_protocol.messages import Prompt
 from nplt_server.conversations import operations
-from nplt_server.conversations.context_report import context_report, usage_report
+from nplt_server.conversations.context_report import context_report
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices, HeavyWork, TokenCounting
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry, RollbackEntry
@@ -75,7 +75,7 @@ async def test_the_loop_counts_nothing_for_a_report_on_a_long_conversation() -> 
 
 async def test_the_loop_counts_nothing_for_usage_compact_and_redact() -> None:
     async def three(conversation: Conversation) -> None:
-        await usage_report(conversation)
+        await conversation.get_token_usage()
         await operations.compact(conversation)
         await operations.redact(conversation, 3)
 

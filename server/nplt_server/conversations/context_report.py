@@ -34,7 +34,7 @@ from nplt_server.context.messages import (
 from nplt_server.context.projection import Projection
 from nplt_server.context.source import ContextView, PromptReference
 from nplt_server.errors import WindowTooSmall
-from nplt_server.usage import Estimate, Occupancy, UsageSeries, model_bills, occupancy_of
+from nplt_server.usage import billed_series, occupancy_of
 from nplt_storage.entries import (
     Entry,
     FaultEntry,
@@ -498,13 +498,7 @@ def _context_report(
     return replace(given, entries=rows_within(rows, view, bytes_max=room))
 
 
-async def usage_report(conversation: Conversation) -> UsageAccount:
-    usage = await conversation.get_token_usage()
-    series = {name: said for name, said in usage.as_json().items() if isinstance(said, dict)}
-    return UsageAccount(session_id=conversation.session_id, model=conversation.model, **series)
-
-
-def usage_of(conversation: Conversation, model: str) -> UsageSeries:
+def usage_of(conversation: Conversation, model: str) -> UsageAccount:
     """For who has waited for the context to be ready."""
     context, services = conversation.context, conversation.services.context
     call_budget = context.call_budget(model)
@@ -515,16 +509,19 @@ def usage_of(conversation: Conversation, model: str) -> UsageSeries:
     except ContextTooSmall as error:
         next_tokens = error.needed  # what was billed is told whatever fits
     row = conversation.row
-    billed = row.billed if row is not None else ()
-    known = {name: services.facts(name).prices for name, *_ in billed}
+    bills, details = (row.billed, row.billed_details) if row is not None else ((), ())
+    known = {name: services.facts(name).prices for name, *_ in bills}
     prices = {name: price for name, price in known.items() if price is not None}
+    billed, cost = billed_series(bills, details, prices)
     counting = services.counting
-    return UsageSeries(
-        billed=model_bills(billed, row.billed_details if row is not None else (), prices),
+    tokens = counting.correction.corrected(model, next_tokens)
+    return UsageAccount(
+        session_id=conversation.session_id,
+        model=model,
+        billed=billed,
         occupancy=_occupancy(conversation, model),
-        estimate=Estimate(
-            tokens=counting.correction.corrected(model, next_tokens), counter=counting.now.name
-        ),
+        estimate={"tokens": tokens, "counter": counting.now.name},
+        cost=cost,
     )
 
 
@@ -538,7 +535,7 @@ def _projection(conversation: Conversation) -> Projection:
     return Projection(history, known.measure, policy=policy)
 
 
-def _occupancy(conversation: Conversation, model: str) -> Occupancy:
+def _occupancy(conversation: Conversation, model: str) -> JsonObject:
     """Of the last call, whoever was called."""
     services = conversation.services.context
     for entry in reversed(conversation.history.entries):
@@ -551,4 +548,4 @@ def _occupancy(conversation: Conversation, model: str) -> Occupancy:
                 context_tokens=services.facts(called).context_tokens,
             )
     window = services.facts(model).context_tokens
-    return Occupancy(tokens=0, context_tokens=window, source="counted")
+    return occupancy_of(None, counted=0, context_tokens=window)

@@ -22,7 +22,7 @@ from nplt_protocol.codec import to_object
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject
-from nplt_protocol.messages import Attached, Prompt, Receipt, SessionEvent
+from nplt_protocol.messages import Attached, Prompt, Receipt, SessionEvent, UsageAccount
 from nplt_server import logs
 from nplt_server.context.source import CallBudget
 from nplt_server.conversations.approvals import Approvals
@@ -36,7 +36,6 @@ from nplt_server.conversations.services import Activity, OverThreshold, Services
 from nplt_server.conversations.turn import TurnRun
 from nplt_server.conversations.turn_queue import QueuedJob, TurnQueue, TurnQueueState, call_guarded
 from nplt_server.histories import HistoryProfile
-from nplt_server.usage import UsageSeries
 from nplt_storage.entries import (
     AttachmentEntry,
     ClearEntry,
@@ -459,7 +458,7 @@ class Conversation:
             if logs.tokens.on:
                 logs.tokens("billed", model=turn.model, counted=counted, **usage.as_json())
 
-    async def get_token_usage(self) -> UsageSeries:
+    async def get_token_usage(self) -> UsageAccount:
         """What was billed, how full the window is, and what the next call would take."""
         await self.context.ready()
         return await self.context.compute(partial(usage_of, self, self.model))

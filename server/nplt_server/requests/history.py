@@ -10,7 +10,7 @@ from msgspec import to_builtins
 
 from nplt_protocol import FRAME_PAYLOAD_BYTES_MAX, ErrorCode, JsonObject, RequestError, messages
 from nplt_server.connections.session import Session
-from nplt_server.conversations.context_report import context_report, usage_report
+from nplt_server.conversations.context_report import context_report
 from nplt_server.dialects import Answer, written_size
 from nplt_server.digest import levels_of
 from nplt_server.histories import FoundConversation
@@ -119,7 +119,7 @@ async def context(session: Session, request: messages.ContextRequest, answer: An
 
 async def usage(session: Session, request: messages.Usage, answer: Answer) -> None:
     conversation = await session.meant(request.session_id)
-    answer.give(await usage_report(conversation))
+    answer.give(await conversation.get_token_usage())
 
 
 async def tools(session: Session, request: messages.Tools, answer: Answer) -> None:

@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nplt_server.usage import (
-    Estimate,
-    ModelPrices,
-    Occupancy,
-    UsageSeries,
-    as_amount,
-    model_bills,
-    occupancy_of,
-)
+from nplt_protocol.json_text import JsonObject
+from nplt_server.usage import ModelPrices, as_amount, billed_series, occupancy_of
 from nplt_storage.rows import Billed
 
 PRICES = {"openai/big": ModelPrices.of(1.25, 10, 0.125), "openai/small": ModelPrices.of(0.1, 0.4)}
@@ -25,17 +18,14 @@ tokens = st.integers(0, 2**53 - 1)
 prices = st.decimals(0, 1000, places=4)
 
 
-def said(billed: Billed) -> UsageSeries:
-    return UsageSeries(
-        billed=model_bills(billed, (), PRICES),
-        occupancy=Occupancy(tokens=10, context_tokens=8192, source="api"),
-        estimate=Estimate(tokens=11, counter="o200k"),
-    )
+def said(billed: Billed) -> JsonObject:
+    series, cost = billed_series(billed, (), PRICES)
+    return {"billed": series} if cost is None else {"billed": series, "cost": cost}
 
 
-def test_the_three_series_stand_beside_each_other() -> None:
+def test_what_was_billed_is_summed_and_stands_by_model() -> None:
     billed = (("openai/big", 2, 1_000_000, 2_000, 400_000), ("openai/small", 1, 50, 5, 0))
-    assert said(billed).as_json() == {
+    assert said(billed) == {
         "billed": {
             "input_tokens": 1_000_050,
             "output_tokens": 2_005,
@@ -60,40 +50,44 @@ def test_the_three_series_stand_beside_each_other() -> None:
                 },
             ],
         },
-        "occupancy": {"tokens": 10, "context_tokens": 8192, "percent": 0.1, "source": "api"},
-        "estimate": {"tokens": 11, "counter": "o200k"},
         "cost": {"amount": "0.820007", "currency": "USD"},
     }
 
 
 def test_a_model_without_a_price_makes_the_total_partial() -> None:
-    account = said((("openai/small", 1, 10, 0, 0), ("offline/echo", 1, 10, 0, 0))).as_json()
+    account = said((("openai/small", 1, 10, 0, 0), ("offline/echo", 1, 10, 0, 0)))
     assert account["cost"] == {"amount": "0.000001", "currency": "USD", "partial": True}
 
 
 @pytest.mark.parametrize("billed", [(), (("offline/echo", 1, 10, 5, 0),)])
 def test_without_any_price_nothing_is_said_of_cost(billed: Billed) -> None:
-    assert "cost" not in said(billed).as_json()
+    assert "cost" not in said(billed)
 
 
 def test_the_window_is_taken_by_what_the_provider_said_it_read_and_wrote() -> None:
     usage = {"input_tokens": 700, "output_tokens": 50, "cached_tokens": 600}
-    assert occupancy_of(usage, counted=640, context_tokens=1000) == Occupancy(
-        tokens=750, context_tokens=1000, source="api"
-    )
+    assert occupancy_of(usage, counted=640, context_tokens=1000) == {
+        "tokens": 750,
+        "context_tokens": 1000,
+        "percent": 75.0,
+        "source": "api",
+    }
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"input_tokens": 700}, {"output_tokens": True}])
 def test_it_is_taken_by_our_count_where_the_provider_said_nothing_whole(
     usage: dict[str, int] | None,
 ) -> None:
-    assert occupancy_of(usage, counted=640, context_tokens=1000) == Occupancy(
-        tokens=640, context_tokens=1000, source="counted"
-    )
+    assert occupancy_of(usage, counted=640, context_tokens=1000) == {
+        "tokens": 640,
+        "context_tokens": 1000,
+        "percent": 64.0,
+        "source": "counted",
+    }
 
 
 def test_of_a_window_nobody_knows_no_percentage_is_said() -> None:
-    assert Occupancy(tokens=5, context_tokens=0, source="counted").as_json() == {
+    assert occupancy_of(None, counted=5, context_tokens=0) == {
         "tokens": 5,
         "source": "counted",
     }
