@@ -54,8 +54,7 @@ from nplt_server.runtime_file import local_token
 from nplt_server.settings import Settings
 from nplt_server.tools import Tool, ToolPolicy, unknown_tools
 from nplt_server.tools.builtin import builtin_tools
-from nplt_server.tools.mcp import McpServers
-from nplt_server.tools.mcp.connection import McpServerConfig
+from nplt_server.tools.mcp import McpServerConfig, McpServers
 from nplt_server.tools.runner import AllTools, ToolRunner
 from nplt_server.widgets import widget_tools
 from nplt_server.widgets.builtin import default_widgets

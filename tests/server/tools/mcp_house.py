@@ -13,8 +13,7 @@ from tests.support.tool_hosts import NoConversationHost
 
 from nplt_protocol import JsonObject, JsonValue
 from nplt_server.tools import Tool, ToolFailed
-from nplt_server.tools.mcp import McpServer, McpServers, RetryPauses
-from nplt_server.tools.mcp.connection import McpServerConfig
+from nplt_server.tools.mcp import McpServer, McpServerConfig, McpServers, RetryPauses
 
 SUPPORT = Path(__file__).parents[2] / "support"
 SOON = RetryPauses(seconds_min=0.01, seconds_max=0.1)

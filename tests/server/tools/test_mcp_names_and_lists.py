@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.server.tools.mcp_house import described
 
 from nplt_protocol import JsonValue
-from nplt_server.tools.mcp import McpServers, full_name, full_names
-from nplt_server.tools.mcp.connection import McpServerConfig
+from nplt_server.tools.mcp import McpServerConfig, McpServers, full_name, full_names
 from nplt_server.tools.mcp.results import (
     SCHEMA_BYTES_MAX,
     SCHEMA_DEPTH_MAX,

@@ -28,9 +28,8 @@ from tests.support.tool_hosts import NoConversationHost
 
 from nplt_protocol import JsonValue
 from nplt_server.tools import ToolFailed
-from nplt_server.tools.mcp import McpServers, RetryPauses
+from nplt_server.tools.mcp import PAGES_MAX, TOOLS_MAX, McpServerConfig, McpServers, RetryPauses
 from nplt_server.tools.mcp.child import LINE_BYTES_MAX
-from nplt_server.tools.mcp.connection import PAGES_MAX, TOOLS_MAX, McpServerConfig
 from nplt_server.tools.mcp.results import result_text
 
 pytestmark = pytest.mark.slow

@@ -22,7 +22,7 @@ import pytest
 from tests.server.tools.mcp_house import mcp_house
 
 from nplt_protocol import JsonObject
-from nplt_server.tools.mcp.connection import McpServerConfig
+from nplt_server.tools.mcp import McpServerConfig
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

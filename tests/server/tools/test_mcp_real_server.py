@@ -16,7 +16,7 @@ import pytest_asyncio
 from tests.server.tools.mcp_house import McpHouse, mcp_house, real_server
 
 from nplt_server.tools import ToolFailed
-from nplt_server.tools.mcp.connection import McpServerConfig
+from nplt_server.tools.mcp import McpServerConfig
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -1,25 +1,30 @@
 """Tools of MCP servers: keeps the servers connected and lists their tools.
 
-`connection` is one connection, `child` a server that is a process of ours, `results` cleans
-and bounds what comes back. The SDK takes a
-second to import: it is imported in a worker thread, and only when a server is configured. It
-is an extra, `nplt[mcp]`.
+`child` is a server that is a process of ours, `results` cleans and bounds what comes back. The
+SDK takes a second to import: it is imported in a worker thread, and only when a server is
+configured. It is an extra, `nplt[mcp]`.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast
-from urllib.parse import parse_qsl
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar, cast
+from urllib.parse import parse_qsl, urlsplit
 
 import anyio
-import anyio.to_thread
+import anyio.abc
+import orjson
+from anyio import to_thread
 from msgspec import Struct
 
 from nplt_protocol import JsonObject
+from nplt_protocol.version import __version__
 from nplt_server.tools import (
     ResultWithPictures,
     Tool,
@@ -30,25 +35,73 @@ from nplt_server.tools import (
     fitting_name,
     name_fits,
 )
-from nplt_server.tools.mcp.connection import (
-    CLOSED,
-    TOOLS_MAX,
-    ConnectionEnded,
-    McpConnection,
-    McpListing,
-    McpServerConfig,
-)
+from nplt_server.tools.mcp.child import LineTooLong, child_process
 from nplt_server.tools.mcp.results import (
     McpFile,
+    checked_listing,
     file_of_prompt,
     file_of_resource,
     one_line,
     pictures_in,
     result_text,
 )
+from nplt_server.tools.runner import RESULT_BYTES_MAX
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     import mcp_types
+    from mcp.client import Client, IncomingMessage
+    from mcp.client._transport import ReadStream, TransportStreams
+    from mcp.shared.message import SessionMessage
+
+log = logging.getLogger(__name__)
+
+_NAME: Final = re.compile(r"[A-Za-z0-9-]+(_[A-Za-z0-9-]+)*")
+_NAME_CHARACTERS_MAX: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServerConfig:
+    name: str
+    """Letters, digits, `-`, and `_` between them but never two: what comes before `__` in
+    the name of a tool is always the name of its server."""
+    command: tuple[str, ...] | None = None
+    """A program that is started, and talks over its standard input and output."""
+    url: str | None = None
+    """One that is reached by streamable HTTP. Either this or a command."""
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Of the command, beside a few harmless ones (PATH, HOME, …). It inherits nothing else."""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Sent with each request to the url."""
+    cwd: str | None = None
+    connect_seconds_max: float = 15.0
+    """Until it has been started, greeted, and has named its tools."""
+    call_seconds_max: float = 30.0
+    """For an answer, or for the next sign of progress."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or len(self.name) > _NAME_CHARACTERS_MAX:
+            raise ValueError(
+                f"{self.name!r} can't be the name of an MCP server: letters, digits, - and"
+                f" single _ between them, at most {_NAME_CHARACTERS_MAX}"
+            )
+        if (self.command is None) == (self.url is None):
+            raise ValueError(f"the MCP server {self.name} needs either a command or a url")
+        if self.command is not None and not (self.command and self.command[0]):
+            raise ValueError(f"the command of the MCP server {self.name} is empty")
+        if self.url is not None and not _is_web_address(self.url):
+            raise ValueError(f"the url of the MCP server {self.name} is none of http or https")
+        if self.connect_seconds_max <= 0 or self.call_seconds_max <= 0:
+            raise ValueError(f"the MCP server {self.name} needs some time to answer")
+
+
+def _is_web_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return False
 
 
 # ------------------------------------------------------------------------------
@@ -84,8 +137,6 @@ def full_names(server: str, tools: Iterable[str]) -> dict[str, str]:
 # Its tools stay listed while it is away, or every restart of it would change the tool list
 # twice and begin two epochs. A call meanwhile fails at once.
 
-log = logging.getLogger(__name__)
-
 SOURCES_MAX: Final = 200
 _REFERENCE_CHARACTERS_MAX: Final = 500
 
@@ -120,15 +171,10 @@ class McpServer:
         self.tools: tuple[Tool, ...] = ()
         """The same objects as long as the server lists the same tools."""
         self.sources: tuple[McpSource, ...] = ()
-        self._config = config
+        self.config = config
         self._pauses = pauses
         self._connection: McpConnection | None = None
-        self._prompts: set[str] = set()
         self._connected_at = math.inf
-
-    def stop(self, error: str | None = None) -> None:
-        self.state = "stopped"
-        self.error = error
 
     async def run(self) -> None:
         pause = self._pauses.seconds_min
@@ -139,22 +185,21 @@ class McpServer:
             if anyio.current_time() - self._connected_at > self._pauses.seconds_max:
                 pause = self._pauses.seconds_min
             self.state = "waiting"
-            log.warning("mcp %s: %s; again in %g s", self._config.name, self.error, pause)
+            log.warning("mcp %s: %s; again in %g s", self.config.name, self.error, pause)
             await anyio.sleep(pause)
             pause = min(pause * 2, self._pauses.seconds_max)
 
     async def _live_once(self) -> str:
         """Why it ended. Whatever it is, it is the trouble of this server alone."""
-        connection = McpConnection(self._config, listed=self._on_list, lost=self._on_loss)
-        self._connection = connection
+        connection = self._connection = McpConnection(self)
         try:
             await connection.live()
         except Exception as error:
             while isinstance(error, ExceptionGroup):  # task groups wrap it, several deep
                 error = error.exceptions[0]
-            log.debug("mcp %s: the connection ended", self._config.name, exc_info=error)
+            log.debug("mcp %s: the connection ended", self.config.name, exc_info=error)
             fault = connection.ended
-            return fault if fault not in (None, CLOSED) else _reason(error, self._config)
+            return fault if fault not in (None, CLOSED) else _reason(error, self.config)
         finally:
             self._connection = None
         return "the connection ended"
@@ -168,33 +213,32 @@ class McpServer:
         """The resource of that URI, or the prompt of that name with its arguments."""
         connection = self._connected()
         name, _, query = wanted.partition("?")
-        if name in self._prompts:
-            said = await connection.get_prompt(name, dict(parse_qsl(query)))
-            return file_of_prompt(name, said)
-        return file_of_resource(wanted, await connection.read_resource(wanted))
+        if name not in connection.prompts:
+            read = await connection.run(lambda client, _: client.read_resource(wanted), what=wanted)
+            return file_of_resource(wanted, read)
+        arguments = dict(parse_qsl(query))
+        said = await connection.run(lambda client, _: client.get_prompt(name, arguments), what=name)
+        return file_of_prompt(name, said)
 
-    def _on_list(self, listing: McpListing) -> None:
-        tools, name = listing.tools, self._config.name
-        self.note = f"only its first {TOOLS_MAX} tools are used" if listing.is_cut else None
-        self.sources = tuple(_sources(name, listing))[:SOURCES_MAX]
-        self._prompts = {prompt.name for prompt in listing.prompts}
+    def on_list(
+        self, tools: list[mcp_types.Tool], sources: list[McpSource], *, is_cut: bool
+    ) -> None:
+        """What there is, each time the server has named it."""
+        own_name = self.config.name
+        self.note = f"only its first {TOOLS_MAX} tools are used" if is_cut else None
+        self.sources = tuple(sources[:SOURCES_MAX])
         if self.state != "connected":
-            log.info("mcp %s: connected, %d tools", self._config.name, len(tools))
+            log.info("mcp %s: connected, %d tools", own_name, len(tools))
             self._connected_at = anyio.current_time()
         self.state = "connected"
         self.error = None
         by_name = {tool.name: tool for tool in reversed(tools)}
-        names = full_names(self._config.name, by_name)
+        names = full_names(own_name, by_name)
         for name in sorted(by_name.keys() - names.keys()):
-            log.warning("mcp %s: %s clashes and is left out", self._config.name, one_line(name))
+            log.warning("mcp %s: %s clashes and is left out", own_name, one_line(name))
         listed = tuple(self._tool(name, by_name[true]) for true, name in names.items())
         if [tool.description for tool in listed] != [tool.description for tool in self.tools]:
             self.tools = listed
-
-    def _on_loss(self) -> None:
-        if self.state == "connected":
-            self.state = "waiting"
-            self.error = self._connection.ended if self._connection else None
 
     def _tool(self, name: str, tool: mcp_types.Tool) -> Tool:
         description = ToolDescription(
@@ -218,31 +262,14 @@ class McpServer:
                 ]
             )
         except ToolFailed as error:  # the text says that there was one
-            log.warning("mcp %s: a picture is not kept: %s", self._config.name, error)
+            log.warning("mcp %s: a picture is not kept: %s", self.config.name, error)
         return text
 
     def _connected(self) -> McpConnection:
         if self._connection is None or self.state != "connected":
             reason = self.error or "it is being connected to"
-            raise ToolFailed(f"{self._config.name} is not connected; {reason}")
+            raise ToolFailed(f"{self.config.name} is not connected; {reason}")
         return self._connection
-
-
-def _sources(server: str, listing: McpListing) -> Iterator[McpSource]:
-    for resource in listing.resources:
-        said = one_line(resource.description or resource.title or resource.name)
-        uri = one_line(resource.uri, characters_max=_REFERENCE_CHARACTERS_MAX)
-        yield McpSource(reference=f"mcp:{server}/{uri}", kind="resource", description=said)
-    for template in listing.templates:
-        said = one_line(template.description or template.title or template.name)
-        uri = one_line(template.uri_template, characters_max=_REFERENCE_CHARACTERS_MAX)
-        yield McpSource(reference=f"mcp:{server}/{uri}", kind="template", description=said)
-    for prompt in listing.prompts:
-        names = [one_line(argument.name) for argument in prompt.arguments or ()]
-        query = "&".join(f"{name}={{{name}}}" for name in names)
-        reference = f"mcp:{server}/{one_line(prompt.name)}{'?' if query else ''}{query}"
-        said = one_line(prompt.description or prompt.title or "")
-        yield McpSource(reference=reference, kind="prompt", description=said)
 
 
 def _reason(error: Exception, config: McpServerConfig) -> str:
@@ -265,6 +292,317 @@ def _reason(error: Exception, config: McpServerConfig) -> str:
             return f"it refuses: {one_line(error.message)}"
         case _:
             return f"it can't be understood ({type(error).__name__})"
+
+
+# ------------------------------------------------------------------------------
+# One connection, from initialize to its end
+#
+#     initialize -> list tools -> (call ... | list tools again ...) -> end
+#
+# Only tasks of the connection talk to the server; a caller waits for its answer and can be
+# cancelled at any moment. The SDK would notice a closed connection only at the next call, and
+# one malformed tool makes it refuse the whole list: so transports are watched, and lists are
+# filtered before it reads them.
+
+T = TypeVar("T")
+
+CLOSED: Final = "it has closed the connection"
+TOOLS_MAX: Final = 128
+"""Of one server; a model that is shown more can't choose any more."""
+PAGES_MAX: Final = 32
+_REQUEST_SECONDS_MAX: Final = 30.0
+_SILENCE_SECONDS_MAX: Final = 300.0
+"""Of a stream that stays open; a server is expected to say at least that it lives."""
+_LISTINGS_APART_SECONDS: Final = 0.1
+_UNASKED_LISTING_SECONDS: Final = 60.0
+"""A server that is reached by HTTP can go, and come back with other tools, unnoticed."""
+_LISTEN_AGAIN_SECONDS: Final = 5.0
+_PARTING_SECONDS_MAX: Final = 2.0
+"""For a last word by HTTP. A process is waited for as long as it takes, a few seconds."""
+
+
+class ConnectionEnded(Exception):
+    """By the server; with words for the operator."""
+
+
+class _WatchedStream(anyio.abc.ObjectReceiveStream["SessionMessage | Exception"]):
+    """Filters lists of tools, and notices the end of the stream."""
+
+    def __init__(
+        self, stream: ReadStream[SessionMessage | Exception], connection: McpConnection
+    ) -> None:
+        self._stream = stream
+        self._connection = connection
+
+    async def receive(self) -> SessionMessage | Exception:
+        try:
+            item = await self._stream.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            self._connection.on_end(CLOSED)
+            raise
+        except LineTooLong as error:
+            self._connection.on_end(str(error))
+            raise anyio.EndOfStream from error
+        # Of all answers only a list of tools has a field of this name.
+        result = None if isinstance(item, Exception) else getattr(item.message, "result", None)
+        if isinstance(result, dict) and isinstance(tools := result.get("tools"), list):
+            result["tools"] = checked_listing(tools, left_out=self._connection.on_left_out)
+        return item
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+@cache
+def _certificates() -> SSLContext:
+    """Those to trust. To read them takes a tenth of a second: once, and off the loop."""
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
+class McpConnection:
+    def __init__(self, server: McpServer) -> None:
+        self._server = server
+        self._config = server.config
+        self._client: Client | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._calls = 0
+        self._look = anyio.Event()
+        """Set when to look what tools there are; which also shows whether the server is
+        still there."""
+        self.ended: str | None = None
+        """Why nothing more will come."""
+        self.prompts: set[str] = set()
+
+    @asynccontextmanager
+    async def _transport(self) -> AsyncIterator[TransportStreams]:
+        config = self._config
+        async with AsyncExitStack() as during:
+            if config.command is not None:
+                line = child_process(config.name, config.command, env=config.env, cwd=config.cwd)
+            else:
+                import httpx2
+                from mcp.client.streamable_http import streamable_http_client
+
+                assert config.url is not None
+                http = httpx2.AsyncClient(
+                    headers=dict(config.headers),
+                    timeout=httpx2.Timeout(_REQUEST_SECONDS_MAX, read=_SILENCE_SECONDS_MAX),
+                    verify=await to_thread.run_sync(_certificates),
+                )
+                await during.enter_async_context(http)
+                line = streamable_http_client(
+                    config.url, http_client=http, max_sse_event_size=RESULT_BYTES_MAX
+                )
+            read, write = await during.enter_async_context(line)
+            yield _WatchedStream(read, self), write
+
+    async def live(self) -> None:
+        """Raises what ended it. `TimeoutError`: the server did not answer in time."""
+        from mcp import Client
+        from mcp_types import Implementation
+
+        client = Client(
+            self._transport(),
+            message_handler=self._on_message,
+            client_info=Implementation(name="nplt", version=__version__),
+            cache=None,
+        )
+        seconds = self._config.connect_seconds_max
+        with anyio.CancelScope(deadline=anyio.current_time() + seconds) as greeting:
+            async with client as self._client:
+                await self._list(client)
+                greeting.deadline = math.inf
+                try:
+                    async with anyio.create_task_group() as self._tasks:
+                        self._tasks.start_soon(self._follow_changes, client)
+                        await self._poll(client)
+                        self._tasks.cancel_scope.cancel()
+                    raise ConnectionEnded(self.ended or CLOSED)
+                finally:
+                    self._tasks = None
+                    self._on_loss()  # what there is to put away is still being put away
+                    greeting.deadline = anyio.current_time() + _PARTING_SECONDS_MAX
+        if greeting.cancelled_caught:
+            raise TimeoutError
+
+    async def call(self, tool: str, arguments: JsonObject) -> mcp_types.CallToolResult:
+        """Each sign of progress gives the server its time anew."""
+        try:
+            orjson.dumps(arguments)
+        except orjson.JSONEncodeError:
+            # The SDK would give up the whole connection over it.
+            raise ToolFailed("the arguments can't be written as JSON") from None
+
+        async def work(client: Client, limit: anyio.CancelScope) -> mcp_types.CallToolResult:
+            async def on_progress(
+                progress: float, total: float | None, message: str | None
+            ) -> None:
+                limit.deadline = anyio.current_time() + self._config.call_seconds_max
+
+            return await client.call_tool(tool, arguments, progress_callback=on_progress)
+
+        return await self.run(work, what=tool)
+
+    async def run(
+        self, work: Callable[[Client, anyio.CancelScope], Awaitable[T]], *, what: str
+    ) -> T:
+        """In a task of the connection, within the server's time. Raises `ToolFailed`."""
+        name, seconds = self._config.name, self._config.call_seconds_max
+        if self._tasks is None or self._client is None or self.ended:
+            raise ToolFailed(f"{name} is not connected; it has just gone")
+        client, scope, done = self._client, anyio.CancelScope(), anyio.Event()
+        limit = anyio.CancelScope(deadline=anyio.current_time() + seconds)
+        outcome: T | Exception = ConnectionEnded()
+
+        async def run() -> None:
+            nonlocal outcome
+            try:
+                with scope:
+                    outcome = await work(client, limit)
+            except Exception as error:
+                outcome = error
+            finally:
+                done.set()
+
+        self._calls += 1
+        self._tasks.start_soon(run)
+        try:
+            with limit:
+                await done.wait()
+            if not done.is_set():
+                raise ToolFailed(f"{name} did not answer within {seconds:g} s: {one_line(what)}")
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+        except ToolFailed:
+            raise
+        except Exception as error:
+            self._look.set()
+            raise ToolFailed(self._what_went_wrong(error, what)) from error
+        finally:
+            scope.cancel()
+            self._calls -= 1
+
+    async def _poll(self, client: Client) -> None:
+        unasked = math.inf if self._config.url is None else _UNASKED_LISTING_SECONDS
+        while not self.ended:
+            with anyio.move_on_after(unasked):
+                await self._look.wait()
+            await anyio.sleep(_LISTINGS_APART_SECONDS)
+            self._look = anyio.Event()
+            with anyio.move_on_after(self._config.connect_seconds_max) as looking:
+                if not self.ended:
+                    await self._list(client)
+            # One that is at work on a call may be too busy to answer.
+            if looking.cancelled_caught and not self._calls:
+                raise TimeoutError
+
+    async def _list(self, client: Client) -> None:
+        offered = client.server_capabilities
+        tools: list[mcp_types.Tool] = []
+        cursor: str | None = None
+        for _ in range(PAGES_MAX if offered.tools is not None else 0):
+            page = await client.list_tools(cursor=cursor)
+            tools += page.tools
+            cursor = page.next_cursor
+            if cursor is None or len(tools) > TOOLS_MAX:
+                break
+        is_cut = len(tools) > TOOLS_MAX or cursor is not None
+        if is_cut:
+            log.warning("mcp %s: only the first %d tools are used", self._config.name, TOOLS_MAX)
+        # Of these the first page is enough to show what there is.
+        sources: list[McpSource] = []
+        prompts: list[mcp_types.Prompt] = []
+        if offered.resources is not None:
+            if resources := await self._if_listed(client.list_resources()):
+                sources += [self._source(one, one.uri) for one in resources.resources]
+            if templates := await self._if_listed(client.list_resource_templates()):
+                found = templates.resource_templates
+                sources += [self._source(one, one.uri_template) for one in found]
+        if offered.prompts is not None and (listed := await self._if_listed(client.list_prompts())):
+            prompts = listed.prompts
+        self.prompts = {prompt.name for prompt in prompts}
+        sources += [self._source_of_prompt(prompt) for prompt in prompts]
+        self._server.on_list(tools[:TOOLS_MAX], sources, is_cut=is_cut)
+
+    def _source(self, one: mcp_types.Resource | mcp_types.ResourceTemplate, uri: str) -> McpSource:
+        uri = one_line(uri, characters_max=_REFERENCE_CHARACTERS_MAX)
+        return McpSource(
+            reference=f"mcp:{self._config.name}/{uri}",
+            kind="template" if hasattr(one, "uri_template") else "resource",
+            description=one_line(one.description or one.title or one.name),
+        )
+
+    def _source_of_prompt(self, prompt: mcp_types.Prompt) -> McpSource:
+        names = [one_line(argument.name) for argument in prompt.arguments or ()]
+        query = "&".join(f"{name}={{{name}}}" for name in names)
+        wanted = f"{one_line(prompt.name)}{'?' if query else ''}{query}"
+        said = one_line(prompt.description or prompt.title or "")
+        reference = f"mcp:{self._config.name}/{wanted}"
+        return McpSource(reference=reference, kind="prompt", description=said)
+
+    async def _if_listed(self, listing: Awaitable[T]) -> T | None:
+        """A server may have resources and know no templates, say."""
+        try:
+            return await listing
+        except Exception as error:
+            if self.ended:
+                raise
+            log.debug("mcp %s: no list: %s", self._config.name, type(error).__name__)
+            return None
+
+    async def _follow_changes(self, client: Client) -> None:
+        """Newer servers tell of changes to those who ask for it; older ones just tell."""
+        from mcp import MCPError
+        from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+
+        offered = client.server_capabilities.tools
+        while offered is not None and offered.list_changed:
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    self._look.set()  # it may have changed before we listened
+                    async for _ in changes:
+                        self._look.set()
+            except (ListenNotSupportedError, MCPError):
+                return
+            except SubscriptionLost:
+                self._look.set()
+            await anyio.sleep(_LISTEN_AGAIN_SECONDS)
+
+    async def _on_message(self, message: IncomingMessage) -> None:
+        if isinstance(message, Exception):
+            log.debug("mcp %s: not understood: %s", self._config.name, type(message).__name__)
+        elif message.method.endswith("/list_changed"):
+            self._look.set()
+
+    def on_end(self, reason: str) -> None:
+        """Nothing more will come."""
+        self.ended = self.ended or reason
+        self._on_loss()
+        self._look.set()
+
+    def on_left_out(self, tool: str, reason: str) -> None:
+        log.warning("mcp %s: the tool %s is left out: %s", self._config.name, tool, reason)
+
+    def _on_loss(self) -> None:
+        if self._server.state == "connected":
+            self._server.state, self._server.error = "waiting", self.ended
+
+    def _what_went_wrong(self, error: Exception, tool: str) -> str:
+        from mcp import MCPError
+        from mcp_types import CONNECTION_CLOSED
+
+        name = self._config.name
+        is_closed = isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+        if is_closed or isinstance(error, ConnectionEnded):
+            reason = "it went away" if self.ended in (None, CLOSED) else self.ended
+            return f"{name} is not connected; {reason} during the call"
+        if isinstance(error, MCPError):
+            return f"{name} refused: {one_line(error.message, characters_max=1_000)}"
+        log.warning("mcp %s: %s: %s", name, one_line(tool), type(error).__name__)
+        return f"{name} gave an answer that can't be read"
 
 
 # ------------------------------------------------------------------------------
@@ -308,23 +646,19 @@ class McpServers:
     async def run(self) -> None:
         if not self.by_name:
             return
+        error: str | None = None
         try:
             # Off the loop: it takes a second, and conversations go on.
-            await anyio.to_thread.run_sync(_import_sdk, abandon_on_cancel=True)
-        except ImportError:
-            log.error("MCP servers are configured, but the extra nplt[mcp] is not installed")
-            self._stop("the extra nplt[mcp] is not installed")
-            return
-        try:
+            await to_thread.run_sync(_import_sdk, abandon_on_cancel=True)
             async with anyio.create_task_group() as side_by_side:
                 for server in self.by_name.values():
                     side_by_side.start_soon(server.run)
+        except ImportError:
+            error = "the extra nplt[mcp] is not installed"
+            log.error("MCP servers are configured, but %s", error)
         finally:
-            self._stop(None)
-
-    def _stop(self, error: str | None) -> None:
-        for server in self.by_name.values():
-            server.stop(error)
+            for server in self.by_name.values():
+                server.state, server.error = "stopped", error
 
 
 def _import_sdk() -> None:
