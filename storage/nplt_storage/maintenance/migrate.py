@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import (
     AbstractContextManager,
-    AsyncExitStack,
+    ExitStack,
     asynccontextmanager,
     contextmanager,
-    nullcontext,
+    suppress,
 )
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
@@ -48,7 +48,6 @@ from nplt_storage.maintenance.sources import (
     ReadAttachment,
     bringing_into,
     opened_source,
-    usable_id,
 )
 from nplt_storage.store import ConversationStore, Origin
 
@@ -138,11 +137,7 @@ async def _move(
     if await target.row(session_id) is not None:
         return await _met(source, session_id, target)
     try:
-        async with (
-            nullcontext()
-            if files is None or read is None
-            else bringing_into(files, session_id, read)
-        ) as bring:
+        async with bringing_into(files, session_id, read) as bring:
             copied = await copy_conversation(
                 source, session_id, target, session_id, bring_attachments=bring
             )
@@ -319,22 +314,22 @@ async def import_source(
     is_taken_elsewhere: Callable[[str], Awaitable[bool]] | None = None,
 ) -> Imported:
     """An id may be taken by what this store knows nothing of."""
-    own_id = usable_id(source)
+    own_id = source.usable_id
     origin = await source.origin(own_id or "")
     origin = origin if user is None else replace(origin, user=user)
     taken_id: str | None = None
     if own_id is not None and await store.row(own_id) is not None:
-        if await _holds_it(store, source, own_id, origin):
-            return Imported(session_id=own_id, entries=0, was_there=True)
+        # An error: what is here is damaged; if it is the file, copying says so.
+        with suppress(StorageError):
+            if await difference(source, store, own_id, origin=origin) is None:
+                return Imported(session_id=own_id, entries=0, was_there=True)
         own_id, taken_id = None, own_id
     if own_id is not None:
         is_elsewhere = is_taken_elsewhere is not None and await is_taken_elsewhere(own_id)
         if is_elsewhere or await store.is_trash_of_another(own_id, origin.user):
             own_id = None
     session_id = own_id or new_id()
-    async with (
-        nullcontext() if files is None else bringing_into(files, session_id, source.attachment)
-    ) as bring:
+    async with bringing_into(files, session_id, source.attachment) as bring:
         copied = await copy_conversation(
             WithoutOpenTurns(source),
             session_id,
@@ -354,17 +349,5 @@ async def import_source(
 @asynccontextmanager
 async def opened(path: Path, limits: InOneGo = ANY_SIZE) -> AsyncIterator[FileSource]:
     """Looked through in a thread: it may be long."""
-    async with AsyncExitStack() as stack:
-        opening = opened_source(path, limits)
-        source = await anyio.to_thread.run_sync(opening.__enter__)
-        stack.push(opening)
-        yield source
-
-
-async def _holds_it(
-    store: ConversationStore, source: FileSource, session_id: str, origin: Origin
-) -> bool:
-    try:
-        return await difference(source, store, session_id, origin=origin) is None
-    except StorageError:  # what is here is damaged; if it is the file, copying says so
-        return False
+    with ExitStack() as stack:
+        yield await anyio.to_thread.run_sync(stack.enter_context, opened_source(path, limits))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import errno
 import hashlib
 import os
 import re
@@ -23,7 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import count, islice
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -62,7 +61,6 @@ from nplt_storage.files.format import (
     Damage,
     Header,
     LaterFormat,
-    Line,
     LineReader,
     Read,
     Segment,
@@ -114,11 +112,31 @@ async def export_document(
     )
     first = encode_header(header)
     yield first
-    lines = _Lines(header, len(first))
+    tail = empty_tail(origin.created_at, len(first))
+    blobs: dict[str, BlobReference] = {}
+    attachments: dict[str, AttachmentEntry] = {}
     async for batch in source.entries(session_id):
-        yield lines.encode(batch)
-    end, count = lines.tail.closing_line, 0
-    async for key, data in _side_items(source, session_id, lines, read_attachment):
+        lines: list[bytes] = []
+        is_trimmed = tail.end == tail.first and batch and batch[0].seq > 1
+        for entry in [*stand_ins(batch[0]), *batch[1:]] if is_trimmed else batch:
+            line, tail = tail.extended(entry)
+            lines.append(line)
+            if isinstance(entry, AttachmentEntry) and entry.redacted_at is None:
+                attachments[entry.file_id] = entry
+            elif isinstance(entry, ToolResultsEntry):
+                named = [result.blob for result in entry.results if result.blob is not None]
+                blobs |= {blob.blob_id: blob for blob in named}
+        yield b"".join(lines)
+
+    async def items() -> AsyncIterator[tuple[ItemKey, bytes | None]]:
+        for blob in blobs.values():
+            yield ("blob", blob.blob_id), await read_blob_whole(source, session_id, blob)
+        if read_attachment is not None:
+            for attachment in attachments.values():
+                yield ("file", attachment.file_id), await read_attachment(attachment)
+
+    end, count = tail.closing_line, 0
+    async for key, data in items():
         if data is None:
             if missing is not None:
                 missing.ids.append(key[1])
@@ -126,39 +144,6 @@ async def export_document(
             yield (b"," if count else end[:-2] + _BESIDE) + encode_item(key, data) + b"\n"
             count += 1
     yield _END if count else end
-
-
-class _Lines:
-    """The entries as lines, what the closing line says of them, and what they name."""
-
-    def __init__(self, header: Header, first: int) -> None:
-        self.tail = empty_tail(header.created_at, first)
-        self.blobs: dict[str, BlobReference] = {}
-        self.attachments: dict[str, AttachmentEntry] = {}
-
-    def encode(self, entries: Sequence[Entry]) -> bytes:
-        if self.tail.end == self.tail.first and entries and entries[0].seq > 1:
-            entries = [*stand_ins(entries[0]), *entries[1:]]
-        return b"".join(map(self._line, entries))
-
-    def _line(self, entry: Entry) -> bytes:
-        added, self.tail = self.tail.extended(entry)
-        if isinstance(entry, AttachmentEntry) and entry.redacted_at is None:
-            self.attachments[entry.file_id] = entry
-        elif isinstance(entry, ToolResultsEntry):
-            named = [result.blob for result in entry.results if result.blob is not None]
-            self.blobs |= {blob.blob_id: blob for blob in named}
-        return added
-
-
-async def _side_items(
-    source: Source, session_id: str, lines: _Lines, read_attachment: ReadAttachment | None
-) -> AsyncIterator[tuple[ItemKey, bytes | None]]:
-    for blob in lines.blobs.values():
-        yield ("blob", blob.blob_id), await read_blob_whole(source, session_id, blob)
-    if read_attachment is not None:
-        for attachment in lines.attachments.values():
-            yield ("file", attachment.file_id), await read_attachment(attachment)
 
 
 def encode_item(key: ItemKey, data: bytes) -> bytes:
@@ -181,20 +166,6 @@ def decode_item(line: bytes) -> bytes:
         raise BadDocument(f"something kept beside the entries can't be read: {error}") from error
 
 
-def index_items(read: Read, start: int, size: int) -> dict[ItemKey, Span] | None:
-    """Where each item is; `start` is where the closing line should begin. `None`:
-    there is no closing line, or not the whole of one."""
-    segments = segments_forward(read, start, size)
-    closing = next(segments, Segment(start, b""))
-    if decode_closing(closing.data) is not None:
-        return {} if start + len(closing.data) == size else None
-    if not closing.data.endswith(_BESIDE):
-        return None
-    if decode_closing(closing.data.removesuffix(_BESIDE) + b"}\n") is None:
-        return None
-    return _items_in(segments, size)
-
-
 def _items_in(segments: Iterator[Segment], size: int) -> dict[ItemKey, Span]:
     found: dict[ItemKey, Span] = {}
     for start, data in segments:
@@ -215,9 +186,13 @@ def _items_in(segments: Iterator[Segment], size: int) -> dict[ItemKey, Span]:
 
 @asynccontextmanager
 async def bringing_into(
-    files: Path, new_id: str, read: ReadAttachment
-) -> AsyncIterator[BringAttachments]:
-    """`files` is the target's directory of attachments. The block is the copying."""
+    files: Path | None, new_id: str, read: ReadAttachment | None
+) -> AsyncIterator[BringAttachments | None]:
+    """`files` is the target's directory of attachments, where there is one. The block is the
+    copying."""
+    if files is None or read is None:
+        yield None
+        return
     folder = files / new_id
     brought: list[Path] = []
 
@@ -299,15 +274,43 @@ class NotAConversation(StorageError):
     """Nothing in this file that could be copied; says why, as a sentence."""
 
 
-class FileSource(Source, Protocol):
+class FileSource:
     """One conversation; the ids it is asked for are not looked at."""
 
-    session_id: str | None
-    """The id the document names, if any; it may be taken already."""
+    def __init__(self, session_id: str | None, header: Header) -> None:
+        self.session_id = session_id
+        """The id the document names, if any; it may be taken already."""
+        self._header = header
+
+    @property
+    def usable_id(self) -> str | None:
+        """The id it has, if a conversation here may have it."""
+        return self.session_id if is_session_id(self.session_id or "") else None
+
+    async def origin(self, session_id: str) -> Origin:
+        header = self._header
+        return Origin(user=header.user, created_at=header.created_at, extra=header.extra)
+
+    async def entries(
+        self, session_id: str, *, after: int = 0, through: int | None = None
+    ) -> AsyncIterator[Sequence[Entry]]:
+        found = (
+            entry
+            for entry in self._all()
+            if entry.seq > after and (through is None or entry.seq <= through)
+        )
+        while batch := await anyio.to_thread.run_sync(lambda: list(islice(found, _BATCH_ENTRIES))):
+            yield batch
+
+    def _all(self) -> Iterator[Entry]:
+        raise NotImplementedError
+
+    async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
+        raise BadEntry(f"there is no blob {blob_id!r}")
 
     async def attachment(self, entry: AttachmentEntry) -> bytes | None:
         """`None` unless it is there, as it was."""
-        ...
+        return None
 
 
 @contextmanager
@@ -316,8 +319,12 @@ def opened_source(path: Path, limits: InOneGo = ANY_SIZE) -> Iterator[FileSource
     files = FileOperations()
     try:
         descriptor = files.open(path, os.O_RDONLY)
+    except FileNotFoundError as error:
+        raise NotAConversation("there is no such file") from error
+    except IsADirectoryError as error:
+        raise NotAConversation("it is a directory") from error
     except OSError as error:
-        raise NotAConversation(_why_not(error)) from error
+        raise NotAConversation(f"it can't be read: {error.strerror}") from error
 
     def read(offset: int, length: int) -> bytes:
         """Says of reading that it failed: whoever copies from it has other troubles too."""
@@ -334,16 +341,6 @@ def opened_source(path: Path, limits: InOneGo = ANY_SIZE) -> Iterator[FileSource
         files.close(descriptor)
 
 
-def _why_not(error: OSError) -> str:
-    match error.errno:
-        case errno.ENOENT:
-            return "there is no such file"
-        case errno.EISDIR:
-            return "it is a directory"
-        case _:
-            return f"it can't be read: {error.strerror}"
-
-
 def _source_of(read: Read, size: int, path: Path, limits: InOneGo) -> FileSource:
     if size == 0:
         raise NotForeign("it is empty")
@@ -354,8 +351,9 @@ def _source_of(read: Read, size: int, path: Path, limits: InOneGo) -> FileSource
             most = f"of other documents at most {limits.bytes_max >> 20} MiB are read"
             raise NotForeign(f"its first line is not as we write it, and {most}") from None
         data = read(0, size)
-        if limits.values_max is not None and _values_in(data) > limits.values_max:
-            raise NotForeign(f"more than {limits.values_max:,} values") from None
+        most_values = limits.values_max
+        if most_values is not None and sum(map(data.count, (b"{", b"[", b","))) > most_values:
+            raise NotForeign(f"more than {most_values:,} values") from None
         return _source_in(data, path, limits)
     try:
         return NativeFile(read, size, header, first, path)
@@ -369,68 +367,45 @@ def _source_of(read: Read, size: int, path: Path, limits: InOneGo) -> FileSource
 
 
 def _source_in(data: bytes, path: Path, limits: InOneGo) -> FileSource:
-    with _saying_whose(data):
-        document = JsonDocument(data)
-    written = as_it_was_written(relaid_in(document))
-    if written is not None:
-        return _written_anew(written, path)
-    most = limits.messages_max
-    if most is not None and document.count + document.calls > most:
-        raise NotForeign(f"more than {most:,} messages and calls")
-    with _saying_whose(data):
-        return ForeignFile(document, path)
-
-
-@contextmanager
-def _saying_whose(data: bytes) -> Iterator[None]:
     try:
-        yield
+        document = JsonDocument(data)
+        written = as_it_was_written(relaid_in(document))
+        if written is not None:
+            return _written_anew(written, path)
+        most = limits.messages_max
+        if most is None or document.count + document.calls <= most:
+            return ForeignFile(document, path)
     except NotForeign:
         if b'"format"' in data[:_LOOKED_AT_BYTES] and b'"head_seq"' in data[-_LOOKED_AT_BYTES:]:
             raise NotForeign(_NOT_AS_WRITTEN) from None
         raise
-
-
-def _values_in(data: bytes) -> int:
-    return sum(map(data.count, (b"{", b"[", b",")))
+    raise NotForeign(f"more than {most:,} messages and calls")
 
 
 def _written_anew(document: bytes, path: Path) -> NativeFile:
-    read = _from_memory(document)
+    def read(offset: int, length: int) -> bytes:
+        return document[offset : offset + length]
+
     header, first = our_header(read, len(document))
     return NativeFile(read, len(document), header, first, path)
 
 
-def _from_memory(data: bytes) -> Read:
-    return lambda offset, length: data[offset : offset + length]
-
-
-class NativeFile:
+class NativeFile(FileSource):
     def __init__(self, read: Read, size: int, header: Header, first: int, path: Path) -> None:
-        self.session_id: str | None = header.session_id
+        super().__init__(header.session_id, header)
         self._read = read
-        self._header = header
         self._first = first
         self._path = path
         self._end, self._items = _index(read, size, first)
 
-    async def origin(self, session_id: str) -> Origin:
-        header = self._header
-        return Origin(user=header.user, created_at=header.created_at, extra=header.extra)
-
-    async def entries(
-        self, session_id: str, *, after: int = 0, through: int | None = None
-    ) -> AsyncIterator[Sequence[Entry]]:
-        lines = LineReader(self._read, first=self._first, end=self._end).forward(self._first)
-        wanted = (
-            line for line in lines if line.seq > after and (through is None or line.seq <= through)
-        )
-
-        def batch() -> list[Entry]:
-            return [_entry(line) for line in islice(wanted, _BATCH_ENTRIES)]
-
-        while entries := await anyio.to_thread.run_sync(batch):
-            yield entries
+    def _all(self) -> Iterator[Entry]:
+        for line in LineReader(self._read, first=self._first, end=self._end).forward(self._first):
+            entry = decode_verified(line.data)
+            if encode_line(entry) != line.data:
+                raise BadEntry(
+                    f"entry {line.seq} holds something this version does not know, and would lose"
+                )
+            yield entry
 
     async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
         path = blobs_of(self._path) / Path(blob_id).name
@@ -440,7 +415,7 @@ class NativeFile:
         return data[offset:][:length]
 
     async def attachment(self, entry: AttachmentEntry) -> bytes | None:
-        if not is_file_id(entry.file_id) or usable_id(self) is None:
+        if not is_file_id(entry.file_id) or self.usable_id is None:
             return None
         path = self._path.parent.parent / "files" / str(self.session_id) / entry.file_id
         key = ("file", entry.file_id)
@@ -470,9 +445,12 @@ def _index(read: Read, size: int, first: int) -> tuple[int, dict[ItemKey, Span]]
         if line.seq != due:
             raise BadLine(f"line {line.seq} stands where {due} should")
         end, due = line.end, due + 1
-    items = index_items(read, end, size)
-    if items is not None:
-        return end, items
+    segments = segments_forward(read, end, size)
+    closing = next(segments, Segment(end, b"")).data
+    if decode_closing(closing) is not None and end + len(closing) == size:
+        return end, {}
+    if closing.endswith(_BESIDE) and decode_closing(closing.removesuffix(_BESIDE) + b"}\n"):
+        return end, _items_in(segments, size)
     if survey(read, size).end != end:
         raise BadLine(f"it is damaged at byte {end}")
     if _BESIDE.rstrip() in read(end, _CLOSING_BYTES_MAX):
@@ -480,56 +458,19 @@ def _index(read: Read, size: int, first: int) -> tuple[int, dict[ItemKey, Span]]
     return end, {}
 
 
-def _entry(line: Line) -> Entry:
-    entry = decode_verified(line.data)
-    if encode_line(entry) != line.data:
-        raise BadEntry(
-            f"entry {line.seq} holds something this version does not know, and would lose"
-        )
-    return entry
-
-
-class ForeignFile:
+class ForeignFile(FileSource):
     def __init__(self, document: JsonDocument, path: Path) -> None:
         named = named_id(document.members or {})
-        self.session_id = named if named is not None else session_id_of(path.name)
-        self._conversation = ForeignConversation(document, self.session_id or "")
-        header = self._conversation.header
-        self._origin = Origin(user=header.user, created_at=header.created_at, extra=header.extra)
+        session_id = named if named is not None else session_id_of(path.name)
+        self._conversation = ForeignConversation(document, session_id or "")
+        super().__init__(session_id, self._conversation.header)
 
-    async def origin(self, session_id: str) -> Origin:
-        return self._origin
+    def _all(self) -> Iterator[Entry]:
+        """With the same ids whenever it is read, so that copies can be compared."""
+        numbers = count(1)
 
-    async def entries(
-        self, session_id: str, *, after: int = 0, through: int | None = None
-    ) -> AsyncIterator[Sequence[Entry]]:
-        known = self._conversation.entries(new_id=_same_ids(self.session_id or ""))
-        entries = islice(known, max(after, 0), through)
+        def new_id() -> str:
+            name = f"{self.session_id or ''} {next(numbers)}"
+            return hashlib.sha256(name.encode()).hexdigest()[:32]
 
-        def batch() -> list[Entry]:
-            return list(islice(entries, _BATCH_ENTRIES))
-
-        while found := await anyio.to_thread.run_sync(batch):
-            yield found
-
-    async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
-        raise BadEntry(f"there is no blob {blob_id!r}")
-
-    async def attachment(self, entry: AttachmentEntry) -> bytes | None:
-        return None
-
-
-def _same_ids(session_id: str) -> Callable[[], str]:
-    """The same ids whenever the same document is read, so that copies can be compared."""
-    numbers = count(1)
-
-    def new_id() -> str:
-        return hashlib.sha256(f"{session_id} {next(numbers)}".encode()).hexdigest()[:32]
-
-    return new_id
-
-
-def usable_id(source: FileSource) -> str | None:
-    """The id it has, if a conversation here may have it."""
-    session_id = source.session_id
-    return session_id if session_id is not None and is_session_id(session_id) else None
+        return self._conversation.entries(new_id=new_id)
