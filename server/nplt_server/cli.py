@@ -31,8 +31,7 @@ from nplt_server import __version__
 from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationError
 
 if TYPE_CHECKING:
-    from nplt_storage.maintenance.migrate import Imported, Place
-    from nplt_storage.maintenance.sources import Missing
+    from nplt_storage.maintenance.migrate import Imported, Missing, Place
     from nplt_storage.store import ConversationStore
 
 
@@ -203,7 +202,7 @@ def doctor(data_dir: Path | None, as_json: bool) -> None:
     server runs. Lines that begin with "wrong" are for someone to act on (exit code
     1); notes are worth knowing, no more.
     """
-    from nplt_storage.files.examine import plural
+    from nplt_storage.files.repair import plural
     from nplt_storage.maintenance.doctor import NoDataDirectory, examine_directory
 
     directory = data_dir_of(data_dir)
@@ -255,7 +254,7 @@ def backup(target: Path, data_dir: Path | None) -> None:
     server and put DIR in the place of the data directory, or start a server with
     --data-dir DIR. Conversations in Redis are not copied.
     """
-    from nplt_storage.files.examine import plural
+    from nplt_storage.files.repair import plural
     from nplt_storage.maintenance.backup import CannotBackUp, back_up
 
     source, target = data_dir_of(data_dir), target.absolute()
@@ -406,8 +405,7 @@ def _export_to(directory: Path, session_id: str, output: Path | None) -> Missing
 
 
 async def _write(directory: Path, session_id: str, out: BinaryIO) -> Missing:
-    from nplt_storage.maintenance.migrate import DirectoryPlace
-    from nplt_storage.maintenance.sources import Missing, export_document
+    from nplt_storage.maintenance.migrate import DirectoryPlace, Missing, export_document
 
     missing, place = Missing(), DirectoryPlace(directory)
     session_id = _meant(session_id, place.ids())

@@ -58,11 +58,12 @@ from nplt_storage.entries import (
     wrong_reference,
 )
 from nplt_storage.file_system import Disk
-from nplt_storage.maintenance.migrate import Imported, import_file
-from nplt_storage.maintenance.sources import (
+from nplt_storage.maintenance.migrate import (
+    Imported,
     Missing,
     NotAConversation,
     export_document,
+    import_file,
     opened_source,
 )
 

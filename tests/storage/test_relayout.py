@@ -11,8 +11,7 @@ from tests.storage.conversations import START, answer, chat, file_bytes, ticking
 
 from nplt_storage import MemoryStore, Origin, StorageError
 from nplt_storage.files.foreign import as_it_was_written, read_relaid
-from nplt_storage.maintenance.migrate import import_file
-from nplt_storage.maintenance.sources import export_document
+from nplt_storage.maintenance.migrate import export_document, import_file
 
 
 async def exported(store: MemoryStore) -> bytes:

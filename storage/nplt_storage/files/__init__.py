@@ -8,8 +8,7 @@
     live_journal        the text of a running answer
     format      the bytes: header, lines, closing line, recovery, file names
     foreign     converts documents of older programs
-    examine     reads a file line by line and says what is wrong with it
-    repair      keeps the sound lines of a damaged file
+    repair      says what is wrong with a file, and keeps the sound lines of a damaged one
     directory   the data directory in use: lock, index, threads, free space, catching up
     trash       deleted conversations
 

@@ -36,13 +36,7 @@ from nplt_storage.errors import (
     StorageError,
     StorageUnavailable,
 )
-from nplt_storage.file_system import (
-    DataDirectory,
-    Disk,
-    FoundFile,
-    Read,
-    opened_to_read,
-)
+from nplt_storage.file_system import DataDirectory, Disk, FoundFile, Read, opened_to_read
 from nplt_storage.files.append import Durability
 from nplt_storage.files.commit_threads import CommitThreads, DiskThreads
 from nplt_storage.files.conversation_file import plain_errors, read_older_shape, survey_file

@@ -32,13 +32,7 @@ from zlib import crc32
 import orjson
 from msgspec import Struct
 
-from nplt_storage.codec import (
-    BadLine,
-    crc_suffix,
-    decode_verified,
-    encode_line,
-    peek_seq,
-)
+from nplt_storage.codec import BadLine, crc_suffix, decode_verified, encode_line, peek_seq
 from nplt_storage.entries import (
     UNSTAMPED,
     DebugEntry,
@@ -77,15 +71,7 @@ NO_ROLE: Final = "message"
 """No program calls a role that: it is taken in like every role nobody knows."""
 
 
-def why_unusable(message: Any) -> str | None:
-    if not isinstance(message, dict):
-        return "is no JSON object"
-    if "role" not in message and "content" not in message:
-        return "has neither a role nor a content"
-    return None
-
-
-def regular(message: dict[str, Any], time_of: Callable[[Any], datetime | None]) -> dict[str, Any]:
+def regular(message: dict[str, Any]) -> dict[str, Any]:
     """With `metadata` that holds all other keys too."""
     role, content = message.get("role"), message.get("content")
     calls, metadata = message.get("tool_calls"), message.get("metadata")
@@ -94,7 +80,7 @@ def regular(message: dict[str, Any], time_of: Callable[[Any], datetime | None]) 
         kept["role"], role = role, NO_ROLE
     if not isinstance(content, str):
         kept["content"], content = content, _text_of(content)
-    if time_of(message.get("timestamp")) is None:
+    if _time(message.get("timestamp")) is None:
         kept["timestamp"] = message.get("timestamp")
     if not isinstance(calls, list):
         kept["tool_calls"] = calls
@@ -253,7 +239,7 @@ class JsonDocument:
     def __init__(self, data: bytes, *, window_bytes: int = _WINDOW_BYTES) -> None:
         self._data = data
         self._window_bytes = window_bytes
-        self._bom_bytes = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
+        self.bom_bytes = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
         self._list_at: int | None = None
         self.members: dict[str, Any] | None = None
         """Of the object it is, without the list of messages; `None`: it is no object."""
@@ -275,10 +261,6 @@ class JsonDocument:
     def has_messages(self) -> bool:
         return self._list_at is not None
 
-    @property
-    def has_bom(self) -> bool:
-        return self._bom_bytes > 0
-
     def messages(self) -> Iterator[Any]:
         assert self._list_at is not None
         with self._reading(self._list_at) as text:
@@ -291,7 +273,7 @@ class JsonDocument:
             yield from (text.last for _ in text.items())
 
     def _survey(self) -> None:
-        with self._reading(self._bom_bytes) as text:
+        with self._reading(self.bom_bytes) as text:
             if text.next() != "{":
                 _clean(text.value())
                 text.finish()
@@ -332,11 +314,14 @@ class JsonDocument:
             self.count += 1
             if self.count == 1:
                 self.first = message
+            wrong: str | None = "is no JSON object"
             if isinstance(message, dict):
                 calls = message.get("tool_calls")
                 self.calls += len(calls) if isinstance(calls, list) else 0
                 self.has_our_keys = self.has_our_keys or not _OUR_KEYS.isdisjoint(message)
-            if self.wrong is None and (wrong := why_unusable(message)):
+                is_message = "role" in message or "content" in message
+                wrong = None if is_message else "has neither a role nor a content"
+            if wrong is not None and self.wrong is None:
                 self.wrong = f"message {self.count} of {{}} {wrong}"
 
     @contextmanager
@@ -353,14 +338,11 @@ class JsonDocument:
         except RecursionError as error:
             raise NotForeign("it is nested too deeply") from error
         except UnicodeDecodeError as error:
-            raise self._not_utf8(error) from error
+            if self._data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                raise NotForeign("it is UTF-16: save it as UTF-8") from error
+            raise NotForeign(f"it is not UTF-8 (byte {error.start - self.bom_bytes})") from error
         except ValueError as error:
             raise NotForeign("it is no JSON document") from error
-
-    def _not_utf8(self, error: UnicodeDecodeError) -> NotForeign:
-        if self._data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            return NotForeign("it is UTF-16: save it as UTF-8")
-        return NotForeign(f"it is not UTF-8 (byte {error.start - self._bom_bytes})")
 
 
 # ------------------------------------------------------------------------------
@@ -391,8 +373,14 @@ class ForeignConversation:
         if document.wrong:
             raise NotForeign(document.wrong)
         if document.has_our_keys:
-            self._relaid = _ours(document, session_id)
-            self.header = decode_header(self._relaid.header)
+            self._relaid = relaid = relaid_in(document)
+            if relaid is None:
+                raise NotForeign("its first line is damaged")
+            if as_it_was_written(relaid) is None:
+                raise NotForeign("its layout was changed, and not every line is as it was")
+            self.header = decode_header(relaid.header)
+            if self.header.session_id != session_id:
+                raise NotForeign(f"the file says it is conversation {self.header.session_id!r}")
             return
         if (named_id(members) or session_id) != session_id:
             raise NotForeign("it names another conversation")
@@ -410,7 +398,7 @@ class ForeignConversation:
         """From the first one, each time."""
         if self._relaid is not None:
             return map(decode_verified, self._relaid.lines)
-        messages = (regular(message, _time) for message in self._document.messages())
+        messages = map(regular, self._document.messages())
         return _Importer(new_id, self.header.created_at).take_in(messages)
 
 
@@ -461,7 +449,7 @@ def read_relaid(data: bytes) -> RelaidDocument | None:
 
 def relaid_in(document: JsonDocument) -> RelaidDocument | None:
     is_ours = {"crc", *_CLOSING_KEYS} <= document.member_texts.keys()
-    if not is_ours or not document.has_messages or document.has_bom:
+    if not is_ours or not document.has_messages or document.bom_bytes:
         return None
     lines: list[bytes] = []
     try:
@@ -489,40 +477,22 @@ def relaid_in(document: JsonDocument) -> RelaidDocument | None:
 
 def as_it_was_written(relaid: RelaidDocument | None) -> bytes | None:
     """`None`: it is none of ours, or something in it is not as it was."""
-    end = None if relaid is None else _end_as_written(relaid)
-    if relaid is None or end is None:
+    if relaid is None or len(relaid.lines) < relaid.count:
         return None
-    return relaid.header + b"\n,".join(relaid.lines) + (b"\n" if relaid.lines else b"") + end
-
-
-def _end_as_written(relaid: RelaidDocument) -> bytes | None:
-    """All that follows the lines; `None`: not every line is there, as it was."""
-    if len(relaid.lines) < relaid.count:
-        return None
-    tail = empty_tail(decode_header(relaid.header).created_at, len(relaid.header))
+    parts, created_at = [relaid.header], decode_header(relaid.header).created_at
+    tail = empty_tail(created_at, len(relaid.header))
     for due, line in enumerate(relaid.lines, 1):
         if peek_seq(line) != due:
             return None
-        _, tail = tail.extended(decode_verified(line), line)
-    closing = orjson.loads(b"{" + tail.closing_line[2:])
-    if closing != relaid.closing:
+        added, tail = tail.extended(decode_verified(line), line)
+        parts.append(added)
+    closing = tail.closing_line
+    if orjson.loads(b"{" + closing[2:]) != relaid.closing:
         return None
-    if not relaid.beside:
-        return tail.closing_line
-    items = b"\n,".join(map(orjson.dumps, relaid.beside))
-    return tail.closing_line[:-2] + b',"beside":[\n' + items + b"\n]}\n"
-
-
-def _ours(document: JsonDocument, session_id: str) -> RelaidDocument:
-    relaid = relaid_in(document)
-    if relaid is None:
-        raise NotForeign("its first line is damaged")
-    if _end_as_written(relaid) is None:
-        raise NotForeign("its layout was changed, and not every line is as it was")
-    header = decode_header(relaid.header)
-    if header.session_id != session_id:
-        raise NotForeign(f"the file says it is conversation {header.session_id!r}")
-    return relaid
+    if relaid.beside:
+        items = b"\n,".join(map(orjson.dumps, relaid.beside))
+        closing = closing[:-2] + b',"beside":[\n' + items + b"\n]}\n"
+    return b"".join((*parts, closing))
 
 
 def _header_as_written(document: dict[str, Any]) -> bytes | None:
@@ -588,10 +558,9 @@ class _Importer:
     def _take_answer(self, message: dict[str, Any]) -> None:
         if self._turn_id is None:
             self._turn_id, self._call = self._new_id(), 0
-        calls = message.get("tool_calls")
-        calls = (
-            [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-        )
+        listed = message.get("tool_calls")
+        listed = listed if isinstance(listed, list) else []
+        calls = [call for call in listed if isinstance(call, dict)]
         requests = tuple(_request(call, place) for place, call in enumerate(calls))
         content = message["content"]
         self._add(ModelOutputEntry, message, content=content, tool_calls=requests, call=self._call)

@@ -23,13 +23,6 @@ from msgspec.structs import fields, replace
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.file_system import PRIVATE_FILE, FileOperations, opened_to_read, read_blocks
 from nplt_storage.files.directory import INDEX_NAME
-from nplt_storage.files.examine import (
-    Examination,
-    Finding,
-    examine_file,
-    note,
-    read_beginning,
-)
 from nplt_storage.files.format import (
     blobs_of,
     by_session_id,
@@ -37,6 +30,7 @@ from nplt_storage.files.format import (
     is_unfinished,
     session_id_of,
 )
+from nplt_storage.files.repair import Examination, Finding, examine_file, note, read_beginning
 from nplt_storage.files.trash import deleted_id
 from nplt_storage.ids import is_file_id, new_entry_id
 from nplt_storage.index.tables import (

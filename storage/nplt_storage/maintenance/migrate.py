@@ -1,13 +1,28 @@
-"""Copies conversations into a store: all of another place, or one from a file.
+"""Exports, imports and migrates conversations.
 
 Each is copied whole or not at all. A migration keeps the ids, compares each copy entry
 by entry, skips what is there already, so that an interrupted run can be repeated, and
 reports what can't be copied. An imported file keeps its id if that is free, else it gets
 a new one; nothing is done if the conversation with that id already holds all of it.
+
+An exported document is the conversation's file, byte for byte; its blobs and
+attachments follow in the last line, one item each:
+
+    ],"updated_at":"…",…,"epoch_offset":131,"beside":[
+    {"blob":"<blob id>","text":"…"}
+    ,{"file":"<file id>","base64":"…"}
+    ]}
+
+An item has no checksum of its own: the entry that names it has its SHA-256.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import (
     AbstractContextManager,
@@ -16,40 +31,484 @@ from contextlib import (
     contextmanager,
     suppress,
 )
+from itertools import count, islice
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeAlias
 
+import anyio
 import anyio.to_thread
-from msgspec import Struct
+import orjson
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nplt_storage.copying import Source, copy_conversation
+from nplt_storage.attachments import end_copy, mark_copy
+from nplt_storage.codec import BadLine, decode_verified, encode_line
+from nplt_storage.copying import (
+    BringAttachments,
+    Source,
+    copy_conversation,
+    read_blob_whole,
+    stand_ins,
+)
 from nplt_storage.entries import (
     ApprovalEntry,
+    AttachmentEntry,
+    BlobReference,
     CheckpointEntry,
     Entry,
     ForkedEntry,
     ToolResultsEntry,
 )
 from nplt_storage.errors import (
+    BadEntry,
     ConversationExists,
     ConversationNotFound,
     StorageError,
     StorageUnavailable,
 )
-from nplt_storage.files.examine import TurnPairing
-from nplt_storage.files.format import by_session_id
-from nplt_storage.ids import is_session_id, new_entry_id, new_session_id
-from nplt_storage.maintenance.sources import (
-    ANY_SIZE,
-    FileSource,
-    InOneGo,
-    NotAConversation,
-    ReadAttachment,
-    bringing_into,
-    opened_source,
+from nplt_storage.file_system import (
+    FileOperations,
+    make_private_directory,
+    read_all,
+    write_new_file,
 )
+from nplt_storage.files.foreign import (
+    ForeignConversation,
+    JsonDocument,
+    NotForeign,
+    as_it_was_written,
+    named_id,
+    read_relaid,
+    relaid_in,
+)
+from nplt_storage.files.format import (
+    BadHeader,
+    Damage,
+    Header,
+    LaterFormat,
+    LineReader,
+    Read,
+    Segment,
+    blobs_of,
+    by_session_id,
+    decode_closing,
+    empty_tail,
+    encode_header,
+    segments_forward,
+    session_id_of,
+    survey,
+    verified,
+)
+from nplt_storage.files.repair import (
+    FOREIGN_BYTES_MAX,
+    LineTooLong,
+    TurnPairing,
+    bounded,
+    our_header,
+    read_beginning,
+)
+from nplt_storage.ids import is_file_id, is_session_id, new_entry_id, new_session_id
 from nplt_storage.store import ConversationStore, Origin
+
+ItemKey: TypeAlias = tuple[str, str]
+"""`blob` or `file`, and its id."""
+Span: TypeAlias = tuple[int, int]
+"""Where it begins, and how many bytes it has."""
+ReadAttachment: TypeAlias = Callable[[AttachmentEntry], Awaitable[bytes | None]]
+
+_BESIDE: Final = b',"beside":[\n'
+_END: Final = b"]}\n"
+_CLOSING_BYTES_MAX: Final = 256
+_ITEM: Final = re.compile(rb',?\{"(blob|file)":"([A-Za-z0-9_-]{1,200})","(?:text|base64)":"')
+
+
+class BadDocument(Exception):
+    """Not as `export_document` wrote it."""
+
+
+class Missing(Struct):
+    """What the conversation names, and nobody has any more."""
+
+    ids: list[str] = field(default_factory=list)
+
+
+async def export_document(
+    source: Source,
+    session_id: str,
+    *,
+    read_attachment: ReadAttachment | None = None,
+    missing: Missing | None = None,
+) -> AsyncIterator[bytes]:
+    """In pieces; `missing` is told what could not be put into it."""
+    origin = await source.origin(session_id)
+    header = Header(
+        session_id=session_id, created_at=origin.created_at, user=origin.user, extra=origin.extra
+    )
+    first = encode_header(header)
+    yield first
+    tail = empty_tail(origin.created_at, len(first))
+    blobs: dict[str, BlobReference] = {}
+    attachments: dict[str, AttachmentEntry] = {}
+    async for batch in source.entries(session_id):
+        lines: list[bytes] = []
+        is_trimmed = tail.end == tail.first and batch and batch[0].seq > 1
+        for entry in [*stand_ins(batch[0]), *batch[1:]] if is_trimmed else batch:
+            line, tail = tail.extended(entry)
+            lines.append(line)
+            if isinstance(entry, AttachmentEntry) and entry.redacted_at is None:
+                attachments[entry.file_id] = entry
+            elif isinstance(entry, ToolResultsEntry):
+                named = [result.blob for result in entry.results if result.blob is not None]
+                blobs |= {blob.blob_id: blob for blob in named}
+        yield b"".join(lines)
+
+    async def items() -> AsyncIterator[tuple[ItemKey, bytes | None]]:
+        for blob in blobs.values():
+            yield ("blob", blob.blob_id), await read_blob_whole(source, session_id, blob)
+        if read_attachment is not None:
+            for attachment in attachments.values():
+                yield ("file", attachment.file_id), await read_attachment(attachment)
+
+    end, count = tail.closing_line, 0
+    async for key, data in items():
+        if data is None:
+            if missing is not None:
+                missing.ids.append(key[1])
+        else:
+            yield (b"," if count else end[:-2] + _BESIDE) + encode_item(key, data) + b"\n"
+            count += 1
+    yield _END if count else end
+
+
+def encode_item(key: ItemKey, data: bytes) -> bytes:
+    kind, item_id = key
+    if kind == "blob":
+        try:
+            return orjson.dumps({kind: item_id, "text": data.decode()})
+        except UnicodeDecodeError:
+            pass
+    return orjson.dumps({kind: item_id, "base64": base64.b64encode(data).decode()})
+
+
+def decode_item(line: bytes) -> bytes:
+    try:
+        item = orjson.loads(line.removeprefix(b","))
+        if "text" in item:
+            return str(item["text"]).encode()
+        return base64.b64decode(item["base64"], validate=True)
+    except (orjson.JSONDecodeError, binascii.Error, KeyError, TypeError) as error:
+        raise BadDocument(f"something kept beside the entries can't be read: {error}") from error
+
+
+def _items_in(segments: Iterator[Segment], size: int) -> dict[ItemKey, Span]:
+    found: dict[ItemKey, Span] = {}
+    for start, data in segments:
+        if data == _END and start + len(data) == size:
+            return found
+        parts = _ITEM.match(data)
+        if parts is None or not data.endswith(b'"}\n'):
+            raise BadDocument(f"what is kept beside the entries is damaged at byte {start}")
+        found[parts[1].decode(), parts[2].decode()] = (start, len(data))
+    raise BadDocument("it breaks off among what is kept beside the entries")
+
+
+# ------------------------------------------------------------------------------
+# Copying attachments from the imported file
+#
+# If the copy fails, they are removed again.
+
+
+@asynccontextmanager
+async def bringing_into(
+    files: Path | None, new_id: str, read: ReadAttachment | None
+) -> AsyncIterator[BringAttachments | None]:
+    """`files` is the target's directory of attachments, where there is one. The block is the
+    copying."""
+    if files is None or read is None:
+        yield None
+        return
+    folder = files / new_id
+    brought: list[Path] = []
+
+    def keep(file_id: str, data: bytes) -> None:
+        path = folder / file_id
+        try:
+            mark_copy(files, new_id)
+            make_private_directory(folder)
+            if not path.exists():  # else it is not ours to remove again
+                brought.append(path)
+            write_new_file(FileOperations(), path, data)
+        except OSError as error:
+            raise StorageUnavailable(f"an attachment can't be kept: {error.strerror}") from error
+
+    async def bring(entries: Sequence[AttachmentEntry]) -> Sequence[str]:
+        missing: list[str] = []
+        for entry in entries:
+            data = await read(entry) if is_file_id(entry.file_id) else None
+            if data is None:
+                missing.append(entry.file_id)
+            else:
+                await anyio.to_thread.run_sync(keep, entry.file_id, data)
+        return missing
+
+    def remove() -> None:
+        with suppress(OSError):  # whoever failed before has more to say
+            for path in brought:
+                path.unlink(missing_ok=True)
+            folder.rmdir()  # if nothing else is in it
+
+    try:
+        yield bring
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(remove)
+        raise
+    finally:
+        end_copy(files, new_id, is_there=True)  # what was brought, and only that, is removed
+
+
+# ------------------------------------------------------------------------------
+# Sources to copy from; only read
+#
+#     ours         the file of a data directory, with blobs and attachments beside it, or
+#                  an exported document that holds them, also if it was reformatted
+#     older        one JSON document in the older shape
+#
+# Nothing is repaired: a torn end is left out, as recovery would do, and damage is an
+# error. A file of a later version with fields this one does not know is refused, because
+# a copy would lose them.
+
+_BATCH_ENTRIES: Final = 500
+_LOOKED_AT_BYTES: Final = 4096
+_NOT_AS_WRITTEN: Final = (
+    "this is one of our files, but its first line is damaged, or its layout was changed"
+)
+_UNREADABLE = (BadDocument, BadHeader, BadLine, Damage, LaterFormat, NotForeign, LineTooLong)
+
+
+class InOneGo(Struct, frozen=True, kw_only=True):
+    """How large what is read in one go may be: another's document, or one of ours that was
+    laid out anew. As objects it takes many times the memory it takes on disk."""
+
+    bytes_max: int = FOREIGN_BYTES_MAX
+    values_max: int | None = None
+    """By the brackets and commas there are, those in texts included."""
+    messages_max: int | None = None
+    """Calls of tools count too."""
+
+
+ANY_SIZE: Final = InOneGo()
+
+
+class _LaidOutAnew(Exception):
+    """What is kept beside the entries is not in lines of its own."""
+
+
+class NotAConversation(StorageError):
+    """Nothing in this file that could be copied; says why, as a sentence."""
+
+
+class FileSource:
+    """One conversation; the ids it is asked for are not looked at."""
+
+    def __init__(self, session_id: str | None, header: Header) -> None:
+        self.session_id = session_id
+        """The id the document names, if any; it may be taken already."""
+        self._header = header
+
+    @property
+    def usable_id(self) -> str | None:
+        """The id it has, if a conversation here may have it."""
+        return self.session_id if is_session_id(self.session_id or "") else None
+
+    async def origin(self, session_id: str) -> Origin:
+        header = self._header
+        return Origin(user=header.user, created_at=header.created_at, extra=header.extra)
+
+    async def entries(
+        self, session_id: str, *, after: int = 0, through: int | None = None
+    ) -> AsyncIterator[Sequence[Entry]]:
+        found = (
+            entry
+            for entry in self._all()
+            if entry.seq > after and (through is None or entry.seq <= through)
+        )
+        while batch := await anyio.to_thread.run_sync(lambda: list(islice(found, _BATCH_ENTRIES))):
+            yield batch
+
+    def _all(self) -> Iterator[Entry]:
+        raise NotImplementedError
+
+    async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
+        raise BadEntry(f"there is no blob {blob_id!r}")
+
+    async def attachment(self, entry: AttachmentEntry) -> bytes | None:
+        """`None` unless it is there, as it was."""
+        return None
+
+
+@contextmanager
+def opened_source(path: Path, limits: InOneGo = ANY_SIZE) -> Iterator[FileSource]:
+    """Raises `NotAConversation`. Blocks while the file is looked through once."""
+    files = FileOperations()
+    try:
+        descriptor = files.open(path, os.O_RDONLY)
+    except FileNotFoundError as error:
+        raise NotAConversation("there is no such file") from error
+    except IsADirectoryError as error:
+        raise NotAConversation("it is a directory") from error
+    except OSError as error:
+        raise NotAConversation(f"it can't be read: {error.strerror}") from error
+
+    def read(offset: int, length: int) -> bytes:
+        """Says of reading that it failed: whoever copies from it has other troubles too."""
+        try:
+            return read_all(files, descriptor, length, offset)
+        except OSError as error:
+            raise NotAConversation(f"it can't be read: {error.strerror}") from error
+
+    try:
+        yield _source_of(bounded(read), files.size(descriptor), path, limits)
+    except _UNREADABLE as error:
+        raise NotAConversation(str(error)) from error
+    finally:
+        files.close(descriptor)
+
+
+def _source_of(read: Read, size: int, path: Path, limits: InOneGo) -> FileSource:
+    if size == 0:
+        raise NotForeign("it is empty")
+    try:
+        header, first = our_header(bounded(read, limits.bytes_max), size)
+    except (BadHeader, LineTooLong):
+        if size > limits.bytes_max:
+            most = f"of other documents at most {limits.bytes_max >> 20} MiB are read"
+            raise NotForeign(f"its first line is not as we write it, and {most}") from None
+        data = read(0, size)
+        most_values = limits.values_max
+        if most_values is not None and sum(map(data.count, (b"{", b"[", b","))) > most_values:
+            raise NotForeign(f"more than {most_values:,} values") from None
+        return _source_in(data, path, limits)
+    try:
+        return NativeFile(read, size, header, first, path)
+    except _LaidOutAnew:
+        written = None
+        if size <= limits.bytes_max:
+            written = as_it_was_written(read_relaid(read(0, size)))
+        if written is None:
+            raise BadDocument("what is kept beside the entries can't be read") from None
+        return _written_anew(written, path)
+
+
+def _source_in(data: bytes, path: Path, limits: InOneGo) -> FileSource:
+    try:
+        document = JsonDocument(data)
+        written = as_it_was_written(relaid_in(document))
+        if written is not None:
+            return _written_anew(written, path)
+        most = limits.messages_max
+        if most is None or document.count + document.calls <= most:
+            return ForeignFile(document, path)
+    except NotForeign:
+        if b'"format"' in data[:_LOOKED_AT_BYTES] and b'"head_seq"' in data[-_LOOKED_AT_BYTES:]:
+            raise NotForeign(_NOT_AS_WRITTEN) from None
+        raise
+    raise NotForeign(f"more than {most:,} messages and calls")
+
+
+def _written_anew(document: bytes, path: Path) -> NativeFile:
+    def read(offset: int, length: int) -> bytes:
+        return document[offset : offset + length]
+
+    header, first = our_header(read, len(document))
+    return NativeFile(read, len(document), header, first, path)
+
+
+class NativeFile(FileSource):
+    def __init__(self, read: Read, size: int, header: Header, first: int, path: Path) -> None:
+        super().__init__(header.session_id, header)
+        self._read = read
+        self._first = first
+        self._path = path
+        self._end, self._items = _index(read, size, first)
+
+    def _all(self) -> Iterator[Entry]:
+        for line in LineReader(self._read, first=self._first, end=self._end).forward(self._first):
+            entry = decode_verified(line.data)
+            if encode_line(entry) != line.data:
+                raise BadEntry(
+                    f"entry {line.seq} holds something this version does not know, and would lose"
+                )
+            yield entry
+
+    async def blob(self, session_id: str, blob_id: str, offset: int, length: int) -> bytes:
+        path = blobs_of(self._path) / Path(blob_id).name
+        data = await anyio.to_thread.run_sync(self._item, ("blob", blob_id), path, offset + length)
+        if data is None:
+            raise BadEntry(f"there is no blob {blob_id!r}")
+        return data[offset:][:length]
+
+    async def attachment(self, entry: AttachmentEntry) -> bytes | None:
+        if not is_file_id(entry.file_id) or self.usable_id is None:
+            return None
+        path = self._path.parent.parent / "files" / str(self.session_id) / entry.file_id
+        key = ("file", entry.file_id)
+        data = await anyio.to_thread.run_sync(self._item, key, path, entry.size + 1)
+        if data is None or hashlib.sha256(data).hexdigest() != entry.sha256:
+            return None
+        return data
+
+    def _item(self, key: ItemKey, path: Path, length: int) -> bytes | None:
+        """From the document itself, or from beside it."""
+        if span := self._items.get(key):
+            return decode_item(self._read(*span))
+        try:
+            return read_beginning(path, length)
+        except (OSError, ValueError):
+            return None
+
+
+def _index(read: Read, size: int, first: int) -> tuple[int, dict[ItemKey, Span]]:
+    """Where the lines end, and what is kept behind them. Raises for damage."""
+    end, due = first, 1
+    for segment in segments_forward(read, first, size):
+        try:
+            line = verified(segment, first=first)
+        except BadLine:
+            break
+        if line.seq != due:
+            raise BadLine(f"line {line.seq} stands where {due} should")
+        end, due = line.end, due + 1
+    segments = segments_forward(read, end, size)
+    closing = next(segments, Segment(end, b"")).data
+    if decode_closing(closing) is not None and end + len(closing) == size:
+        return end, {}
+    if closing.endswith(_BESIDE) and decode_closing(closing.removesuffix(_BESIDE) + b"}\n"):
+        return end, _items_in(segments, size)
+    if survey(read, size).end != end:
+        raise BadLine(f"it is damaged at byte {end}")
+    if _BESIDE.rstrip() in read(end, _CLOSING_BYTES_MAX):
+        raise _LaidOutAnew
+    return end, {}
+
+
+class ForeignFile(FileSource):
+    def __init__(self, document: JsonDocument, path: Path) -> None:
+        named = named_id(document.members or {})
+        session_id = named if named is not None else session_id_of(path.name)
+        self._conversation = ForeignConversation(document, session_id or "")
+        super().__init__(session_id, self._conversation.header)
+
+    def _all(self) -> Iterator[Entry]:
+        """With the same ids whenever it is read, so that copies can be compared."""
+        numbers = count(1)
+
+        def new_id() -> str:
+            name = f"{self.session_id or ''} {next(numbers)}"
+            return hashlib.sha256(name.encode()).hexdigest()[:32]
+
+        return self._conversation.entries(new_id=new_id)
+
 
 Outcome: TypeAlias = Literal["copied", "there", "left"]
 
