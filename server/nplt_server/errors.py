@@ -8,6 +8,7 @@ of another library's exception.
 from __future__ import annotations
 
 import logging
+from dataclasses import KW_ONLY, dataclass
 
 from msgspec import Struct
 
@@ -26,15 +27,11 @@ from nplt_storage.errors import (
 log = logging.getLogger(__name__)
 
 
-class ServerError(Exception):
-    pass
-
-
 EXIT_CONFIGURATION = 78
 """Of a server whose settings have mistakes."""
 
 
-class ConfigurationError(ServerError):
+class ConfigurationError(Exception):
     """The operator must correct the settings: exit 78."""
 
     def __init__(self, mistakes: list[str]) -> None:
@@ -42,7 +39,7 @@ class ConfigurationError(ServerError):
         self.mistakes = mistakes
 
 
-class CannotServe(ServerError):
+class CannotServe(Exception):
     """Another process uses the port or the data directory: exit 1."""
 
 
@@ -63,7 +60,7 @@ class VendorWords(Struct, frozen=True, kw_only=True):
         return {name: value for name, value in said.items() if value}
 
 
-class ProviderError(ServerError):
+class ProviderError(Exception):
     """A model call failed. `model_call` tries to recover; otherwise the turn ends `failed`."""
 
     code = ErrorCode.PROVIDER_UNAVAILABLE
@@ -71,36 +68,29 @@ class ProviderError(ServerError):
     of_provider = False
     """It is so for all models of the provider: nobody is there, or the key is wrong."""
 
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        """Our own words: what is wrong, and what can be done."""
+
     def __str__(self) -> str:
         said = str(self.vendor or "")
         return f"{self.sentence}; it says: {said}" if said else self.sentence
 
-    @property
-    def sentence(self) -> str:
-        """Our own words: what is wrong, and what can be done."""
-        return super().__str__()
 
-
+@dataclass(eq=False, repr=False)
 class ProviderUnavailable(ProviderError):
     """Transient; may be retried."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        retry_after: float | None = None,
-        before_first_token: bool = True,
-        timed_out: bool = False,
-        is_busy: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-        """Seconds to wait before the next request, if the provider names a time."""
-        self.before_first_token = before_first_token
-        self.timed_out = timed_out
-        """The call used up its time. A retry would take as long, so there is none."""
-        self.is_busy = is_busy
-        """The provider works, but limits the rate of requests."""
+    sentence: str
+    _: KW_ONLY
+    retry_after: float | None = None
+    """Seconds to wait before the next request, if the provider names a time."""
+    before_first_token: bool = True
+    timed_out: bool = False
+    """The call used up its time. A retry would take as long, so there is none."""
+    is_busy: bool = False
+    """The provider works, but limits the rate of requests."""
 
 
 class ProviderPaused(ProviderUnavailable):
@@ -122,51 +112,43 @@ class ProviderUnauthorized(ProviderError):
     act."""
 
 
+@dataclass(eq=False, repr=False)
 class ProviderRefused(ProviderError):
     """The request was refused; the same request would be refused again."""
 
     code = ErrorCode.PROVIDER_REFUSED
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        message_index: int | None = None,
-        block_index: int | None = None,
-        entry_seqs: tuple[int, ...] = (),
-        content_refused: bool = False,
-        reasoning_refused: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.message_index = message_index
-        """The message of the request that the provider named."""
-        self.block_index = block_index
-        """The content block of that message, if the provider named one."""
-        self.entry_seqs = entry_seqs
-        """The entries that are shown in that message."""
-        self.content_refused = content_refused
-        """The provider rejects the content of the request, not its address, options or outcome."""
-        self.reasoning_refused = reasoning_refused
-        """The provider rejects reasoning that the model sealed in an earlier answer."""
-        self.wrong_api = False
-        """There is no such API at this address, or the model is not served through it."""
-        self.wrong_reasoning = False
-        """The model's own reasoning must go back to it with its calls, or must not."""
+    sentence: str
+    _: KW_ONLY
+    message_index: int | None = None
+    """The message of the request that the provider named."""
+    block_index: int | None = None
+    """The content block of that message, if the provider named one."""
+    entry_seqs: tuple[int, ...] = ()
+    """The entries that are shown in that message."""
+    content_refused: bool = False
+    """The provider rejects the content of the request, not its address, options or outcome."""
+    reasoning_refused: bool = False
+    """The provider rejects reasoning that the model sealed in an earlier answer."""
+    wrong_api: bool = False
+    """There is no such API at this address, or the model is not served through it."""
+    wrong_reasoning: bool = False
+    """The model's own reasoning must go back to it with its calls, or must not."""
 
 
 class NoSuchModel(ProviderRefused):
     """404 for the model; a fallback may be tried."""
 
 
+@dataclass(eq=False, repr=False)
 class RequestTooLarge(ProviderRefused):
     """The request exceeds the model's window; a shorter one may be accepted."""
 
     code = ErrorCode.TOO_LARGE
 
-    def __init__(self, message: str, *, window_tokens: int | None = None) -> None:
-        super().__init__(message)
-        self.window_tokens = window_tokens
-        """The window (context and output together), if the provider named it."""
+    _: KW_ONLY
+    window_tokens: int | None = None
+    """The window (context and output together), if the provider named it."""
 
 
 class AnswerCut(ProviderUnavailable):
@@ -179,52 +161,13 @@ class AnswerCut(ProviderUnavailable):
         )
 
 
-class AnswerTooLong(ProviderError):
-    """The answer exceeds a limit of this server."""
+class AnswerRejected(ProviderError):
+    """Not the provider but this server ends the turn: it exceeds a limit, or its answer does
+    not fit the schema that came with the prompt."""
 
-    code = ErrorCode.TOO_LARGE
-
-    def __init__(self, answer_bytes_max: int) -> None:
-        super().__init__(
-            f"the answer is longer than {answer_bytes_max:,} bytes; ask for a shorter one"
-        )
-
-
-class AnswerMismatch(ProviderError):
-    """The answer does not fit the schema that came with the prompt."""
-
-    code = ErrorCode.SCHEMA_MISMATCH
-
-    def __init__(self, fault: str, *, mended: bool) -> None:
-        tries = ", and neither did the one before it" if mended else ""
-        super().__init__(
-            f"the model's answer does not fit the schema{tries}: {fault}; "
-            "ask again, or choose another model"
-        )
-
-
-class TooManySteps(ProviderError):
-    """The turn exceeds this server's limit on model calls. Not a refusal by the provider, but
-    sent with the same code."""
-
-    code = ErrorCode.PROVIDER_REFUSED
-
-    def __init__(self, steps_max: int) -> None:
-        super().__init__(
-            f"the model called tools in {steps_max} steps without an answer; ask it to go on"
-        )
-
-
-class TurnTooLong(ProviderError):
-    """The turn exceeds this server's time limit. Not a refusal by the provider, but sent with
-    the same code."""
-
-    code = ErrorCode.PROVIDER_REFUSED
-
-    def __init__(self, seconds_max: float) -> None:
-        super().__init__(
-            f"the answer was not complete within {seconds_max:g} s; ask for less at a time"
-        )
+    def __init__(self, code: ErrorCode, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
 
 
 class WindowTooSmall(ProviderError):
@@ -252,7 +195,11 @@ def as_request_error(error: Exception) -> RequestError | None:
         return RequestError(error.code, str(error))
     if isinstance(error, ConversationDamaged):
         log.warning("the storage says no: %s", error)
-        return _damaged(error)
+        sentence = f"conversation {error.session_id!r} is damaged ({error.reason})"
+        if error.can_be_repaired:
+            command = repair_command(error.session_id)
+            sentence += f" and can't be used before it is repaired. To repair it: {command}"
+        return RequestError(ErrorCode.READ_ONLY, sentence)
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             if code in (ErrorCode.UNAVAILABLE, ErrorCode.READ_ONLY):
@@ -261,28 +208,16 @@ def as_request_error(error: Exception) -> RequestError | None:
     return None
 
 
-def _damaged(error: ConversationDamaged) -> RequestError:
-    sentence = f"conversation {error.session_id!r} is damaged ({error.reason})"
-    if error.can_be_repaired:
-        command = repair_command(error.session_id)
-        sentence += f" and can't be used before it is repaired. To repair it: {command}"
-    return RequestError(ErrorCode.READ_ONLY, sentence)
-
-
 def error_to_tell(error: Exception, log: logging.Logger, what: str) -> RequestError:
     """The error to send for any exception. A bug is logged, and sent without details."""
     known = as_request_error(error)
     if known is None:
         log.error("%s", what, exc_info=error)
-        known = internal_error()
+        known = RequestError(
+            ErrorCode.INTERNAL,
+            "something went wrong in the server; its log says what (nplt server log)",
+        )
     return known
-
-
-def internal_error() -> RequestError:
-    return RequestError(
-        ErrorCode.INTERNAL,
-        "something went wrong in the server; its log says what (nplt server log)",
-    )
 
 
 def repair_command(session_id: str) -> str:
@@ -291,7 +226,6 @@ def repair_command(session_id: str) -> str:
 
 def no_such_conversation(session_id: str) -> RequestError:
     # The same error for a conversation of another user, so that ids can't be probed.
-
     return RequestError(
         ErrorCode.NOT_FOUND, f"there is no conversation {session_id!r}", field="session_id"
     )

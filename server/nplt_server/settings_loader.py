@@ -7,7 +7,7 @@ set. Mistakes in providers and model names are found before anything is built.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias, get_args, get_origin
@@ -38,7 +38,6 @@ from nplt_server.settings import (
     LocalSettings,
     OpenAISettings,
     Settings,
-    VendorSettings,
     checked_url,
     known_vendors,
     user_dir,
@@ -58,41 +57,26 @@ def provider_mistakes(
     for number, provider in enumerate(settings.providers):
         match provider:
             case OpenAISettings() | AnthropicSettings():
-                mistakes = _vendor_mistakes(provider, environ)
-            case LocalSettings() if not local_is_installed():
-                mistakes = iter([("type", _NOT_INSTALLED)])
+                try:
+                    read_key(provider, environ)
+                except KeyMistake as mistake:
+                    yield ("providers", number, mistake.where), str(mistake)
+                try:
+                    checked_url(base_url_of(provider, environ) or "https://vendor")
+                except ValueError as error:
+                    # What is written in the settings has been looked at: this is from outside.
+                    variable = standard_variable(provider, "BASE_URL")
+                    yield ("providers", number, "base_url"), f"{variable}: {error}"
+            case LocalSettings():
+                if not local_is_installed():
+                    yield ("providers", number, "type"), _NOT_INSTALLED
+                name = f"{provider.id}/{LOCAL_MODEL}"
+                told = settings.models.get(name)
+                if told is not None and (told.context_tokens or 0) > WINDOW_TOKENS_MAX:
+                    sentence = f"the model has a window of {WINDOW_TOKENS_MAX:,} tokens"
+                    yield ("models", name, "context_tokens"), sentence
             case _:
-                continue
-        for key, sentence in mistakes:
-            yield ("providers", number, key), sentence
-    yield from _windows_too_large(settings)
-    yield from _unknown_models(settings)
-
-
-def _vendor_mistakes(
-    provider: VendorSettings, environ: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
-    try:
-        read_key(provider, environ)
-    except KeyMistake as mistake:
-        yield mistake.where, str(mistake)
-    try:
-        checked_url(base_url_of(provider, environ) or "https://vendor")
-    except ValueError as error:
-        # What is written in the settings has been looked at: this one is from outside.
-        yield "base_url", f"{standard_variable(provider, 'BASE_URL')}: {error}"
-
-
-def _windows_too_large(settings: Settings) -> Iterator[tuple[Place, str]]:
-    for provider in settings.providers:
-        name = f"{provider.id}/{LOCAL_MODEL}"
-        told = settings.models.get(name) if isinstance(provider, LocalSettings) else None
-        if told is not None and (told.context_tokens or 0) > WINDOW_TOKENS_MAX:
-            sentence = f"the model has a window of {WINDOW_TOKENS_MAX:,} tokens"
-            yield ("models", name, "context_tokens"), sentence
-
-
-def _unknown_models(settings: Settings) -> Iterator[tuple[Place, str]]:
+                pass
     there_are = [
         f"{provider.id}/{model}"
         for provider in settings.providers
@@ -102,24 +86,16 @@ def _unknown_models(settings: Settings) -> Iterator[tuple[Place, str]]:
         sentence = "needs models, or a default_model: what a server of your own has is not known"
         yield ("providers", 0), sentence
     open_ones = {provider.id for provider in settings.providers if is_open(provider)}
-    for place, name in _names(settings):
-        if name in there_are or name.partition("/")[0] in open_ones:
+    named: list[tuple[Place, str | None]] = [
+        (("default_model",), settings.default_model),
+        *((("roles", role), model) for role, model in settings.roles),
+        *((("fallback", number), model) for number, model in enumerate(settings.fallback)),
+    ]
+    for place, model in named:
+        if model is None or model in there_are or model.partition("/")[0] in open_ones:
             continue
-        from difflib import get_close_matches  # only for mistakes
-
-        near = get_close_matches(name, there_are, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(there_are)}"
-        yield place, f"there is no model {name!r}; {hint}"
-
-
-def _names(settings: Settings) -> Iterator[tuple[Place, str]]:
-    if settings.default_model is not None:
-        yield ("default_model",), settings.default_model
-    for role, model in settings.roles:
-        if model is not None:
-            yield ("roles", role), model
-    for number, model in enumerate(settings.fallback):
-        yield ("fallback", number), model
+        hint = _hint(model, there_are, otherwise="there is", cutoff=0.4)
+        yield place, f"there is no model {model!r}{hint}"
 
 
 # ------------------------------------------------------------------------------
@@ -132,8 +108,6 @@ Tree = dict[str, Any]
 
 _NOT_OURS = {"SERVER", "TOKEN", "TOKEN_FILE", "DEBUG"}
 """NPLT_* variables that are the client's, or say something else."""
-
-
 _WORDS = {"tuple_type": "expected a list", "model_type": "expected keys and values"}
 
 
@@ -141,10 +115,6 @@ class Layer(Struct, frozen=True):
     values: Tree
     where: str
     """A format string: `{key}` becomes the place of the mistake."""
-
-
-def default_config_file() -> Path:
-    return user_dir("config") / "server.yaml"
 
 
 def load_settings(
@@ -172,7 +142,7 @@ def load_settings(
         settings = settings.model_copy(update=found)
     mistakes = settings.mistakes()
     for place, said in provider_mistakes(settings, environ):
-        mistakes.append(f"{_describe_place(list(place), layers)}: {said}")
+        mistakes.append(f"{_describe_place(place, layers)}: {said}")
     if mistakes:
         raise ConfigurationError(mistakes)
     return settings
@@ -180,7 +150,7 @@ def load_settings(
 
 def _read_file(path: Path | None) -> Layer:
     if path is None:
-        path = default_config_file()
+        path = user_dir("config") / "server.yaml"
         if not path.exists():
             return Layer({}, "")
     # Here, because most servers start without a file.
@@ -242,41 +212,38 @@ def _merge(below: Tree, above: Tree) -> None:
 
 
 def _sentence(item: Any, layers: list[Layer]) -> str:
-    path, kind = _without_kind(list(item["loc"]))
+    path, kind = list(item["loc"]), None
+    if path[:1] == ["providers"] and len(path) > 2 and path[2] in PROVIDER_KINDS:
+        kind = path.pop(2)  # what it was taken for is no key that anybody wrote
     where = _describe_place(path, layers)
+    types = dict.fromkeys((*PROVIDER_KINDS, *known_vendors()["vendors"]))
     match item["type"]:
         case "extra_forbidden":
             return f"{where}: unknown key{_hint(path[-1], _names_at(path[:-1], kind))}"
         case "union_tag_invalid":
-            return f"{where}.type: there is no such type{_hint(item['ctx']['tag'], _types())}"
+            return f"{where}.type: there is no such type{_hint(item['ctx']['tag'], types)}"
         case "union_tag_not_found":
-            return f"{where}: needs a type{_hint('', _types())}"
+            return f"{where}: needs a type{_hint('', types)}"
         case _:
-            pass
-    said = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
-    return f"{where}: {said[:1].lower()}{said[1:]}"
+            said = _WORDS.get(item["type"]) or item["msg"].removeprefix("Value error, ")
+            return f"{where}: {said[:1].lower()}{said[1:]}"
 
 
-def _types() -> list[str]:
-    return [*dict.fromkeys((*PROVIDER_KINDS, *known_vendors()["vendors"]))]
-
-
-def _hint(name: object, known: Collection[str]) -> str:
+def _hint(
+    name: object, known: Collection[str], *, otherwise: str = "known are", cutoff: float = 0.5
+) -> str:
     from difflib import get_close_matches  # only for mistakes
 
-    near = get_close_matches(str(name), known, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}"
+    near = get_close_matches(str(name), known, n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]}?" if near else f"; {otherwise} {', '.join(known)}"
 
 
-def _without_kind(path: list[Any]) -> tuple[list[Any], str | None]:
-    """Which kind of provider it was taken for is no key that anybody wrote."""
-    if path[:1] == ["providers"] and len(path) > 2 and path[2] in PROVIDER_KINDS:
-        return [*path[:2], *path[3:]], path[2]
-    return path, None
-
-
-def _describe_place(path: list[Any], layers: list[Layer]) -> str:
-    where = _where(path, layers)
+def _describe_place(path: Sequence[Any], layers: list[Layer]) -> str:
+    """The layer that gave the value, or the first part of its path, and the key there."""
+    where = next((layer.where for layer in reversed(layers) if _gives(layer.values, path)), None)
+    if where is None:
+        begun = (each.where for each in layers if each.where and path[0] in each.values)
+        where = next(begun, "settings, {key}")
     if where.startswith("environment"):
         key = "NPLT_" + "__".join(str(part).upper() for part in path)
     elif where.startswith("command line"):
@@ -286,20 +253,13 @@ def _describe_place(path: list[Any], layers: list[Layer]) -> str:
     return where.format(key=key)
 
 
-def _where(path: list[Any], layers: list[Layer]) -> str:
-    for layer in reversed(layers):
-        place: Any = layer.values
-        for part in path:
-            try:
-                place = place[part]
-            except (KeyError, IndexError, TypeError):
-                break
-        else:
-            return layer.where
-    return next(
-        (layer.where for layer in layers if layer.where and path[:1] and path[0] in layer.values),
-        "settings, {key}",
-    )
+def _gives(values: Any, path: Sequence[Any]) -> bool:
+    for part in path:
+        try:
+            values = values[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
 
 
 def _names_at(path: list[Any], kind: str | None) -> list[str]:
@@ -316,14 +276,14 @@ def _names_at(path: list[Any], kind: str | None) -> list[str]:
         if field is None:
             return []
         in_names = get_origin(field.annotation) is dict
-        candidates = [field.annotation, *_flatten(field.annotation)]
-        model = next(
-            (c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None
-        )
+        model = next(_models_in(field.annotation), None)
         if model is None:
             return []
     return sorted(model.model_fields)
 
 
-def _flatten(annotation: Any) -> list[Any]:
-    return [each for a in get_args(annotation) for each in (a, *_flatten(a))]
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nplt_server.errors import AnswerTooLong
+from nplt_server.errors import AnswerRejected
 from nplt_server.providers import (
     ModelOutputDelta,
     OpaquePiece,
@@ -66,5 +66,5 @@ def test_parts_tell_the_order_in_which_everything_came() -> None:
     ],
 )
 def test_whatever_an_answer_is_made_of_its_size_is_bounded(deltas: list[ModelOutputDelta]) -> None:
-    with pytest.raises(AnswerTooLong):
+    with pytest.raises(AnswerRejected):
         heard(*deltas)

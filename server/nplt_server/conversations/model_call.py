@@ -25,12 +25,13 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from msgspec.structs import replace
 
+from nplt_protocol import ErrorCode
 from nplt_server import logs
 from nplt_server.conversations.broadcast import TurnEvents
 from nplt_server.conversations.quarantine import RefusalRecovery
 from nplt_server.errors import (
     AnswerCut,
-    AnswerMismatch,
+    AnswerRejected,
     NoSuchModel,
     ProviderError,
     ProviderRefused,
@@ -175,7 +176,12 @@ class ModelCall:
 
         fault = await fault_of_answer(schema, answer.content)
         if fault is not None and (turn.has_rejected or answer.stop_reason == "refusal"):
-            raise AnswerMismatch(fault, mended=turn.has_rejected)
+            tries = ", and neither did the one before it" if turn.has_rejected else ""
+            raise AnswerRejected(
+                ErrorCode.SCHEMA_MISMATCH,
+                f"the model's answer does not fit the schema{tries}: {fault}; "
+                "ask again, or choose another model",
+            )
         return fault
 
     # Recovery of a call that failed before its first token

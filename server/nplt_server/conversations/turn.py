@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import anyio
 from msgspec.structs import replace
 
-from nplt_protocol import RequestError
+from nplt_protocol import ErrorCode, RequestError
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import TurnFinished
 from nplt_server import logs
@@ -35,10 +35,9 @@ from nplt_server.context.source import ContextView
 from nplt_server.conversations.broadcast import TurnEvents
 from nplt_server.conversations.model_call import ModelCall
 from nplt_server.errors import (
+    AnswerRejected,
     ProviderError,
     ProviderUnavailable,
-    TooManySteps,
-    TurnTooLong,
     error_to_tell,
 )
 from nplt_server.providers.accumulator import ModelOutputAccumulator, usage_as_json
@@ -203,8 +202,12 @@ class TurnRun:
         return str(self._too_long) if is_over and not self.cancel_called else self.cancel_reason
 
     @property
-    def _too_long(self) -> TurnTooLong:
-        return TurnTooLong(self.conversation.services.limits.turn_seconds_max)
+    def _too_long(self) -> AnswerRejected:
+        seconds = self.conversation.services.limits.turn_seconds_max
+        return AnswerRejected(
+            ErrorCode.PROVIDER_REFUSED,
+            f"the answer was not complete within {seconds:g} s; ask for less at a time",
+        )
 
     # Running it
 
@@ -245,7 +248,10 @@ class TurnRun:
                 self.results = {}
             await conversation.execute_tools(self)
             await self.write_results(why_skipped=self.why_stopped())
-        raise TooManySteps(steps_max)
+        raise AnswerRejected(
+            ErrorCode.PROVIDER_REFUSED,
+            f"the model called tools in {steps_max} steps without an answer; ask it to go on",
+        )
 
     def take_slot_now(self) -> bool:
         """Takes a turn slot without waiting; False if none is free."""

@@ -15,9 +15,9 @@ from typing import Final, Literal, assert_never
 import orjson
 from msgspec import Struct, field, structs
 
-from nplt_protocol import JsonObject, JsonValue
+from nplt_protocol import ErrorCode, JsonObject, JsonValue
 from nplt_server.digest.text import clean_text
-from nplt_server.errors import AnswerTooLong
+from nplt_server.errors import AnswerRejected
 from nplt_server.providers import (
     ModelOutputDelta,
     OpaquePiece,
@@ -296,7 +296,11 @@ class ModelOutputAccumulator:
     def _count_bytes(self, size: int) -> None:
         self._answer_bytes += size
         if self._answer_bytes > self._answer_bytes_max:
-            raise AnswerTooLong(self._answer_bytes_max)
+            raise AnswerRejected(
+                ErrorCode.TOO_LARGE,
+                f"the answer is longer than {self._answer_bytes_max:,} bytes; "
+                "ask for a shorter one",
+            )
 
 
 def cleaned(delta: ModelOutputDelta) -> ModelOutputDelta:

@@ -304,7 +304,7 @@ class VendorClient(ABC):
         failure = failure_of(response.status_code, told, retry_after=retry_after)
         hint = self._address_hint(urlsplit(self.address).path)
         if hint and isinstance(failure, ProviderRefused) and failure.wrong_api:
-            failure.args = (f"{failure.sentence}: {hint}",)
+            failure.sentence = f"{failure.sentence}: {hint}"
         return self._explained(failure, told.message, rendered)
 
     def _explained(
