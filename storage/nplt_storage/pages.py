@@ -91,8 +91,15 @@ def cut_message_to_fit(
     bare = message
     for bare in _ever_barer(message):
         if size(cut_texts(bare, 0)) <= size_max:
-            return _longest_cut(bare, size_max, size)
-    return cut_texts(bare, 0)
+            break
+    fits, too_long = 0, max(size_max, 0) + 1  # a code point takes at least a byte
+    while too_long - fits > 1:
+        length = (fits + too_long) // 2
+        if size(cut_texts(bare, length)) <= size_max:
+            fits = length
+        else:
+            too_long = length
+    return cut_texts(bare, fits)
 
 
 def cut_texts(message: JsonObject, length: int) -> JsonObject:
@@ -121,44 +128,23 @@ def _cut_call(call: Any, length: int) -> Any:
     return cut
 
 
-def _ever_barer(message: JsonObject) -> list[JsonObject]:
-    without_arguments: dict[str, Any] = dict(message)
-    if isinstance(message.get("tool_calls"), list):
-        without_arguments["tool_calls"] = [
-            _bare_call(call) if isinstance(call, dict) else call
-            for call in without_arguments["tool_calls"]
+def _ever_barer(message: JsonObject) -> Iterator[JsonObject]:
+    yield message
+    barer: dict[str, Any] = dict(message)
+    if isinstance(calls := barer.get("tool_calls"), list):
+        without = {"arguments": {}, "truncated": True}
+        barer["tool_calls"] = [
+            {name: call[name] for name in call if name != "sections"} | without
+            if isinstance(call, dict)
+            else call
+            for call in calls
         ]
-    steps: list[JsonObject] = [message, without_arguments]
+    yield barer
     for name in _DISPENSABLE:
-        barer = dict(steps[-1])
         if name in barer and not isinstance(barer[name], str):
-            barer[name] = _nothing_like(barer[name])
-            steps.append(barer)
-    return steps
-
-
-def _bare_call(call: JsonObject) -> JsonObject:
-    without = {name: value for name, value in call.items() if name != "sections"}
-    return without | {"arguments": {}, "truncated": True}
-
-
-def _nothing_like(value: Any) -> Any:
-    if isinstance(value, list):
-        return []
-    return {} if isinstance(value, dict) else None
-
-
-def _longest_cut(
-    message: JsonObject, size_max: int, size: Callable[[JsonObject], int]
-) -> JsonObject:
-    fits, too_long = 0, max(size_max, 0) + 1  # a code point takes at least a byte
-    while too_long - fits > 1:
-        length = (fits + too_long) // 2
-        if size(cut_texts(message, length)) <= size_max:
-            fits = length
-        else:
-            too_long = length
-    return cut_texts(message, fits)
+            nothing = type(barer[name])() if isinstance(barer[name], list | dict) else None
+            barer = barer | {name: nothing}
+            yield barer
 
 
 # ------------------------------------------------------------------------------
@@ -177,22 +163,18 @@ def attachments_of(prompt: ModelInputEntry, newest_first: Iterator[Entry]) -> li
     found: dict[str, JsonObject] = {}
     for entry in islice(newest_first, _LOOKED_AT_MAX):
         if isinstance(entry, AttachmentEntry) and entry.file_id in due:
-            found[entry.file_id] = _described(entry)
+            told: JsonObject = {
+                "file_id": entry.file_id,
+                "filename": entry.filename,
+                "size": entry.size,
+            }
+            if entry.content_type is not None:
+                told["content_type"] = entry.content_type
+            found[entry.file_id] = told
             due.remove(entry.file_id)
         if not due:
             break
     return [found.get(file_id, {"file_id": file_id}) for file_id in prompt.attachments]
-
-
-def _described(entry: AttachmentEntry) -> JsonObject:
-    told: JsonObject = {
-        "file_id": entry.file_id,
-        "filename": entry.filename,
-        "size": entry.size,
-    }
-    if entry.content_type is not None:
-        told["content_type"] = entry.content_type
-    return told
 
 
 class PageQuery(Struct, frozen=True, kw_only=True):
@@ -241,20 +223,6 @@ class EntrySource(Protocol):
     def after(self, seq: int) -> Iterator[Entry]:
         """Entries above `seq`, oldest first."""
         ...
-
-
-def read_page(
-    query: PageQuery,
-    source: EntrySource,
-    hidden: Ranges = (),
-    unfinished: Sequence[tuple[str, int]] = (),
-) -> MessagePage:
-    """Reads one page. `hidden` and `unfinished` are the row's: the entries that were rolled
-    back, and the turns that have not ended."""
-    running_seq = min((seq for _, seq in unfinished), default=None)
-    return _PageBuilder(
-        query, source, hidden if query.view == "messages" else (), running_seq
-    ).build()
 
 
 class ActiveRanges:
@@ -485,81 +453,95 @@ def read_end(
     return [*(entry for entry in far if entry is not None), *entries]
 
 
-class _PageBuilder:
-    def __init__(
-        self, query: PageQuery, whole: EntrySource, hidden: Ranges, running_seq: int | None
-    ) -> None:
+# ------------------------------------------------------------------------------
+# Reading a page
+
+
+def read_page(
+    query: PageQuery,
+    source: EntrySource,
+    hidden: Ranges = (),
+    unfinished: Sequence[tuple[str, int]] = (),
+) -> MessagePage:
+    """`hidden` and `unfinished` are the row's: the entries that were rolled back, and the turns
+    that have not ended."""
+    running_seq = min((seq for _, seq in unfinished), default=None)
+    page = _Page(query, source, hidden if query.view == "messages" else ())
+    turns: TurnOrder | None = None
+    if query.order == "turns" and query.view == "messages":
+        turns = TurnOrder(page.active, running_seq)
+    order: EntrySource = turns or page.active
+    newer: Iterator[Entry] = iter(())
+    older: Iterator[Entry] = iter(())
+    if query.after is not None:
+        newer = order.after(query.after)
+    elif query.around is not None:
+        newer = turns.since(query.around) if turns else order.after(query.around - 1)
+        older = order.before(query.around)
+    else:
+        older = order.before(order.head_seq + 1 if query.before is None else query.before)
+    has_newer, has_older = page.fill(newer, older)
+    found = page.found
+    first = last = query.cursor or 0
+    if found:
+        first, last = found[0][0], found[-1][0]
+    if query.after is not None:
+        has_older = page.shows_any(order.before(first))
+    elif query.before is not None:
+        has_newer = page.shows_any(order.after(last))
+    if turns and running_seq is not None and found:
+        # The last message that no other will come before. Prompts that wait are shown on
+        # the newest page; who reads on from there must not miss the answer that runs.
+        settled = [seq for seq, said in found if seq <= running_seq or said["role"] == "assistant"]
+        last = settled[-1] if settled else running_seq
+    return MessagePage(
+        messages=tuple(message for _, message in found),
+        has_more_before=has_older,
+        has_more_after=has_newer,
+        before=first,
+        after=last,
+    )
+
+
+class _Page:
+    """The messages of a page that is being read."""
+
+    def __init__(self, query: PageQuery, whole: EntrySource, hidden: Ranges) -> None:
+        self.active = _ResultFinder(whole, hidden)
         self._query = query
         self._whole = whole
-        self._running_seq = running_seq
-        self._finder = _ResultFinder(whole, hidden)
-        self._source: EntrySource = self._finder
-        self._turns: TurnOrder | None = None
-        if query.order == "turns" and query.view == "messages":
-            self._source = self._turns = TurnOrder(self._finder, running_seq)
         self._room = query.bytes_max
         self._newer: list[tuple[int, JsonObject]] = []
         self._older: list[tuple[int, JsonObject]] = []
 
-    def build(self) -> MessagePage:
-        query, source = self._query, self._source
-        nothing: Iterator[Entry] = iter(())
-        if query.after is not None:
-            newer, older = self._shown(source.after(query.after)), nothing
-        elif query.around is not None:
-            newer = self._shown(self._since(query.around))
-            older = self._shown(source.before(query.around))
-        else:
-            top = source.head_seq + 1 if query.before is None else query.before
-            newer, older = nothing, self._shown(source.before(top))
-        next_newer, next_older = self._fill(newer, older)
-        found = [*reversed(self._older), *self._newer]
-        cursor = query.cursor or 0
-        first, last = (found[0][0], found[-1][0]) if found else (cursor, cursor)
-        if query.after is not None:
-            next_older = next(self._shown(source.before(first)), None)
-        elif query.before is not None:
-            next_newer = next(self._shown(source.after(last)), None)
-        return MessagePage(
-            messages=tuple(message for _, message in found),
-            has_more_before=next_older is not None,
-            has_more_after=next_newer is not None,
-            before=first,
-            after=last if self._turns is None else self._settled_through(found, last),
-        )
+    @property
+    def found(self) -> list[tuple[int, JsonObject]]:
+        return [*reversed(self._older), *self._newer]
 
-    def _since(self, seq: int) -> Iterator[Entry]:
-        return self._source.after(seq - 1) if self._turns is None else self._turns.since(seq)
-
-    def _settled_through(self, found: list[tuple[int, JsonObject]], last: int) -> int:
-        """The last message that no other will come before. Prompts that wait are shown
-        on the newest page; who reads on from there must not miss the answer that runs."""
-        running = self._running_seq
-        if running is None or not found:
-            return last
-        settled = [seq for seq, said in found if seq <= running or said["role"] == "assistant"]
-        return settled[-1] if settled else running
-
-    def _fill(
-        self, newer: Iterator[Entry], older: Iterator[Entry]
-    ) -> tuple[Entry | None, Entry | None]:
-        """Takes from both sides in turn, nearest first; gives what comes next on each."""
-        next_newer, next_older = next(newer, None), next(older, None)
-        newer_is_due = True
-        while next_newer is not None or next_older is not None:
-            if len(self._newer) + len(self._older) == self._query.limit:
+    def fill(self, newer: Iterator[Entry], older: Iterator[Entry]) -> tuple[bool, bool]:
+        """Takes from both sides in turn, nearest first; whether there is more on each."""
+        sides = self._shown(newer), self._shown(older)
+        found = self._newer, self._older
+        following = [next(side, None) for side in sides]
+        side = 0
+        while any(following) and len(self._newer) + len(self._older) < self._query.limit:
+            if following[side] is None:
+                side = 1 - side
+            entry = following[side]
+            if entry is None or not self._take(entry, found[side]):
                 break
-            if next_newer is not None and (newer_is_due or next_older is None):
-                if not self._take(next_newer, self._newer):
-                    break
-                next_newer = next(newer, None)
-                newer_is_due = False
-            elif next_older is not None:
-                if not self._take(next_older, self._older):
-                    break
-                next_older = next(older, None)
-                newer_is_due = True
-        return next_newer, next_older
+            following[side] = next(sides[side], None)
+            side = 1 - side
+        return following[0] is not None, following[1] is not None
+
+    def shows_any(self, entries: Iterator[Entry]) -> bool:
+        return next(self._shown(entries), None) is not None
+
+    def _shown(self, entries: Iterator[Entry]) -> Iterator[Entry]:
+        for entry in entries:
+            asked_for = isinstance(entry, MessageEntry) and entry.role in self._query.roles
+            if asked_for or self._query.view == "entries":
+                yield entry
 
     def _take(self, entry: Entry, side: list[tuple[int, JsonObject]]) -> bool:
         query = self._query
@@ -574,17 +556,10 @@ class _PageBuilder:
         side.append((entry.seq, message))
         return True
 
-    def _shown(self, entries: Iterator[Entry]) -> Iterator[Entry]:
-        query = self._query
-        for entry in entries:
-            asked_for = isinstance(entry, MessageEntry) and entry.role in query.roles
-            if asked_for or query.view == "entries":
-                yield entry
-
     def _project(self, entry: Entry) -> JsonObject:
         if self._query.view == "entries" or not isinstance(entry, MessageEntry):
             return entry_as_json(entry)
-        results = self._finder.results_for(entry)
+        results = self.active.results_for(entry)
         message = chat_message(entry, results, self._query.detail, self._query.levels).as_json()
         if isinstance(entry, ModelInputEntry) and entry.attachments:
             message["attachments"] = attachments_of(entry, self._whole.before(entry.seq))
@@ -609,8 +584,6 @@ class _ResultFinder:
         self._results: ResultsByCall = {}
         self._ended: set[str | None] = set()
         self._noted_through = 0
-        self._ahead: Iterator[Entry] | None = None
-        self._ahead_through = -1
 
     def before(self, seq: int) -> Iterator[Entry]:
         return map(self._noted, self._source.before(seq))
@@ -632,17 +605,16 @@ class _ResultFinder:
 
     def results_for(self, entry: MessageEntry) -> ResultsByCall:
         if isinstance(entry, ModelOutputEntry) and entry.tool_calls and not entry.ends_turn:
-            call = (entry.turn_id, entry.call)
-            through: float | None = None
-            while call not in self._results and not self._is_over(entry):
-                through = self._left_at(entry.seq) if through is None else through
-                noted = max(self._noted_through, entry.seq)
-                if noted >= through or not self._look_ahead(noted):
-                    break
+            noted = max(self._noted_through, entry.seq)
+            if not self._is_settled(entry) and (through := self._left_at(entry.seq)) > noted:
+                for later in self.after(noted):
+                    if self._is_settled(entry) or later.seq >= through:
+                        break
         return self._results
 
-    def _is_over(self, entry: Entry) -> bool:
-        return entry.turn_id in self._ended or entry.seq < self._forked_at
+    def _is_settled(self, entry: ModelOutputEntry) -> bool:
+        has_results = (entry.turn_id, entry.call) in self._results
+        return has_results or entry.turn_id in self._ended or entry.seq < self._forked_at
 
     def _left_at(self, seq: int) -> float:
         """Where the next hidden range begins that ends with a rollback: no turn goes on
@@ -652,12 +624,3 @@ class _ResultFinder:
             if isinstance(next(self._whole.after(last - 1), None), RollbackEntry):
                 return first - 1
         return math.inf
-
-    def _look_ahead(self, through: int) -> bool:
-        """Whether there was one more entry to note."""
-        if self._ahead is None or self._ahead_through != through:
-            self._ahead = self.after(through)
-        later = next(self._ahead, None)
-        if later is not None:
-            self._ahead_through = later.seq
-        return later is not None
