@@ -57,13 +57,7 @@ class Upload:
     """One file on its way in."""
 
     def __init__(
-        self,
-        file: AsyncBufferedIOBase,
-        *,
-        part: Path,
-        home: Path,
-        size: int,
-        files: FileOperations,
+        self, file: AsyncBufferedIOBase, part: Path, home: Path, size: int, files: FileOperations
     ) -> None:
         self._file = file
         self._home = home
@@ -94,8 +88,15 @@ class Upload:
 
     async def finish(self) -> StoredFile:
         await self.in_place()
+
+        def give_name() -> None:
+            self._files.sync(self._file.fileno())
+            make_private_directory(self._home)
+            self._files.rename(self._part, self._home / self._part.stem)
+            self._files.sync_directory(self._home)
+
         with _plain_errors("the file can't be stored"):
-            await anyio.to_thread.run_sync(self._give_name, self._file.fileno())
+            await anyio.to_thread.run_sync(give_name)
         return self.as_it_is
 
     async def in_place(self) -> Path:
@@ -105,12 +106,6 @@ class Upload:
         with _plain_errors("the file can't be stored"):
             await self._file.flush()
         return self._part
-
-    def _give_name(self, descriptor: int) -> None:
-        self._files.sync(descriptor)
-        make_private_directory(self._home)
-        self._files.rename(self._part, self._home / self._part.stem)
-        self._files.sync_directory(self._home)
 
 
 class AttachmentFiles:
@@ -141,9 +136,16 @@ class AttachmentFiles:
     async def read(self, session_id: str, file_id: str, *, offset: int, length: int) -> bytes:
         """`BadEntry` if it is not there."""
         path = self.path_of(session_id, file_id)
+
+        def read_range() -> bytes:
+            with path.open("rb") as file:
+                # No system takes any number for a place; beyond the end there is nothing.
+                file.seek(min(offset, os.fstat(file.fileno()).st_size))
+                return file.read(length)
+
         with _plain_errors("the file can't be read"):
             try:
-                return await anyio.to_thread.run_sync(_read_range, path, offset, length)
+                return await anyio.to_thread.run_sync(read_range)
             except FileNotFoundError:
                 raise BadEntry(f"there is no file {file_id!r}") from None
 
@@ -178,25 +180,14 @@ class AttachmentFiles:
                 part, "xb", opener=lambda path, flags: os.open(path, flags, PRIVATE_FILE)
             )
         try:
-            yield Upload(file, part=part, home=home, size=size, files=self._files)
+            yield Upload(file, part, home, size, self._files)
         finally:
             with anyio.CancelScope(shield=True):
-                await _put_away(file, part)
-
-
-def _read_range(path: Path, offset: int, length: int) -> bytes:
-    with path.open("rb") as file:
-        # No system takes any number for a place; beyond the end there is nothing.
-        file.seek(min(offset, os.fstat(file.fileno()).st_size))
-        return file.read(length)
-
-
-async def _put_away(file: AsyncBufferedIOBase, part: Path) -> None:
-    # The descriptor is gone even if the last bytes could not be flushed, and
-    # an unfinished file is not worth an error.
-    with suppress(OSError):
-        await file.close()
-    await anyio.to_thread.run_sync(lambda: part.unlink(missing_ok=True))
+                # The descriptor is gone even if the last bytes could not be flushed, and
+                # an unfinished file is not worth an error.
+                with suppress(OSError):
+                    await file.close()
+                await anyio.to_thread.run_sync(lambda: part.unlink(missing_ok=True))
 
 
 # ------------------------------------------------------------------------------
@@ -204,11 +195,8 @@ async def _put_away(file: AsyncBufferedIOBase, part: Path) -> None:
 #
 # An attachment never changes, so two conversations can share its bytes by a hard
 # link; either can be deleted without the other. Where the disk does not support
-# links, the bytes are copied.
-
-
-# A copy that is on its way is marked until its conversation exists, so that the next start
-# can remove what a killed one left behind.
+# links, the bytes are copied. A copy that is on its way is marked until its conversation
+# exists, so that the next start can remove what a killed one left behind.
 
 _COPIES: Final = ".copies"
 

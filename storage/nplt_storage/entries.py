@@ -225,9 +225,13 @@ def _kind_of(class_name: str) -> str:
 class KnownEntry(HistoryEntry, frozen=True, kw_only=True, tag_field="kind", tag=_kind_of):
     """Each kind's tag, and so its `kind`, is its class's name in snake_case."""
 
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.kind = _kind_of(cls.__name__)
+
 
 class ModelInputEntry(KnownEntry, frozen=True, kw_only=True):
-    kind: ClassVar[str] = "model_input"
     role: ClassVar[Role] = "user"
 
     content: str
@@ -240,7 +244,6 @@ class ModelInputEntry(KnownEntry, frozen=True, kw_only=True):
 
 
 class ModelOutputEntry(KnownEntry, frozen=True, kw_only=True):
-    kind: ClassVar[str] = "model_output"
     role: ClassVar[Role] = "assistant"
 
     content: str
@@ -265,8 +268,6 @@ class ModelOutputEntry(KnownEntry, frozen=True, kw_only=True):
 
 
 class ToolResultsEntry(KnownEntry, frozen=True, kw_only=True):
-    kind: ClassVar[str] = "tool_results"
-
     results: tuple[ToolCallResult, ...] = field(name="tool_calls")
     call: int = always(0)
     execute_error: str | None = None
@@ -275,8 +276,6 @@ class ToolResultsEntry(KnownEntry, frozen=True, kw_only=True):
 
 
 class FaultEntry(KnownEntry, frozen=True, kw_only=True):
-    kind: ClassVar[str] = "fault"
-
     content: str
     code: str
     state: FaultState
@@ -292,19 +291,15 @@ class FaultEntry(KnownEntry, frozen=True, kw_only=True):
 
 
 class SystemInstructionEntry(KnownEntry, frozen=True, kw_only=True):
-    kind: ClassVar[str] = "system_instruction"
     content: str
 
 
 class NotebookEntry(KnownEntry, frozen=True, kw_only=True):
-    kind: ClassVar[str] = "notebook"
     content: str
 
 
 class WidgetEntry(KnownEntry, frozen=True, kw_only=True):
     """The notebook is a widget too, but has a kind of its own."""
-
-    kind: ClassVar[str] = "widget"
 
     widget: str
     state: Mapping[str, JsonValue]
@@ -312,8 +307,6 @@ class WidgetEntry(KnownEntry, frozen=True, kw_only=True):
 
 class EpochEntry(KnownEntry, frozen=True, kw_only=True):
     """Until the next one, what models are sent only grows at its end."""
-
-    kind: ClassVar[str] = "epoch"
 
     reason: str
     omitted_through: int = 0
@@ -330,8 +323,6 @@ class EpochEntry(KnownEntry, frozen=True, kw_only=True):
 
 
 class CompactionEntry(KnownEntry, frozen=True, kw_only=True):
-    kind: ClassVar[str] = "compaction"
-
     content: str
     from_seq: int
     through_seq: int
@@ -341,7 +332,7 @@ class CompactionEntry(KnownEntry, frozen=True, kw_only=True):
 
 
 class ClearEntry(KnownEntry, frozen=True, kw_only=True):
-    kind: ClassVar[str] = "clear"
+    pass
 
 
 class RollbackEntry(KnownEntry, frozen=True, kw_only=True):
@@ -354,8 +345,6 @@ class RollbackEntry(KnownEntry, frozen=True, kw_only=True):
     the last words, and the entries that hold the instruction, the notebook, the
     newest compaction (0: none) and each widget's state.
     """
-
-    kind: ClassVar[str] = "rollback"
 
     to_seq: int
     message_count: int = 0
@@ -374,7 +363,6 @@ class RollbackEntry(KnownEntry, frozen=True, kw_only=True):
 
 
 class QuarantineEntry(KnownEntry, frozen=True, kw_only=True):
-    kind: ClassVar[str] = "quarantine"
     content: str
     target_seq: int
     code: str
@@ -383,7 +371,6 @@ class QuarantineEntry(KnownEntry, frozen=True, kw_only=True):
 
 
 class CheckpointEntry(KnownEntry, frozen=True, kw_only=True):
-    kind: ClassVar[str] = "checkpoint"
     state: Mapping[str, JsonValue]
 
 
@@ -391,35 +378,28 @@ class ForkedEntry(KnownEntry, frozen=True, kw_only=True):
     """Turns that had not ended at `at_seq` are not resumed here, and approvals given
     before do not hold. In an imported conversation `from_session_id` is its own id."""
 
-    kind: ClassVar[str] = "forked"
-
     from_session_id: str
     at_seq: int
 
 
 class DebugEntry(KnownEntry, frozen=True, kw_only=True):
-    kind: ClassVar[str] = "debug"
     content: str
     category: str
 
 
 class RenamedEntry(KnownEntry, frozen=True, kw_only=True):
-    kind: ClassVar[str] = "renamed"
     name: str
 
 
 class PinnedEntry(KnownEntry, frozen=True, kw_only=True):
-    kind: ClassVar[str] = "pinned"
     pinned: bool
 
 
 class ArchivedEntry(KnownEntry, frozen=True, kw_only=True):
-    kind: ClassVar[str] = "archived"
     archived: bool
 
 
 class ModelSwitchedEntry(KnownEntry, frozen=True, kw_only=True):
-    kind: ClassVar[str] = "model_switched"
     model: str
     """Empty: as before."""
     previous_model: str | None = None
@@ -428,7 +408,6 @@ class ModelSwitchedEntry(KnownEntry, frozen=True, kw_only=True):
 
 
 class AttachmentEntry(KnownEntry, frozen=True, kw_only=True):
-    kind: ClassVar[str] = "attachment"
     file_id: str
     filename: str
     size: int
@@ -438,8 +417,6 @@ class AttachmentEntry(KnownEntry, frozen=True, kw_only=True):
 
 class ApprovalEntry(KnownEntry, frozen=True, kw_only=True):
     """One entry asks, a second one with the same `approval_id` holds the decision."""
-
-    kind: ClassVar[str] = "approval"
 
     approval_id: str
     tool_call_id: str

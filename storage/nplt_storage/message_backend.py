@@ -23,6 +23,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
+from itertools import chain
 from typing import Any, Protocol
 
 from nplt_storage.entries import (
@@ -79,93 +80,36 @@ def make_backend(found: Callable[..., Any], options: Mapping[str, Any]) -> Messa
     return backend
 
 
-def messages_of(kept: StoredConversation) -> list[tuple[str, str]]:
-    """Role and content of what counts: after the last clear, and not taken back. Turn by
-    turn, in the order of their prompts."""
-    turns: dict[str, list[tuple[str, str]]] = {}
-    for entry in ActiveRanges(EntryList(kept.entries), kept.row.hidden).after(0):
-        if isinstance(entry, ClearEntry):
-            turns.clear()
-        elif (message := _message(entry)) is not None:
-            turns.setdefault(entry.turn_id or entry.id, []).append(message)
-    return [message for turn in turns.values() for message in turn]
-
-
 def _message(entry: Entry) -> tuple[str, str] | None:
-    match entry:
-        case ModelInputEntry():
-            return "user", entry.content
-        case ModelOutputEntry() if entry.content:
-            return "assistant", entry.content
-        case _:
-            return None
+    """Role and content, where a backend is told of it."""
+    if isinstance(entry, ModelInputEntry) or (
+        isinstance(entry, ModelOutputEntry) and entry.content
+    ):
+        return entry.role, entry.content
+    return None
 
 
 class MessageBackendRecord(MemoryRecord):
     def __init__(
-        self, session_id: str, kept: StoredConversation, messages: BackendMessages
+        self, session_id: str, kept: StoredConversation, store: MessageBackendStore
     ) -> None:
         super().__init__(session_id, kept)
-        self._messages = messages
+        self._store = store
 
     async def append(self, entry: Entry) -> ConversationRow:
         kept = self._writable()
         kept.check(entry)
         if (message := _message(entry)) is not None:
-            await self._messages.append(self.session_id, *message)
+            await self._store.append_message(self.session_id, *message)
         row = await super().append(entry)
         if isinstance(entry, ClearEntry | RollbackEntry):
-            await self._messages.write_anew(self.session_id, kept)
+            await self._store.write_anew(self.session_id, kept)
         return row
 
     async def redact(self, seq: int, *, at: datetime) -> Entry:
         tombstone = await super().redact(seq, at=at)
-        await self._messages.write_anew(self.session_id, self._writable())
+        await self._store.write_anew(self.session_id, self._writable())
         return tombstone
-
-
-class BackendMessages:
-    """The backend's three methods, with its errors as ours."""
-
-    def __init__(self, backend: MessageBackend, name: str, system_message: str | None) -> None:
-        self._backend = backend
-        self._name = name
-        self._system_message = system_message
-
-    async def read(self, session_id: str, *, at: datetime) -> tuple[datetime, list[Entry]]:
-        """Without entries: there is no such conversation."""
-        undated = {"timestamp": at.isoformat()}
-        with self._our_errors("get_history"):
-            held = await self._backend.get_history(session_id) or ()
-            found = [{**undated, **message} for message in held]
-            if found and self._system_message:
-                found.insert(0, {**undated, "role": "system", "content": self._system_message})
-            document = json.dumps({"session_id": session_id, "messages": found})
-            header, entries = read_foreign(document.encode(), session_id, new_id=new_entry_id)
-        return header.created_at, entries
-
-    async def append(self, session_id: str, role: str, content: str) -> None:
-        with self._our_errors("append_message"):
-            await self._backend.append_message(session_id, role, content)
-
-    async def clear(self, session_id: str) -> None:
-        with self._our_errors("clear_history"):
-            await self._backend.clear_history(session_id)
-
-    async def write_anew(self, session_id: str, kept: StoredConversation) -> None:
-        await self.clear(session_id)
-        for role, content in messages_of(kept):
-            await self.append(session_id, role, content)
-
-    @contextmanager
-    def _our_errors(self, method: str) -> Iterator[None]:
-        called = f"{self._name}.{method}"
-        try:
-            yield
-        except NotForeign as error:
-            raise BackendFailed(f"{called} gave no messages: {error}") from error
-        except Exception as error:  # it is the operator's own code: anything can happen in it
-            raise BackendFailed(f"{called} failed: {type(error).__name__}: {error}") from error
 
 
 class MessageBackendStore(MemoryStore):
@@ -177,26 +121,68 @@ class MessageBackendStore(MemoryStore):
         system_message: str | None,
     ) -> None:
         super().__init__(clock)
-        self._messages = BackendMessages(backend, name, system_message)
+        self._backend = backend
+        self._name = name
+        self._system_message = system_message
         self.description = StoreDescription(
             backend=name,
             promise="messages are kept as the backend keeps them; names, tool calls and the "
             "list of conversations until the server stops",
         )
 
+    @contextmanager
+    def _our_errors(self, method: str) -> Iterator[None]:
+        called = f"{self._name}.{method}"
+        try:
+            yield
+        except NotForeign as error:
+            raise BackendFailed(f"{called} gave no messages: {error}") from error
+        except Exception as error:  # it is the operator's own code: anything can happen in it
+            raise BackendFailed(f"{called} failed: {type(error).__name__}: {error}") from error
+
+    async def append_message(self, session_id: str, role: str, content: str) -> None:
+        with self._our_errors("append_message"):
+            await self._backend.append_message(session_id, role, content)
+
+    async def clear_history(self, session_id: str) -> None:
+        with self._our_errors("clear_history"):
+            await self._backend.clear_history(session_id)
+
+    async def write_anew(self, session_id: str, kept: StoredConversation) -> None:
+        """What counts: after the last clear, and not taken back. Turn by turn, in the order of
+        their prompts."""
+        turns: dict[str, list[tuple[str, str]]] = {}
+        for entry in ActiveRanges(EntryList(kept.entries), kept.row.hidden).after(0):
+            if isinstance(entry, ClearEntry):
+                turns.clear()
+            elif (message := _message(entry)) is not None:
+                turns.setdefault(entry.turn_id or entry.id, []).append(message)
+        await self.clear_history(session_id)
+        for role, content in chain.from_iterable(turns.values()):
+            await self.append_message(session_id, role, content)
+
     def _record(self, session_id: str, kept: StoredConversation) -> MemoryRecord:
-        return MessageBackendRecord(session_id, kept, self._messages)
+        return MessageBackendRecord(session_id, kept, self)
 
     async def _load(self, session_id: str) -> None:
         """Reads a conversation that only the backend knows. It belongs to the local user:
         a backend of messages does not know whose they are."""
         if session_id in self._kept or session_id in self._trash or not is_session_id(session_id):
             return
-        created_at, entries = await self._messages.read(session_id, at=self._clock())
+        undated = {"timestamp": self._clock().isoformat()}
+        with self._our_errors("get_history"):
+            held = await self._backend.get_history(session_id) or ()
+            found = [{**undated, **message} for message in held]
+            if found and self._system_message:
+                found.insert(0, {**undated, "role": "system", "content": self._system_message})
+            document = json.dumps({"session_id": session_id, "messages": found})
+            header, entries = read_foreign(document.encode(), session_id, new_id=new_entry_id)
         if entries and session_id not in self._kept:
-            row = new_row(session_id, user=LOCAL_USER, created_at=created_at)
+            row = new_row(session_id, user=LOCAL_USER, created_at=header.created_at)
             self._kept[session_id] = StoredConversation(
-                Origin(user=LOCAL_USER, created_at=created_at), fold_all(row, entries), entries
+                Origin(user=LOCAL_USER, created_at=header.created_at),
+                fold_all(row, entries),
+                entries,
             )
 
     async def open(self, session_id: str) -> Opened:
@@ -215,12 +201,12 @@ class MessageBackendStore(MemoryStore):
     async def build(self, session_id: str, origin: Origin) -> AsyncIterator[Builder]:
         async with super().build(session_id, origin) as builder:
             yield builder
-        await self._messages.write_anew(session_id, self._kept[session_id])
+        await self.write_anew(session_id, self._kept[session_id])
 
     async def delete(self, session_id: str) -> None:
         await super().delete(session_id)
-        await self._messages.clear(session_id)
+        await self.clear_history(session_id)
 
     async def undelete(self, session_id: str, *, user: str | None = None) -> None:
         await super().undelete(session_id, user=user)
-        await self._messages.write_anew(session_id, self._kept[session_id])
+        await self.write_anew(session_id, self._kept[session_id])

@@ -30,8 +30,6 @@ from nplt_storage.entries import (
     RenamedEntry,
     RollbackEntry,
     SystemInstructionEntry,
-    ToolCallRequest,
-    ToolCallResult,
     ToolResultsEntry,
     UnknownEntry,
     WidgetEntry,
@@ -66,10 +64,28 @@ def _without_words(entry: Entry) -> Entry:
             # `message_id` stays: a prompt that is sent again must not run again.
             return replace(entry, content=REDACTED, attachments=(), options={}, sections=None)
         case ModelOutputEntry():
-            return _output_without_words(entry)
+            calls = (
+                replace(
+                    call, raw_arguments="{}", arguments={}, parse_error=None, parse_warning=None
+                )
+                for call in entry.tool_calls
+            )
+            return replace(
+                entry,
+                content=REDACTED if entry.content else "",
+                reasoning="",
+                tool_calls=tuple(calls),
+                error=None,
+                sections=None,
+                parts=(),
+                rejected=REDACTED if entry.rejected else None,
+            )
         case ToolResultsEntry():
-            results = tuple(map(_result_without_words, entry.results))
-            return replace(entry, results=results, execute_error=None)
+            results = (
+                replace(result, result=REDACTED, blob=None, attachments=(), sections=None)
+                for result in entry.results
+            )
+            return replace(entry, results=tuple(results), execute_error=None)
         case RollbackEntry() if entry.preview:
             return replace(entry, preview=REDACTED)
         case EpochEntry() if entry.screen:
@@ -95,27 +111,6 @@ def _without_words(entry: Entry) -> Entry:
             raise BadEntry(f"this version can't erase entries of kind {entry.kind!r}")
         case _:
             raise BadEntry(f"there are no words to erase in an entry of kind {entry.kind!r}")
-
-
-def _output_without_words(entry: ModelOutputEntry) -> ModelOutputEntry:
-    return replace(
-        entry,
-        content=REDACTED if entry.content else "",
-        reasoning="",
-        tool_calls=tuple(map(_request_without_words, entry.tool_calls)),
-        error=None,
-        sections=None,
-        parts=(),
-        rejected=REDACTED if entry.rejected else None,
-    )
-
-
-def _request_without_words(call: ToolCallRequest) -> ToolCallRequest:
-    return replace(call, raw_arguments="{}", arguments={}, parse_error=None, parse_warning=None)
-
-
-def _result_without_words(result: ToolCallResult) -> ToolCallResult:
-    return replace(result, result=REDACTED, blob=None, attachments=(), sections=None)
 
 
 def _state_without_words(state: Mapping[str, JsonValue]) -> JsonObject:
