@@ -13,6 +13,7 @@ import asyncio
 import errno
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
@@ -253,8 +254,9 @@ _WAIT_SECONDS_MAX: Final = 20.0
 class ReadingOrder:
     def __init__(self) -> None:
         self._lock = Lock()
-        self._left: dict[str, None] = {}
-        """Conversations that are to be read."""
+        self._left: OrderedDict[str, None] = OrderedDict()
+        """Conversations that are to be read. A plain dict takes longer to give its first key
+        the more were taken before: 7 s in all for 100,000."""
         self._unread: set[str] = set()
         """Conversations that are to be read, or are being read."""
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
@@ -276,7 +278,7 @@ class ReadingOrder:
 
     def begin(self, session_ids: Iterable[str]) -> None:
         with self._lock:
-            self._left = dict.fromkeys(session_ids)
+            self._left = OrderedDict.fromkeys(session_ids)
             before, self._unread = self._unread, set(self._left)
             for session_id in before - self._unread:
                 self._tell(session_id)
