@@ -116,14 +116,14 @@ class ToolOffer(Struct, frozen=True, kw_only=True):
 def offer_of(descriptions: tuple[ToolDescription, ...]) -> ToolOffer:
     if not descriptions:
         return ToolOffer()
-    texts = tuple(_as_text(one) for one in descriptions)
+    texts = tuple(
+        orjson.dumps(
+            {"name": one.name, "description": one.description, "parameters": one.parameters}
+        ).decode()
+        for one in descriptions
+    )
     digest = sha256("\n".join(texts).encode()).hexdigest()[:16]
     return ToolOffer(descriptions=descriptions, digest=digest, texts=texts)
-
-
-def _as_text(tool: ToolDescription) -> str:
-    said = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return orjson.dumps(said).decode()
 
 
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_-]")

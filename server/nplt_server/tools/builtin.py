@@ -24,7 +24,6 @@ from pydantic import Field
 from nplt_server.digest.text import one_line
 from nplt_server.tools import Tool, ToolFailed, ToolHost
 from nplt_server.tools.typed import typed_tool
-from nplt_storage.search import SearchHit
 
 __all__ = ["builtin_tools", "now_tool"]
 
@@ -42,6 +41,15 @@ _NEVER: Final = tuple(map(PurePath, ("/proc", "/sys", "/dev")))
 
 _OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _PATH_CHARACTERS_SHOWN: Final = 200
+_IN_WORDS: Final = {
+    errno.ENOENT: "there is no such file or directory",
+    errno.ENOTDIR: "there is no such file or directory",
+    errno.ELOOP: "links lead in a circle, or changed just now",
+    errno.EACCES: "the server may not read it",
+    errno.EPERM: "the server may not read it",
+    errno.ENXIO: "neither a file nor a directory",
+    errno.ENAMETOOLONG: "the name is too long",
+}
 
 
 class OpenPath(Struct, frozen=True, kw_only=True):
@@ -61,9 +69,8 @@ class AllowedRoots:
     @contextmanager
     def open(self, path: str) -> Iterator[OpenPath]:
         """Absolute, or relative to a root: the first one where there is such a thing."""
-        candidates = [root / path for root in self.roots]
         failure: ToolFailed | None = None
-        for candidate in dict.fromkeys(candidates):
+        for candidate in dict.fromkeys(root / path for root in self.roots):
             try:
                 opened = self._open(candidate, path)
             except ToolFailed as failed:
@@ -84,11 +91,23 @@ class AllowedRoots:
             if root is None:
                 raise ToolFailed(f"{shown} is outside of the directories that are open to you")
             descriptor = _open_below(root, real.relative_to(root).parts)
+            try:
+                status = os.fstat(descriptor)
+                _must_be_plain(status)
+            except OSError:
+                os.close(descriptor)
+                raise
         except ValueError:  # a NUL, half a character
             raise ToolFailed(f"{shown} is not a path") from None
         except OSError as error:
-            raise ToolFailed(f"{shown}: {_in_words(error)}") from None
-        return _checked(descriptor, real, shown)
+            words = _IN_WORDS.get(error.errno or 0, "it can't be read")
+            raise ToolFailed(f"{shown}: {words}") from None
+        return OpenPath(
+            path=real,
+            descriptor=descriptor,
+            size=status.st_size,
+            is_directory=stat.S_ISDIR(status.st_mode),
+        )
 
     def _root_of(self, real: PurePath) -> PurePath | None:
         # Asked anew each time: what leads where may change.
@@ -129,37 +148,6 @@ def _must_be_plain(status: os.stat_result) -> None:
         raise OSError(errno.ENXIO, "special")
 
 
-def _checked(descriptor: int, path: PurePath, shown: str) -> OpenPath:
-    try:
-        status = os.fstat(descriptor)
-        _must_be_plain(status)
-    except OSError as error:
-        os.close(descriptor)
-        raise ToolFailed(f"{shown}: {_in_words(error)}") from None
-    return OpenPath(
-        path=path,
-        descriptor=descriptor,
-        size=status.st_size,
-        is_directory=stat.S_ISDIR(status.st_mode),
-    )
-
-
-def _in_words(error: OSError) -> str:
-    match error.errno:
-        case errno.ENOENT | errno.ENOTDIR:
-            return "there is no such file or directory"
-        case errno.ELOOP:
-            return "links lead in a circle, or changed just now"
-        case errno.EACCES | errno.EPERM:
-            return "the server may not read it"
-        case errno.ENXIO:
-            return "neither a file nor a directory"
-        case errno.ENAMETOOLONG:
-            return "the name is too long"
-        case _:
-            return "it can't be read"
-
-
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 SHOWN_BYTES_MAX: Final = 24_000
 """Less than what is shown of a result at once."""
@@ -181,7 +169,15 @@ def read_file_tool(allowed: AllowedRoots) -> Tool:
             if opened.is_directory:
                 raise ToolFailed(f"{opened.path} is a directory: list_files shows it")
             lines = _read_lines(opened)
-        return _shown(opened, lines, offset, limit)
+        if not lines:
+            return f"[{opened.path} is empty]"
+        if offset > len(lines):
+            raise ToolFailed(f"{opened.path} has only {len(lines)} lines")
+        taken = _as_many_as_fit(lines[offset - 1 : offset - 1 + limit])
+        last = offset + len(taken) - 1
+        what_next = "the end" if last == len(lines) else f"next offset {last + 1}"
+        place = f"[{opened.path}, lines {offset} to {last} of {len(lines)}; {what_next}]"
+        return "\n".join([place, *taken])
 
     return naming_roots(typed_tool(read_file), allowed)
 
@@ -199,18 +195,6 @@ def _read_lines(opened: OpenPath) -> list[str]:
     # Not splitlines, which knows line ends that no editor counts.
     lines = data.decode("utf-8-sig", errors="replace").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
-
-
-def _shown(opened: OpenPath, lines: Sequence[str], offset: int, limit: int) -> str:
-    if not lines:
-        return f"[{opened.path} is empty]"
-    if offset > len(lines):
-        raise ToolFailed(f"{opened.path} has only {len(lines)} lines")
-    taken = _as_many_as_fit(lines[offset - 1 : offset - 1 + limit])
-    last = offset + len(taken) - 1
-    what_next = "the end" if last == len(lines) else f"next offset {last + 1}"
-    place = f"[{opened.path}, lines {offset} to {last} of {len(lines)}; {what_next}]"
-    return "\n".join([place, *taken])
 
 
 def _as_many_as_fit(lines: Sequence[str]) -> list[str]:
@@ -307,25 +291,23 @@ def sys_monitor(
     ] = "all",
 ) -> str:
     """How much of the server's processors, memory and disks is in use."""
-    return "\n".join(_monitored(metric))
-
-
-def _monitored(metric: str) -> Iterator[str]:
     import psutil
 
+    lines: list[str] = []
     if metric in ("cpu", "all"):
         cores = psutil.cpu_count() or 1
         usage = psutil.cpu_percent(interval=_SAMPLE_SECONDS)
-        yield f"CPU usage: {usage:.1f} % of {cores} {'core' if cores == 1 else 'cores'}"
+        lines.append(f"CPU usage: {usage:.1f} % of {cores} {'core' if cores == 1 else 'cores'}")
     if metric in ("memory", "all"):
         memory = psutil.virtual_memory()
-        yield _used("Memory", memory.total - memory.available, memory.total)
+        lines.append(_used("Memory", memory.total - memory.available, memory.total))
     if metric in ("disk", "all"):
         mounted = {part.device: part.mountpoint for part in reversed(psutil.disk_partitions())}
         for place in sorted({os.sep, *mounted.values()})[:_DISKS_MAX]:
             with suppress(OSError):  # a drive without a disk in it
                 disk = psutil.disk_usage(place)
-                yield _used(f"Disk {place}", disk.total - disk.free, disk.total)
+                lines.append(_used(f"Disk {place}", disk.total - disk.free, disk.total))
+    return "\n".join(lines)
 
 
 def _used(what: str, used: int, total: int) -> str:
@@ -411,13 +393,11 @@ async def search_history(
     limit: Annotated[int, Field(ge=1, le=50, description="how many messages at most")] = 10,
 ) -> str:
     """Messages of this user's conversations that hold all of some words, newest first."""
-    hits = await host.search(query, limit)
-    return "\n".join(map(_line, hits)) or "nothing was found"
-
-
-def _line(hit: SearchHit) -> str:
-    name, said = one_line(hit.name) or hit.session_id, one_line(hit.snippet)
-    return f"{name} #{hit.seq} ({hit.role}, {hit.timestamp:%Y-%m-%d}): {said}"
+    lines: list[str] = []
+    for hit in await host.search(query, limit):
+        name, said = one_line(hit.name) or hit.session_id, one_line(hit.snippet)
+        lines.append(f"{name} #{hit.seq} ({hit.role}, {hit.timestamp:%Y-%m-%d}): {said}")
+    return "\n".join(lines) or "nothing was found"
 
 
 def builtin_tools(

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -63,50 +64,20 @@ class AllTools:
 
     def __init__(self, make: Callable[[], tuple[Tool, ...]], servers: McpServers | None) -> None:
         self._make = make
-        self._own: tuple[Tool, ...] | None = None
         self._servers = servers
 
     def __iter__(self) -> Iterator[Tool]:
-        own = self.own
-        return iter(own) if self._servers is None else chain(own, self._servers.tools)
+        return chain(self.own, () if self._servers is None else self._servers.tools)
 
-    @property
+    @cached_property
     def own(self) -> tuple[Tool, ...]:
-        if self._own is None:
-            self._own = self._make()
-        return self._own
+        return self._make()
 
 
 class ToolOutcome(Struct, frozen=True, kw_only=True):
     status: Literal["success", "failed"]
     text: str
     attachments: tuple[str, ...] = ()
-
-
-async def attempt(
-    tool: Tool,
-    arguments: JsonObject,
-    host: ToolHost,
-    *,
-    seconds_max: float,
-    ended: Callable[[ToolOutcome | None], None],
-) -> None:
-    """`ended` hears what came of it, once, also when this is cancelled: `None`, unless
-    the tool had ended by then."""
-    name = tool.description.name
-    task = asyncio.create_task(_run(tool, arguments, host), name=f"tool {name}")
-    try:
-        await asyncio.wait({task}, timeout=None if tool.keeps_time else seconds_max)
-    except asyncio.CancelledError:
-        await _dismiss(task)
-        ended(_outcome(task) if _has_succeeded(task) else None)
-        raise
-    if task.done():
-        ended(_outcome(task))
-        return
-    await _dismiss(task)
-    late = f"{name} did not finish within {seconds_max:g} s"
-    ended(_outcome(task) if _has_succeeded(task) else ToolOutcome(status="failed", text=late))
 
 
 async def _run(tool: Tool, arguments: JsonObject, host: ToolHost) -> ToolOutcome:
@@ -138,11 +109,12 @@ async def _dismiss(task: asyncio.Task[ToolOutcome]) -> None:
         task.add_done_callback(_left_behind.discard)
 
 
-def _has_succeeded(task: asyncio.Task[ToolOutcome]) -> bool:
-    return task.done() and not task.cancelled() and task.result().status == "success"
-
-
-def _outcome(task: asyncio.Task[ToolOutcome]) -> ToolOutcome:
+def _outcome(task: asyncio.Task[ToolOutcome], instead: str | None) -> ToolOutcome:
+    """`instead`: what is said of a tool that was dismissed, unless it had succeeded by then."""
+    if instead is not None:
+        if task.done() and not task.cancelled() and task.result().status == "success":
+            return task.result()
+        return ToolOutcome(status="failed", text=instead)
     if task.cancelled():
         return ToolOutcome(status="failed", text="the tool gave up: it cancelled itself")
     return task.result()
@@ -182,9 +154,6 @@ def bounded(text: str, *, bytes_max: int = RESULT_BYTES_MAX) -> str:
 
 OFFERED_MAX: Final = 128
 """OpenAI refuses a request with more, and others choose badly among so many."""
-
-Started = Callable[[ToolCallRequest], None]
-Finished = Callable[[ToolCallResult], None]
 
 _NAME_CHARACTERS_MAX: Final = 100
 """Of a name that no tool has, when it is said back."""
@@ -244,15 +213,15 @@ class ToolRunner:
         self,
         calls: tuple[ToolCallRequest, ...],
         *,
-        started: Started,
-        finished: Finished,
+        started: Callable[[ToolCallRequest], None],
+        finished: Callable[[ToolCallResult], None],
         host: ToolHost,
         asker: Asker,
         cancel_reason: Callable[[], str],
     ) -> None:
         """`finished` hears one result of each call, as they come; the rest of them
         before this ends if it is cancelled."""
-        places = anyio.CapacityLimiter(self._at_once_max)
+        places, seconds_max = anyio.CapacityLimiter(self._at_once_max), self._seconds_max
         unheard = dict(enumerate(calls))
 
         def hear(number: int, result: ToolCallResult) -> None:
@@ -270,17 +239,23 @@ class ToolRunner:
                     hear(number, self.skipped(call, why_not))
                     return
                 began = anyio.current_time()
-
-                def ended(outcome: ToolOutcome | None) -> None:
-                    elapsed = anyio.current_time() - began
-                    stopped = f"stopped before it was done: {cancel_reason()}"
-                    how = outcome or ToolOutcome(status="failed", text=stopped)
+                started(call)
+                work = _run(tool, dict(call.arguments or {}), host)
+                task = asyncio.create_task(work, name=f"tool {call.tool_name}")
+                instead: str | None = None
+                try:
+                    await asyncio.wait({task}, timeout=None if tool.keeps_time else seconds_max)
+                    if not task.done():
+                        instead = f"{call.tool_name} did not finish within {seconds_max:g} s"
+                        await _dismiss(task)
+                except asyncio.CancelledError:
+                    instead = f"stopped before it was done: {cancel_reason()}"
+                    await _dismiss(task)
+                    raise
+                finally:
+                    how, elapsed = _outcome(task, instead), anyio.current_time() - began
                     result = self._result(call, how.status, how.text, elapsed)
                     hear(number, replace(result, attachments=how.attachments))
-
-                started(call)
-                arguments = dict(call.arguments or {})
-                await attempt(tool, arguments, host, seconds_max=self._seconds_max, ended=ended)
 
         try:
             async with anyio.create_task_group() as side_by_side:

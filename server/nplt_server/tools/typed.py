@@ -30,7 +30,6 @@ from typing import Annotated, Any, Final, TypeVar, cast, get_type_hints
 
 import anyio
 from anyio.lowlevel import RunVar
-from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import ErrorDetails, to_json
 
@@ -82,25 +81,17 @@ def mistakes(error: ValidationError, names: Collection[str]) -> list[str]:
 
 
 def _line(found: ErrorDetails, names: Collection[str]) -> str:
-    place = _place(found["loc"])
+    loc = found["loc"]
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in loc)
+    place = "".join(steps).removeprefix(".")[:_PLACE_CHARACTERS_MAX]
     match found["type"]:
         case "missing":
             return f"{place}: is missing"
         case "extra_forbidden":
-            near = did_you_mean(str(found["loc"][0]), names) if len(found["loc"]) == 1 else ""
+            near = did_you_mean(str(loc[0]), names) if len(loc) == 1 else ""
             return f"{place}: there is no such parameter{near}"
         case _:
             return f"{place}: {_rule(found)}; you gave {_in_short(found['input'])}"
-
-
-def _place(steps: tuple[int | str, ...]) -> str:
-    place = ""
-    for step in steps:
-        if isinstance(step, int):
-            place += f"[{step}]"
-        else:
-            place += f".{step}" if place else step
-    return place[:_PLACE_CHARACTERS_MAX]
 
 
 def _rule(found: ErrorDetails) -> str:
@@ -149,7 +140,11 @@ async def run_in_thread(work: Callable[[], _T]) -> _T:
     loop = asyncio.get_running_loop()
     # Not the future's own exception: a StopIteration can't be one.
     ended: asyncio.Future[tuple[_T | None, BaseException | None]] = loop.create_future()
-    places = _places()
+    try:
+        places = _places_of_this_loop.get()
+    except LookupError:
+        places = anyio.CapacityLimiter(THREADS_MAX)
+        _places_of_this_loop.set(places)
     place = object()
     await places.acquire_on_behalf_of(place)
 
@@ -179,33 +174,34 @@ async def run_in_thread(work: Callable[[], _T]) -> _T:
     return cast("_T", value)
 
 
-def _places() -> anyio.CapacityLimiter:
-    try:
-        return _places_of_this_loop.get()
-    except LookupError:
-        places = anyio.CapacityLimiter(THREADS_MAX)
-        _places_of_this_loop.set(places)
-        return places
-
-
 def typed_tool(
     function: Callable[..., object], *, tool_class: ToolClass = "read", name: str | None = None
 ) -> Tool:
-    signature = _read_signature(function)
     name = name or function.__name__
     description = inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0]
     if not description:
         raise TypeError(f"{name} has no docstring for a model to read")
+    model, names, host_name = _read_signature(function)
 
     async def run(arguments: JsonObject, host: ToolHost) -> str:
-        given = signature.read(arguments, host)
+        try:
+            read = model.model_validate(arguments)
+        except ValidationError as error:
+            raise ToolFailed("\n".join(mistakes(error, names.values()))) from None
+        given = {
+            name: getattr(read, field)
+            for field, name in names.items()
+            if field in read.model_fields_set
+        }
+        if host_name is not None:
+            given[host_name] = host
         if inspect.iscoroutinefunction(function):
             value = await function(**given)
         else:
             value = await run_in_thread(partial(function, **given))
         return value if isinstance(value, str) else to_json(value, inf_nan_mode="strings").decode()
 
-    parameters: JsonObject = _without_titles(signature.model.model_json_schema())
+    parameters: JsonObject = _without_titles(model.model_json_schema())
     parameters.setdefault("properties", {})
     return Tool(
         description=ToolDescription(
@@ -218,29 +214,14 @@ def typed_tool(
     )
 
 
-class _Signature(Struct, frozen=True, kw_only=True):
-    model: type[BaseModel]
-    names: tuple[str, ...]
-    """Of the parameters that a model gives, in the order of the fields."""
-    host_name: str | None
-
-    def read(self, arguments: JsonObject, host: ToolHost) -> dict[str, object]:
-        try:
-            read = self.model.model_validate(arguments)
-        except ValidationError as error:
-            raise ToolFailed("\n".join(mistakes(error, self.names))) from None
-        given = {
-            name: getattr(read, _field(number))
-            for number, name in enumerate(self.names)
-            if _field(number) in read.model_fields_set
-        }
-        return given if self.host_name is None else {**given, self.host_name: host}
-
-
-def _read_signature(function: Callable[..., object]) -> _Signature:
+def _read_signature(
+    function: Callable[..., object],
+) -> tuple[type[BaseModel], dict[str, str], str | None]:
+    """A model of the arguments, the names of the parameters by its fields, and the name of
+    the parameter for the host."""
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
-    names: list[str] = []
+    names: dict[str, str] = {}
     host_name: str | None = None
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
@@ -250,19 +231,12 @@ def _read_signature(function: Callable[..., object]) -> _Signature:
         if hints[parameter.name] is ToolHost:
             host_name = parameter.name
             continue
-        default = ... if parameter.default is parameter.empty else parameter.default
         # A name of our own, for pydantic keeps some for itself (`schema`, `copy`, `_x`).
-        fields[_field(len(names))] = (
-            Annotated[hints[parameter.name], Field(alias=parameter.name)],
-            default,
-        )
-        names.append(parameter.name)
+        field = f"argument_{len(names)}"
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[field] = (Annotated[hints[parameter.name], Field(alias=parameter.name)], default)
+        names[field] = parameter.name
     if host_name is not None and not inspect.iscoroutinefunction(function):
         raise TypeError(f"{function.__name__} is not async: from a thread no host can be asked")
     config = ConfigDict(extra="forbid", allow_inf_nan=False)
-    model = create_model("Arguments", __config__=config, **fields)
-    return _Signature(model=model, names=tuple(names), host_name=host_name)
-
-
-def _field(number: int) -> str:
-    return f"argument_{number}"
+    return create_model("Arguments", __config__=config, **fields), names, host_name

@@ -81,32 +81,24 @@ def edited(before: str, action: NotebookAction, *, text: str, old_text: str | No
             between = "\n" if before and text and not before.endswith("\n") else ""
             return before + between + text
         case "replace":
-            return _replaced(before, old_text or "", text)
+            pass
         case _:
             assert_never(action)
-
-
-def _replaced(before: str, old_text: str, text: str) -> str:
     if not old_text:
         raise ToolFailed("replace needs old_text, the passage to be replaced")
-    count = _occurrences(before, old_text)
-    if count == 0:
+    first = before.find(old_text)
+    if first < 0:
         raise ToolFailed(
             "old_text does not occur in the notebook: it must be given to the letter, "
             "line breaks and spaces included"
         )
-    if count > 1:
+    if before.rfind(old_text) != first:
+        # Two that overlap are two: which of them was meant could not be told.
         raise ToolFailed(
-            f"old_text occurs {count} times in the notebook: give more of what stands "
-            "around it, so that it occurs once"
+            f"old_text occurs {max(2, before.count(old_text))} times in the notebook: give more "
+            "of what stands around it, so that it occurs once"
         )
     return before.replace(old_text, text)
-
-
-def _occurrences(text: str, passage: str) -> int:
-    """Two that overlap are two: which of them was meant could not be told."""
-    first, last = text.find(passage), text.rfind(passage)
-    return max(2, text.count(passage)) if first != last else int(first >= 0)
 
 
 def notebook_bytes(text: str) -> int:
@@ -134,12 +126,17 @@ class TodoList(Struct, frozen=True, kw_only=True):
     @classmethod
     def from_state(cls, state: Mapping[str, JsonValue]) -> TodoList:
         """An erased state is an empty list, and what is no item is passed over."""
-        kept = state.get("items")
-        read = map(_read_item, kept if isinstance(kept, list) else [])
-        items = tuple(item for item in read if item is not None)
+        kept, said = state.get("items"), state.get("next_number")
+        items: list[TodoItem] = []
+        for item in kept if isinstance(kept, list) else []:
+            match item:
+                case {"number": number, "text": str(text), "done": bool(done)} if _is_number(
+                    number
+                ):
+                    items.append(TodoItem(number=number, text=text, done=done))
         after_all = max((item.number for item in items), default=0) + 1
-        said = state.get("next_number")
-        return cls(items=items, next_number=max(after_all, said if _is_number(said) else 1))
+        next_number = max(after_all, said if _is_number(said) else 1)
+        return cls(items=tuple(items), next_number=next_number)
 
     def as_state(self) -> JsonObject:
         items: list[JsonValue] = [
@@ -153,29 +150,21 @@ class TodoList(Struct, frozen=True, kw_only=True):
                 f"the list holds at most {ITEMS_MAX} items and has {len(self.items)}: "
                 f"there is no room for {len(texts)} more. Remove what is done first"
             )
-        added = tuple(
-            TodoItem(number=number, text=_one_line(text))
-            for number, text in enumerate(texts, self.next_number)
-        )
-        return TodoList(items=self.items + added, next_number=self.next_number + len(added))
+        added: list[TodoItem] = []
+        for number, text in enumerate(texts, self.next_number):
+            line = " ".join(text.split())
+            if not line:
+                raise ToolFailed("an item has a text; nothing was added")
+            if len(line) > TEXT_CHARACTERS_MAX:
+                raise ToolFailed(
+                    f"an item has at most {TEXT_CHARACTERS_MAX} characters, and one of these has "
+                    f"{len(line):,}; nothing was added"
+                )
+            added.append(TodoItem(number=number, text=line))
+        return TodoList(items=(*self.items, *added), next_number=self.next_number + len(added))
 
-    def with_done(self, numbers: Iterable[int], *, done: bool) -> TodoList:
-        named = self._there(numbers)
-        return structs.replace(
-            self,
-            items=tuple(
-                structs.replace(item, done=done) if item.number in named else item
-                for item in self.items
-            ),
-        )
-
-    def without(self, numbers: Iterable[int]) -> TodoList:
-        named = self._there(numbers)
-        return structs.replace(
-            self, items=tuple(item for item in self.items if item.number not in named)
-        )
-
-    def _there(self, numbers: Iterable[int]) -> set[int]:
+    def named(self, numbers: Iterable[int]) -> set[int]:
+        """Those numbers; each must be there."""
         named = set(numbers)
         there = [item.number for item in self.items]
         if missing := sorted(named.difference(there)):
@@ -185,26 +174,6 @@ class TodoList(Struct, frozen=True, kw_only=True):
                 f"the items are {listed}"
             )
         return named
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    if not line:
-        raise ToolFailed("an item has a text; nothing was added")
-    if len(line) > TEXT_CHARACTERS_MAX:
-        raise ToolFailed(
-            f"an item has at most {TEXT_CHARACTERS_MAX} characters, and one of these has "
-            f"{len(line):,}; nothing was added"
-        )
-    return line
-
-
-def _read_item(source: JsonValue) -> TodoItem | None:
-    match source:
-        case {"number": int(number), "text": str(text), "done": bool(done)} if _is_number(number):
-            return TodoItem(number=number, text=text, done=done)
-        case _:
-            return None
 
 
 def _is_number(value: JsonValue) -> TypeGuard[int]:
@@ -284,38 +253,31 @@ def changed(
 ) -> tuple[TodoList, str]:
     """The list after it, and what the model is told. More than it takes is no mistake,
     but for clear: whoever names something there means it to stay, or to be the rest."""
-    needed = {"add": bool(texts), "clear": not (texts or numbers)}
-    if not needed.get(action, bool(numbers)):
-        raise ToolFailed(_wanted(action))
-    match action:
-        case "add":
-            after = todos.with_added(texts)
-            added = [item.number for item in after.items[len(todos.items) :]]
-            return after, f"Added {_listed(added)}."
-        case "done":
-            return todos.with_done(numbers, done=True), f"Done: {_listed(numbers)}."
-        case "reopen":
-            return todos.with_done(numbers, done=False), f"Open again: {_listed(numbers)}."
-        case "remove":
-            return todos.without(numbers), f"Removed {_listed(numbers)}."
-        case "clear":
-            left = sum(not item.done for item in todos.items)
-            after = structs.replace(todos, items=())
-            return after, f"Removed all {len(todos.items)} items; {left} were open."
-
-
-def _wanted(action: TodoAction) -> str:
-    match action:
-        case "add":
-            return "add takes texts, one for each new item"
-        case "clear":
-            return "clear removes every item and takes neither texts nor numbers"
-        case _:
-            return f"{action} takes numbers, those the list shows"
-
-
-def _listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, dict.fromkeys(numbers)))
+    listed = ", ".join(map(str, dict.fromkeys(numbers)))
+    if action == "add":
+        if not texts:
+            raise ToolFailed("add takes texts, one for each new item")
+        after = todos.with_added(texts)
+        added = [item.number for item in after.items[len(todos.items) :]]
+        return after, f"Added {', '.join(map(str, added))}."
+    if action == "clear":
+        if texts or numbers:
+            raise ToolFailed("clear removes every item and takes neither texts nor numbers")
+        left = sum(not item.done for item in todos.items)
+        told = f"Removed all {len(todos.items)} items; {left} were open."
+        return structs.replace(todos, items=()), told
+    if not numbers:
+        raise ToolFailed(f"{action} takes numbers, those the list shows")
+    named = todos.named(numbers)
+    if action == "remove":
+        items = [item for item in todos.items if item.number not in named]
+        return structs.replace(todos, items=tuple(items)), f"Removed {listed}."
+    items = [
+        structs.replace(item, done=action == "done") if item.number in named else item
+        for item in todos.items
+    ]
+    told = f"{'Done' if action == 'done' else 'Open again'}: {listed}."
+    return structs.replace(todos, items=tuple(items)), told
 
 
 def default_widgets() -> tuple[Widget, ...]:
