@@ -205,7 +205,7 @@ def test_a_question_listens_after_a_pause_and_only_a_marked_answer_is_decided() 
     question.note_typing()
     assert (question.listens, question.decision) == (False, None)
     now += PAUSE_SECONDS
-    question.mark("n")
+    question.marked = "n"
     question.open(wanted("2"))
     assert (question.listens, question.decision) == (False, None), "another question"
     question.open(None)

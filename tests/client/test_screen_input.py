@@ -239,9 +239,9 @@ async def test_a_prompt_that_was_turned_down_comes_back_and_does_not_stick(tmp_p
     with scripted_peer(stage.script()) as peer:
         async with chat_on_stage(peer.url, tmp_path) as (app, pilot):
             composer = app.query_one(Composer)
-            composer.give_back("three")
+            await app.refused("m", "three")
             assert composer.text == "three"
             await pilot.press(*"/undo")
             assert composer.text == "/undo"
-            composer.give_back("four")
+            await app.refused("m", "four")
             assert composer.text == "/undo", "what is typed meanwhile is not lost for it"

@@ -366,7 +366,8 @@ async def test_older_messages_are_read_when_the_top_is_reached(tmp_path: Path) -
             assert not app.transcript.follows
             stood = app.transcript.turns[15]
             await until(pilot, lambda: app.transcript.scroll_y > 0)
-            assert stood.prompt_text == "message number 51"
+            prompt = stood.query(Static).first()
+            assert str(prompt.render()) == "message number 51"
             app.session.change_queue.add(translated(answered("news", seq=90)))
             await until(pilot, lambda: "new line" in screen_text(app))
             await pilot.press("ctrl+end")

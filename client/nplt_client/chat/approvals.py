@@ -54,6 +54,8 @@ _ANSWERS = {
     "n": ApprovalDecision(allow=False),
     "no": ApprovalDecision(allow=False),
 }
+ARROWS = {"left": -1, "up": -1, "right": 1, "down": 1}
+"""The keys that move the mark, and by how many answers."""
 CHOICES = (("y", "yes"), ("n", "no"), ("a", "always"))
 """What a question offers: the letter, and what it means."""
 ANSWERS_HELP = "y: yes, this once; n: no; a: yes, always in this conversation"
@@ -104,9 +106,6 @@ class OpenQuestion:
     @property
     def listens(self) -> bool:
         return self.wanted is not None and self._clock() - self._typed_at >= PAUSE_SECONDS
-
-    def mark(self, letter: str) -> None:
-        self.marked = letter
 
     def move_mark(self, step: int) -> None:
         letters = [letter for letter, _ in CHOICES]

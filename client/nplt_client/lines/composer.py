@@ -35,7 +35,13 @@ from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
-from nplt_client.chat.approvals import CHOICES, ApprovalDecision, ApprovalWanted, OpenQuestion
+from nplt_client.chat.approvals import (
+    ARROWS,
+    CHOICES,
+    ApprovalDecision,
+    ApprovalWanted,
+    OpenQuestion,
+)
 from nplt_client.chat.changes import TurnChange, Turns
 from nplt_client.chat.chat_session import ChatSession, status_line
 from nplt_client.chat.commands import remembered_theme
@@ -264,8 +270,8 @@ class PromptChat(LineChat):
         can_take_back = Condition(lambda: not self.draft and self.session.has_queued)
         bind("up", to=lambda _: self.take_back(), when=_TYPING & can_take_back)
         can_choose = Condition(lambda: not self.draft and self._question.listens)
-        for key in ("left", "up", "right", "down"):
-            bind(key, to=self._move_mark, when=_TYPING & can_choose)
+        for key, step in ARROWS.items():
+            bind(key, to=partial(self._move_mark, step), when=_TYPING & can_choose)
         bindings.add("<sigint>")(lambda _: self.press_interrupt())
         for named, is_gained in FOCUS_KEYS.items():
             bindings.add(named)(partial(self._focus_changed, is_gained))
@@ -299,9 +305,8 @@ class PromptChat(LineChat):
             self.clear_draft()
             self.begin(self.take(text))
 
-    def _move_mark(self, event: KeyPressEvent) -> None:
-        is_forward = event.key_sequence[0].key in (Named.Right, Named.Down)
-        self._question.move_mark(1 if is_forward else -1)
+    def _move_mark(self, step: int, event: KeyPressEvent) -> None:
+        self._question.move_mark(step)
 
     async def _decide(self, decision: ApprovalDecision) -> None:
         if (wanted := self._question.wanted) is not None:

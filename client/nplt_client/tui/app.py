@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -26,9 +26,9 @@ from textual.widgets import Markdown, Static
 from textual.worker import WorkType
 
 from nplt_client.chat import changes
-from nplt_client.chat.approvals import ApprovalWanted
+from nplt_client.chat.approvals import ApprovalDecision, ApprovalWanted
 from nplt_client.chat.chat_session import ChatOptions, ChatSession, run_chat, status_line
-from nplt_client.chat.commands import COMMANDS, THEMES, Command, remembered_theme
+from nplt_client.chat.commands import COMMANDS, THEMES, remembered_theme
 from nplt_client.chat.display import ChatDisplay
 from nplt_client.chat.input import (
     PromptHistory,
@@ -101,23 +101,20 @@ class CommandPalette(Provider):
     """Ctrl+P: every command, with what it does, found by a few letters."""
 
     async def discover(self) -> Hits:
-        for name, command in COMMANDS.items():
-            yield DiscoveryHit(_shown(name, command), self._typing(name), help=command.help)
+        for shown, run, name in self._commands():
+            yield DiscoveryHit(shown, run, help=COMMANDS[name].help)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
+        for shown, run, name in self._commands():
+            if (score := matcher.match(f"/{name} {COMMANDS[name].help}")) > 0:
+                yield Hit(score, shown, run, help=COMMANDS[name].help)
+
+    def _commands(self) -> Iterator[tuple[str, Callable[[], Awaitable[None]], str]]:
         for name, command in COMMANDS.items():
-            score = matcher.match(f"/{name} {command.help}")
-            if score > 0:
-                yield Hit(score, _shown(name, command), self._typing(name), help=command.help)
-
-    def _typing(self, name: str) -> Callable[[], Awaitable[None]]:
-        return partial(cast(ChatApp, self.app).type_command, name)
-
-
-def _shown(name: str, command: Command) -> str:
-    # A bracket begins markup there.
-    return f"/{name} {command.argument}".rstrip().replace("[", r"\[")
+            # A bracket begins markup there.
+            shown = f"/{name} {command.argument}".rstrip().replace("[", r"\[")
+            yield shown, partial(cast(ChatApp, self.app).type_command, name), name
 
 
 DARK = Theme(
@@ -190,15 +187,14 @@ class ChatApp(ChatDisplay, App[bool]):
         # None at all, not grey ones: only the terminal's own colours can be left out.
         App.__init__(self, ansi_color=True if colourless else None)
         ChatDisplay.__init__(self, session, state_folder)
-        self.transcript = Transcript()
+        self._hint = NewerHint()
+        self.transcript = Transcript(self._hint)
         self._history = PromptHistory(state_folder / "prompts.jsonl")
         self._first_theme = "terminal" if colourless else remembered_theme(self.theme_file)
         self._suggestions = SuggestionList(session)
-        self._question = ApprovalPanel()
-        self._composer = Composer(
-            PromptRecall(self._history.load()), self._suggestions, self._question, self.take_back
-        )
-        self._hint = NewerHint()
+        self._question = ApprovalPanel(self)
+        recall = PromptRecall(self._history.load())
+        self._composer = Composer(self, recall, self._suggestions, self._question)
         self._status = StatusLine(session)
         self._typed = typed or TypedAhead()
         self._notify_by: NotifyBy = notify_by
@@ -231,7 +227,7 @@ class ChatApp(ChatDisplay, App[bool]):
         self.run_worker(self._receive_events(), group="connection")
         self.run_worker(self.session.draw_changes(), group="drawing")
         for line in self._typed.lines:
-            self._submit(line)
+            self.submit(line)
 
     async def _receive_events(self) -> None:
         try:
@@ -269,11 +265,11 @@ class ChatApp(ChatDisplay, App[bool]):
 
     async def draw(self, change: changes.Change) -> None:
         if isinstance(change, changes.TurnChange):
-            await self.transcript.apply(change)
-            waiting = self.session.turn_status.waiting
+            words, waiting = "", self.session.turn_status.waiting
             if isinstance(change, changes.PromptShown) and change.turn_id in waiting:
                 hint = "; Up takes it back" if change.is_mine else ""
-                self.transcript.wait(change.turn_id, f"… waiting for its turn{hint}")
+                words = f"… waiting for its turn{hint}"
+            await self.transcript.apply(change, waits=words)
             if isinstance(change, changes.TurnEnded):
                 self._refresh_usage()
             return
@@ -313,20 +309,21 @@ class ChatApp(ChatDisplay, App[bool]):
             self.clear_notifications()
             self._composer.focus()
         else:
-            self.on_approval_panel_placed()
+            self.make_room_for_question()
 
-    def on_approval_panel_placed(self) -> None:
-        """Makes room for it if a picker is open."""
+    def make_room_for_question(self) -> None:
+        """If a picker is open."""
         wanted = self._question.wanted
         words = f"{wanted.tool_name} waits for you · Esc" if wanted else ""
         for screen in self.screen_stack:
             if isinstance(screen, PickerScreen):
                 screen.give_way(words, self.size.height - self._question.region.y)
 
-    def on_approval_panel_decided(self, event: ApprovalPanel.Decided) -> None:
-        self._close_question(event.wanted.approval_id)
-        if event.decision is not None:
-            deciding = self.session.approvals.decide(event.wanted, event.decision)
+    def decide(self, wanted: ApprovalWanted, decision: ApprovalDecision | None) -> None:
+        """`None`: later."""
+        self._close_question(wanted.approval_id)
+        if decision is not None:
+            deciding = self.session.approvals.decide(wanted, decision)
             self.run_worker(self.attempt(deciding), group="approvals")
 
     def _close_question(self, approval_id: str | None = None) -> None:
@@ -346,10 +343,7 @@ class ChatApp(ChatDisplay, App[bool]):
 
     # What is typed
 
-    def on_composer_sent(self, event: Composer.Sent) -> None:
-        self._submit(event.text)
-
-    def _submit(self, text: str) -> None:
+    def submit(self, text: str) -> None:
         if self._composer.recall.remember(text):
             self._history.add(text)
         self.begin(self.take(text))
@@ -360,7 +354,9 @@ class ChatApp(ChatDisplay, App[bool]):
 
     async def refused(self, message_id: str, text: str) -> None:
         await self.transcript.take_back(message_id)
-        self._composer.give_back(text)
+        if not self.draft:  # typing replaces it
+            self._composer.replace_text(text)
+            self._composer.select_all()
 
     async def type_command(self, name: str) -> None:
         """Runs a command from the palette; one that needs an argument is put into the input."""
@@ -369,9 +365,6 @@ class ChatApp(ChatDisplay, App[bool]):
             self.fill(f"/{name} ")
         else:
             await self.attempt(self.take(f"/{name}"))
-
-    def on_composer_leaving(self) -> None:
-        self.leave()
 
     def on_text_area_changed(self) -> None:
         self._suggestions.look_up(self._composer.text)
@@ -403,14 +396,13 @@ class ChatApp(ChatDisplay, App[bool]):
         self._composer.focus()
 
     def clear_draft(self) -> None:
-        self._composer.take()
+        self._composer.load_text("")
 
     async def choose(
         self, title: str, choices: Sequence[str], marked: str | None = None
     ) -> str | None:
-        screen = ChoicePicker(title, choices, marked=marked)
-        key = await self.push_screen_wait(screen)
-        return screen.choice(key) if key is not None else None
+        place = await self.push_screen_wait(ChoicePicker(title, choices, marked=marked))
+        return None if place is None else choices[int(place)]
 
     async def show_sessions(self, wanted: str) -> None:
         """Deleting the conversation we are in leads to a new one."""
@@ -528,9 +520,6 @@ class ChatApp(ChatDisplay, App[bool]):
         self.fill(text)
 
     # What the transcript asks for
-
-    def on_transcript_newer_counted(self, event: Transcript.NewerCounted) -> None:
-        self._hint.set_count(event.count)
 
     def on_transcript_older_wanted(self) -> None:
         if isinstance(self.session.client.connection, Online):

@@ -5,29 +5,25 @@ The input keeps the focus and passes some keys on to these.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import Key, Paste, Resize
-from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Static, TextArea
 
 from nplt_client.chat import approvals
-from nplt_client.chat.approvals import CHOICES, ApprovalDecision, ApprovalWanted, OpenQuestion
+from nplt_client.chat.approvals import ARROWS, CHOICES, ApprovalWanted, OpenQuestion
 from nplt_client.chat.chat_session import ChatSession
-from nplt_client.chat.input import (
-    COMMANDS_WITH_NAMES,
-    PromptRecall,
-    Suggestion,
-    suggestions,
-)
+from nplt_client.chat.input import COMMANDS_WITH_NAMES, PromptRecall, Suggestion, suggestions
 from nplt_client.render.text import pad, safe, safe_line, width_of
 from nplt_client.tui.keyboard import handle_key_now, is_text_character
+
+if TYPE_CHECKING:
+    from nplt_client.tui.app import ChatApp
 
 ROWS_MAX = 10
 _NEW_LINE_KEYS = frozenset({"ctrl+j", "alt+enter", "shift+enter", "ctrl+enter"})
@@ -64,22 +60,13 @@ class Composer(TextArea):
         Binding("pagedown", "app.scroll_transcript(1)", "Page down", show=False),
     ]
 
-    class Sent(Message):
-        def __init__(self, text: str) -> None:
-            super().__init__()
-            self.text = text
-
-    class Leaving(Message):
-        """Ctrl+D in an empty input."""
-
     def __init__(
         self,
+        chat: ChatApp,
         recall: PromptRecall,
         suggestions: SuggestionList,
         question: ApprovalPanel,
-        take_back: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`take_back` puts the last prompt that waits in here, if there is one."""
         super().__init__(
             soft_wrap=True,
             tab_behavior="focus",
@@ -88,9 +75,9 @@ class Composer(TextArea):
             placeholder="Ask something. / for commands, Ctrl+J for a new line",
         )
         self.recall = recall
+        self._chat = chat
         self._suggestions = suggestions
         self._question = question
-        self._take_back = take_back
 
     def load_text(self, text: str) -> None:
         """Sanitizes the text: it may be an old prompt or a file's name."""
@@ -100,25 +87,14 @@ class Composer(TextArea):
         self.load_text(text)
         self.move_cursor(self.document.end)
 
-    def give_back(self, text: str) -> None:
-        """Puts back a text that could not be sent, selected: typing replaces it."""
-        if not self.text:
-            self.replace_text(text)
-            self.select_all()
-
-    def take(self) -> str:
-        """Gives the text and empties the input."""
-        text = self.text
-        self.load_text("")
-        return text
-
     def on_resize(self) -> None:
         """Moves the terminal's cursor now; textual would do it at the next key."""
-        self.call_after_refresh(self._place_cursor)
 
-    def _place_cursor(self) -> None:
-        if self.has_focus:
-            self.app.cursor_position = self.cursor_screen_offset
+        def place_cursor() -> None:
+            if self.has_focus:
+                self.app.cursor_position = self.cursor_screen_offset
+
+        self.call_after_refresh(place_cursor)
 
     @property
     def _row(self) -> int:
@@ -126,21 +102,15 @@ class Composer(TextArea):
         return self.wrapped_document.location_to_offset(self.cursor_location).y
 
     async def _on_key(self, event: Key) -> None:
-        if self._answer_with(event) or self._act_on_key(event.key):
+        letter = self._question.letter
+        is_answer = self._question.take_key(event, has_draft=bool(self.text))
+        if not is_answer and letter and not self._question.letter:
+            self.write(letter)  # it turned out to be the beginning of a text
+        if is_answer or self._act_on_key(event.key):
             event.stop()
             event.prevent_default()
         else:
             await handle_key_now(self, event, self.write)
-
-    def _answer_with(self, event: Key) -> bool:
-        """Whether the key was for the tool that asks. A letter that turned out to be the
-        beginning of a text is written."""
-        letter = self._question.letter
-        if self._question.take_key(event, has_draft=bool(self.text)):
-            return True
-        if letter and not self._question.letter:
-            self.write(letter)
-        return False
 
     def _act_on_key(self, key: str) -> bool:
         if key in _CHOOSING_KEYS and self._suggestions.look_up(self.text):
@@ -150,10 +120,10 @@ class Composer(TextArea):
         elif key in _NEW_LINE_KEYS:
             self.insert("\n")
         elif key == "ctrl+d" and not self.text:
-            self.post_message(self.Leaving())
+            self._chat.leave()
         elif key == "tab":
             pass  # the focus stays here; Ctrl+O and the mouse open what is folded
-        elif key == "up" and not self.text and self._take_back():
+        elif key == "up" and not self.text and self._chat.take_back():
             pass
         elif key == "up" and self._row == 0:
             self._recall(self.recall.older(self.text))
@@ -164,16 +134,13 @@ class Composer(TextArea):
         return True
 
     def _choose(self, key: str) -> None:
-        match key:
-            case "up":
-                self._suggestions.move(-1)
-            case "down":
-                self._suggestions.move(1)
-            case _:
-                line = self._suggestions.chosen
-                self.replace_text(line)
-                if key == "enter" and not line.endswith((" ", "/")):
-                    self._send()
+        if key in ("up", "down"):
+            self._suggestions.move(-1 if key == "up" else 1)
+            return
+        line = self._suggestions.chosen
+        self.replace_text(line)
+        if key == "enter" and not line.endswith((" ", "/")):
+            self._send()
 
     def _send_or_break(self) -> None:
         row, column = self.cursor_location
@@ -184,7 +151,9 @@ class Composer(TextArea):
 
     def _send(self) -> None:
         """Empties the input at once, so that typing goes into the next prompt."""
-        self.post_message(self.Sent(self.take()))
+        text = self.text
+        self.load_text("")
+        self._chat.submit(text)
 
     def _recall(self, prompt: str | None) -> None:
         if prompt is not None:
@@ -242,27 +211,26 @@ class SuggestionList(Static):
             if wants_names and not self._typed.startswith(COMMANDS_WITH_NAMES):
                 self.run_worker(self._refresh_names())
             self._typed = typed
-            self._offer(self._suggestions())
+            self._offer()
         return self.is_open
-
-    def _suggestions(self) -> list[Suggestion]:
-        return suggestions(self._typed, self._session.client.welcome.models, self._session.names)
 
     async def _refresh_names(self) -> None:
         await self._session.refresh_names()
         if self._typed.startswith(COMMANDS_WITH_NAMES):
-            self._offer(self._suggestions())
+            self._offer()
+
+    def _offer(self) -> None:
+        models = self._session.client.welcome.models
+        self._found = suggestions(self._typed, models, self._session.names)
+        self._chosen = 0
+        self.display = self.is_open
+        if self.is_open:
+            self._show()
 
     def close(self) -> None:
         """Hides the suggestions until something else is typed."""
-        self._offer([])
-
-    def _offer(self, found: list[Suggestion]) -> None:
-        self._found = found
-        self._chosen = 0
-        self.display = bool(found)
-        if found:
-            self._show()
+        self._found = []
+        self.display = False
 
     def move(self, step: int) -> None:
         self._chosen = (self._chosen + step) % len(self._found)
@@ -273,18 +241,14 @@ class SuggestionList(Static):
         rows = self._found[first : first + _ROWS_MAX]
         shown = [safe_line(one.shown, 60) for one in rows]
         width = max(map(width_of, shown))
-        lines = [
-            Content.styled(
-                f" {pad(words, width)}  {one.help} ",
-                "reverse" if first + place == self._chosen else "",
-            )
-            for place, (words, one) in enumerate(zip(shown, rows, strict=True))
-        ]
+        lines: list[Content] = []
+        for place, (words, one) in enumerate(zip(shown, rows, strict=True), first):
+            style = "reverse" if place == self._chosen else ""
+            lines.append(Content.styled(f" {pad(words, width)}  {one.help} ", style))
         self.update(Content("\n").join(lines))
 
 
 _WRITING_KEYS = frozenset({"enter", "backspace", "ctrl+j", "alt+enter", "shift+enter", "ctrl+u"})
-_STEPS = {"left": -1, "up": -1, "right": 1, "down": 1}
 _PAGES = {"pageup": -1, "pagedown": 1}
 _MEANINGS = {"y": "allows it once", "n": "denies it", "a": "allows this tool from now on"}
 _LATER = "Esc later (/allow, /deny)"
@@ -320,20 +284,11 @@ class ApprovalPanel(Vertical):
     }
     """
 
-    class Decided(Message):
-        def __init__(self, wanted: ApprovalWanted, decision: ApprovalDecision | None) -> None:
-            """`None`: later."""
-            super().__init__()
-            self.wanted = wanted
-            self.decision = decision
-
-    class Placed(Message):
-        """It has another place on the screen."""
-
-    def __init__(self) -> None:
+    def __init__(self, chat: ChatApp) -> None:
         super().__init__()
         self.letter = ""
         """The typed letter that marked the answer; the next key may show that it began a text."""
+        self._chat = chat
         self._question = OpenQuestion()
         self._pause: Timer | None = None
 
@@ -368,7 +323,7 @@ class ApprovalPanel(Vertical):
 
     def on_resize(self, event: Resize) -> None:
         self.call_after_refresh(self._show_keys)
-        self.post_message(self.Placed())
+        self.app.call_later(self._chat.make_room_for_question)
 
     def take_key(self, event: Key, *, has_draft: bool) -> bool:
         """False: the key is for the input."""
@@ -376,24 +331,26 @@ class ApprovalPanel(Vertical):
         if question.wanted is None:
             return False
         if key == "escape":
-            self.post_message(self.Decided(question.wanted, None))
+            self._chat.decide(question.wanted, None)
         elif key in _PAGES and self._can_scroll:
             scrolled = self.query_one(VerticalScroll)
             scrolled.scroll_relative(y=_PAGES[key] * scrolled.size.height, animate=False)
         elif key == "enter" and question.decision is not None:
-            self.post_message(self.Decided(question.wanted, question.decision))
+            self._chat.decide(question.wanted, question.decision)
         elif key == "backspace" and question.marked:
             self._wait_for_a_pause()
-        elif key in _STEPS and question.listens and not has_draft:
+        elif key in ARROWS and question.listens and not has_draft:
             self.letter = ""
-            question.move_mark(_STEPS[key])
+            question.move_mark(ARROWS[key])
             self._show_keys()
         elif key in _MEANINGS and question.listens and not self.letter:
             self.letter = key
-            question.mark(key)
+            question.marked = key
             self._show_keys()
         else:
-            if _is_writing(event):
+            character = event.character or ""
+            is_written = event.is_printable or is_text_character(character)
+            if is_written or key in _WRITING_KEYS:
                 self._wait_for_a_pause()
             return False
         return True
@@ -420,8 +377,10 @@ class ApprovalPanel(Vertical):
 
     def _show_keys(self) -> None:
         marked, listens = self._question.marked, self._question.listens
-        styles = {letter: "reverse" if letter == marked else "" for letter, _ in CHOICES}
-        shown = [Content.styled(f" {letter} {words} ", styles[letter]) for letter, words in CHOICES]
+        shown = [
+            Content.styled(f" {letter} {words} ", "reverse" if letter == marked else "")
+            for letter, words in CHOICES
+        ]
         self.query_one("#choices", Static).update(Content(" ").join(shown))
         if marked:
             words = f"Enter {_MEANINGS[marked]} · any other key takes it back"
@@ -430,9 +389,3 @@ class ApprovalPanel(Vertical):
         if self._can_scroll:
             words = f"PageDown: more · {words}"
         self.query_one("#keys", Static).update(Content(words))
-
-
-def _is_writing(event: Key) -> bool:
-    character = event.character
-    is_written = character is not None and is_text_character(character)
-    return event.is_printable or is_written or event.key in _WRITING_KEYS

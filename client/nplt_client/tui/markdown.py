@@ -7,7 +7,8 @@ would make long answers slow.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import ClassVar, TypeAlias
 
@@ -103,27 +104,28 @@ def table_lines(cells: Cells, width: int) -> list[Content]:
     heads, *rows = cells
     heads = [head.stylize(".head") for head in heads]
     if len(heads) * (_COLUMN_MIN + len(_APART)) > width + len(_APART):
-        return _as_lists(heads, rows, width)
-    widths = _column_widths(cells, width - len(_APART) * (len(heads) - 1))
+        listed: list[Content] = []
+        for row in rows:
+            for head, cell in zip(heads, row, strict=False):
+                listed.extend((head + ": " + cell).wrap(width))
+            listed.append(Content())
+        return listed[:-1] or list(heads)
+    columns = zip_longest(*cells, fillvalue=Content())
+    widths = [max(1, *(cell.cell_length for cell in column)) for column in columns]
+    room = width - len(_APART) * (len(heads) - 1)
+    if sum(widths) > room:
+        # As wide as they want, up to the bound at which all of them fit.
+        bound = max(
+            bound
+            for bound in range(_COLUMN_MIN, room + 1)
+            if sum(min(one, bound) for one in widths) <= room
+        )
+        widths = [min(one, bound) for one in widths]
     rule = Content("─┼─".join("─" * one for one in widths)).stylize(".rule")
     lines = [*_row_lines(heads, widths), rule]
     for row in rows:
         lines.extend(_row_lines(row, widths))
     return lines
-
-
-def _column_widths(cells: Cells, room: int) -> list[int]:
-    columns = zip_longest(*cells, fillvalue=Content())
-    wanted = [max(1, *(cell.cell_length for cell in column)) for column in columns]
-    if sum(wanted) <= room:
-        return wanted
-    # As wide as they want, up to the bound at which all of them fit.
-    bound = max(
-        bound
-        for bound in range(_COLUMN_MIN, room + 1)
-        if sum(min(one, bound) for one in wanted) <= room
-    )
-    return [min(one, bound) for one in wanted]
 
 
 def _row_lines(row: Sequence[Content], widths: Sequence[int]) -> list[Content]:
@@ -141,15 +143,6 @@ def _row_lines(row: Sequence[Content], widths: Sequence[int]) -> list[Content]:
         )
         lines.append(Content(_APART).join([*(wide for _, wide in padded), last[0]]))
     return lines
-
-
-def _as_lists(heads: Sequence[Content], rows: Cells, width: int) -> list[Content]:
-    lines: list[Content] = []
-    for row in rows:
-        for head, cell in zip(heads, row, strict=False):
-            lines.extend((head + ": " + cell).wrap(width))
-        lines.append(Content())
-    return lines[:-1] or list(heads)
 
 
 _BULLETS = ("• ", "▪ ", "‣ ", "◦ ")
@@ -180,103 +173,82 @@ class _Indent:
     is_begun: bool = False
 
 
-@dataclass(slots=True)
 class _BlockReader:
     """Reads the parser's tokens into rows, which don't know the width of the screen."""
 
-    inline: Inline
-    code: Code
-    rows: list[TextRow] = field(default_factory=list[TextRow])
-    levels: list[_Indent] = field(default_factory=list[_Indent])
-    lists: list[int | None] = field(default_factory=list[int | None])
-    """The number of each open list's next item; None: it has bullets."""
-    table: list[list[Content]] | None = None
+    def __init__(self, inline: Inline, code: Code) -> None:
+        self.rows: list[TextRow] = []
+        self._inline = inline
+        self._code = code
+        self._levels: list[_Indent] = []
+        self._lists: list[int | None] = []
+        """The number of each open list's next item; None: it has bullets."""
+        self._table: list[list[Content]] = []
 
     def read(self, token: Token) -> None:
-        if token.type.endswith(("_open", "_close")):
-            self._open_or_close(token)
-        else:
-            self._show(token)
-
-    def _open_or_close(self, token: Token) -> None:
         match token.type:
-            case "bullet_list_open":
-                self.lists.append(None)
-            case "ordered_list_open":
-                self.lists.append(int(token.attrs.get("start", 1)))
-            case "bullet_list_close" | "ordered_list_close":
-                self.lists.pop()
-            case "list_item_open":
-                marker = self._marker()
-                self.levels.append(_Indent(first=marker, rest=" " * len(marker)))
-            case "blockquote_open":
-                self._part()
-                self.levels.append(_Indent(first="▌ ", rest="▌ "))
-            case "list_item_close" | "blockquote_close":
-                self._begin_line()  # an empty item has its bullet too
-                self.levels.pop()
             case "paragraph_open":
                 self._part(always=not token.hidden)
-            case "heading_open":
+            case "heading_open" | "table_open":
                 self._part()
-            case _:
-                self._open_or_close_table(token)
-
-    def _open_or_close_table(self, token: Token) -> None:
-        if token.type == "table_open":
-            self._part()
-            self.table = []
-        elif self.table is not None and token.type == "tr_open":
-            self.table.append([])
-        elif self.table is not None and token.type == "table_close":
-            self._add(self.table)
-            self.table = None
-
-    def _show(self, token: Token) -> None:
-        match token.type:
+            case "tr_open":
+                self._table.append([])
+            case "table_close":
+                self._add(self._table)
+                self._table = []
             case "inline":
-                self._add_inline(token)
+                content = _without_tabs(self._inline(token))
+                if self._table:
+                    self._table[-1].append(content)
+                else:
+                    self._add(content)
             case "fence" | "code_block":
                 self._part()
-                code = self.code(token.content.rstrip(), token.info.partition(" ")[0])
+                code = self._code(token.content.rstrip(), token.info.partition(" ")[0])
                 for line in code.split("\n", allow_blank=True):
                     self._add(_without_tabs(line))
             case "hr":
                 self._part()
                 self._add(Content("───"))
             case _:
+                self._indent(token)
+
+    def _indent(self, token: Token) -> None:
+        match token.type:
+            case "bullet_list_open":
+                self._lists.append(None)
+            case "ordered_list_open":
+                self._lists.append(int(token.attrs.get("start", 1)))
+            case "bullet_list_close" | "ordered_list_close":
+                self._lists.pop()
+            case "list_item_open":
+                if (number := self._lists[-1]) is None:
+                    marker = _BULLETS[(self._lists.count(None) - 1) % len(_BULLETS)]
+                else:
+                    self._lists[-1] = number + 1
+                    marker = f"{number}. ".rjust(4)
+                self._levels.append(_Indent(first=marker, rest=" " * len(marker)))
+            case "blockquote_open":
+                self._part()
+                self._levels.append(_Indent(first="▌ ", rest="▌ "))
+            case "list_item_close" | "blockquote_close":
+                if not self._levels[-1].is_begun:
+                    self._add(Content())  # an empty item has its bullet too
+                self._levels.pop()
+            case _:
                 pass
-
-    def _add_inline(self, token: Token) -> None:
-        content = _without_tabs(self.inline(token))
-        if self.table:
-            self.table[-1].append(content)
-        else:
-            self._add(content)
-
-    def _marker(self) -> str:
-        number = self.lists[-1]
-        if number is None:
-            depth = self.lists.count(None)
-            return _BULLETS[(depth - 1) % len(_BULLETS)]
-        self.lists[-1] = number + 1
-        return f"{number}. ".rjust(4)
 
     def _part(self, *, always: bool = False) -> None:
         """An empty line before what comes, unless it is the first of its item."""
         is_parted = not self.rows or self.rows[-1].content == Content()
-        if not is_parted and (always or not self.levels or self.levels[-1].is_begun):
-            prefix = "".join(level.rest for level in self.levels if level.is_begun)
+        if not is_parted and (always or not self._levels or self._levels[-1].is_begun):
+            prefix = "".join(level.rest for level in self._levels if level.is_begun)
             self.rows.append(TextRow(first=prefix, rest=prefix, content=Content()))
 
-    def _begin_line(self) -> None:
-        if self.levels and not self.levels[-1].is_begun:
-            self._add(Content())
-
     def _add(self, content: Content | Cells) -> None:
-        first = "".join(one.rest if one.is_begun else one.first for one in self.levels)
-        rest = "".join(one.rest for one in self.levels)
-        for level in self.levels:
+        first = "".join(one.rest if one.is_begun else one.first for one in self._levels)
+        rest = "".join(one.rest for one in self._levels)
+        for level in self._levels:
             level.is_begun = True
         self.rows.append(TextRow(first=first, rest=rest, content=content))
 
@@ -296,7 +268,14 @@ def lay_out(rows: Sequence[TextRow], width: int) -> Content:
     indent_max = max(1, width - _WIDTH_MIN)
     for row in rows:
         prefix, rest = row.first[-indent_max:], row.rest[-indent_max:]
-        for line in _lines(row.content, max(1, width - len(prefix))):
+        room, content = max(1, width - len(prefix)), row.content
+        if not isinstance(content, Content):
+            lines = table_lines(content, room)
+        elif "\n" not in content.plain and content.cell_length <= room:
+            lines = [content]
+        else:
+            lines = content.wrap(room)
+        for line in lines:
             if prefix.strip():
                 spans.append(Span(place, place + len(prefix), ".marker"))
             place += len(prefix)
@@ -312,14 +291,6 @@ def _without_tabs(content: Content) -> Content:
     return content.expand_tabs(_TAB_WIDTH) if "\t" in content.plain else content
 
 
-def _lines(content: Content | Cells, width: int) -> list[Content]:
-    if not isinstance(content, Content):
-        return table_lines(content, width)
-    if "\n" not in content.plain and content.cell_length <= width:
-        return [content]
-    return content.wrap(width)
-
-
 _FOLDED = frozenset({"bullet_list", "ordered_list", "blockquote", "table"})
 _NESTING_MAX = 100
 """What is nested deeper the parser leaves out."""
@@ -333,19 +304,17 @@ def parser() -> MarkdownIt:
 
 
 def _fold_blocks(state: StateCore) -> None:
-    state.tokens = list(_folded(state.tokens))
-
-
-def _folded(tokens: Sequence[Token]) -> Iterator[Token]:
+    kept: list[Token] = []
     within: list[Token] = []
-    for token in tokens:
+    for token in state.tokens:
         if not within and token.type.removesuffix("_open") not in _FOLDED:
-            yield token
+            kept.append(token)
             continue
         within.append(token)
         if token.level == 0 and token.nesting < 0:
-            yield Token("folded", "", 0, map=within[0].map, meta={"tokens": within})
+            kept.append(Token("folded", "", 0, map=within[0].map, meta={"tokens": within}))
             within = []
+    state.tokens = kept
 
 
 class MarkdownView(Markdown):
@@ -360,20 +329,15 @@ class MarkdownView(Markdown):
 
     async def settle(self) -> None:
         """All of it has come: it is drawn again where the whole differs from its pieces."""
-        if not self._is_drawn_as_parsed():
-            await self.update(self.source)
-
-    def _is_drawn_as_parsed(self) -> bool:
-        if "]:" in self.source:
-            return False  # the address of a link further up
         blocks = self.query_children(MarkdownBlock)
         drawn = [(block.name, block.source_range) for block in blocks]
-        tokens = parser().parse(self.source)
-        return drawn == [
+        parsed = [
             (token.type, tuple(token.map or ()))
-            for token in tokens
+            for token in parser().parse(self.source)
             if token.level == 0 and token.nesting >= 0
         ]
+        if drawn != parsed or "]:" in self.source:  # the address of a link further up
+            await self.update(self.source)
 
     def unhandled_token(self, token: Token) -> MarkdownBlock | None:
         return FoldedBlock(self, token) if token.type == "folded" else None
@@ -415,21 +379,14 @@ class FoldedBlock(MarkdownBlock):
             await super()._update_from_block(block)
 
     def _content_for(self, width: int) -> Content:
-        if self._laid_out is None or self._laid_out[0] != width:
-            self._laid_out = (width, lay_out(self._read_rows(), width))
-        return self._laid_out[1]
-
-    def _read_rows(self) -> list[TextRow]:
         if self._rows is None:
+            ansi, dark = self.app.native_ansi_color, self.app.current_theme.dark
+            code = partial(MarkdownFence.highlight, ansi=ansi, dark=dark)
             tokens: list[Token] = self._token.meta["tokens"]
-            self._rows = rows_of(tokens, inline=self._token_to_content, code=self._code)
-        return self._rows
-
-    def _code(self, code: str, language: str) -> Content:
-        app = self.app
-        return MarkdownFence.highlight(
-            code, language, ansi=app.native_ansi_color, dark=app.current_theme.dark
-        )
+            self._rows = rows_of(tokens, inline=self._token_to_content, code=code)
+        if self._laid_out is None or self._laid_out[0] != width:
+            self._laid_out = (width, lay_out(self._rows, width))
+        return self._laid_out[1]
 
 
 MARKDOWN_LINES_MAX = 400

@@ -296,9 +296,6 @@ class ChoicePicker(PickerScreen):
         lines = safe(self._choices.get(key, "")).split("\n")
         return "\n".join(lines[:_ABOUT_LINES_MAX]) if len(lines) > 1 else ""
 
-    def choice(self, key: str) -> str:
-        return self._choices[key]
-
 
 _NAME_WIDTH_MAX = 40
 _NAME_WIDTH_MIN = 16
@@ -374,17 +371,19 @@ class SessionPicker(PickerScreen):
             return ""
         if key == self._deleting:
             return f"it is {safe_line(row.state)}: Ctrl+X once more deletes it anyway"
-        hit = self._inside.get(key)
+        hit, seq = self._inside.get(key), self.seq_found_in(key)
         about = f"… {safe_line(hit.snippet, 160)}" if hit else safe_line(row.preview, 200)
         if self.has_class("-small"):
             return about
-        seq = hit.seq if hit else 0
         if (key, seq) not in self._previews:
             return f"{safe_line(row.model)} · {safe_line(key)}\n{about}"
         size = self.query_one("#below").size
-        shown = _around(self._previews[key, seq], seq, max(2, size.height))
+        page, count = self._previews[key, seq], max(2, size.height)
+        # The message that was found is among them; without one they are the last.
+        places = [place for place, message in enumerate(page) if message.get("seq") == seq]
+        last = min(len(page), places[0] + count // 2 + 1) if places else len(page)
         lines: list[str] = []
-        for message in shown:
+        for message in page[max(0, last - count) : last]:
             who = "you ▸" if message.get("role") == "user" else "    ◂"
             lines.append(safe_line(f"{who} {word_in(message, 'content')}", max(20, size.width)))
         return "\n".join(lines)
@@ -537,10 +536,3 @@ class SessionPicker(PickerScreen):
 
     def _show_keys(self, words: str) -> None:
         self.query_one("#keys", Static).update(Content(words))
-
-
-def _around(page: Sequence[JsonObject], seq: int, count: int) -> Sequence[JsonObject]:
-    """So many messages, with that one among them; without one the last."""
-    places = [place for place, message in enumerate(page) if message.get("seq") == seq]
-    last = min(len(page), places[0] + count // 2 + 1) if places else len(page)
-    return page[max(0, last - count) : last]

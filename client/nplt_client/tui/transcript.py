@@ -44,14 +44,10 @@ class CollapsibleLine(Static, can_focus=True):
         Binding("enter,space", "open_or_close", "Open or close", show=False)
     ]
 
-    def __init__(self, head: str, body: str = "") -> None:
+    def __init__(self) -> None:
         super().__init__(markup=False)
-        self._head = head
-        self.body = body
+        self._head = self.body = ""
         self.is_open = False
-
-    def on_mount(self) -> None:
-        self._show()
 
     @property
     def source(self) -> str:
@@ -63,13 +59,9 @@ class CollapsibleLine(Static, can_focus=True):
         if is_seen:
             self._show()
 
-    def open_or_close(self, is_open: bool) -> None:
-        if is_open != self.is_open:
-            self.is_open = is_open
-            self._show()
-
     def action_open_or_close(self) -> None:
-        self.open_or_close(not self.is_open)
+        self.is_open = not self.is_open
+        self._show()
 
     def on_click(self, event: Click) -> None:
         event.stop()
@@ -120,7 +112,6 @@ class TurnView(Widget):
         super().__init__()
         self.turn_id = turn_id
         self.seq = 0
-        self.prompt_text = ""
         self._is_raw = is_raw
         self._prompt = Static(markup=False, classes="prompt")
         self._prompt.display = False
@@ -171,7 +162,10 @@ class TurnView(Widget):
             case changes.ToolShown():
                 await self._show_tool(change)
             case changes.TurnEnded():
-                self._finish(change)
+                self._ended = True
+                self._prompt.remove_class("-waiting")
+                self._end.set_class(change.state == "failed", "-failed")
+                self._set_end(change.words or change.model)
             case _:
                 assert_never(change)
 
@@ -181,10 +175,6 @@ class TurnView(Widget):
             self._prompt.add_class("-waiting")
             self._set_end(words)
 
-    def open_or_close_folds(self, is_open: bool) -> None:
-        for fold in self.query(CollapsibleLine):
-            fold.open_or_close(is_open)
-
     async def show_raw(self, is_raw: bool) -> None:
         self._is_raw = is_raw
         for answer in self._answers.values():
@@ -192,7 +182,6 @@ class TurnView(Widget):
 
     def _show_prompt(self, change: changes.PromptShown) -> None:
         self.seq = change.seq or self.seq
-        self.prompt_text = change.text
         shown = change.shown[:_PROMPT_CHARACTERS_MAX]
         if len(shown) < len(change.shown):
             shown += f"\n… ({len(change.shown) - len(shown):,} more characters)"
@@ -207,34 +196,27 @@ class TurnView(Widget):
         return self._answers[call]
 
     async def _reason(self, call: int, text: str) -> None:
-        head = f"reasoning · {len(text.split()):,} words"
-        if call in self._reasoning:
-            self._reasoning[call].set_text(head, text)
-        else:
-            fold = self._reasoning[call] = CollapsibleLine(head, text)
+        is_new = call not in self._reasoning
+        fold = self._reasoning.setdefault(call, CollapsibleLine())
+        fold.set_text(f"reasoning · {len(text.split()):,} words", text)
+        if is_new:
             await self._add(fold, before=self._answers.get(call))
 
     async def _show_tool(self, change: changes.ToolShown) -> None:
         known = self._tools.get(change.tool_call_id)
-        arguments = change.arguments or (known[1].arguments if known else None) or "{}"
-        head, body = tool_words(change, arguments)
-        if known is None:
-            fold = CollapsibleLine(head, body)
-            await self._add(fold)
-        else:
-            fold, shown = known
-            if change.status == "pending" != shown.status:
-                return  # late: its result is there already
-            fold.set_text(head, body)
+        fold, shown = known or (CollapsibleLine(), change)
+        if change.status == "pending" != shown.status:
+            return  # late: its result is there already
+        arguments = change.arguments or shown.arguments or "{}"
+        given = "" if arguments == "{}" else f" {safe_line(arguments, _ARGUMENTS_WIDTH)}"
+        state = "running…" if change.status == "pending" else change.status
+        time = "" if change.seconds is None else f" · {change.seconds:.1f} s"
+        result = f"\n{change.result}" if change.result else ""
+        fold.set_text(f"⚙ {change.name}{given} · {state}{time}", f"arguments: {arguments}{result}")
         fold.set_class(change.status in ("failed", "skipped", "denied"), "-failed")
         self._tools[change.tool_call_id] = (fold, replace(change, arguments=arguments))
-
-    def _finish(self, change: changes.TurnEnded) -> None:
-        self._ended = True
-        self._prompt.remove_class("-waiting")
-        if change.state == "failed":
-            self._end.add_class("-failed")
-        self._set_end(change.words or change.model)
+        if known is None:
+            await self._add(fold)
 
     def _set_end(self, words: str) -> None:
         self._end.update(Content(words))
@@ -248,21 +230,10 @@ class TurnView(Widget):
             self._prepared.insert(self._prepared.index(place), view)
 
 
-def tool_words(change: changes.ToolShown, arguments: str) -> tuple[str, str]:
-    """The head line and the body of a tool call."""
-    shown = "" if arguments == "{}" else f" {safe_line(arguments, _ARGUMENTS_WIDTH)}"
-    state = "running…" if change.status == "pending" else change.status
-    time = "" if change.seconds is None else f" · {change.seconds:.1f} s"
-    body = f"arguments: {arguments}"
-    if change.result:
-        body += f"\n{change.result}"
-    return f"⚙ {change.name}{shown} · {state}{time}", body
-
-
-def _new_lines(change: changes.TurnChange, *, is_first: bool, view: TurnView | None) -> int:
+def _new_lines(change: changes.TurnChange, *, is_first: bool, is_known: bool) -> int:
     """How many lines it adds below; the first piece counts as one, however short."""
     match change:
-        case changes.PromptShown() if view is None:
+        case changes.PromptShown() if not is_known:
             return 1 + change.text.count("\n")
         case changes.TextGrew(kind="answer"):
             return max(change.piece.count("\n"), int(is_first))
@@ -305,13 +276,9 @@ class Transcript(VerticalScroll, can_focus=False):
     class OlderWanted(Message):
         """The person looks at the top of what is loaded."""
 
-    class NewerCounted(Message):
-        def __init__(self, count: int) -> None:
-            super().__init__()
-            self.count = count
-
-    def __init__(self) -> None:
+    def __init__(self, hint: NewerHint) -> None:
         super().__init__()
+        self._hint = hint
         self.follows = True
         self.has_older = False
         self.is_raw = False
@@ -391,17 +358,25 @@ class Transcript(VerticalScroll, can_focus=False):
             card.remove()
             self.go_to_end()
 
-    async def apply(self, change: changes.TurnChange) -> None:
-        view = self._known_view(change)
+    async def apply(self, change: changes.TurnChange, *, waits: str = "") -> None:
+        """`waits`: words for a prompt that has not begun."""
+        message_id = change.message_id if isinstance(change, changes.PromptShown) else None
+        if change.turn_id not in self._turns and message_id in self._unsent:
+            view = self._turns[change.turn_id] = self._unsent.pop(message_id)
+            view.turn_id = change.turn_id
+        is_known = change.turn_id in self._turns
         if not self.follows:
-            self._count(self._new + _new_lines(change, is_first=not self._new, view=view))
-        if view is not None:
-            await view.apply(change)
-            return
-        self._remove_card()
-        view = self._turns[change.turn_id] = TurnView(change.turn_id, is_raw=self.is_raw)
+            new = _new_lines(change, is_first=not self._new, is_known=is_known)
+            self._count(self._new + new)
+        if not is_known:
+            self._remove_card()
+            self._turns[change.turn_id] = TurnView(change.turn_id, is_raw=self.is_raw)
+        view = self._turns[change.turn_id]
         await view.apply(change)
-        await self.mount(view)
+        if not is_known:
+            await self.mount(view)
+        if waits:
+            view.wait(waits)
 
     async def begin(self, prompt: changes.PromptShown) -> None:
         """Shows our own prompt before its receipt has come."""
@@ -417,10 +392,6 @@ class Transcript(VerticalScroll, can_focus=False):
         """Removes a prompt that was refused."""
         if view := self._unsent.pop(message_id, None):
             await view.remove()
-
-    def wait(self, turn_id: str, words: str) -> None:
-        if view := self._turns.get(turn_id):
-            view.wait(words)
 
     async def add_notice(self, notice: changes.NoticeShown) -> None:
         words = Static(Content(notice.text), classes="notice", markup=False)
@@ -468,21 +439,15 @@ class Transcript(VerticalScroll, can_focus=False):
     def open_or_close_folds(self) -> None:
         self._folds_open = not self._folds_open
         self.show_all_content()
-        for turn in self.turns:
-            turn.open_or_close_folds(self._folds_open)
+        for fold in self.query(CollapsibleLine):
+            if fold.is_open != self._folds_open:
+                fold.action_open_or_close()
 
     async def show_raw(self, is_raw: bool) -> None:
         self.is_raw = is_raw
         self.show_all_content()
         for turn in self.turns:
             await turn.show_raw(is_raw)
-
-    def _known_view(self, change: changes.TurnChange) -> TurnView | None:
-        message_id = change.message_id if isinstance(change, changes.PromptShown) else None
-        if change.turn_id not in self._turns and message_id in self._unsent:
-            view = self._turns[change.turn_id] = self._unsent.pop(message_id)
-            view.turn_id = change.turn_id
-        return self._turns.get(change.turn_id)
 
     # Where the person looks
 
@@ -535,7 +500,7 @@ class Transcript(VerticalScroll, can_focus=False):
     def _count(self, new: int) -> None:
         if new != self._new:
             self._new = new
-            self.post_message(self.NewerCounted(new))
+            self._hint.set_count(new)
 
 
 class NewerHint(Static):
