@@ -145,7 +145,7 @@ async def test_a_provider_that_was_not_there_is_asked_again_and_everyone_is_told
             "nobody home; a/model is asked again in 0.8 s (attempt 2 of 3)",
             "busy (429); a/model is asked again in 7.2 s (attempt 3 of 3)",
         ]
-        assert play.router.route("a/model")[0].metrics.retries == 2
+        assert play.router.route_of("a/model").metrics.retries == 2
 
 
 async def test_after_two_retries_the_turn_fails() -> None:
@@ -215,7 +215,7 @@ async def test_if_a_model_is_not_there_another_answers_and_the_entry_says_who(
         assert play.told[-1] == f"a/model: {trouble}; b/model is asked instead"
         started = [e.model for e in play.stage.ear.heard if isinstance(e, TurnStarted)]
         assert started == ["a/model"]
-        assert play.router.route("a/model")[0].metrics.fail_overs == 1
+        assert play.router.route_of("a/model").metrics.fail_overs == 1
 
 
 def _down(*, of_provider: bool) -> ProviderUnavailable:

@@ -34,7 +34,8 @@ class Script:
         self.waits.append(seconds)
 
     async def play(self) -> str:
-        route, invocation = self.router.route("scripted/model")
+        route = self.router.route_of("scripted/model")
+        invocation = route.invocation
         request = ModelRequest(
             invocation=invocation, context=(ModelInputMessage(content="hello", seq=1),)
         )
@@ -47,7 +48,7 @@ async def test_who_was_not_there_is_asked_again() -> None:
     script = Script([DOWN], [DOWN], [TextPiece(text="here"), Stopped(reason="end")])
     assert await script.play() == "here"
     assert script.waits == [0.5, 1.0]
-    assert script.router.route("scripted/model")[0].metrics.retries == 2
+    assert script.router.route_of("scripted/model").metrics.retries == 2
 
 
 async def test_but_not_for_ever() -> None:

@@ -122,7 +122,8 @@ class _BackgroundCall:
         """Raises `ProviderError` or `TimeoutError`; whoever asks goes on without it, and
         finds in `output` what was billed all the same."""
         services = self._services
-        route, invocation = services.router.route(model)
+        route = services.router.route_of(model)
+        invocation = route.invocation
         request = ModelRequest(
             invocation=invocation,
             context=(SystemMessage(instruction=instruction), ModelInputMessage(content=text)),

@@ -88,10 +88,10 @@ class Breaker:
         of_provider: bool = False,
     ) -> None:
         """`patience_seconds`: the longest wait before a retry."""
-        self._clock = clock
+        self.clock = clock
+        self.patience_seconds = patience_seconds
         self._of_provider = of_provider
         self._why = ""
-        self._patience_seconds = patience_seconds
         self._failures = 0
         self._open_seconds = OPEN_SECONDS
         self._open_until: float | None = None
@@ -102,12 +102,12 @@ class Breaker:
     def state(self) -> BreakerState:
         if self._open_until is None:
             return "closed"
-        return "open" if self._clock() < self._open_until else "half_open"
+        return "open" if self.clock() < self._open_until else "half_open"
 
     @property
     def seconds_left(self) -> float:
         """Seconds until a call is let through."""
-        return 0.0 if self._open_until is None else max(0.0, self._open_until - self._clock())
+        return 0.0 if self._open_until is None else max(0.0, self._open_until - self.clock())
 
     def admit(self) -> BreakerPermit:
         """Lets a call through, or raises `ProviderPaused`. The call reports its outcome to the
@@ -115,18 +115,14 @@ class Breaker:
         permit = BreakerPermit(self, self._openings)
         if self._open_until is None:
             return permit
-        if self.state == "open":
-            raise self._paused(self.seconds_left)
-        if self._probe is not None:
-            raise self._paused(_PROBE_SECONDS)
+        if self.state == "open" or self._probe is not None:
+            seconds = self.seconds_left if self.state == "open" else _PROBE_SECONDS
+            raise ProviderPaused(retry_after=seconds, of_provider=self._of_provider, why=self._why)
         self._probe = permit
         return permit
 
-    def _paused(self, seconds: float) -> ProviderPaused:
-        return ProviderPaused(retry_after=seconds, of_provider=self._of_provider, why=self._why)
-
     def _open(self, seconds: float) -> None:
-        self._open_until = max(self._clock() + seconds, self._open_until or 0.0)
+        self._open_until = max(self.clock() + seconds, self._open_until or 0.0)
         self._openings += 1
         self._probe = None
 
@@ -158,7 +154,7 @@ class BreakerPermit:
         breaker._why = why
         was_probe = breaker._probe is self
         if retry_after is not None:
-            if was_probe or retry_after > breaker._patience_seconds:
+            if was_probe or retry_after > breaker.patience_seconds:
                 breaker._open(min(retry_after, OPEN_SECONDS_MAX))
             return
         if self._openings != breaker._openings:
@@ -174,33 +170,6 @@ class BreakerPermit:
         success nor failure."""
         if self._breaker._probe is self:
             self._breaker._probe = None
-
-
-# ------------------------------------------------------------------------------
-# Bugs in providers' adapters
-#
-# An unexpected exception ends a turn, not the server; so does SystemExit, and a cancellation
-# that did not come from this server (a library may leak one of its own). The text of an
-# exception is never logged: it may contain a key.
-
-
-def _refusal_for_bug(error: BaseException, provider_id: str) -> ProviderRefused | None:
-    """The error for an adapter's bug; `None` for a cancellation by this server, which the
-    caller raises again."""
-    match error:
-        case asyncio.CancelledError():
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                return None
-            log.error("provider %s cancelled itself", provider_id)
-            return ProviderRefused("the provider failed: it cancelled itself")
-        case Exception() | SystemExit():
-            name = type(error).__name__
-            where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
-            log.error("provider %s failed: %s\n%s", provider_id, name, where)
-            return ProviderRefused(f"the provider failed: {name}")
-        case _:
-            return None
 
 
 # ------------------------------------------------------------------------------
@@ -305,31 +274,26 @@ class ModelMetrics(Struct):
 # ------------------------------------------------------------------------------
 # The route to one model: its provider with breaker and metrics
 #
-# Bugs in the provider's adapter are turned into `ProviderRefused`.
+# An unexpected exception in a provider's adapter ends a turn, not the server; so does
+# SystemExit, and a cancellation that did not come from this server (a library may leak one of
+# its own). The text of an exception is never logged: it may contain a key.
 
 
 class ModelRoute:
-    def __init__(
-        self,
-        provider: Provider,
-        model: str,
-        provider_breaker: Breaker,
-        breaker: Breaker,
-        *,
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, provider: Provider, model: str, provider_breaker: Breaker) -> None:
         self.id = provider.id
         self._provider = provider
-        self._clock = clock
         self._model = model
-        self._provider_breaker = provider_breaker
+        self.provider_breaker = provider_breaker
         """Shared by all models of the provider."""
-        self.breaker = breaker
+        self.breaker = Breaker(
+            patience_seconds=provider_breaker.patience_seconds, clock=provider_breaker.clock
+        )
         self.metrics = ModelMetrics()
 
     @property
     def is_paused(self) -> bool:
-        return "open" in (self._provider_breaker.state, self.breaker.state)
+        return "open" in (self.provider_breaker.state, self.breaker.state)
 
     @property
     def invocation(self) -> ModelInvocationDescriptor:
@@ -347,16 +311,7 @@ class ModelRoute:
         return aclosing(self._call(request))
 
     async def _call(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
-        of_provider: BreakerPermit | None = None
-        try:
-            of_provider = self._provider_breaker.admit()
-            permit = self.breaker.admit()
-        except ProviderPaused as error:  # no request is sent
-            if of_provider is not None:
-                of_provider.given_up()
-            self.metrics.failures[kind_of(error)] += 1
-            raise
-        observer = _CallObserver(self.metrics, permit, of_provider, clock=self._clock)
+        observer = _CallObserver(self)
         try:
             async with self._provider.call_model(request) as deltas:
                 async for delta in deltas:
@@ -373,7 +328,7 @@ class ModelRoute:
             raise
         except BaseException as error:
             observer.given_up()  # a bug here says nothing about the provider
-            refused = _refusal_for_bug(error, self.id)
+            refused = self._refusal_for_bug(error)
             if refused is None:
                 raise
             self.metrics.failures[kind_of(refused)] += 1
@@ -384,26 +339,45 @@ class ModelRoute:
             if observer.usage is not None:
                 self.metrics.count_usage(observer.usage)
 
+    def _refusal_for_bug(self, error: BaseException) -> ProviderRefused | None:
+        """`None`: a cancellation by this server, or by whoever stops it."""
+        match error:
+            case asyncio.CancelledError():
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    return None
+                log.error("provider %s cancelled itself", self.id)
+                return ProviderRefused("the provider failed: it cancelled itself")
+            case Exception() | SystemExit():
+                name = type(error).__name__
+                where = "".join(traceback.format_tb(error.__traceback__)).rstrip()
+                log.error("provider %s failed: %s\n%s", self.id, name, where)
+                return ProviderRefused(f"the provider failed: {name}")
+            case _:
+                return None
+
 
 class _CallObserver:
-    """Counts one call in the metrics, and reports to the breaker."""
+    """Counts one call in the metrics, and reports to both breakers."""
 
-    def __init__(
-        self,
-        metrics: ModelMetrics,
-        permit: BreakerPermit,
-        of_provider: BreakerPermit,
-        *,
-        clock: Callable[[], float],
-    ) -> None:
-        self._metrics = metrics
-        self._permit = permit
+    def __init__(self, route: ModelRoute) -> None:
+        """Raises `ProviderPaused` if one of them is open: no request is to be sent."""
+        self._metrics = route.metrics
+        of_provider: BreakerPermit | None = None
+        try:
+            of_provider = route.provider_breaker.admit()
+            self._permit = route.breaker.admit()
+        except ProviderPaused as error:
+            if of_provider is not None:
+                of_provider.given_up()
+            self._metrics.failures[kind_of(error)] += 1
+            raise
         self._of_provider = of_provider
-        self._clock = clock
-        self._began_at = clock()
+        self._clock = route.breaker.clock
+        self._began_at = self._clock()
         self.usage: UsageReport | None = None
         self.has_begun = self.is_whole = False
-        metrics.calls += 1
+        self._metrics.calls += 1
 
     def observe(self, delta: ModelOutputDelta) -> None:
         if isinstance(delta, UsageReport):
@@ -516,7 +490,8 @@ class ProviderRouter:
         for provider in providers:
             self.add(provider)
             for model in provider.models:
-                self.routes[f"{provider.id}/{model}"] = self._new_route(provider, model)
+                route = ModelRoute(provider, model, self.breakers[provider.id])
+                self.routes[f"{provider.id}/{model}"] = route
         self.models = tuple(self.routes)
         """Without those that only a provider's own list has."""
         if default_model:
@@ -540,11 +515,6 @@ class ProviderRouter:
         if isinstance(provider, VendorProvider):
             self.lists.add(provider)
 
-    def _new_route(self, provider: Provider, model: str) -> ModelRoute:
-        breaker = Breaker(patience_seconds=self.retries.patience_seconds, clock=self._clock)
-        of_provider = self.breakers[provider.id]
-        return ModelRoute(provider, model, of_provider, breaker, clock=self._clock)
-
     def begin_lists(self) -> Callable[[], Awaitable[None]]:
         """Work that looks for servers on this machine and asks providers for lists that are
         old; from now on `lists` says that they are asked."""
@@ -563,23 +533,18 @@ class ProviderRouter:
     def can_call(self, name: str) -> bool:
         """Whether the model is in the settings, or of a provider that takes any name."""
         provider_id, _, model = name.partition("/")
-        return name in self.routes or (
-            is_model_name(model) and self._open_provider(provider_id) is not None
-        )
-
-    def _open_provider(self, provider_id: str) -> Provider | None:
+        if name in self.routes or not is_model_name(model):
+            return name in self.routes
         provider = self._providers.get(provider_id)
         if provider is None and self.local_servers is not None:
             provider = self.local_servers.provider(provider_id)
-        return provider if isinstance(provider, VendorProvider) and provider.is_open else None
+        return isinstance(provider, VendorProvider) and provider.is_open
 
     def check(self, name: str, *, field: str = "model") -> str:
         """Returns the name, or raises an error that lists the models. A name that is not in
         the settings must be in the provider's list, if that is known."""
         provider_id, _, model = name.partition("/")
-        if name in self.routes:
-            return name
-        if self.can_call(name) and self.lists.may_have(provider_id, model):
+        if name in self.routes or (self.can_call(name) and self.lists.may_have(provider_id, model)):
             return name
         near = get_close_matches(name, self.models, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]}?" if near else f"; there is {', '.join(self.models)}"
@@ -591,21 +556,19 @@ class ProviderRouter:
         )
 
     def wished(self, *, model: str | None, role: str | None) -> str | None:
-        """The model that is named, or that has the role; `None` if neither is given."""
-        of_role = None if role is None else self.model_of_role(role)
-        return of_role if model is None else self.check(model)
-
-    def model_of_role(self, role: str) -> str:
-        """The model of the role; raises an error that lists the roles."""
-        if role in self.roles:
-            return self.roles[role]
-        known = f"there is {', '.join(self.roles)}" if self.roles else "no role is set here"
-        raise RequestError(
-            ErrorCode.NOT_FOUND,
-            f"no model plays the role {role!r}; {known}",
-            field="role",
-            details={"candidates": list(self.roles)},
-        )
+        """The model that is named, or that has the role; `None` if neither is given. Raises an
+        error that lists the models or the roles."""
+        if role is not None and role not in self.roles:
+            known = f"there is {', '.join(self.roles)}" if self.roles else "no role is set here"
+            raise RequestError(
+                ErrorCode.NOT_FOUND,
+                f"no model plays the role {role!r}; {known}",
+                field="role",
+                details={"candidates": list(self.roles)},
+            )
+        if model is not None:
+            return self.check(model)
+        return None if role is None else self.roles[role]
 
     def choose(self, *wishes: str | None) -> str:
         """The first of the models that exists, or the default: a conversation whose model was
@@ -621,18 +584,12 @@ class ProviderRouter:
             return known
         if not self.can_call(name):
             self.check(name)
-        return self._unlisted_route(name)
-
-    def route(self, name: str) -> tuple[ModelRoute, ModelInvocationDescriptor]:
-        route = self.route_of(name)
-        return route, route.invocation
-
-    def _unlisted_route(self, name: str) -> ModelRoute:
         others = [each for each in self.routes if each not in self.models]
         if len(others) >= _UNLISTED_ROUTES_MAX:
             del self.routes[others[0]]
         provider_id, _, model = name.partition("/")
-        route = self.routes[name] = self._new_route(self._providers[provider_id], model)
+        provider, breaker = self._providers[provider_id], self.breakers[provider_id]
+        route = self.routes[name] = ModelRoute(provider, model, breaker)
         return route
 
     def instead_of(self, tried: Sequence[str], *, avoid: str | None = None) -> str | None:
@@ -640,23 +597,21 @@ class ProviderRouter:
         whose breaker is not open; `None` if there is none."""
         for model in self.fallback:
             route = self.route_of(model)
-            is_available = route.id != avoid and not route.is_paused
-            if is_available and model not in tried:
+            if model not in tried and route.id != avoid and not route.is_paused:
                 return model
         return None
 
     async def aclose(self) -> None:
         """Closes all providers concurrently, so that one that hangs does not delay the
         others."""
+
+        async def close(provider: Provider) -> None:
+            try:
+                await provider.aclose()
+            except Exception as error:
+                # Not the exception's text, which may contain a key.
+                log.warning("%s could not be closed: %s", provider.id, type(error).__name__)
+
         async with anyio.create_task_group() as closing:
             for provider in self._providers.values():
-                closing.start_soon(_close, provider)
-
-
-async def _close(provider: Provider) -> None:
-    try:
-        await provider.aclose()
-    except Exception as error:
-        # Not the exception's text, which may contain a key.
-
-        log.warning("%s could not be closed: %s", provider.id, type(error).__name__)
+                closing.start_soon(close, provider)

@@ -41,7 +41,8 @@ async def routing(environ: Mapping[str, str], **settings: Any) -> AsyncIterator[
 async def answer(
     router: ProviderRouter, model: str, *, answer_tokens_max: int | None = None
 ) -> str:
-    provider, invocation = router.route(model)
+    provider = router.route_of(model)
+    invocation = provider.invocation
     asked = ModelRequest(
         invocation=invocation,
         context=(ModelInputMessage(content="hi", seq=1),),
@@ -130,7 +131,7 @@ def test_the_api_is_the_one_a_server_is_likely_to_speak(
 ) -> None:
     settings = Settings.model_validate({"providers": [{"type": "openai", **said}]})
     router = build_router(settings, {"OPENAI_API_KEY": KEY})
-    assert router.route(router.default_model)[1].specification == specification
+    assert router.route_of(router.default_model).invocation.specification == specification
 
 
 async def test_a_server_that_differs_is_spoken_to_as_it_wants(vendors: Emulator) -> None:

@@ -36,7 +36,8 @@ class Meter:
     def __init__(self, model: Model) -> None:
         self.now = 0.0
         router = ProviderRouter([model_of(model)], clock=lambda: self.now)
-        self.route, invocation = router.route("test/model")
+        self.route = router.route_of("test/model")
+        invocation = self.route.invocation
         self.request = ModelRequest(
             invocation=invocation, context=(ModelInputMessage(content="hello", seq=1),)
         )
@@ -153,7 +154,8 @@ class Gateway:
         self.router = ProviderRouter([ScriptedProvider(model, provider_id="a", models=("x", "y"))])
 
     async def calls(self, name: str) -> None:
-        route, invocation = self.router.route(name)
+        route = self.router.route_of(name)
+        invocation = route.invocation
         asked = ModelRequest(
             invocation=invocation, context=(ModelInputMessage(content="hello", seq=1),)
         )
