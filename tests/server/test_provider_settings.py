@@ -17,7 +17,7 @@ from nplt_server.errors import ConfigurationError
 from nplt_server.listener import banner
 from nplt_server.providers import build
 from nplt_server.providers.build import read_key
-from nplt_server.providers.models import KnownModels, context_tokens_of, models_of
+from nplt_server.providers.models import KnownModels, known_of, models_of
 from nplt_server.settings import (
     PROVIDER_KINDS,
     AnthropicSettings,
@@ -276,7 +276,7 @@ def test_only_listed_models_are_taken_where_a_provider_lists_them(tmp_path: Path
     ],
 )
 def test_how_much_fits_is_known_by_name(model: str, tokens: int | None) -> None:
-    assert context_tokens_of(model) == tokens
+    assert known_of(model).get("context_tokens") == tokens
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from nplt_server.providers.failures import (
     unreadable,
     without_prompt,
 )
-from nplt_server.providers.models import ListedModel, read_list
+from nplt_server.providers.models import ListedModel, ModelLister, read_list
 from nplt_server.providers.sse import SseParser, json_object_of
 
 if TYPE_CHECKING:
@@ -365,7 +365,7 @@ _OF_SCHEMAS = re.compile(
 _REFUSED_SCHEMAS_MAX = 1_000
 
 
-class VendorProvider:
+class VendorProvider(ModelLister):
     def __init__(
         self,
         provider_id: str,
@@ -381,8 +381,6 @@ class VendorProvider:
         its reasoning back."""
         self.id = provider_id
         self.models = models
-        self.is_open = False
-        """Whether other models may be called too."""
         self.client = client
         self.extra_bodies: Mapping[str, Mapping[str, Any]] = {}
         """By model: fields that its requests get as they are."""

