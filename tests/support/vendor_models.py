@@ -24,8 +24,7 @@ from nplt_server.providers.anthropic.messages import MessageParser
 from nplt_server.providers.anthropic.render import abilities_of, render
 from nplt_server.providers.client import RenderedRequest, VendorApi
 from nplt_server.providers.compiler import ContextCompiler, VendorRules
-from nplt_server.providers.openai.chat import ChatApi
-from nplt_server.providers.openai.responses import ResponsesApi
+from nplt_server.providers.openai import ChatApi, ResponsesApi
 
 Json: TypeAlias = dict[str, Any]
 

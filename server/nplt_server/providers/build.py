@@ -290,9 +290,12 @@ class ProviderBuilder:
 
     def _openai(self, settings: OpenAISettings) -> VendorProvider:
         from nplt_server.providers.client import VendorProvider
-        from nplt_server.providers.openai.chat import ChatApi
-        from nplt_server.providers.openai.responses import ResponsesApi
-        from nplt_server.providers.openai.shared import OpenAIClient, needs_responses
+        from nplt_server.providers.openai import (
+            ChatApi,
+            OpenAIClient,
+            ResponsesApi,
+            needs_responses,
+        )
 
         base_url = base_url_of(settings, self._environ)
         has_cache_key = base_url is None if settings.cache_key is None else settings.cache_key

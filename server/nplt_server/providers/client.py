@@ -7,9 +7,10 @@ parses the raw stream. Errors become the server's own (`failures`).
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import urlsplit
@@ -20,8 +21,19 @@ import orjson
 from msgspec import Struct, field, structs
 
 from nplt_protocol import JsonObject, JsonValue
-from nplt_server.errors import ConfigurationError, ProviderError, ProviderRefused
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Patience
+from nplt_server.errors import (
+    ConfigurationError,
+    ProviderError,
+    ProviderRefused,
+    ProviderUnavailable,
+)
+from nplt_server.providers import (
+    ModelOutputDelta,
+    ModelRequest,
+    Patience,
+    Stopped,
+    UsageReport,
+)
 from nplt_server.providers.compiler import CompiledContext, ContextCompiler, VendorRules
 from nplt_server.providers.failures import (
     VendorError,
@@ -33,7 +45,6 @@ from nplt_server.providers.failures import (
     without_prompt,
 )
 from nplt_server.providers.models import ListedModel, ModelLister, read_list
-from nplt_server.providers.sse import SseParser, json_object_of
 
 if TYPE_CHECKING:
     import httpx2
@@ -82,9 +93,12 @@ class AnswerParser(ABC):
             event = json_object_of(data)
             if event is None:
                 raise ValueError("an event is an object")
-            return self._read(event)
+            deltas = list(self._read(event))
         except (ValueError, TypeError, KeyError, AttributeError):
             raise unreadable(before_first_token=not self.has_spoken) from None
+        if not self.has_spoken:
+            self.has_spoken = not all(isinstance(each, UsageReport | Stopped) for each in deltas)
+        return deltas
 
     def feed_whole(self, body: bytes) -> list[ModelOutputDelta]:
         """Of a server that does not stream, whatever it is asked: the whole answer."""
@@ -93,16 +107,20 @@ class AnswerParser(ABC):
             if answer is None:
                 raise ValueError("an answer is an object")
             if answer.get("error"):
-                raise failure_in_stream(VendorError.of(answer), before_first_token=True)
-            return self._read_whole(answer)
+                raise self._failure(answer)
+            return list(self._read_whole(answer))
         except (ValueError, TypeError, KeyError, AttributeError, IndexError):
             raise unreadable(before_first_token=True) from None
 
-    @abstractmethod
-    def _read(self, event: JsonObject) -> list[ModelOutputDelta]: ...
+    def _failure(self, event: JsonObject) -> ProviderError:
+        told = VendorError.of(event)
+        return failure_in_stream(told, before_first_token=not self.has_spoken)
 
     @abstractmethod
-    def _read_whole(self, answer: Any) -> list[ModelOutputDelta]: ...
+    def _read(self, event: JsonObject) -> Iterable[ModelOutputDelta]: ...
+
+    @abstractmethod
+    def _read_whole(self, answer: Any) -> Iterable[ModelOutputDelta]: ...
 
 
 class VendorApi(Struct, frozen=True, kw_only=True):
@@ -120,6 +138,85 @@ class VendorApi(Struct, frozen=True, kw_only=True):
     def instead(self, refusal: ProviderRefused, model: str) -> VendorApi | None:
         """Of an API that servers differ in: the same, as a refusal tells that this one has it."""
         return None
+
+
+# ------------------------------------------------------------------------------
+# Server-sent events, as bytes, as far as model APIs use them
+#
+# Only an event's data is read, without a copy through `str`: APIs repeat its name there. An
+# event without its closing empty line is not given.
+#
+# https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
+
+_EVENT_BYTES_MAX = 16 * 1024 * 1024
+_BOM = b"\xef\xbb\xbf"
+
+
+class SseParser:
+    def __init__(self, *, event_bytes_max: int = _EVENT_BYTES_MAX) -> None:
+        self._event_bytes_max = event_bytes_max
+        self._tail: list[bytes] = []
+        """A line that has not ended yet, in pieces: joining them each time is quadratic."""
+        self._held_bytes = 0
+        self._data: list[bytes] = []
+        self._after_cr = False
+        self._at_start = True
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The events these bytes complete. Raises if one is larger than any should be."""
+        if self._after_cr and chunk:
+            # The CR at the end of the last chunk may have been half of a CRLF.
+            self._after_cr = False
+            chunk = chunk.removeprefix(b"\n")
+        if not chunk:
+            return []
+        self._after_cr = chunk.endswith(b"\r")
+        if b"\r" in chunk:
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        self._held_bytes += len(chunk)
+        if b"\n" not in chunk:
+            self._tail.append(chunk)
+            events = []
+        else:
+            lines = b"".join((*self._tail, chunk)).split(b"\n")
+            tail = lines.pop()
+            self._tail = [tail] if tail else []
+            events = self._take(lines)
+            if events or not self._data:
+                self._held_bytes = len(tail) + sum(map(len, self._data))
+        if self._held_bytes > self._event_bytes_max:
+            raise ProviderUnavailable(
+                "the provider sent something too large to be read", before_first_token=False
+            )
+        return events
+
+    def _take(self, lines: list[bytes]) -> list[bytes]:
+        if self._at_start:
+            self._at_start = False
+            lines[0] = lines[0].removeprefix(_BOM)
+        events: list[bytes] = []
+        for line in lines:
+            if not line:
+                if self._data:
+                    events.append(b"\n".join(self._data))
+                    self._data = []
+            elif line.startswith(b"data:"):
+                self._data.append(line[6:] if line.startswith(b" ", 5) else line[5:])
+            elif line == b"data":
+                self._data.append(b"")
+        return events
+
+
+def json_object_of(data: bytes) -> JsonObject | None:
+    """None: it is not one. Half an emoji, escaped, is JSON to Python's own parser alone."""
+    try:
+        parsed = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        try:
+            parsed = json.loads(data)
+        except (ValueError, RecursionError):
+            return None
+    return parsed if isinstance(parsed, dict) else None
 
 
 # ------------------------------------------------------------------------------

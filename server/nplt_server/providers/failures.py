@@ -16,6 +16,7 @@ from typing import Any, Final
 import orjson
 from msgspec import Struct, structs
 
+from nplt_protocol import JsonObject, JsonValue
 from nplt_server.digest.text import clean_text
 from nplt_server.errors import (
     NoSuchModel,
@@ -88,6 +89,10 @@ class VendorError(Struct, frozen=True, kw_only=True):
 
 def text_of(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def object_of(value: JsonValue) -> JsonObject:
+    return value if isinstance(value, dict) else {}
 
 
 _NAME: Final = re.compile(r"[\w.\[\]:/-]{1,80}")

@@ -29,8 +29,7 @@ from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Patience
 from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.models import FACTS, MODEL, installed_model
-from nplt_server.providers.openai.chat import ChatApi
-from nplt_server.providers.openai.shared import OpenAIClient
+from nplt_server.providers.openai import ChatApi, OpenAIClient
 
 # ------------------------------------------------------------------------------
 # The context as the local model sees it. Pure.

@@ -40,9 +40,7 @@ from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_server.providers.client import VendorApi, VendorProvider
 from nplt_server.providers.local_model import LocalProvider
 from nplt_server.providers.offline import OfflineProvider, Piece, ScriptedProvider
-from nplt_server.providers.openai.chat import ChatApi
-from nplt_server.providers.openai.responses import ResponsesApi
-from nplt_server.providers.openai.shared import OpenAIClient
+from nplt_server.providers.openai import ChatApi, OpenAIClient, ResponsesApi
 
 Api: TypeAlias = Literal["chat", "responses", "messages"]
 OpenStage: TypeAlias = Callable[[], AbstractAsyncContextManager[Stage]]

@@ -27,9 +27,7 @@ from nplt_server.context.messages import (
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Patience
 from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_server.providers.client import VendorApi, VendorProvider
-from nplt_server.providers.openai.chat import ChatApi
-from nplt_server.providers.openai.responses import ResponsesApi
-from nplt_server.providers.openai.shared import OpenAIClient
+from nplt_server.providers.openai import ChatApi, OpenAIClient, ResponsesApi
 from nplt_server.tools import ToolDescription
 from nplt_storage.entries import ModelInvocationDescriptor, ToolCallResult
 

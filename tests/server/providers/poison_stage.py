@@ -19,9 +19,7 @@ from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices
 from nplt_server.providers import Provider
 from nplt_server.providers.client import VendorProvider
-from nplt_server.providers.openai.chat import ChatApi
-from nplt_server.providers.openai.responses import ResponsesApi
-from nplt_server.providers.openai.shared import OpenAIClient
+from nplt_server.providers.openai import ChatApi, OpenAIClient, ResponsesApi
 from nplt_server.tools import Tool
 from nplt_storage.entries import Entry, ModelInputEntry, ModelOutputEntry
 from nplt_storage.memory import MemoryStore

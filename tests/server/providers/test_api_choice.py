@@ -21,8 +21,7 @@ from tests.vendors.sse import Wire
 from nplt_server.providers import Patience, Provider
 from nplt_server.providers.build import ProviderBuilder
 from nplt_server.providers.client import VendorProvider
-from nplt_server.providers.openai.chat import ChatApi
-from nplt_server.providers.openai.responses import ResponsesApi
+from nplt_server.providers.openai import ChatApi, ResponsesApi
 from nplt_server.settings import OpenAISettings
 from nplt_storage.entries import ModelOutputEntry
 

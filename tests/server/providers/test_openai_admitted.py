@@ -24,7 +24,7 @@ from tests.vendors.models import GptModel
 
 from nplt_server.context.messages import ContextMessage
 from nplt_server.providers.client import VendorApi
-from nplt_server.providers.openai.responses import ResponsesApi
+from nplt_server.providers.openai import ResponsesApi
 
 _PARTS: st.SearchStrategy[Part] = st.sampled_from(
     [

@@ -38,7 +38,7 @@ from nplt_server.errors import (
 )
 from nplt_server.providers import ModelOutputDelta, Patience, TextPiece
 from nplt_server.providers.client import RenderedRequest, VendorApi, VendorProvider, with_entries
-from nplt_server.providers.openai.shared import OpenAIClient
+from nplt_server.providers.openai import OpenAIClient
 
 BOTH = pytest.mark.parametrize("vendor_api", [CHAT, RESPONSES], ids=["chat", "responses"])
 
@@ -320,5 +320,4 @@ def test_the_sdk_is_not_imported_before_it_is_needed(monkeypatch: pytest.MonkeyP
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "openai", None)
     monkeypatch.setitem(sys.modules, "httpx2", None)
-    for module in ("chat", "responses"):
-        import_module(f"{ours}.{module}")
+    import_module(ours)

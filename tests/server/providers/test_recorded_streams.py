@@ -18,9 +18,8 @@ from tests.vendors.sse import Wire, dressed, encoded
 
 from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_server.providers.anthropic.messages import MessageParser
-from nplt_server.providers.client import VendorApi
-from nplt_server.providers.openai.responses import ResponsesApi
-from nplt_server.providers.sse import SseParser
+from nplt_server.providers.client import SseParser, VendorApi
+from nplt_server.providers.openai import ResponsesApi
 
 Json: TypeAlias = dict[str, Any]
 RESPONSES = ResponsesApi(summarizes_reasoning=True)

@@ -38,10 +38,10 @@ from nplt_server.providers.client import (
     RenderedRequest,
     VendorApi,
     VendorClient,
+    json_object_of,
 )
 from nplt_server.providers.compiler import CompiledContext
 from nplt_server.providers.failures import VendorError, failure_in_stream, text_of
-from nplt_server.providers.sse import json_object_of
 
 if TYPE_CHECKING:
     import anthropic

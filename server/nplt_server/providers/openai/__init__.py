@@ -1,1 +1,0 @@
-"""OpenAI's two APIs: `chat` and `responses` render requests and parse answers."""
