@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from tests.storage.conversations import START, Pen, answer, prompt
 from tests.storage.surveyed_files import SurveyedFile, SurveyedFiles
 
-from nplt_storage import BadCursor, SearchPage, SearchQuery, StorageUnavailable
+from nplt_storage import BadCursor, SearchQuery, StorageUnavailable
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry, NotebookEntry
 from nplt_storage.index.tables import IndexTables, TextIndex, make_anew, transaction
 from nplt_storage.index.worker import ConversationIndex
-from nplt_storage.search import cut_search_page, query_words, read_search_cursor, search_entries
+from nplt_storage.search import search_entries
 
 WORDS = ["fox", "foxes", "Käse", "漢字", "字", "x" * 70, "dog", "\ue0001", "AND", '"', "1"]
 contents = st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join)
@@ -88,7 +88,7 @@ def test_any_search_is_walked_as_if_everything_were_read(
     cursor: str | None = None
     for _ in range(20):
         query = SearchQuery(text=text, limit=limit, cursor=cursor)
-        page = _search(tables, query)
+        page = tables.search("ada", query)
         assert page == search_entries(files.said("ada"), query)
         cursor = page.next_cursor
         if cursor is None:
@@ -96,31 +96,15 @@ def test_any_search_is_walked_as_if_everything_were_read(
     assert cursor is None
 
 
-def _search(tables: IndexTables, query: SearchQuery) -> SearchPage:
-    wanted = query_words(query.text)
-    if not wanted:
-        return SearchPage(hits=())
-    assert tables.texts is not None
-    messages = tables.texts.search(
-        tables.rows.known_user("ada"),
-        wanted,
-        before=read_search_cursor(query.cursor) if query.cursor else None,
-        limit=query.limit,
-        row_of=tables.rows.row_of_key,
-        seconds_max=query.seconds_max,
-    )
-    return cut_search_page(messages, wanted, query.limit)
-
-
 @settings(deadline=None)
 @given(text=st.text() | st.text('漢字fox"*^:(){}+-', min_size=20))
 def test_anything_can_be_looked_for(connection: sqlite3.Connection, text: str) -> None:
-    _search(IndexTables(connection), SearchQuery(text=text))
+    IndexTables(connection).search("ada", SearchQuery(text=text))
 
 
 @pytest.mark.parametrize("text", ["fox " * 1000, "漢字" * 20_000, "x" * 50_000, "a 字 " * 500])
 def test_a_long_question_is_a_question_too(connection: sqlite3.Connection, text: str) -> None:
-    _search(IndexTables(connection), SearchQuery(text=text))
+    IndexTables(connection).search("ada", SearchQuery(text=text))
 
 
 async def test_a_hit_says_where_it_is_and_shows_the_words(index: ConversationIndex) -> None:

@@ -31,9 +31,10 @@ from typing import Any, Final, TypeAlias, assert_never
 from urllib.parse import quote
 
 from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from nplt_storage.entries import Entry, ModelInputEntry
+from nplt_storage.errors import StorageUnavailable
 from nplt_storage.file_system import FoundFile
 from nplt_storage.rows import (
     ConversationRow,
@@ -49,14 +50,20 @@ from nplt_storage.search import (
     WORDS_VERSION,
     FoundMessage,
     SearchHit,
+    SearchPage,
     SearchPlace,
+    SearchQuery,
     Wanted,
+    cut_search_page,
     from_microseconds,
     hit_without_snippet,
     microseconds,
     moment,
+    query_words,
+    read_search_cursor,
     searched_text,
     stands,
+    took_too_long,
     words,
 )
 
@@ -102,22 +109,19 @@ class Freshness(Struct, frozen=True, kw_only=True):
 def compare_files(found: Mapping[str, FoundFile], known: Mapping[str, FileStamp]) -> Freshness:
     """Both by session id."""
     freshness = Freshness(gone=[session_id for session_id in known if session_id not in found])
-    for session_id, file in found.items():
-        stamp = known.get(session_id)
-        if stamp is not None and stamp.file == file:
+    for session_id, now in found.items():
+        before = known[session_id].file if session_id in known else None
+        if before == now:
             continue
-        if stamp is not None and _may_have_grown(stamp.file, file):
+        if before is None or (before.name, before.inode) != (now.name, now.inode):
+            freshness.unknown.append(session_id)
+        # The same size at another time is a file that was written to, but not by appending:
+        # unless the time was not known (see `part_of`), it is read anew.
+        elif now.size > before.size or (now.size == before.size and not before.mtime_ns):
             freshness.grown.append(session_id)
         else:
             freshness.unknown.append(session_id)
     return freshness
-
-
-def _may_have_grown(before: FoundFile, now: FoundFile) -> bool:
-    """The same size at another time is a file that was written to, but not by appending:
-    unless the time was not known (see `part_of`), it is read anew."""
-    is_same = (before.name, before.inode) == (now.name, now.inode)
-    return is_same and (now.size > before.size or (now.size == before.size and not before.mtime_ns))
 
 
 class EntriesAdded(Struct, frozen=True, kw_only=True):
@@ -228,7 +232,6 @@ CREATE VIRTUAL TABLE said USING fts5(words, content='', columnsize=0, tokenize='
 """
 _LOCK_SECONDS = 0.25
 """How long another program's lock is waited for, when the database is opened."""
-_SETTINGS_OF_ALL = ("PRAGMA mmap_size=0", "PRAGMA cache_size=-8192")
 _SETTINGS = (
     "PRAGMA journal_mode=WAL",
     "PRAGMA synchronous=NORMAL",
@@ -243,17 +246,24 @@ _SETTINGS = (
 def open_database(path: Path) -> sqlite3.Connection:
     """Never fails: at worst the database is in memory, and without an index."""
     try:
-        return _as_it_is(path) or make_anew(path)
+        if path.exists():
+            connection = _connect(path)
+            with _closed_if_it_fails(connection):
+                made_by = first_value(connection, "SELECT value FROM marks WHERE name = 'made_by'")
+                if made_by == _made_by(full_text=_has_fts5(connection)):
+                    return connection
+            connection.close()
+            log.info("%s was made by another version and is made anew", path)
     except (sqlite3.Error, OSError) as error:
         log.warning("%s can't be used (%s) and is made anew", path, error)
-        return make_anew(path)
+    return make_anew(path)
 
 
 def make_anew(path: Path) -> sqlite3.Connection:
     try:
         for part in ("", "-wal", "-shm", "-journal"):
             path.with_name(path.name + part).unlink(missing_ok=True)
-        connection = _connected(path)
+        connection = _connect(path)
         return _filled(connection, full_text=_has_fts5(connection))
     except (sqlite3.Error, OSError) as error:
         log.error("%s can't be made (%s): lists are kept in memory, search is off", path, error)
@@ -262,7 +272,7 @@ def make_anew(path: Path) -> sqlite3.Connection:
 
 def in_memory() -> sqlite3.Connection:
     """For lists alone: what was said may be far more than memory holds."""
-    return _filled(_connected(Path(":memory:")), full_text=False)
+    return _filled(_connect(None), full_text=False)
 
 
 def first_value(connection: sqlite3.Connection, question: str, *values: object) -> Any:
@@ -295,57 +305,46 @@ def checkpoint(connection: sqlite3.Connection) -> bool:
     return not busy
 
 
-def _as_it_is(path: Path) -> sqlite3.Connection | None:
-    if not path.exists():
-        return None
-    connection = _connected(path)
-    try:
-        made_by = first_value(connection, "SELECT value FROM marks WHERE name = 'made_by'")
-        if made_by == _made_by(full_text=_has_fts5(connection)):
-            return connection
-    except BaseException:
-        connection.close()
-        raise
-    connection.close()
-    log.info("%s was made by another version and is made anew", path)
-    return None
-
-
 def open_reader(path: Path) -> sqlite3.Connection:
     """One more connection beside that of the writer, in the same process."""
-    return _connection(path, ("PRAGMA query_only=ON", *_SETTINGS_OF_ALL))
+    return _connect(path, is_reader=True)
 
 
-def _connected(path: Path) -> sqlite3.Connection:
-    if str(path) != ":memory:":
-        # SQLite gives the files beside it the same rights.
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    return _connection(path, (*_SETTINGS, *_SETTINGS_OF_ALL))
-
-
-def _connection(path: Path, settings: Iterable[str]) -> sqlite3.Connection:
+def _connect(path: Path | None, *, is_reader: bool = False) -> sqlite3.Connection:
     """With `unix-excl` the database belongs to this process: no other can lock it, and what
     its connections share is in memory. Otherwise they would share a file that is mapped into
     memory, and whoever shortened that file would end the server (SIGBUS)."""
-    is_file = str(path) != ":memory:"
+    address = ":memory:"
+    if path is not None:
+        if not is_reader:  # closing the file then would drop the locks of the writer
+            # SQLite gives the files beside it the same rights.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        address = f"file:{quote(str(path.absolute()))}?vfs=unix-excl&mode=rw"
     connection = sqlite3.connect(
-        f"file:{quote(str(path.absolute()))}?vfs=unix-excl" if is_file else ":memory:",
-        uri=is_file,
+        address,
+        uri=path is not None,
         isolation_level=None,
         check_same_thread=False,
         timeout=_LOCK_SECONDS,
     )
-    try:
-        for setting in settings:
+    with _closed_if_it_fails(connection):
+        settings = ("PRAGMA query_only=ON",) if is_reader else _SETTINGS
+        for setting in (*settings, "PRAGMA mmap_size=0", "PRAGMA cache_size=-8192"):
             connection.execute(setting)
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
-def _filled(connection: sqlite3.Connection, *, full_text: bool) -> sqlite3.Connection:
+@contextmanager
+def _closed_if_it_fails(connection: sqlite3.Connection) -> Iterator[None]:
     try:
+        yield
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _filled(connection: sqlite3.Connection, *, full_text: bool) -> sqlite3.Connection:
+    with _closed_if_it_fails(connection):
         connection.executescript(_TABLES)
         if full_text:
             connection.execute(_INDEX)
@@ -353,9 +352,6 @@ def _filled(connection: sqlite3.Connection, *, full_text: bool) -> sqlite3.Conne
             connection.execute("INSERT INTO said (said, rank) VALUES ('automerge', 8)")
         marks = ("made_by", _made_by(full_text=full_text))
         connection.execute("INSERT INTO marks VALUES (?, ?)", marks)
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
@@ -370,14 +366,6 @@ def _made_by(*, full_text: bool) -> str:
     words = f", words {WORDS_VERSION}" if full_text else ", no index"
     return f"schema {SCHEMA_VERSION}, rows {ROWS_VERSION}{words}"
 
-
-# ------------------------------------------------------------------------------
-# Applying updates
-#
-# A removed conversation is hidden at once and deleted in small steps (`tidy`), so that
-# nothing waits for a long one. Where words must also leave the bytes of the file, the
-# full-text index is merged step by step and the journal truncated; a mark in the
-# database says so until it is done.
 
 # ------------------------------------------------------------------------------
 # Rows and stamps; lists are read by keyset
@@ -406,30 +394,14 @@ class RowTable:
         self._connection = connection
         self._users: dict[str, int] = {}
 
-    # Keeping
-
     def keep(self, row: ConversationRow, stamp: FileStamp) -> int:
         """The conversation's key, the same as long as it is known."""
-        file = stamp.file
         values = (
-            row.session_id,
-            self.user_key(row.user),
-            row.pinned,
-            row.archived,
-            bool(row.unfinished),
-            is_troubled(row),
-            microseconds(row.updated_at),
-            microseconds(row.last_accessed),
-            file.name,
-            file.size,
-            file.mtime_ns,
-            file.inode,
-            stamp.end_offset,
-            stamp.head_seq,
-            stamp.synced,
-            row.name,
-            row.name.casefold(),
-            row_as_bytes(row),
+            *(row.session_id, self.user_key(row.user)),
+            *(row.pinned, row.archived, bool(row.unfinished), is_troubled(row)),
+            *(microseconds(row.updated_at), microseconds(row.last_accessed)),
+            *(*astuple(stamp.file), stamp.end_offset, stamp.head_seq, stamp.synced),
+            *(row.name, row.name.casefold(), row_as_bytes(row)),
         )
         return int(first_value(self._connection, _KEEP, *values))
 
@@ -451,8 +423,6 @@ class RowTable:
             self._connection.execute("INSERT OR IGNORE INTO users (name) VALUES (?)", (user,))
             key = self._users[user] = self.known_user(user)
         return key
-
-    # Asking
 
     def row(self, session_id: str) -> ConversationRow | None:
         known = self.known(session_id)
@@ -486,41 +456,36 @@ class RowTable:
         return int(first_value(self._connection, question, self.known_user(user)))
 
     def page(self, user: str, query: RowQuery, after: RowPlace | None) -> RowPage:
-        conditions, values = _conditions(query, after)
-        question = (
+        conditions: list[str] = ["user = ?"]
+        values: list[object] = [self.known_user(user)]
+        if after is not None:
+            conditions.append("(pinned, updated_at, session_id) < (?, ?, ?)")
+            values += (after[0], microseconds(after[1]), after[2])
+        if query.archived is not None:
+            conditions.append("archived = ?")
+            values.append(query.archived)
+        if query.name_has is not None:
+            conditions.append("instr(name_folded, ?) > 0")
+            values.append(query.name_has.casefold())
+        if query.name_is is not None:
+            conditions.append("name = ?")
+            values.append(query.name_is)
+        if query.id_prefix:
+            conditions.append("session_id >= ? AND session_id < ?")
+            values += (query.id_prefix, query.id_prefix + _END_OF_TEXT)
+        if query.unfinished:
+            conditions.append("unfinished = 1")
+        if query.troubled:
+            conditions.append("troubled = 1")
+        found = self._connection.execute(
             f"SELECT row, last_accessed FROM conversations WHERE {' AND '.join(conditions)} "
-            "ORDER BY pinned DESC, updated_at DESC, session_id DESC LIMIT ?"
+            "ORDER BY pinned DESC, updated_at DESC, session_id DESC LIMIT ?",
+            [*values, query.limit + 1],
         )
-        values = [self.known_user(user), *values, query.limit + 1]
-        found = self._connection.execute(question, values)
         return cut_page([_row(*one) for one in found], query.limit)
 
     def known_user(self, user: str) -> int:
         return first_value(self._connection, "SELECT key FROM users WHERE name = ?", user) or 0
-
-
-def _conditions(query: RowQuery, after: RowPlace | None) -> tuple[list[str], list[object]]:
-    conditions, values = ["user = ?"], list[object]()
-    if after is not None:
-        conditions.append("(pinned, updated_at, session_id) < (?, ?, ?)")
-        values += (after[0], microseconds(after[1]), after[2])
-    if query.archived is not None:
-        conditions.append("archived = ?")
-        values.append(query.archived)
-    if query.name_has is not None:
-        conditions.append("instr(name_folded, ?) > 0")
-        values.append(query.name_has.casefold())
-    if query.name_is is not None:
-        conditions.append("name = ?")
-        values.append(query.name_is)
-    if query.id_prefix:
-        conditions.append("session_id >= ? AND session_id < ?")
-        values += (query.id_prefix, query.id_prefix + _END_OF_TEXT)
-    if query.unfinished:
-        conditions.append("unfinished = 1")
-    if query.troubled:
-        conditions.append("troubled = 1")
-    return conditions, values
 
 
 def _row(data: bytes, last_accessed: int) -> ConversationRow:
@@ -530,14 +495,10 @@ def _row(data: bytes, last_accessed: int) -> ConversationRow:
         raise sqlite3.DatabaseError(f"a row can't be read: {error}") from error
 
 
-def _stamp(name: str, size: int, mtime_ns: int, inode: int, *rest: int) -> FileStamp:
-    end_offset, head_seq, synced = rest
-    return FileStamp(
-        file=FoundFile(name=name, size=size, mtime_ns=mtime_ns, inode=inode),
-        end_offset=end_offset,
-        head_seq=head_seq,
-        synced=bool(synced),
-    )
+def _stamp(name: str, *known: int) -> FileStamp:
+    size, mtime_ns, inode, end_offset, head_seq, synced = known
+    file = FoundFile(name=name, size=size, mtime_ns=mtime_ns, inode=inode)
+    return FileStamp(file=file, end_offset=end_offset, head_seq=head_seq, synced=bool(synced))
 
 
 # ------------------------------------------------------------------------------
@@ -575,21 +536,19 @@ class TextIndex:
         for entry in entries:
             text = searched_text(entry)
             said = words(text)
-            if said:
-                self._add(conversation, user, entry, text, said)
-
-    def _add(self, conversation: int, user: int, entry: Entry, text: str, said: list[str]) -> None:
-        number = self._free_number(moment(entry.timestamp))
-        packed = zlib.compress(text.encode(), 1) if len(text) >= _PACKED_FROM else text
-        values = (number, conversation, entry.seq, microseconds(entry.timestamp), entry.role)
-        # It may be here already: noted when it was said, and met again by a survey.
-        added = self._connection.execute(
-            "INSERT OR IGNORE INTO messages VALUES (?, ?, ?, ?, ?, ?)", (*values, packed)
-        ).rowcount
-        if added:
-            self._connection.execute(
-                "INSERT INTO said (rowid, words) VALUES (?, ?)", (number, _indexed(user, said))
-            )
+            if not said:
+                continue
+            number = self._free_number(moment(entry.timestamp))
+            packed = zlib.compress(text.encode(), 1) if len(text) >= _PACKED_FROM else text
+            values = (number, conversation, entry.seq, microseconds(entry.timestamp), entry.role)
+            # It may be here already: noted when it was said, and met again by a survey.
+            added = self._connection.execute(
+                "INSERT OR IGNORE INTO messages VALUES (?, ?, ?, ?, ?, ?)", (*values, packed)
+            ).rowcount
+            if added:
+                self._connection.execute(
+                    "INSERT INTO said (rowid, words) VALUES (?, ?)", (number, _indexed(user, said))
+                )
 
     def _free_number(self, at: int) -> int:
         """Thousands of messages may have one time (an import without any): from where
@@ -608,46 +567,45 @@ class TextIndex:
                 self._full_until.clear()
             self._full_until[begin] = at
 
-    def remove(self, conversation: int, user: int, seq: int) -> None:
-        question = "SELECT id, text FROM messages WHERE conversation = ? AND seq = ?"
-        self._remove(user, self._connection.execute(question, (conversation, seq)).fetchall())
-
-    def remove_some(self, conversation: int, user: int, count: int) -> int:
-        """How many there were to remove, at most `count`."""
-        question = "SELECT id, text FROM messages WHERE conversation = ? LIMIT ?"
-        found = self._connection.execute(question, (conversation, count)).fetchall()
-        self._remove(user, found)
-        return len(found)
-
-    def _remove(self, user: int, found: list[tuple[int, str | bytes]]) -> None:
+    def remove(self, user: int, which: str, *values: int) -> int:
+        """How many messages there were to remove."""
+        question = f"SELECT id, text FROM messages WHERE {which}"
+        found = self._connection.execute(question, values).fetchall()
         for number, packed in found:
             said = _indexed(user, words(_unpacked(packed)))
             self._connection.execute(
                 "INSERT INTO said (said, rowid, words) VALUES ('delete', ?, ?)", (number, said)
             )
             self._connection.execute("DELETE FROM messages WHERE id = ?", (number,))
+        return len(found)
 
     def search(
         self,
-        user: int,
+        rows: RowTable,
+        user: str,
+        query: SearchQuery,
         wanted: Wanted,
-        *,
         before: SearchPlace | None,
-        limit: int,
-        row_of: Callable[[int], ConversationRow | None],
-        seconds_max: float,
     ) -> list[FoundMessage]:
-        """Newest first, one more than `limit` if there is more. `TookTooLong`."""
+        """Newest first, one more than the limit if there is more."""
         last = _LAST_ID if before is None else before[0] << _SLOT_BITS | _SLOTS
         found: list[tuple[SearchPlace, int, SearchHit]] = []
-        with _at_most(self._connection, seconds_max):
-            candidates = self._connection.execute(_SEARCH, (_expression(user, wanted), last))
-            with closing(candidates):
-                for message in _in_order(candidates, row_of):
+        until = monotonic() + query.seconds_max
+        self._connection.set_progress_handler(lambda: monotonic() > until, _STEPS_BETWEEN)
+        try:
+            expression = _expression(rows.known_user(user), wanted)
+            with closing(self._connection.execute(_SEARCH, (expression, last))) as candidates:
+                for message in _in_order(candidates, rows):
                     if before is None or message[0] < before:
                         found.append(message)
-                        if len(found) > limit:
+                        if len(found) > query.limit:
                             break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+                raise took_too_long(query) from None
+            raise
+        finally:
+            self._connection.set_progress_handler(None, 0)
         question = "SELECT text FROM messages WHERE id = ?"
         return [
             (place, hit, _unpacked(first_value(self._connection, question, number)))
@@ -664,30 +622,11 @@ class TextIndex:
         return self._connection.total_changes - before >= 2
 
 
-class TookTooLong(Exception):
-    """A question was given up."""
-
-
-@contextmanager
-def _at_most(connection: sqlite3.Connection, seconds: float) -> Iterator[None]:
-    until = monotonic() + seconds
-    connection.set_progress_handler(lambda: monotonic() > until, _STEPS_BETWEEN)
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
-            raise TookTooLong from error
-        raise
-    finally:
-        connection.set_progress_handler(None, 0)
-
-
 def _in_order(
-    candidates: Iterable[tuple[int, int, int, int, str]],
-    row_of: Callable[[int], ConversationRow | None],
+    candidates: Iterable[tuple[int, int, int, int, str]], rows: RowTable
 ) -> Iterator[tuple[SearchPlace, int, SearchHit]]:
     """The active messages: place, number, hit; within a moment by conversation and entry."""
-    row_of = cache(row_of)
+    row_of = cache(rows.row_of_key)
     for at, of_one_moment in groupby(candidates, key=lambda found: found[0] >> _SLOT_BITS):
         messages: list[tuple[SearchPlace, int, SearchHit]] = []
         for number, conversation, seq, said_at, role in of_one_moment:
@@ -698,18 +637,14 @@ def _in_order(
         yield from sorted(messages, reverse=True)
 
 
-def _user_word(user: int) -> str:
-    """Of a character that is in no word: see `words`."""
-    return f"\ue000{user}"
-
-
 def _indexed(user: int, said: list[str]) -> str:
-    return f"{_user_word(user)} {' '.join(said)}"
+    """The user's word is of a character that is in no other: see `words`."""
+    return f"\ue000{user} {' '.join(said)}"
 
 
 def _expression(user: int, wanted: Wanted) -> str:
     parts = [f'"{one.strip()}"' if one.endswith(" ") else f'"{one.strip()}" *' for one in wanted]
-    return " ".join([f'"{_user_word(user)}"', *parts])
+    return " ".join([f'"\ue000{user}"', *parts])
 
 
 def _unpacked(packed: str | bytes) -> str:
@@ -722,15 +657,20 @@ def _unpacked(packed: str | bytes) -> str:
 
 
 # ------------------------------------------------------------------------------
-# Prompts by message_id
+# Applying updates
 #
-# So that a prompt sent twice is recognized without reading a long file. `through` says up
-# to which entry the prompts are complete; beyond it the file must be read, and the result
-# is stored here.
-
+# A removed conversation is hidden at once and deleted in small steps (`tidy`), so that
+# nothing waits for a long one. Where words must also leave the bytes of the file, the
+# full-text index is merged step by step and the journal truncated; a mark in the
+# database says so until it is done.
+#
+# Prompts are found by their message_id, so that one sent twice is recognized without
+# reading a long file. `through` says up to which entry they are complete; beyond it the
+# file must be read, and the result is stored here.
 
 _REMOVED_AT_ONCE = 100
 _MERGED_PAGES = 100
+_KEEP_THROUGH = "INSERT OR REPLACE INTO prompts_known VALUES (?, ?)"
 
 
 class IndexTables:
@@ -742,8 +682,6 @@ class IndexTables:
         self.untidy = True
         """Whether there may be something to do for `tidy`."""
         self._merging = False
-
-    # Notes
 
     def apply(self, notes: Iterable[IndexUpdate]) -> None:
         """Of many notes about a conversation only the last row is written."""
@@ -800,8 +738,7 @@ class IndexTables:
             if entry.seq == through + 1:
                 through = entry.seq
         if through != known:
-            question = "INSERT OR REPLACE INTO prompts_known VALUES (?, ?)"
-            self._connection.execute(question, (key, through))
+            self._connection.execute(_KEEP_THROUGH, (key, through))
 
     def _learn_prompts(self, found: PromptsFound) -> None:
         key = self.rows.key(found.session_id)
@@ -811,8 +748,7 @@ class IndexTables:
                 ((key, message_id, seq) for message_id, seq in found.prompts.items()),
             )
             through = max(found.through, self._prompts_through(key))
-            question = "INSERT OR REPLACE INTO prompts_known VALUES (?, ?)"
-            self._connection.execute(question, (key, through))
+            self._connection.execute(_KEEP_THROUGH, (key, through))
 
     def _prompts_through(self, key: int) -> int:
         question = "SELECT through FROM prompts_known WHERE conversation = ?"
@@ -826,6 +762,18 @@ class IndexTables:
         question = "SELECT seq FROM prompts WHERE conversation = ? AND message_id = ?"
         seq = first_value(self._connection, question, key, message_id)
         return seq, self._prompts_through(key)
+
+    def search(self, user: str, query: SearchQuery) -> SearchPage:
+        """Raises `BadCursor`; `StorageUnavailable` where there is no index, and for a search
+        that takes too long."""
+        before = None if query.cursor is None else read_search_cursor(query.cursor)
+        wanted = query_words(query.text)
+        if not wanted:
+            return SearchPage(hits=())
+        if self.texts is None:
+            raise StorageUnavailable("messages can't be searched now; the server's log says why")
+        found = self.texts.search(self.rows, user, query, wanted, before)
+        return cut_search_page(found, wanted, query.limit)
 
     def _begin_anew(self, piece: EntriesAdded) -> EntriesAdded:
         """Gives what is known then."""
@@ -854,10 +802,9 @@ class IndexTables:
     def _redact(self, note: EntryRedacted) -> None:
         key = self.rows.keep(note.row, note.stamp)
         if self.texts is not None:
-            self.texts.remove(key, self.rows.user_key(note.row.user), note.seq)
+            user = self.rows.user_key(note.row.user)
+            self.texts.remove(user, "conversation = ? AND seq = ?", key, note.seq)
         self._mark()
-
-    # Tidying up
 
     def tidy(self) -> None:
         """A small step; `untidy` says whether there is more to do."""
@@ -881,7 +828,8 @@ class IndexTables:
             (conversation, _REMOVED_AT_ONCE),
         ).rowcount
         if self.texts is not None:
-            removed += self.texts.remove_some(conversation, user, _REMOVED_AT_ONCE)
+            some = (conversation, _REMOVED_AT_ONCE)
+            removed += self.texts.remove(user, "conversation = ? LIMIT ?", *some)
         if not removed:
             question = "DELETE FROM leftovers WHERE conversation = ?"
             self._connection.execute(question, (conversation,))

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,6 @@ from nplt_storage.index.tables import (
     StillReading,
     Survey,
     Surveyed,
-    TookTooLong,
     checkpoint,
     in_memory,
     make_anew,
@@ -46,14 +45,7 @@ from nplt_storage.index.tables import (
     transaction,
 )
 from nplt_storage.rows import ConversationRow, RowPage, RowQuery, read_cursor
-from nplt_storage.search import (
-    SearchPage,
-    SearchQuery,
-    cut_search_page,
-    query_words,
-    read_search_cursor,
-    took_too_long,
-)
+from nplt_storage.search import SearchPage, SearchQuery
 
 # ------------------------------------------------------------------------------
 # The database and its failures; used by one thread
@@ -77,40 +69,12 @@ _CUT_SHORT = sqlite3.SQLITE_IOERR_SHORT_READ
 _T = TypeVar("_T")
 
 
-class IndexReaders:
-    """Connections beside the writer's; each is used by one thread at a time."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._idle: list[tuple[sqlite3.Connection, IndexTables]] = []
-        self._is_closed = False
-
-    def ask(self, question: Callable[[IndexTables], _T]) -> _T:
-        try:
-            connection, tables = self._idle.pop()
-        except IndexError:
-            connection = open_reader(self._path)
-            tables = IndexTables(connection)
-        try:
-            return question(tables)
-        finally:
-            self._idle.append((connection, tables))
-            if self._is_closed:
-                self.close()
-
-    def close(self) -> None:
-        self._is_closed = True
-        while self._idle:
-            self._idle.pop()[0].close()
-
-
 class IndexDatabase:
     def __init__(self, path: Path, survey: Survey) -> None:
         self._path = path
         self._survey = survey
         self._connection = open_database(path)
         self._tables = IndexTables(self._connection)
-        self._readers = IndexReaders(path)
         self._uncommitted: list[IndexUpdate] = []
         self._began_anew = False
         self._has_given_up = False
@@ -123,7 +87,10 @@ class IndexDatabase:
     def take_in(self, notes: Sequence[IndexUpdate]) -> None:
         self._uncommitted += notes
         try:
-            self._settle()
+            with transaction(self._connection):
+                self._tables.apply(self._uncommitted)
+            self._uncommitted = []
+            self._has_given_up = self._has_complained = False
         except sqlite3.Error as error:
             self._cope(error)
         except Exception:
@@ -147,13 +114,11 @@ class IndexDatabase:
             self._begin_anew(error)
             return question(self._tables)
 
-    def readers(self) -> IndexReaders | None:
-        """For long questions; `None` while the database does not hold all that is known."""
+    def is_complete(self) -> bool:
+        """Whether the database holds all that is known, and can be searched."""
         if self._uncommitted:
             self.take_in(())
-        if self._uncommitted or self._tables.texts is None:
-            return None
-        return self._readers
+        return not self._uncommitted and self._tables.texts is not None
 
     def changes(self) -> Iterator[Surveyed]:
         """What the files say that is not known yet."""
@@ -173,14 +138,7 @@ class IndexDatabase:
             checkpoint(self._connection)
         except sqlite3.Error as error:
             log.warning("%s is not as small as it could be: %s", self._path, error)
-        self._readers.close()
         self._connection.close()
-
-    def _settle(self) -> None:
-        with transaction(self._connection):
-            self._tables.apply(self._uncommitted)
-        self._uncommitted = []
-        self._has_given_up = self._has_complained = False
 
     def _answer_as_if_settled(self, question: Callable[[IndexTables], _T]) -> _T:
         self._connection.execute("BEGIN")
@@ -204,8 +162,6 @@ class IndexDatabase:
 
     def _begin_anew(self, error: sqlite3.Error) -> None:
         log.error("%s is broken (%s) and is made anew from the files", self._path, error)
-        self._readers.close()
-        self._readers = IndexReaders(self._path)
         self._connection.close()
         self._connection = in_memory() if self._began_anew else make_anew(self._path)
         self._began_anew = True
@@ -261,6 +217,7 @@ class ConversationIndex:
         """Blocks shortly: opens the database, or makes it anew, and starts the thread.
         `survey` is what `catch_up` asks, and what fills the database again if it
         breaks while in use."""
+        self._path = path
         self._database = IndexDatabase(path, survey)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._pending: deque[IndexUpdate] = deque()
@@ -341,46 +298,26 @@ class ConversationIndex:
         return await self._ask(lambda tables: tables.rows.count(user))
 
     async def search(self, user: str, query: SearchQuery) -> SearchPage:
-        """Raises `BadCursor`; `StorageUnavailable` where there is no index."""
-        before = None if query.cursor is None else read_search_cursor(query.cursor)
-        wanted = query_words(query.text)
-        if not wanted:
-            return SearchPage(hits=())
+        """Beside the writer, so that nobody else waits for it; one for each user at a time.
+        Raises `BadCursor`; `StorageUnavailable` where there is no index, or it takes too
+        long."""
 
         def find(tables: IndexTables) -> SearchPage:
-            if tables.texts is None:
-                raise StorageUnavailable(
-                    "messages can't be searched now; the server's log says why"
-                )
-            found = tables.texts.search(
-                tables.rows.known_user(user),
-                wanted,
-                before=before,
-                limit=query.limit,
-                row_of=tables.rows.row_of_key,
-                seconds_max=query.seconds_max,
-            )
-            return cut_search_page(found, wanted, query.limit)
+            return tables.search(user, query)
 
-        try:
-            return await self._search(user, find)
-        except TookTooLong:
-            raise took_too_long(query) from None
+        def find_beside() -> SearchPage:
+            with closing(open_reader(self._path)) as connection:
+                return find(IndexTables(connection))
 
-    async def _search(self, user: str, find: Callable[[IndexTables], SearchPage]) -> SearchPage:
-        """Beside the writer, so that nobody else waits for it; one for each user at a time."""
         turn = self._searching.setdefault(user, anyio.Lock())
         try:
             async with turn:
-                readers = await self._do(self._database.readers)
-                if readers is None:  # not all that is known is in the database
-                    return await self._ask(find)
-                try:
-                    return await anyio.to_thread.run_sync(
-                        readers.ask, find, limiter=self._search_threads, abandon_on_cancel=True
-                    )
-                except sqlite3.Error:
-                    return await self._ask(find)  # which copes with a broken database
+                if await self._do(self._database.is_complete):
+                    with suppress(sqlite3.Error):
+                        return await anyio.to_thread.run_sync(
+                            find_beside, limiter=self._search_threads, abandon_on_cancel=True
+                        )
+                return await self._ask(find)  # which copes with a broken database
         finally:
             if not turn.statistics().locked and not turn.statistics().tasks_waiting:
                 self._searching.pop(user, None)
@@ -432,7 +369,9 @@ class ConversationIndex:
         while self._at_work:
             try:
                 job = self._next_job()
-                self._take_in_pending()
+                self._is_woken = False
+                if notes := [self._pending.popleft() for _ in range(len(self._pending))]:
+                    self._database.take_in(notes)
                 if job is not None:
                     job()
                 elif self._database.untidy:
@@ -457,14 +396,6 @@ class ConversationIndex:
             return self._jobs.get() or self._jobs.get(timeout=_LINGER_SECONDS)
         except Empty:
             return None
-
-    def _take_in_pending(self) -> None:
-        self._is_woken = False
-        notes: list[IndexUpdate] = []
-        while self._pending:
-            notes.append(self._pending.popleft())
-        if notes:
-            self._database.take_in(notes)
 
     def _take_in_slice(self, notes: Iterator[Surveyed]) -> bool:
         """Takes in the next updates; true if they were the last."""
