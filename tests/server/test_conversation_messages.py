@@ -8,7 +8,6 @@ import pytest
 from tests.server.conversations import staged
 
 from nplt_server.context.messages import ToolResultsMessage
-from nplt_server.conversations.agent_state import EmptyInput
 from nplt_server.providers import (
     ModelOutputDelta,
     ModelRequest,
@@ -18,6 +17,7 @@ from nplt_server.providers import (
     UsageReport,
 )
 from nplt_storage.entries import ModelInputEntry
+from nplt_storage.errors import BadEntry
 
 
 async def talkative(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
@@ -72,7 +72,7 @@ async def test_a_cleared_conversation_keeps_its_system_message() -> None:
 
 async def test_a_blank_message_is_refused_and_nothing_is_written() -> None:
     async with staged(talkative) as stage:
-        with pytest.raises(EmptyInput):
+        with pytest.raises(BadEntry, match="not blank"):
             await stage.conversation.add_message(ModelInputEntry(turn_id="t1", content="  "))
         assert stage.conversation.history.head_seq == 0
 

@@ -6,22 +6,14 @@ model last saw it. A change of the instruction, the notebook or a widget is an e
 none if nothing changed: the state at any seq is what replay up to it gives.
 
 Drafts are made at the moment of writing, while nobody else writes, so two concurrent
-changes are applied one after the other.
-
-    BadEntry (of the storage)   this can't be stored as it is
-        EmptyInput              the user: say something
-        EmptyOutput             the provider: it had finished, and gave nothing
-        NoInvocation            the caller: say which model gave the output
-        UnmatchedResults        the tool runner: there are no calls to give results of
-        NotebookTooLong         the model: shorten it
-        NoSuchWidget            the caller: it is not part of this conversation
+changes are applied one after the other. What can't be stored as it is raises `BadEntry`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import orjson
 from msgspec.structs import replace
@@ -53,35 +45,6 @@ if TYPE_CHECKING:
     from nplt_server.conversations.record_writer import RecordWriter
 
 _WHOLE: Final = CallBudget()
-
-
-class EmptyInput(BadEntry):
-    def __init__(self) -> None:
-        super().__init__("a prompt is not blank")
-
-
-class EmptyOutput(BadEntry):
-    def __init__(self) -> None:
-        super().__init__("a completed output has text or tool calls")
-
-
-class NoInvocation(BadEntry):
-    def __init__(self) -> None:
-        super().__init__("an output names the model that gave it (its invocation)")
-
-
-class UnmatchedResults(BadEntry):
-    pass
-
-
-class NotebookTooLong(BadEntry):
-    def __init__(self, size: int) -> None:
-        super().__init__(f"a notebook has at most {NOTEBOOK_BYTES_MAX:,} bytes, not {size:,}")
-
-
-class NoSuchWidget(BadEntry):
-    def __init__(self, name: str) -> None:
-        super().__init__(f"there is no widget {name!r} here")
 
 
 class AgentState:
@@ -161,7 +124,7 @@ class AgentState:
         """A prompt that waits behind another turn carries no screen: it would be out
         of date when its time comes, and the turn before it says what changed."""
         if not draft.content.strip():
-            raise EmptyInput
+            raise BadEntry("a prompt is not blank")
         if self._writer.history.unfinished_turns():
             return draft
         sections = self._with_screen(draft.sections, said=draft.content, turn_id=draft.turn_id)
@@ -169,17 +132,17 @@ class AgentState:
 
     def _draft_model_output(self, draft: ModelOutputEntry) -> ModelOutputEntry:
         if draft.invocation is None:
-            raise NoInvocation
+            raise BadEntry("an output names the model that gave it (its invocation)")
         if draft.state == "completed" and not (draft.content or draft.tool_calls):
-            raise EmptyOutput
+            raise BadEntry("a completed output has text or tool calls")
         return draft
 
     def _draft_tool_results(self, draft: ToolResultsEntry) -> ToolResultsEntry:
         tool_calls = self.history.open_tool_calls(draft.turn_id or "")
         if not tool_calls:
-            raise UnmatchedResults("there are no calls that wait for results")
+            raise BadEntry("there are no calls that wait for results")
         if not draft.results and not draft.execute_error:
-            raise UnmatchedResults("there are neither results nor an error")
+            raise BadEntry("there are neither results nor an error")
         draft = matched(draft, tool_calls, at=self.history.entries[-1].timestamp)
         *others, last = draft.results
         sections = self._with_screen(last.sections, said=last.result, turn_id=draft.turn_id)
@@ -221,7 +184,9 @@ class AgentState:
             if text != self.notebook:
                 size = notebook_bytes(text)
                 if size > NOTEBOOK_BYTES_MAX:
-                    raise NotebookTooLong(size)
+                    raise BadEntry(
+                        f"a notebook has at most {NOTEBOOK_BYTES_MAX:,} bytes, not {size:,}"
+                    )
                 await self._writer.append(NotebookEntry(content=text, turn_id=turn_id))
             return text
 
@@ -230,7 +195,7 @@ class AgentState:
     ) -> JsonObject:
         """As `update_memory_notebook`, of any other widget."""
         if name not in [widget.name for widget in self._widgets]:
-            raise NoSuchWidget(name)
+            raise BadEntry(f"there is no widget {name!r} here")
         async with self._writer.exclusive():
             state = change(self.widget_state(name))
             if state != self.widget_state(name):
@@ -240,11 +205,11 @@ class AgentState:
     def _with_screen(
         self, sections: LevelOfDetailSections | None, *, said: str, turn_id: str | None
     ) -> LevelOfDetailSections | None:
-        screen = screen_to_write(self.screen(), self.projection.screens.last_shown_to(turn_id))
-        if screen is None:
-            return sections
+        screen, shown = self.screen(), self.projection.screens.last_shown_to(turn_id)
+        if screen == shown or (not screen and shown == BLANK_SCREEN):
+            return sections  # the model has seen it already
         told = sections or LevelOfDetailSections(live=(("", said),))
-        return told.with_live_section(LIVE_SCREEN, screen)
+        return told.with_live_section(LIVE_SCREEN, screen or BLANK_SCREEN)
 
 
 # The live screen
@@ -274,55 +239,40 @@ def render_screen(
     return "\n\n".join([_HEADING, *shown]) if shown else ""
 
 
-def screen_to_write(screen: str, last_shown: str) -> str | None:
-    """The screen to write into the next entry; `None` if the model has seen it already."""
-    if screen == last_shown or (not screen and last_shown == BLANK_SCREEN):
-        return None
-    return screen or BLANK_SCREEN
-
-
 def matched(
     draft: ToolResultsEntry, tool_calls: Sequence[ToolCallRequest], *, at: datetime
 ) -> ToolResultsEntry:
     """The draft with one result for each call, in their order. A call that has none failed:
     because of the `execute_error`, if there is one. What else did not match is noted in the
     metadata; a result of no call is dropped."""
-    given: dict[tuple[str, str], ToolCallResult] = {}
-    for result in draft.results:
-        given.setdefault((result.tool_call_id, result.tool_name), result)
     called = [(tool_call.tool_call_id, tool_call.tool_name) for tool_call in tool_calls]
+    named = [(result.tool_call_id, result.tool_name) for result in draft.results]
+    # Of several results of one call the first counts.
+    given = dict(zip(reversed(named), reversed(draft.results), strict=True))
     why = draft.execute_error or "the tool gave no result"
     results = tuple(
-        given.get((tool_call.tool_call_id, tool_call.tool_name)) or _failed(tool_call, why, at)
-        for tool_call in tool_calls
+        given.get((tool_call_id, tool_name))
+        or ToolCallResult(
+            tool_call_id=tool_call_id,
+            tool_name=tool_name,
+            status="failed",
+            result=why,
+            duration=0.0,
+            timestamp=at,
+        )
+        for tool_call_id, tool_name in called
     )
-    mismatch = _mismatch(called, [(each.tool_call_id, each.tool_name) for each in draft.results])
+    mismatch = _mismatch(called, named)
     if mismatch is None or (draft.execute_error and not draft.results):
         return replace(draft, results=results)
-    noted = {**draft.metadata, MISMATCH: mismatch[:_NOTE_CHARACTERS_MAX]}
+    noted = {**draft.metadata, "tool_result_mismatch": mismatch[:_NOTE_CHARACTERS_MAX]}
     return replace(draft, results=results, metadata=noted)
 
 
-MISMATCH: Final = "tool_result_mismatch"
-"""The key of the metadata under which it is said how results did not match their calls."""
 _NOTE_CHARACTERS_MAX: Final = 300
 
 
-def _failed(tool_call: ToolCallRequest, why: str, at: datetime) -> ToolCallResult:
-    return ToolCallResult(
-        tool_call_id=tool_call.tool_call_id,
-        tool_name=tool_call.tool_name,
-        status="failed",
-        result=why,
-        duration=0.0,
-        timestamp=at,
-    )
-
-
-_Named: TypeAlias = tuple[str, str]
-
-
-def _mismatch(called: list[_Named], given: list[_Named]) -> str | None:
+def _mismatch(called: list[tuple[str, str]], given: list[tuple[str, str]]) -> str | None:
     """What is wrong with results, by the ids and names of calls; `None`: nothing."""
     if called == given:
         return None

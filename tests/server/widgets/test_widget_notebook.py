@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from tests.server.widgets.widget_stage import WIDGETS, Stage, now
 
-from nplt_server.conversations.agent_state import NotebookTooLong
 from nplt_server.tools import ToolFailed
 from nplt_server.widgets.builtin import NOTEBOOK_BYTES_MAX, edited
 from nplt_storage.entries import NotebookEntry
+from nplt_storage.errors import BadEntry
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_what_does_not_fit_is_refused_with_sizes_and_nothing_is_lost(stage: Stag
 
 
 def test_the_bound_holds_for_whoever_writes_in_it(stage: Stage) -> None:
-    with pytest.raises(NotebookTooLong, match="16,384"):
+    with pytest.raises(BadEntry, match="16,384"):
         now(stage.state.update_memory_notebook("x" * (NOTEBOOK_BYTES_MAX + 1)))
     assert stage.history.head_seq == 0
 
