@@ -29,7 +29,7 @@ from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import Approval, ApprovalDecided, ApprovalRequest
 from nplt_server.tools import Permission, ToolPolicy
 from nplt_storage.codec import time_as_text
-from nplt_storage.entries import ApprovalEntry, ApprovalState, Entry, ForkedEntry, ToolCallRequest
+from nplt_storage.entries import ApprovalEntry, Entry, ForkedEntry, ToolCallRequest
 from nplt_storage.errors import StorageError
 from nplt_storage.history import ConversationHistory, is_in
 
@@ -58,13 +58,6 @@ def remembered_decisions(
     }
 
 
-def _is_needed(entry: Entry, history: ConversationHistory) -> bool:
-    """For the decisions to remember: beginnings, and decisions from before what is held."""
-    if isinstance(entry, ApprovalEntry) and entry.remember:
-        return entry.seq < history.first_seq and not is_in(history.hidden, entry.seq)
-    return isinstance(entry, ForkedEntry)
-
-
 def last_words_of_step(history: ConversationHistory, turn_id: str) -> dict[str, ApprovalEntry]:
     """Of the calls that have no results yet: the last that was said of each, by its id."""
     turn = history.turn(turn_id)
@@ -85,25 +78,31 @@ def is_open_question(entry: ApprovalEntry | None, now: datetime) -> bool:
     return entry.expires_at is not None and entry.expires_at > now
 
 
+def _is_needed(entry: Entry, history: ConversationHistory) -> bool:
+    """For the decisions to remember: beginnings, and decisions from before what is held."""
+    if isinstance(entry, ApprovalEntry) and entry.remember:
+        return entry.seq < history.first_seq and not is_in(history.hidden, entry.seq)
+    return isinstance(entry, ForkedEntry)
+
+
+_WHY_DENIED: Final = {
+    "nobody_there": "nobody is here who could be asked",
+    "expired": "nobody answered in time",
+}
+
+
 def permission_by(decision: ApprovalEntry) -> Permission:
     if decision.state == "allowed":
         return Permission(allowed=True)
-    return Permission(allowed=False, why_not=f"not run: {_why_denied(decision)}")
-
-
-def _why_denied(decision: ApprovalEntry) -> str:
-    tool = decision.tool_name
-    if decision.decided_by is not None and decision.remember:
-        return f"{decision.decided_by} said no to {tool} in this conversation"
-    if decision.decided_by is not None:
-        return f"{decision.decided_by} said no to this call of {tool}"
-    match decision.reason:
-        case "nobody_there":
-            return f"{tool} needs someone's approval, and nobody is here who could be asked"
-        case "expired":
-            return f"{tool} needs someone's approval, and nobody answered in time"
-        case _:
-            return f"{tool} needs someone's approval, and it was not given"
+    tool, who = decision.tool_name, decision.decided_by
+    if who is None:
+        why = _WHY_DENIED.get(decision.reason or "", "it was not given")
+        why_not = f"{tool} needs someone's approval, and {why}"
+    elif decision.remember:
+        why_not = f"{who} said no to {tool} in this conversation"
+    else:
+        why_not = f"{who} said no to this call of {tool}"
+    return Permission(allowed=False, why_not=f"not run: {why_not}")
 
 
 _WHOLE_CHARACTERS_MAX: Final = 6_000
@@ -140,9 +139,6 @@ def _cut(arguments: JsonObject) -> JsonObject:
         is_long = len(text) > _VALUE_CHARACTERS_MAX
         cut[name[:_NAME_CHARACTERS_MAX]] = text[:_VALUE_CHARACTERS_MAX] + "…" if is_long else value
     return cut
-
-
-_STATES: Final[dict[str, ApprovalState]] = {"allow": "allowed", "deny": "denied"}
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -220,14 +216,27 @@ class Approvals:
         if before is not None and before.state != "asked":
             return before  # asked before a restart, decided since
         question = self._open.get(before.approval_id) if before else None
-        waits = self._services.approvals.wait_when_alone
-        clients = self._conversation.broadcast.clients
-        if question is None and not waits and not any(one.can_decide for one in clients):
-            draft = replace(self._draft(turn, tool_call, "denied"), reason="nobody_there")
-            decision = await self._conversation.writer.append(draft)
-            self._announce(decision)
-            return decision
-        return await self._answer_to(question or await self._put(turn, tool_call), turn)
+        if question is None:
+            draft = ApprovalEntry(
+                turn_id=turn.turn_id,
+                approval_id=self._services.new_entry_id(),
+                tool_call_id=tool_call.tool_call_id,
+                tool_name=tool_call.tool_name,
+                state="asked",
+            )
+            waits = self._services.approvals.wait_when_alone
+            clients = self._conversation.broadcast.clients
+            if not waits and not any(one.can_decide for one in clients):
+                denied = replace(draft, state="denied", reason="nobody_there")
+                decision = await self._conversation.writer.append(denied)
+                self._announce(decision)
+                return decision
+            seconds = timedelta(seconds=self._services.limits.approval_seconds_max)
+            draft = replace(draft, expires_at=self._services.clock() + seconds)
+            asked = await self._conversation.writer.append(draft)
+            question = self._open_question(asked, tool_call)
+            self._conversation.broadcast.emit(question.event)
+        return await self._answer_to(question, turn)
 
     async def _answer_to(self, question: _Question, turn: TurnRun) -> ApprovalEntry:
         try:
@@ -243,17 +252,6 @@ class Approvals:
             raise
         finally:
             self._open.pop(question.asked.approval_id, None)
-
-    async def _put(self, turn: TurnRun, tool_call: ToolCallRequest) -> _Question:
-        seconds = self._services.limits.approval_seconds_max
-        draft = replace(
-            self._draft(turn, tool_call, "asked"),
-            expires_at=self._services.clock() + timedelta(seconds=seconds),
-        )
-        asked = await self._conversation.writer.append(draft)
-        question = self._open_question(asked, tool_call)
-        self._conversation.broadcast.emit(question.event)
-        return question
 
     def _open_question(self, asked: ApprovalEntry, tool_call: ToolCallRequest) -> _Question:
         event = question_event(self._conversation.session_id, asked, tool_call)
@@ -275,28 +273,23 @@ class Approvals:
             if question.asked.turn_id == turn.turn_id:
                 del self._open[question.asked.approval_id]
 
-    def _draft(
-        self, turn: TurnRun, tool_call: ToolCallRequest, state: ApprovalState
-    ) -> ApprovalEntry:
-        return ApprovalEntry(
-            turn_id=turn.turn_id,
-            approval_id=self._services.new_entry_id(),
-            tool_call_id=tool_call.tool_call_id,
-            tool_name=tool_call.tool_name,
-            state=state,
-        )
-
     # Deciding
 
     async def decide(self, answer: Approval, *, by: str) -> ApprovalDecided:
         """Whatever is decided in the end, by whoever was first."""
         question = self._open.get(answer.approval_id)
         if question is not None:
-            counts = await self._settle(question, _answered(question, answer, by))
+            said = {
+                "state": "allowed" if answer.decision == "allow" else "denied",
+                "expires_at": None,
+                "decided_by": by,
+                "remember": answer.remember,
+            }
+            counts = await self._decide(question, replace(question.asked, **said))
             if counts and answer.remember:  # it answers the other questions about that tool, too
                 for other in tuple(self._open.values()):
                     if other.asked.tool_name == question.asked.tool_name:
-                        await self._settle(other, _answered(other, answer, by))
+                        await self._decide(other, replace(other.asked, **said))
         decision = question.decision if question else self._last_word(answer.approval_id)
         if decision is None and question is None:
             raise no_such_question(answer.approval_id)
@@ -309,11 +302,11 @@ class Approvals:
     async def _close(self, question: _Question, reason: str) -> ApprovalEntry:
         """Nobody decided; unless someone did meanwhile."""
         draft = replace(question.asked, state="denied", expires_at=None, reason=reason)
-        await self._settle(question, draft)
+        await self._decide(question, draft)
         assert question.decision is not None
         return question.decision
 
-    async def _settle(self, question: _Question, draft: ApprovalEntry) -> bool:
+    async def _decide(self, question: _Question, draft: ApprovalEntry) -> bool:
         """Whether it was this that decided it."""
         async with self._conversation.writer.exclusive():
             is_open = self._open.get(draft.approval_id) is question
@@ -352,16 +345,6 @@ def no_such_question(approval_id: str) -> RequestError:
         ErrorCode.NOT_FOUND,
         f"no tool call waits under {approval_id!r}; it may be answered or expired already",
         field="approval_id",
-    )
-
-
-def _answered(question: _Question, answer: Approval, by: str) -> ApprovalEntry:
-    return replace(
-        question.asked,
-        state=_STATES[answer.decision],
-        expires_at=None,
-        decided_by=by,
-        remember=answer.remember,
     )
 
 

@@ -122,7 +122,11 @@ class RefusalRecovery:
             await context.begin_epoch_for("reasoning", context.call_budget(turn.model))
             return f"{error}; {turn.model} is asked again without what it had thought"
         candidates, named = self._candidates(error)
-        if self._is_about_something_else(named):
+        both_name = bool(self._named) and bool(named)
+        is_about_something_else = (
+            self._named.isdisjoint(named) if both_name else bool(self._named) != bool(named)
+        )
+        if is_about_something_else:
             if not self._named:
                 await self._release_all()
                 candidates, named = self._candidates(error)
@@ -173,11 +177,6 @@ class RefusalRecovery:
         same reason, so they were the cause."""
         self._unconfirmed = []
         self._named = _NOTHING
-
-    def _is_about_something_else(self, named: frozenset[int]) -> bool:
-        if not self._named or not named:
-            return bool(self._named) != bool(named)
-        return self._named.isdisjoint(named)
 
     async def _release_all(self) -> None:
         reason = f"it is not shown that {self._turn.model} refuses it"
@@ -230,9 +229,12 @@ class RefusalRecovery:
             for entry in history.active
             if isinstance(entry, QuarantineEntry) and entry.lifted
         )
-        for seq in _refused_since_last_output(history):
-            if releases[seq] < _RELEASES_MAX:
-                yield seq
+        for turn in reversed(history.shown_turns):
+            if any(isinstance(entry, ModelOutputEntry) for entry in turn.entries):
+                return  # the model that answered accepted all earlier entries
+            was_refused = isinstance(turn.end, FaultEntry) and turn.end.of_request
+            if was_refused and turn.prompt and releases[turn.prompt.seq] < _RELEASES_MAX:
+                yield turn.prompt.seq
 
 
 def _entries_shown_at(history: ConversationHistory, view: ContextView, seq: int) -> Iterator[int]:
@@ -281,13 +283,3 @@ def _never_accepted(
             accepted_through = last.sent.epoch_seq if seq in compactions else last.sent.head_seq
         if seq > accepted_through:
             yield seq
-
-
-def _refused_since_last_output(history: ConversationHistory) -> Iterator[int]:
-    for turn in reversed(history.shown_turns):
-        if any(isinstance(entry, ModelOutputEntry) for entry in turn.entries):
-            return  # the model that answered accepted all earlier entries
-
-        was_refused = isinstance(turn.end, FaultEntry) and turn.end.of_request
-        if was_refused and turn.prompt is not None:
-            yield turn.prompt.seq

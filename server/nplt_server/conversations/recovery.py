@@ -27,7 +27,6 @@ from nplt_storage.entries import (
 )
 from nplt_storage.errors import StorageError
 from nplt_storage.history import ConversationHistory
-from nplt_storage.turns import Turn
 
 if TYPE_CHECKING:
     from nplt_server.conversations.conversation import Conversation
@@ -67,7 +66,12 @@ def resumed_turn(conversation: Conversation, prompt: ModelInputEntry) -> TurnRun
     who = answer.invocation
     turn.model = "" if who is None else f"{who.provider}/{who.model}"
     turn.call, turn.has_answer = answer.call, True
-    turn.results, turn.usage = results, _usage(so_far)
+    turn.results = results
+    for entry in so_far.entries:
+        usage = entry.usage if isinstance(entry, ModelOutputEntry) else None
+        for name, tokens in (usage or {}).items():
+            if isinstance(tokens, int):
+                turn.usage[name] = turn.usage.get(name, 0) + tokens
     return turn
 
 
@@ -80,16 +84,6 @@ def result_by_record(
     if said.state == "denied":
         return tools.skipped(tool_call, permission_by(said).why_not)
     return tools.skipped(tool_call, f"not run: {reason}")
-
-
-def _usage(so_far: Turn) -> dict[str, int]:
-    usage: dict[str, int] = {}
-    for entry in so_far.entries:
-        if isinstance(entry, ModelOutputEntry):
-            for name, tokens in (entry.usage or {}).items():
-                if isinstance(tokens, int):
-                    usage[name] = usage.get(name, 0) + tokens
-    return usage
 
 
 async def end_turn(conversation: Conversation, fault: FaultEntry) -> None:
