@@ -27,7 +27,6 @@ from nplt_server import logs
 from nplt_server.errors import no_such_conversation
 from nplt_server.histories import HistoryProfile
 from nplt_storage.entries import (
-    BlobReference,
     Entry,
     ModelSwitchedEntry,
     RollbackEntry,
@@ -321,9 +320,6 @@ class RecordWriter:
             return None
         return self._record.journal_delta(turn_id, call, kind, text)
 
-    async def keep_blob(self, data: bytes) -> BlobReference:
-        return await (await self.open()).keep_blob(data)
-
     # Opening and closing
 
     async def open(self) -> Record:
@@ -360,22 +356,19 @@ class RecordWriter:
             record = await self.profile.store.create(self.session_id, user=user)
         except ConversationExists:
             # An id that somebody chose, and another server on the same store made meanwhile.
-            await self._adopt()
+            opened = await self.profile.store.open(self.session_id)
+            if opened.row.user != user or self._is_closed:
+                await opened.record.close()
+                raise no_such_conversation(self.session_id) from None
+            self._chosen_model = None
+            self._hold(opened.record)
+            self.history, self.row = opened.history, opened.row
             return
         if self._is_closed:
             await self._discard_new(record)
             return
         self._hold(record)
         self.row = new_row(self.session_id, user=user, created_at=clock())
-
-    async def _adopt(self) -> None:
-        opened = await self.profile.store.open(self.session_id)
-        if opened.row.user != self._conversation.user or self._is_closed:
-            await opened.record.close()
-            raise no_such_conversation(self.session_id)
-        self._chosen_model = None
-        self._hold(opened.record)
-        self.history, self.row = opened.history, opened.row
 
     def _hold(self, record: Record | None) -> None:
         self._record = record

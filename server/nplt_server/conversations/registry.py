@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from time import monotonic
@@ -81,9 +81,7 @@ class Registry:
 
     def fresh(self, user: str, history: str | None = None) -> Conversation:
         """A new conversation under a reserved id, not stored yet."""
-        profile = self._services.histories.profile(history)
-        session_id = self._services.new_session_id()
-        return self._open_unstored(session_id, self._reserve(session_id, user, profile))
+        return self._reserve(self._services.new_session_id(), user, history)
 
     async def get(self, session_id: str, user: str) -> Conversation:
         """The conversation of that id, opened if need be."""
@@ -94,8 +92,14 @@ class Registry:
             )
         if conversation is None or conversation.is_stale:
             async with self.alone_with(session_id):
-                await self._put_away_stale(session_id)
-                conversation = self._open.get(session_id) or await self._load(session_id, user)
+                conversation = self._open.get(session_id)
+                if conversation is not None and conversation.is_stale:
+                    # Another server has written to it: who comes in now sees what it wrote.
+                    await conversation.activity.quiet()
+                    del self._open[session_id]
+                    await conversation.close()
+                    conversation = None
+                conversation = conversation or await self._load(session_id, user)
         if conversation.deleted or conversation.user != user:
             raise no_such_conversation(session_id)
         conversation.used_at = monotonic()
@@ -134,7 +138,8 @@ class Registry:
     async def lookup(self, wanted: str, user: str, *, by_prefix: bool = False) -> str | None:
         """Exact id, else exact name, else, `by_prefix`, the only id that begins so; `@last`:
         the one that was changed last."""
-        for session_id in _ids_of(wanted, user):
+        ids = dict.fromkeys((wanted, own_id(wanted, user))) if is_session_id(wanted) else ()
+        for session_id in ids:
             conversation = self._open.get(session_id)
             if conversation is not None and conversation.user == user:
                 return session_id
@@ -147,11 +152,8 @@ class Registry:
         if by_prefix:
             queries.append(RowQuery(id_prefix=wanted))
         for query in queries if wanted else ():
-            matches = await self._services.histories.all_rows(user, query)
-            if len(matches) == 1:
-                return matches[0].session_id
-            if matches:
-                raise _ambiguous(wanted, matches)
+            if found_id := _only(wanted, await self._services.histories.all_rows(user, query)):
+                return found_id
         if wanted == LAST:
             return await self._last(user)
         return None
@@ -159,12 +161,11 @@ class Registry:
     async def make(self, wanted: str, user: str, history: str | None = None) -> Conversation:
         """A new conversation under an id that the user chose, not stored yet. Nobody learns
         whether another user has one of that id. Called when `lookup` found none."""
-        profile = self._services.histories.profile(history)
         session_id = own_id(wanted, user)
         async with self.alone_with(session_id):
             if await self.is_taken(session_id, user):
                 raise no_such_conversation(wanted)
-            return self._open_unstored(session_id, self._reserve(session_id, user, profile))
+            return self._reserve(session_id, user, history)
 
     async def _last(self, user: str) -> str:
         """Lists are newest first, except that pinned ones come before all others."""
@@ -222,11 +223,21 @@ class Registry:
         async with self.alone_with(session_id):
             found = await self.find(session_id, user)
             conversation = self._open.get(session_id)
-            if conversation is None:
-                if found is not None:
-                    await found.profile.store.delete(session_id)
-            else:
-                await self._delete_open(conversation)
+            store = None if found is None else found.profile.store
+            if conversation is not None:
+                conversation.delete("the conversation was deleted")
+                await conversation.activity.quiet()
+                store = conversation.profile.store if conversation.is_stored else None
+                await conversation.close()  # also if it isn't stored: nobody shall store it now
+            try:
+                if store is not None:
+                    await store.delete(session_id)
+            except Exception:
+                if conversation is not None:
+                    # It is still there, and so are those who stand in it.
+                    await conversation.reopen()
+                raise
+            self._open.pop(session_id, None)
             self._reserved.pop(session_id, None)
         if conversation is not None:
             conversation.broadcast.emit(SessionEvent(session_id=session_id, event="deleted"))
@@ -269,10 +280,8 @@ class Registry:
             [row for row in rows if row.name == wanted],
             [row for row in rows if wanted and row.session_id.startswith(wanted)],
         ):
-            if len(found) == 1:
-                return found[0].session_id
-            if found:
-                raise _ambiguous(wanted, found)
+            if session_id := _only(wanted, found):
+                return session_id
         raise RequestError(
             ErrorCode.NOT_FOUND,
             f"there is no deleted conversation {wanted!r}; "
@@ -303,21 +312,6 @@ class Registry:
             return True
         return await histories.is_trash_of_another(session_id, user)
 
-    async def _delete_open(self, conversation: Conversation) -> None:
-        session_id = conversation.session_id
-        conversation.delete("the conversation was deleted")
-        await conversation.activity.quiet()
-        was_stored = conversation.is_stored
-        await conversation.close()  # also if it isn't stored: nobody shall store it now
-        if was_stored:
-            try:
-                await conversation.profile.store.delete(session_id)
-            except Exception:
-                # It is still there, and so are those who stand in it.
-                await conversation.reopen()
-                raise
-        self._open.pop(session_id, None)
-
     async def close_unused(self) -> None:
         """Those unused for long, and the longest unused of too many."""
         now = monotonic()
@@ -326,8 +320,13 @@ class Registry:
         )
         surplus = len(unused) - _UNUSED_MAX
         for place, conversation in enumerate(unused):
-            if place < surplus or now - conversation.used_at > _UNUSED_SECONDS_MAX:
-                await self._close(conversation)
+            if place >= surplus and now - conversation.used_at <= _UNUSED_SECONDS_MAX:
+                continue
+            async with self.alone_with(conversation.session_id):
+                if conversation.is_unused:
+                    # First out of sight: who wants it now waits for the lock, and opens it anew.
+                    self._open.pop(conversation.session_id, None)
+                    await conversation.close()
 
     async def check_owned(self) -> None:
         """Conversations that are held for a time only. If that time is over they are
@@ -402,21 +401,6 @@ class Registry:
                 tasks.start_soon(conversation.close)
         self._open.clear()
 
-    async def _close(self, conversation: Conversation) -> None:
-        async with self.alone_with(conversation.session_id):
-            if conversation.is_unused:
-                # First out of sight: who wants it now waits for the lock, and opens it anew.
-                self._open.pop(conversation.session_id, None)
-                await conversation.close()
-
-    async def _put_away_stale(self, session_id: str) -> None:
-        """Another server has written to it: whoever comes in now sees what it wrote."""
-        conversation = self._open.get(session_id)
-        if conversation is not None and conversation.is_stale:
-            await conversation.activity.quiet()
-            del self._open[session_id]
-            await conversation.close()
-
     async def _load(self, session_id: str, user: str) -> Conversation:
         await self.make_room()
         found = await self.find(session_id, user)
@@ -460,14 +444,15 @@ class Registry:
         reservation = self._reserved.get(session_id)
         return reservation is not None and reservation.user == user
 
-    def _reserve(self, session_id: str, user: str, profile: HistoryProfile) -> _Reservation:
-        reservation = self._reserved[session_id] = _Reservation(user, profile)
+    def _reserve(self, session_id: str, user: str, history: str | None) -> Conversation:
+        reservation = _Reservation(user, self._services.histories.profile(history))
+        self._reserved[session_id] = reservation
         for oldest in tuple(self._reserved)[: max(0, len(self._reserved) - _RESERVED_MAX)]:
             if oldest in self._open:
                 self._reserved.move_to_end(oldest)
             else:
                 del self._reserved[oldest]
-        return reservation
+        return self._open_unstored(session_id, reservation)
 
     @asynccontextmanager
     async def alone_with(self, session_id: str) -> AsyncIterator[None]:
@@ -498,13 +483,11 @@ def own_id(wanted: str, user: str) -> str:
     return f"{wanted[:_OWN_CHARACTERS_MAX]}-{digest[:12]}"
 
 
-def _ids_of(wanted: str, user: str) -> Iterable[str]:
-    """Under which ids it may be kept."""
-    return dict.fromkeys((wanted, own_id(wanted, user))) if is_session_id(wanted) else ()
-
-
-def _ambiguous(wanted: str, rows: list[ConversationRow]) -> RequestError:
-    return RequestError(
+def _only(wanted: str, rows: Sequence[ConversationRow]) -> str | None:
+    """The id of the one row, if there is one; an error if there are several."""
+    if len(rows) <= 1:
+        return rows[0].session_id if rows else None
+    raise RequestError(
         ErrorCode.AMBIGUOUS,
         f"{wanted!r} could mean any of {len(rows)} conversations; give an id",
         field="session_id",

@@ -379,7 +379,7 @@ class TurnRun:
             return result
         beginning = data[:bytes_max].decode(errors="ignore")
         with anyio.CancelScope(shield=True):
-            blob = await self.conversation.writer.keep_blob(data)
+            blob = await (await self.conversation.writer.open()).keep_blob(data)
         return replace(result, result=beginning, blob=blob)
 
     def finished(
