@@ -5,6 +5,10 @@ services, the tools, the MCP servers and what is known of models. Nothing else c
 objects. Vendor SDKs are not imported here; a provider imports its own at its
 first call.
 
+The loops that accept connections survive failures of single connections and of the system:
+when file descriptors run out they back off, 10 ms to 1 s, and go on. Each accepted socket is
+admitted or refused with a reason, gets its first line (the banner), and its session.
+
 When it stops: no new connections, running turns finish or are interrupted, clients are
 told, everything is on disk.
 """
@@ -12,11 +16,12 @@ told, everything is on disk.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -26,11 +31,27 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from nplt_protocol import FRAME_PAYLOAD_BYTES_MAX, ErrorCode, WireLimits
+from nplt_protocol import (
+    FRAME_PAYLOAD_BYTES_MAX,
+    ErrorCode,
+    ProtocolError,
+    Received,
+    ServerConnection,
+    WireLimits,
+)
 from nplt_protocol.messages import SessionEvent
 from nplt_protocol.peer_user import can_look_up
-from nplt_server.connections.admission import Admission, LocalUsers, Users, token_digest
-from nplt_server.connections.session import ServerState
+from nplt_protocol.stream import FrameStream
+from nplt_server import __version__
+from nplt_server.connections.admission import (
+    Admission,
+    Arrival,
+    LocalUsers,
+    Users,
+    local_token,
+    token_digest,
+)
+from nplt_server.connections.session import ServerState, Session
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import (
@@ -45,13 +66,13 @@ from nplt_server.conversations.services import (
 from nplt_server.errors import ConfigurationError
 from nplt_server.extensions import check_tool_names, load_extensions
 from nplt_server.histories import Histories, utc_now
-from nplt_server.listener import Listener, banner
+from nplt_server.logs import transcript_for
 from nplt_server.providers.build import build_router
 from nplt_server.providers.models import KnownModels
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
-from nplt_server.runtime_file import local_token
-from nplt_server.settings import Settings
+from nplt_server.requests import HANDLERS
+from nplt_server.settings import AnyProviderSettings, LocalSettings, OfflineSettings, Settings
 from nplt_server.tools import Tool, ToolPolicy, unknown_tools
 from nplt_server.tools.builtin import builtin_tools
 from nplt_server.tools.mcp import McpServerConfig, McpServers
@@ -77,6 +98,11 @@ _PROVIDERS_SECONDS_MAX = 2.0
 _RESUME_ATTEMPTS = 5
 _SECRET_BYTES_MIN = 16
 _RESUME_SECONDS = 5.0
+_BACK_OFF_SECONDS = (0.01, 1.0)
+_HOW_TO_GET_MORE = (
+    "set OPENAI_API_KEY or ANTHROPIC_API_KEY where the server starts, "
+    "or list providers in its settings"
+)
 
 
 def build_parts(
@@ -158,6 +184,8 @@ class Server(ServerState):
     """A server that is listening; `stop` takes it down gracefully."""
 
     settings: Settings
+    wire_limits: WireLimits
+    tls: ssl.SSLContext | None
     _tools: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _stopping: anyio.Event = field(default_factory=anyio.Event)
     _drain_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -168,22 +196,119 @@ class Server(ServerState):
             self._drain_scope.cancel()
         self._stopping.set()
 
-    async def run(self, listener: Listener) -> None:
+    async def run(self, sockets: list[socket.socket]) -> None:
         spawn, local_servers = self.services.spawn, self.services.router.local_servers
         spawn(self._resume)
         if local_servers is not None:
             spawn(local_servers.find)
         spawn(self._run_mcp_servers)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(listener.serve)
             owned = "checking what this server owns"
             tasks.start_soon(_every_second, self._sweep, "sweeping connections and conversations")
             tasks.start_soon(_every_second, self.registry.check_owned, owned)
-            await self._stopping.wait()
-            listener.stop()
+            async with anyio.create_task_group() as accepting:
+                for sock in sockets:
+                    accepting.start_soon(self._accept_from, sock)
+                await self._stopping.wait()
+                accepting.cancel_scope.cancel()
+            for sock in sockets:
+                sock.close()
             await self._drain()
             tasks.cancel_scope.cancel()
         await self.registry.close_all()
+
+    # Connections
+
+    async def _accept_from(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        shortest, longest = _BACK_OFF_SECONDS
+        pause = shortest
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listening)
+            except OSError as error:
+                if error.errno == errno.ECONNABORTED:
+                    continue
+                log.warning("can't accept: %s; trying again in %g s", error.strerror, pause)
+                await anyio.sleep(pause)
+                pause = min(pause * 2, longest)
+                continue
+            pause = shortest
+            self._admit(accepted)
+            await anyio.lowlevel.checkpoint()  # those who came first are served first
+
+    def _admit(self, accepted: socket.socket) -> None:
+        """Checks the limits and starts the session in a task of its own."""
+        admission = self.admission
+        arrival = Arrival(_peer_of(accepted)[0])
+        reason = admission.reason_to_refuse(arrival.address)
+        if reason is not None and self.tls is not None:
+            # Nothing can be sent before the TLS handshake, which the peer may never finish.
+            admission.log_refusal(arrival.address, reason)
+            accepted.close()
+            return
+        # Looked up at once: later its program may have closed it.
+        reason = reason or admission.local_users.reason_to_refuse(accepted)
+        number = admission.arrive(arrival)
+        self.services.spawn(partial(self._receive, accepted, arrival, number, reason))
+
+    async def _receive(
+        self, accepted: socket.socket, arrival: Arrival, number: int, reason: str | None
+    ) -> None:
+        admission, address = self.admission, arrival.address
+        try:
+            opened = None
+            with arrival.scope:
+                opened = await self._open_stream(accepted)
+            del arrival  # its scope, which an idle connection would keep
+            if opened is None:  # others needed the place
+                accepted.close()
+                return
+            stream, connection = opened
+            if reason is not None:
+                admission.log_refusal(address, reason)
+                stream.send(connection.send_text(reason))
+                await stream.close()
+                return
+            session = Session(stream, connection, self, HANDLERS)
+            if not admission.sign_in(number, session):
+                stream.abort()
+                return
+            try:
+                await session.run()
+            except (ProtocolError, OSError) as error:
+                log.warning("connection from %s ended: %s", stream.peer, error)
+            except Exception:
+                # The edge: whatever one connection does, the others live on.
+                log.exception("connection from %s failed", stream.peer)
+            finally:
+                stream.abort()
+        except (OSError, ssl.SSLError) as error:
+            admission.log_refusal(address, f"the connection failed at its start: {error}")
+            accepted.close()
+        finally:
+            admission.sign_out(number)
+
+    async def _open_stream(
+        self, accepted: socket.socket
+    ) -> tuple[FrameStream[Received], ServerConnection]:
+        accepted.setblocking(False)
+        connection = ServerConnection(self.wire_limits)
+        connection.fragment_budget = self.admission.unfinished
+        stream: FrameStream[Received] = FrameStream(
+            connection, limits=self.wire_limits, log=transcript_for(_peer_of(accepted)[1])
+        )
+        loop = asyncio.get_running_loop()
+        tls = None if accepted.family == socket.AF_UNIX else self.tls
+        await loop.connect_accepted_socket(
+            lambda: stream,
+            accepted,
+            ssl=tls,
+            ssl_handshake_timeout=self.services.limits.hello_seconds_max if tls else None,
+        )
+        return stream, connection
+
+    # Beside them
 
     async def _run_mcp_servers(self) -> None:
         """Until the last turn is over."""
@@ -286,6 +411,16 @@ class Server(ServerState):
                 session.hand_over()
 
 
+def _peer_of(accepted: socket.socket) -> tuple[str, str]:
+    """Its address, empty for a Unix socket and for a peer that is gone already; and how the
+    log calls it."""
+    try:
+        name = accepted.getpeername()
+    except OSError:
+        return "", "?"
+    return (str(name[0]), f"{name[0]}:{name[1]}") if isinstance(name, tuple) else ("", str(name))
+
+
 async def _every_second(work: Callable[[], Awaitable[None]], what: str) -> None:
     while True:
         await anyio.sleep(1.0)
@@ -336,6 +471,8 @@ async def serve(
             services = _build_services(settings, histories, parts, tasks.spawn, users)
             server = Server(
                 settings=settings,
+                wire_limits=wire_limits,
+                tls=tls,
                 services=services,
                 registry=Registry(services),
                 admission=Admission(
@@ -351,7 +488,7 @@ async def serve(
             if histories.shared is not None:
                 histories.shared.join()
             ready(server)
-            await server.run(Listener(sockets, server, wire_limits, tls))
+            await server.run(sockets)
     finally:
         # All is on disk: a provider that does not close in time is abandoned.
         with anyio.move_on_after(_PROVIDERS_SECONDS_MAX, shield=True):
@@ -413,3 +550,16 @@ def _build_services(
         approvals=settings.approvals,
         sessions=settings.sessions,
     )
+
+
+def banner(default_model: str, providers: Sequence[AnyProviderSettings]) -> str:
+    """The greeting: the version, the default model and, if no vendor is configured, how to add
+    one."""
+    who = f"nplt {__version__}: {default_model} answers"
+    if not all(isinstance(each, OfflineSettings | LocalSettings) for each in providers):
+        return f"{who}."
+    what = "it only echoes what you say"
+    local = {each.id for each in providers if isinstance(each, LocalSettings)}
+    if default_model.partition("/")[0] in local:
+        what = "a very small model on this machine"
+    return f"{who} ({what}; for others, {_HOW_TO_GET_MORE})."

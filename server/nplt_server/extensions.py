@@ -60,11 +60,11 @@ class BadExtension(Exception):
     """What was loaded is not what the setting asks for; a sentence without its subject."""
 
 
-class Extensions(Struct, frozen=True, kw_only=True):
-    tools: tuple[Tool, ...] = ()
-    widgets: tuple[Widget, ...] = ()
-    token_counter: TokenCounter | None = None
-    on_compression: CompressionListener | None = None
+class Extensions(Struct, frozen=True):
+    tools: list[Tool]
+    widgets: list[Widget]
+    token_counter: TokenCounter | None
+    on_compression: CompressionListener | None
 
 
 _T = TypeVar("_T")
@@ -88,18 +88,15 @@ def load_extensions(settings: ExtensionSettings) -> Extensions:
                 mistakes.append(f"{where}: {name!r} failed: {type(error).__name__}: {error}")
         return loaded
 
-    tools = load("tools", settings.tools, _as_tool)
-    widgets = load("widgets", settings.widgets, _as_widget)
-    counters = load("token_counter", [settings.token_counter], _as_counter)
-    listeners = load("on_compression", [settings.on_compression], _as_listener)
+    own = Extensions(
+        load("tools", settings.tools, _as_tool),
+        load("widgets", settings.widgets, _as_widget),
+        next(iter(load("token_counter", [settings.token_counter], _as_counter)), None),
+        next(iter(load("on_compression", [settings.on_compression], _as_listener)), None),
+    )
     if mistakes:
         raise ConfigurationError(mistakes)
-    return Extensions(
-        tools=tuple(tools),
-        widgets=tuple(widgets),
-        token_counter=next(iter(counters), None),
-        on_compression=next(iter(listeners), None),
-    )
+    return own
 
 
 def check_tool_names(tools: Sequence[Tool]) -> None:

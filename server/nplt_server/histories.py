@@ -200,35 +200,24 @@ async def open_histories(settings: Settings, clock: Callable[[], datetime]) -> H
     if older is not None and older.enabled:
         log.warning("graph.history is not looked at: histories is there, and wins")
     profiles: list[HistoryProfile] = []
-    directories = _directories(settings)
+    in_files = (each.id for each in settings.histories if each.backend.type == "json")
+    first = next(in_files, None)
     try:
         for history in settings.histories:
-            store = await _open(
-                history, directories[history.id], clock, advertise=settings.cluster.advertise
+            # The first history kept in files has the data directory; others a part of it.
+            own = settings.data_dir / "histories" / history.id
+            directory = settings.data_dir if history.id == first else own
+            profile = HistoryProfile(
+                id=history.id,
+                store=await _open(history, directory, clock, advertise=settings.cluster.advertise),
+                system_message=history.system_message,
+                turns_max=history.backend.turns_max,
             )
-            profiles.append(
-                HistoryProfile(
-                    id=history.id,
-                    store=store,
-                    system_message=history.system_message,
-                    turns_max=history.backend.turns_max,
-                )
-            )
+            profiles.append(profile)
     except BaseException:
         await Histories(profiles).close()
         raise
     return Histories(profiles)
-
-
-def _directories(settings: Settings) -> dict[str, Path]:
-    """The first history kept in files has the data directory; others a part of it."""
-    directories = {
-        history.id: settings.data_dir / "histories" / history.id for history in settings.histories
-    }
-    first = next((each for each in settings.histories if each.backend.type == "json"), None)
-    if first is not None:
-        directories[first.id] = settings.data_dir
-    return directories
 
 
 async def _open(

@@ -63,13 +63,9 @@ def switch_categories(wanted: str) -> None:
     names = {name.strip().lower() for name in wanted.split(",")} - {""}
     for category in CATEGORIES.values():
         category.switch(category.name in names or ALL in names)
-    unknown = sorted(names - CATEGORIES.keys() - {ALL})
-    if unknown:
-        log.warning(
-            "NPLT_DEBUG: no category %s; there are %s",
-            ", ".join(unknown),
-            ", ".join((*CATEGORIES, ALL)),
-        )
+    if unknown := ", ".join(sorted(names - CATEGORIES.keys() - {ALL})):
+        there_are = ", ".join((*CATEGORIES, ALL))
+        log.warning("NPLT_DEBUG: no category %s; there are %s", unknown, there_are)
 
 
 # Log lines:
@@ -112,12 +108,13 @@ class TextLines(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         line = super().formatMessage(record)
-        fields = fields_of(record)
         category = record.name.removeprefix(LOGGERS)
         if hasattr(record, "fields") and category in CATEGORIES:
             time, level, message = line.split(" ", 2)
             line = f"{time} {level} {category:<8} {message}"
-        return " ".join((line, *(f"{key}={_shown(value)}" for key, value in fields.items())))
+        return " ".join(
+            (line, *(f"{key}={_shown(value)}" for key, value in fields_of(record).items()))
+        )
 
 
 class JsonLines(logging.Formatter):

@@ -114,10 +114,8 @@ class Quotas:
             return None
         used = self._used.get(user)
         if used is None or monotonic() - used.summed_at > seconds:
-            rows = await self._histories.all_rows(user, RowQuery())
-            deleted = await self._histories.trash(user)
-            ids = {row.session_id for row in rows}
-            trash = {each.row.session_id for each in deleted}
+            ids = {row.session_id for row in await self._histories.all_rows(user, RowQuery())}
+            trash = {each.row.session_id for each in await self._histories.trash(user)}
             used = self._used[user] = await to_thread.run_sync(self._sum, ids, trash)
         return used
 
@@ -127,19 +125,28 @@ class Quotas:
             used.files += _bytes_below(folder, seen)
         stores = (profile.store.description.path for profile in self._histories)
         for data_dir in (Path(path) for path in stores if path is not None):
-            for name, path in _names_in(data_dir / "history"):
-                if (session_id_of(name) or companion_of(name)) in ids:
+            for path in _paths_in(data_dir / "history"):
+                if (session_id_of(path.name) or companion_of(path.name)) in ids:
                     used.conversations += _bytes_below(path, seen)
-            for name, path in _names_in(data_dir / "trash"):
-                if deleted_id(name) in deleted:
+            for path in _paths_in(data_dir / "trash"):
+                if deleted_id(path.name) in deleted:
                     used.files += _bytes_below(path / "files", seen)
                     used.conversations += _bytes_below(path, seen)
         return used
 
     async def _check_disk(self, size: int) -> None:
         """So that there is still the reserve when so many bytes more are written."""
-        free = await to_thread.run_sync(_free_bytes, self._files)
-        if free is not None and free - size < self._free_bytes_min:
+
+        def free_bytes() -> int:
+            there = next(each for each in (self._files, *self._files.parents) if each.exists())
+            disk = os.statvfs(there)
+            return disk.f_bavail * disk.f_frsize
+
+        try:
+            free = await to_thread.run_sync(free_bytes)
+        except OSError:
+            return  # nobody knows; the write itself will tell
+        if free - size < self._free_bytes_min:
             raise RequestError(
                 ErrorCode.READ_ONLY,
                 f"there is too little room on the server's disk: {self._free_bytes_min:,} bytes "
@@ -155,9 +162,9 @@ def _too_much(what: str, used: int, most: int) -> RequestError:
     )
 
 
-def _names_in(directory: Path) -> list[tuple[str, Path]]:
+def _paths_in(directory: Path) -> list[Path]:
     try:
-        return [(path.name, path) for path in directory.iterdir()]
+        return list(directory.iterdir())
     except OSError:
         return []
 
@@ -170,18 +177,7 @@ def _bytes_below(path: Path, seen: set[int]) -> int:
     except OSError:
         return 0
     if stat.S_ISDIR(about.st_mode):
-        return sum(_bytes_below(below, seen) for _, below in _names_in(path))
+        return sum(_bytes_below(below, seen) for below in _paths_in(path))
     is_new = about.st_ino not in seen
     seen.add(about.st_ino)
     return about.st_size if is_new else 0
-
-
-def _free_bytes(directory: Path) -> int | None:
-    """`None`: nobody knows; the write itself will tell."""
-    while not directory.exists() and directory != directory.parent:
-        directory = directory.parent
-    try:
-        status = os.statvfs(directory)
-    except OSError:
-        return None
-    return status.f_bavail * status.f_frsize

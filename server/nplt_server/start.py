@@ -16,7 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
 import gc
+import ipaddress
+import json
 import logging
 import os
 import resource
@@ -37,10 +40,10 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from msgspec import Struct
 
+from nplt_server import __version__
 from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationError
 from nplt_server.histories import open_histories, utc_now
-from nplt_server.runtime_file import RuntimeFile
-from nplt_server.settings import ExtensionSettings, PythonSettings, Settings
+from nplt_server.settings import ExtensionSettings, PythonSettings, Settings, user_dir
 
 if TYPE_CHECKING:
     from nplt_server.app import Server
@@ -174,6 +177,63 @@ def _end_for_certain(seconds: float) -> None:
     time.sleep(seconds)
     log.critical("something would not end; what was acknowledged is on disk: leaving it")
     os._exit(1)
+
+
+_LOCK_SECONDS_MAX = 0.1
+"""A client that looks whether a server lives holds the lock for a moment."""
+
+
+class RuntimeFile:
+    """Says where the server listens, for `nplt` of the same user: `server.json` in the user's
+    state folder (`~/.local/state/nplt`), readable by that user alone. The server holds a lock
+    on it as long as it lives, so that a file left behind by a killed server is told from a
+    living one's. Where two servers of one user run, the first keeps the file."""
+
+    def __init__(self) -> None:
+        self._path = user_dir("state") / "server.json"
+        self._descriptor: int | None = None
+
+    def write(self, settings: Settings, host: str, port: int) -> None:
+        """A server that can't write it serves all the same: clients can name its address."""
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            log.warning("%s can't be written: %s", self._path, error.strerror)
+            return
+        give_up = time.monotonic() + _LOCK_SECONDS_MAX
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_LOCK_SECONDS_MAX / 20)
+            if time.monotonic() > give_up:
+                os.close(descriptor)
+                log.info("another server of yours is in %s: nplt goes there", self._path)
+                return
+        self._descriptor = descriptor
+        # An address that can be connected to, also when the server listens on all there are.
+        address = ipaddress.ip_address(host.partition("%")[0])
+        if address.is_unspecified:
+            host = "127.0.0.1" if address.version == 4 else "::1"
+        place = f"[{host}]" if ":" in host else host
+        described = {
+            "url": f"{'nplts' if settings.listen.tls else 'nplt'}://{place}:{port}",
+            "unix": str(settings.listen.unix) if settings.listen.unix else None,
+            "pid": os.getpid(),
+            "version": __version__,
+            "data_dir": str(settings.data_dir),
+        }
+        os.fchmod(descriptor, 0o600)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(described).encode() + b"\n", 0)
+
+    def remove(self) -> None:
+        if self._descriptor is not None:
+            self._path.unlink(missing_ok=True)
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 async def bind(

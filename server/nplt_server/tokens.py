@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Final, Protocol
@@ -144,12 +145,12 @@ _MARKS: Final = _only(b".", b".")
 _SPACES: Final = _only(b" ", b"_")
 
 
+@dataclass(frozen=True)
 class FunctionCounter:
     """A token counter that is a function."""
 
-    def __init__(self, name: str, count: Callable[[str], int]) -> None:
-        self.name = name
-        self.count = count
+    name: str
+    count: Callable[[str], int]
 
 
 class CharacterCounter:
@@ -219,14 +220,10 @@ def load_o200k() -> FunctionCounter | None:
     return counter
 
 
-# ------------------------------------------------------------------------------
-# The port
-#
-# Exact for models whose vocabulary it has, near for others; `Correction` adapts it to what a
-# provider charged. Special tokens spelled out in a text count as plain text.
-
-
 class TokenCounter(Protocol):
+    """Exact for models whose vocabulary it has, near for others; `Correction` adapts it to what
+    a provider charged. Special tokens spelled out in a text count as plain text."""
+
     @property
     def name(self) -> str:
         """Said beside every figure: whose count it is."""
@@ -270,11 +267,14 @@ class Correction(Struct, frozen=True, kw_only=True):
             return self
         seen = min(max(real * EVEN // counted, RATIO_MIN), RATIO_MAX)
         known = self.ratios.get(model)
-        moved = seen if known is None else known + _half(seen - known)
+        if known is not None:
+            # Half of the way, away from zero, or the last thousandth would never be made up.
+            half = (abs(seen - known) + 1) // 2
+            seen = known + half if seen > known else known - half
         others = {name: ratio for name, ratio in self.ratios.items() if name != model}
         while len(others) >= MODELS_MAX:
             del others[next(iter(others))]
-        return Correction(ratios={**others, model: moved})
+        return Correction(ratios={**others, model: seen})
 
     def corrected(self, model: str, counted: int) -> int:
         return -(-counted * self.ratios.get(model, EVEN) // EVEN)
@@ -282,8 +282,3 @@ class Correction(Struct, frozen=True, kw_only=True):
     def budget_in_counted(self, model: str, budget: int) -> int:
         """How much may be counted so that what is charged stays within the budget."""
         return budget * EVEN // self.ratios.get(model, EVEN)
-
-
-def _half(difference: int) -> int:
-    """Away from zero, or the last thousandth would never be made up."""
-    return (difference + 1) // 2 if difference > 0 else -((1 - difference) // 2)

@@ -12,9 +12,9 @@ import yaml
 from click.testing import CliRunner
 
 from nplt_server import settings_loader
+from nplt_server.app import banner
 from nplt_server.cli import main
 from nplt_server.errors import ConfigurationError
-from nplt_server.listener import banner
 from nplt_server.providers import build
 from nplt_server.providers.build import read_key
 from nplt_server.providers.models import KnownModels, known_of, models_of

@@ -20,6 +20,7 @@ import logging
 import math
 import os
 import pwd
+import secrets
 import socket
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -32,7 +33,7 @@ import anyio
 from nplt_protocol.frames import ByteBudget
 from nplt_protocol.peer_user import GONE, can_look_up, find_user
 from nplt_server.conversations.services import Activity
-from nplt_server.settings import Limits
+from nplt_server.settings import Limits, user_dir
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.files.format import LOCAL_USER
 from nplt_storage.store import Shared
@@ -109,7 +110,7 @@ def token_digest(token: str) -> str:
 
 class LocalUsers:
     """The users of this machine who may connect, besides root: the server's own, all, or those
-    of these names. On systems that can't look up, the server makes a token (`runtime_file`)."""
+    of these names. On systems that can't look up, the server makes a token."""
 
     def __init__(self, allowed: Literal["owner", "any"] | Sequence[str]) -> None:
         self._may_all = allowed == "any" or not can_look_up()
@@ -131,6 +132,20 @@ class LocalUsers:
             f"This server belongs to {_name_of(os.geteuid())}, and you are {_name_of(user)}. "
             "Start one of your own, or have listen.local_users set there."
         )
+
+
+def local_token() -> str:
+    """The token of this user's programs; made at the first start, in a file of its own."""
+    path = user_dir("state") / "token"
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_text().strip()
+    with os.fdopen(descriptor, "w") as file:
+        token = secrets.token_urlsafe(32)
+        file.write(f"{token}\n")
+    return token
 
 
 def _name_of(user: int) -> str:
