@@ -136,7 +136,7 @@ def test_an_append_reads_nothing_and_writes_once(
     appender.commit(appender.prepare(_entry(LINES + 2)))
     assert calls == ["write", "sync_data"]
     assert files.bytes_read == 0
-    appender.release()
+    appender.close()
 
 
 def test_a_line_of_megabytes_does_not_hide_its_neighbours(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_line_of_megabytes_does_not_hide_its_neighbours(tmp_path: Path) -> Non
             seq=seq, id=f"e{seq}", timestamp=START, turn_id=f"t{seq}", content=content
         )
         appender.commit(appender.prepare(entry))
-    appender.release()
+    appender.close()
     for seq in range(1, 41):
         with file.reading() as entries:
             assert next(entries.after(seq - 1)).seq == seq

@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from threading import Lock, Timer
 from time import monotonic
-from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar, assert_never
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import anyio
 from msgspec import Struct
@@ -75,8 +75,6 @@ class Durability(Struct, frozen=True, kw_only=True):
                     "written before it is acknowledged, not synced; a power cut may take"
                     " what came since the conversation was opened"
                 )
-            case _:
-                assert_never(self.mode)
 
     def sync_later(self, threads: CommitThreads) -> SyncLater | None:
         """The function that schedules syncs; `None` if every append syncs at once."""
@@ -87,8 +85,6 @@ class Durability(Struct, frozen=True, kw_only=True):
                 return SyncSchedule(self.interval_seconds, threads).add
             case "never":
                 return lambda sync: None
-            case _:
-                assert_never(self.mode)
 
 
 class SyncSchedule:
@@ -103,16 +99,14 @@ class SyncSchedule:
     def add(self, sync: Callable[[], None]) -> None:
         with self._lock:
             if not self._due:
-                self._start_timer()
+                timer = Timer(self._seconds, self._begin)
+                timer.daemon = True  # closing a conversation syncs it, so no sync is lost at exit
+                try:
+                    timer.start()
+                except RuntimeError as error:
+                    reason = f"the system gives no more threads: {error}"
+                    raise StorageUnavailable(reason) from error
             self._due.append(sync)
-
-    def _start_timer(self) -> None:
-        timer = Timer(self._seconds, self._begin)
-        timer.daemon = True  # closing a conversation syncs it, so no sync is lost at exit
-        try:
-            timer.start()
-        except RuntimeError as error:
-            raise StorageUnavailable(f"the system gives no more threads: {error}") from error
 
     def _begin(self) -> None:
         with self._lock:
@@ -138,13 +132,10 @@ WRITTEN_HERE_BYTES_MAX = 64 * 1024
 
 class Appender:
     def __init__(
-        self,
-        file: JsonFile,
-        descriptor: int | None = None,
-        *,
-        sync_later: SyncLater | None = None,
+        self, file: JsonFile, descriptor: int | None = None, *, sync_later: SyncLater | None = None
     ) -> None:
         """Owns the descriptor from here on. Without one the first append opens the file."""
+        self.session_id = file.session_id
         self._file = file
         self._files = file.files
         self._descriptor = descriptor
@@ -159,10 +150,6 @@ class Appender:
         """The error of a scheduled sync, which the next append raises."""
         # A test's own files sync in their own way.
         self._syncs_as_system = type(file.files).sync_data is FileOperations.sync_data
-
-    @property
-    def session_id(self) -> str:
-        return self._file.session_id
 
     def prepare(self, entry: Entry) -> PreparedLine:
         """Validates and encodes an entry. Writes nothing; a bad entry is refused here."""
@@ -269,12 +256,8 @@ class Appender:
             if tail is not None and confirmed is not None and confirmed < tail.end:
                 log.error("%s: its last lines may not be on disk", self._file.path.name)
 
-    def release(self) -> None:
-        """Closes the descriptor without a sync. The next append repairs the file first."""
-        with self._lock:
-            self._release()
-
     def _release(self) -> None:
+        """Closes the descriptor without a sync. The next append repairs the file first."""
         descriptor, self._descriptor, self._file_id = self._descriptor, None, None
         if descriptor is not None:
             with suppress(OSError):  # the descriptor is closed even if close() fails
@@ -291,13 +274,17 @@ class Appender:
         except OSError as error:
             self._restore_closing_line(descriptor, tail)
             raise StorageUnavailable(f"writing failed: {error.strerror}") from error
-        if self._sync_later is not None and self._unsynced_from is not None:
-            return  # a sync is scheduled already
-        if not self._is_left_for_later(tail):
-            try:
-                self._sync(descriptor)
-            except OSError as error:
-                raise self._not_confirmed(error) from error
+        if self._sync_later is not None:
+            if self._unsynced_from is not None:
+                return  # a sync is scheduled already
+            with suppress(StorageUnavailable):  # nothing can run it later: it is synced now
+                self._sync_later(self.sync)
+                self._unsynced_from = tail.end
+                return
+        try:
+            self._sync(descriptor)
+        except OSError as error:
+            raise self._not_confirmed(error) from error
 
     def _check_undisturbed(self, descriptor: int, tail: Tail) -> None:
         """Refuses the append if another program (an editor, a restored backup) changed or
@@ -313,16 +300,6 @@ class Appender:
         raise ConversationReadOnly(
             self.session_id, "its file was changed or replaced by another program"
         )
-
-    def _is_left_for_later(self, tail: Tail) -> bool:
-        if self._sync_later is None:
-            return False
-        try:
-            self._sync_later(self.sync)
-        except StorageUnavailable:
-            return False  # nothing can run it later, so the caller syncs now
-        self._unsynced_from = tail.end
-        return True
 
     def _sync(self, descriptor: int) -> None:
         try:
@@ -350,26 +327,21 @@ class Appender:
         start = tail.last if self._unsynced_from is None else min(self._unsynced_from, tail.last)
         try:
             descriptor = self._files.open(self._file.path, os.O_RDWR)
+            try:
+                with plain_errors(self.session_id):
+                    check_lines(reader_of(self._files, descriptor), tail, start)
+                make_whole(self._files, descriptor, self._file.path, tail=replace(tail, last=start))
+            except BaseException:
+                self._files.close(descriptor)
+                raise
         except OSError as error:
-            raise self._read_only(error) from error
-        try:
-            with plain_errors(self.session_id):
-                check_lines(reader_of(self._files, descriptor), tail, start)
-            make_whole(self._files, descriptor, self._file.path, tail=replace(tail, last=start))
-        except BaseException as error:
-            self._files.close(descriptor)
-            if isinstance(error, OSError):
-                raise self._read_only(error) from error
-            raise
+            reason = f"I/O error: {error.strerror}"
+            raise ConversationReadOnly(self.session_id, reason) from error
         self._descriptor, self._unsynced_from = descriptor, None
         return descriptor
 
     def _not_confirmed(self, error: OSError) -> StorageUnavailable:
         return StorageUnavailable(f"the disk did not confirm what was written: {error.strerror}")
-
-    def _read_only(self, error: OSError) -> ConversationReadOnly:
-        reason = f"I/O error: {error.strerror}"
-        return ConversationReadOnly(self.session_id, reason)
 
 
 # ------------------------------------------------------------------------------
@@ -424,22 +396,23 @@ class Committer(Generic[_T]):
         self._watched: _Commit[_T] | None = None
         self._timer: TimerHandle | None = None
 
-    @property
-    def session_id(self) -> str:
-        return self._appender.session_id
-
     def begin(self, entry: Entry) -> Unstoppable[_T]:
         """The append is under way when this returns."""
+        session_id = self._appender.session_id
         with self._lock:
             if self._is_closed:
-                raise ConversationReadOnly(self.session_id, "this record was closed")
+                raise ConversationReadOnly(session_id, "this record was closed")
             if self._is_writing:
-                raise ConversationReadOnly(self.session_id, "the disk has not answered yet")
+                raise ConversationReadOnly(session_id, "the disk has not answered yet")
             commit: _Commit[_T] = _Commit(entry, self._appender.prepare(entry))
             if not self._begin_here(commit):
                 self._threads.run(partial(self._run, commit), partial(self._settle, commit))
             self._is_writing = True  # set before the thread can read it under this lock
-        self._watch(commit)
+        loop = commit.get_loop()
+        self._watched = commit
+        commit.due_at = loop.time() + self._commit_seconds_max
+        if self._timer is None:
+            self._timer = loop.call_at(commit.due_at, self._look)
         return commit
 
     async def append(self, entry: Entry) -> _T:
@@ -456,7 +429,14 @@ class Committer(Generic[_T]):
         if self._timer is not None and (self._watched is None or self._watched.done()):
             self._timer.cancel()
             self._timer = None
-        released = self._threads.submit_or_do(self._release)
+
+        def release() -> None:
+            with self._lock:
+                is_writing = self._is_writing
+            if not is_writing:  # otherwise the thread that is writing closes it
+                self._appender.close()
+
+        released = self._threads.submit_or_do(release)
         with anyio.move_on_after(self._commit_seconds_max, shield=True):
             await released
 
@@ -475,9 +455,11 @@ class Committer(Generic[_T]):
         try:
             kernel.begin(descriptor, partial(self._synced, commit))
         except SyncRefused as refused:
-            work = partial(self._sync_in_thread, commit)
             try:
-                self._threads.run(work, partial(self._settle, commit))
+                self._threads.run(
+                    lambda: self._end_writing(commit, self._appender.sync_written()),
+                    partial(self._settle, commit),
+                )
             except StorageUnavailable:  # no thread: the line is not synced, and does not count
                 self._appender.settle(commit.prepared, refused, acknowledge=lambda: False)
         return True
@@ -490,9 +472,6 @@ class Committer(Generic[_T]):
         except StorageUnavailable as caught:
             failure = caught
         self._settle(commit, failure)
-
-    def _sync_in_thread(self, commit: _Commit[_T]) -> None:
-        self._end_writing(commit, self._appender.sync_written())
 
     def _end_writing(self, commit: _Commit[_T], error: OSError | None) -> None:
         try:
@@ -538,13 +517,6 @@ class Committer(Generic[_T]):
     # The deadline. A timer that is set finds the next commit, if there is one by then, and
     # goes on with that one: so there is one timer for many commits.
 
-    def _watch(self, commit: _Commit[_T]) -> None:
-        loop = commit.get_loop()
-        self._watched = commit
-        commit.due_at = loop.time() + self._commit_seconds_max
-        if self._timer is None:
-            self._timer = loop.call_at(commit.due_at, self._look)
-
     def _look(self) -> None:
         commit, self._timer = self._watched, None
         if commit is None or commit.done():
@@ -552,21 +524,11 @@ class Committer(Generic[_T]):
         elif (loop := commit.get_loop()).time() < commit.due_at:
             self._timer = loop.call_at(commit.due_at, self._look)
         else:
-            self._give_up(commit)
-
-    def _give_up(self, commit: _Commit[_T]) -> None:
-        with self._lock:
-            if commit.is_done:
-                return  # it is on disk, and `_settle` is about to be called
-            commit.is_given_up = True
-            if not commit.is_begun:
-                self._is_writing = False
-        commit.set_exception(
-            StorageUnavailable(f"no answer from the disk in {self._commit_seconds_max:g} s")
-        )
-
-    def _release(self) -> None:
-        with self._lock:
-            is_writing = self._is_writing
-        if not is_writing:  # otherwise the thread that is writing closes it
-            self._appender.close()
+            with self._lock:
+                if commit.is_done:
+                    return  # it is on disk, and `_settle` is about to be called
+                commit.is_given_up = True
+                if not commit.is_begun:
+                    self._is_writing = False
+            seconds = self._commit_seconds_max
+            commit.set_exception(StorageUnavailable(f"no answer from the disk in {seconds:g} s"))

@@ -28,6 +28,7 @@ from threading import Lock, Thread
 from typing import Final, TypeAlias, TypeVar
 
 from anyio import CapacityLimiter, to_thread
+from msgspec import Struct
 
 from nplt_storage.errors import StorageUnavailable
 
@@ -166,7 +167,10 @@ class KernelSync:
             place, result = _EVENT.unpack_from(self._events, _EVENT.size * number)
             self._free.append(place)
             if self._single is not None and self._single[0] == place:
-                self._time_single(self._single[1])
+                now, begun_at = self.loop.time(), self._single[1]
+                self._single = None
+                if now - begun_at > SLOW_SYNC_SECONDS:
+                    self.slow_until = now + _SLOW_SECONDS
             error = OSError(-result, os.strerror(-result)) if result else None
             try:
                 self._under_way.pop(place)(error)
@@ -174,12 +178,6 @@ class KernelSync:
                 log.exception("the end of a sync could not be told")
         if self._is_closing:
             self.close()
-
-    def _time_single(self, begun_at: float) -> None:
-        self._single = None
-        now = self.loop.time()
-        if now - begun_at > SLOW_SYNC_SECONDS:
-            self.slow_until = now + _SLOW_SECONDS
 
     def _give_back(self) -> None:
         os.close(self._eventfd)
@@ -212,17 +210,18 @@ Settled: TypeAlias = Callable[[BaseException | None], None]
 """Told how work ended: with that error, or with none."""
 
 
-class _Job:
-    __slots__ = ("error", "loop", "settled", "work")
+class _Job(Struct, eq=False):
+    work: Callable[[], None]
+    settled: Settled
+    loop: AbstractEventLoop | None = None
+    """Where `settled` is called; `None`: nobody waits for it."""
+    error: BaseException | None = None
 
-    def __init__(
-        self, work: Callable[[], None], settled: Settled, loop: AbstractEventLoop | None
-    ) -> None:
-        self.work = work
-        self.settled = settled
-        self.loop = loop
-        """Where `settled` is called; `None`: nobody waits for it."""
-        self.error: BaseException | None = None
+    def run(self) -> None:
+        try:
+            self.work()
+        except BaseException as error:
+            self.error = error
 
 
 class _ThreadSlot:
@@ -298,16 +297,15 @@ class CommitThreads:
         try:
             return self.submit(work)
         except StorageUnavailable:
-            loop = get_running_loop()
-            done: Future[None] = loop.create_future()
-            job = _Job(work, partial(_settle, done), loop)
-            _run_job(job)
+            done: Future[None] = get_running_loop().create_future()
+            job = _Job(work, partial(_settle, done))
+            job.run()
             job.settled(job.error)
             return done
 
     def start(self, work: Callable[[], None]) -> None:
         """For work that nobody waits for; may be called from any thread."""
-        self._add(_Job(work, _log_failure, None))
+        self._add(_Job(work, _log_failure))
 
     def close(self) -> None:
         """Idle threads leave now, the others when they are through."""
@@ -341,39 +339,24 @@ class CommitThreads:
 
     def _work(self, slot: _ThreadSlot) -> None:
         while (job := slot.job) is not None:
-            _run_job(job)
+            job.run()
+            loop, was_woken, is_idle = job.loop, False, False
             with self._lock:
-                loop = self._note_finished(job)
-                is_idle = self._take_next(slot)
-            if loop is not None:
+                if loop is None:
+                    job.settled(job.error)
+                else:
+                    was_woken = loop in self._finished
+                    self._finished.setdefault(loop, []).append(job)
+                slot.job = self._waiting.popleft() if self._waiting else None
+                if slot.job is None and self._is_closed:
+                    self._count -= 1
+                elif slot.job is None:
+                    self._idle.append(slot)
+                    is_idle = True
+            if loop is not None and not was_woken:
                 self._wake(loop)
             if is_idle:
                 self._wait(slot)
-
-    def _note_finished(self, job: _Job) -> AbstractEventLoop | None:
-        """The loop that has to be woken for it, if it was not woken before."""
-        loop = job.loop
-        if loop is None:
-            job.settled(job.error)
-            return None
-        finished = self._finished.get(loop)
-        if finished is not None:
-            finished.append(job)
-            return None
-        self._finished[loop] = [job]
-        return loop
-
-    def _take_next(self, slot: _ThreadSlot) -> bool:
-        """Gives the thread its next job. True: there is none, and it must wait. False with no
-        job: the threads are closed, and it ends."""
-        slot.job = self._waiting.popleft() if self._waiting else None
-        if slot.job is not None:
-            return False
-        if self._is_closed:
-            self._count -= 1
-            return False
-        self._idle.append(slot)
-        return True
 
     def _wait(self, slot: _ThreadSlot) -> None:
         if not slot.wake.acquire(timeout=self._idle_seconds_max):
@@ -413,13 +396,6 @@ def _settle(done: Future[None], error: BaseException | None) -> None:
 def _log_failure(error: BaseException | None) -> None:
     if error is not None:
         log.error("work that nobody waited for failed", exc_info=error)
-
-
-def _run_job(job: _Job) -> None:
-    try:
-        job.work()
-    except BaseException as error:
-        job.error = error
 
 
 # ------------------------------------------------------------------------------
