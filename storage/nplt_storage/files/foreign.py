@@ -48,6 +48,7 @@ from nplt_storage.entries import (
 )
 from nplt_storage.errors import BadEntry
 from nplt_storage.files.format import (
+    CLOSING_KEYS,
     BadHeader,
     Header,
     LaterFormat,
@@ -425,8 +426,7 @@ def named_id(document: dict[str, Any]) -> str | None:
 # order, or 0 for 0.0 (jq). It is written again as we write it, and a line is accepted if its
 # checksum then fits.
 
-_CLOSING_KEYS: Final = ("updated_at", "head_seq", "message_count", "epoch_offset")
-_NOT_OF_HEADER: Final = frozenset((*_CLOSING_KEYS, "crc", "messages", "beside"))
+_NOT_OF_HEADER: Final = frozenset((*CLOSING_KEYS, "crc", "messages", "beside"))
 
 
 class RelaidDocument(Struct, frozen=True, kw_only=True):
@@ -448,7 +448,7 @@ def read_relaid(data: bytes) -> RelaidDocument | None:
 
 
 def relaid_in(document: JsonDocument) -> RelaidDocument | None:
-    is_ours = {"crc", *_CLOSING_KEYS} <= document.member_texts.keys()
+    is_ours = {"crc", *CLOSING_KEYS} <= document.member_texts.keys()
     if not is_ours or not document.has_messages or document.bom_bytes:
         return None
     lines: list[bytes] = []
@@ -470,7 +470,7 @@ def relaid_in(document: JsonDocument) -> RelaidDocument | None:
         header=header,
         lines=tuple(lines),
         count=document.count,
-        closing={name: members[name] for name in _CLOSING_KEYS},
+        closing={name: members[name] for name in CLOSING_KEYS},
         beside=tuple(beside),
     )
 

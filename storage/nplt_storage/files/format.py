@@ -57,9 +57,8 @@ _CLOSING = re.compile(
     rb'\],"updated_at":"([0-9T:.+-]{32})","head_seq":([0-9]{1,19}),'
     rb'"message_count":([0-9]{1,19}),"epoch_offset":([0-9]{1,19})\}\n'
 )
-_OF_HEADER = ("session_id", "format", "created_at", "user", "crc", "messages")
-_OF_CLOSING = ("updated_at", "head_seq", "message_count", "epoch_offset")
-_OURS = frozenset((*_OF_HEADER, *_OF_CLOSING))
+CLOSING_KEYS: Final = ("updated_at", "head_seq", "message_count", "epoch_offset")
+_OURS = frozenset(("session_id", "format", "created_at", "user", "crc", "messages", *CLOSING_KEYS))
 
 
 class BadHeader(Exception):
@@ -169,7 +168,6 @@ def advance(closing: Closing, kind: str, *, at: datetime, offset: int) -> Closin
 #
 # Only ids that were checked become part of a path.
 
-_SUFFIX = ".json"
 _NAME = re.compile(r"session_([0-9]{8})_(.+)\.json", re.DOTALL)
 _COMPANION = re.compile(r"(session_[0-9]{8}_(.+?))(?:\.json\.(.+)|\.blobs)", re.DOTALL)
 _COPY = re.compile(
@@ -180,7 +178,7 @@ _COPY = re.compile(
 def file_name(session_id: str, created_at: datetime) -> str:
     at = created_at.astimezone(UTC)
     # Not %Y, which writes 999 for the year 999.
-    return f"session_{at.year:04}{at:%m%d}_{session_id}{_SUFFIX}"
+    return f"session_{at.year:04}{at:%m%d}_{session_id}.json"
 
 
 def session_id_of(name: str) -> str | None:
@@ -240,10 +238,6 @@ def on_its_way(path: Path) -> Path:
 
 def blobs_of(path: Path) -> Path:
     return path.with_suffix(".blobs")
-
-
-def is_blobs(name: str) -> bool:
-    return name.endswith(".blobs")
 
 
 def live_of(path: Path) -> Path:

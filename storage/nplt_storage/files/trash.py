@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain, count
 from pathlib import Path
@@ -35,7 +35,6 @@ from nplt_storage.files.format import (
     LaterFormat,
     companion_of,
     companions,
-    is_blobs,
     read_header,
     session_id_of,
 )
@@ -98,10 +97,13 @@ class Trash:
     def restore(self, session_id: str, *, user: str | None = None) -> list[str]:
         """Restores the files of the latest deletion of that user's conversation, and returns
         their names."""
-
         disk, history, files = self._disk, self._directory.history, self._directory.files
         with plain_errors(session_id):
-            folder = self._latest(session_id, user)
+            found = (path for _, _, path in self.conversations(session_id))
+            latest = next((path for path in found if user in (None, self._user_in(path))), None)
+            if latest is None:
+                raise ConversationNotFound(session_id)
+            folder = latest.parent
             names = disk.names_in(folder)
             whole = [name for name in names if session_id_of(name) == session_id]
             there = set(disk.names_in(history))
@@ -120,13 +122,16 @@ class Trash:
             disk.remove_tree(folder)
         return whole
 
-    def conversations(self) -> Iterator[tuple[datetime, str, Path]]:
-        """When each was deleted, its id and its file; the last deleted first."""
+    def conversations(self, wanted: str | None = None) -> Iterator[tuple[datetime, str, Path]]:
+        """When each was deleted, or each of that id, its id and its file; the last deleted
+        first."""
         for name in reversed(self._folders()):
             session_id = deleted_id(name)
+            if session_id is None or wanted not in (None, session_id):
+                continue
             folder = self._directory.trash / name
             for file in self._disk.names_in(folder):
-                if session_id is not None and session_id_of(file) == session_id:
+                if session_id_of(file) == session_id:
                     at = datetime.strptime(name[:15], _TIME).replace(tzinfo=UTC)
                     yield at, session_id, folder / file
 
@@ -167,7 +172,12 @@ class Trash:
     def _count_days(self, now: datetime, days_served: int) -> _ServerDays:
         """Takes down what was deleted since the last time as deleted today."""
         path = self._directory.trash / DAYS_NAME
-        before, today = self._read_days(path), f"{now.astimezone(UTC):%Y-%m-%d}"
+        before, today = _ServerDays(), f"{now.astimezone(UTC):%Y-%m-%d}"
+        with (
+            suppress(OSError, DecodeError, UnicodeDecodeError),
+            opened_to_read(self._disk, path) as (read, size),
+        ):
+            before = decode(read(0, size), type=_ServerDays)
         day = before.day + (max(1, days_served) if before.date not in ("", today) else 0)
         deleted = {name: before.deleted.get(name, day) for name in self._folders()}
         count = _ServerDays(day=day, date=today, deleted=deleted)
@@ -178,27 +188,13 @@ class Trash:
                 log.warning("the days of the trash can't be counted: %s", error.strerror)
         return count
 
-    def _read_days(self, path: Path) -> _ServerDays:
-        try:
-            with opened_to_read(self._disk, path) as (read, size):
-                return decode(read(0, size), type=_ServerDays)
-        except (OSError, DecodeError, UnicodeDecodeError):
-            return _ServerDays()
-
     def owners(self, session_id: str) -> set[str]:
         """The users whose deleted conversations of that id are in the trash."""
         with plain_errors(session_id):
-            users = [self._user_of(folder, session_id) for folder in self._of(session_id)]
-        return {user for user in users if user is not None}
-
-    def _user_of(self, folder: Path, session_id: str) -> str | None:
-        """Who wrote what is in it, if its file is; of one that does not say, the one there
-        is without names."""
-        names = self._disk.names_in(folder)
-        whole = [name for name in names if session_id_of(name) == session_id]
-        return self._user_in(folder / whole[0]) if whole else None
+            return {self._user_in(path) for _, _, path in self.conversations(session_id)}
 
     def _user_in(self, path: Path) -> str:
+        """Whose it is; of one that does not say, the one there is without names."""
         with opened_to_read(self._disk, path) as (read, size):
             try:
                 return read_header(read, size)[0].user
@@ -206,7 +202,7 @@ class Trash:
                 return LOCAL_USER
 
     def _move(self, path: Path, folder: Path) -> None:
-        if is_blobs(path.name):
+        if path.suffix == ".blobs":
             self._merge(path, folder / path.name)
         else:
             self._disk.rename(path, folder / self._free_name(folder, path.name))
@@ -226,17 +222,6 @@ class Trash:
         taken = set(self._disk.names_in(folder))
         numbered = (f"{name}~{number}" for number in count(2))
         return next(each for each in chain([name], numbered) if each not in taken)
-
-    def _latest(self, session_id: str, user: str | None) -> Path:
-        for folder in reversed(self._of(session_id)):
-            whose = self._user_of(folder, session_id)
-            if whose is not None and user in (None, whose):
-                return folder
-        raise ConversationNotFound(session_id)
-
-    def _of(self, session_id: str) -> list[Path]:
-        folders = self._folders()
-        return [self._directory.trash / name for name in folders if deleted_id(name) == session_id]
 
     def _folders(self) -> list[str]:
         """The oldest deletion first."""
