@@ -20,8 +20,7 @@ from tests.vendors.sse import Event, Wire
 
 from nplt_server.errors import ProviderRefused
 from nplt_server.providers import ModelOutputDelta, ModelRequest
-from nplt_server.providers.anthropic.messages import MessageParser
-from nplt_server.providers.anthropic.render import abilities_of, render
+from nplt_server.providers.anthropic import MessageParser, MessagesApi
 from nplt_server.providers.client import RenderedRequest, VendorApi
 from nplt_server.providers.compiler import ContextCompiler, VendorRules
 from nplt_server.providers.openai import ChatApi, ResponsesApi
@@ -143,7 +142,7 @@ def _as_messages() -> Rendering:
 
     def rendering(request: ModelRequest) -> tuple[Json, Parser]:
         compiled = compiler.compile(request.context, origin=request.invocation)
-        rendered = render(request, compiled, abilities_of(request.invocation.model))
+        rendered = MessagesApi().render(request, compiled)
         return rendered.body, MessageParser(rendered.own_names)
 
     return rendering

@@ -323,7 +323,7 @@ class ProviderBuilder:
         )
 
     def _anthropic(self, settings: AnthropicSettings) -> VendorProvider:
-        from nplt_server.providers.anthropic.messages import MessagesApi, MessagesClient
+        from nplt_server.providers.anthropic import MessagesApi, MessagesClient
         from nplt_server.providers.client import VendorProvider
 
         client = MessagesClient(

@@ -33,12 +33,7 @@ from nplt_server.providers import (
     ToolCallPiece,
 )
 from nplt_server.providers.accumulator import ModelOutputAccumulator
-from nplt_server.providers.anthropic.messages import MessageParser, MessagesApi, MessagesClient
-from nplt_server.providers.anthropic.render import (
-    ModelAbilities,
-    abilities_of,
-    render,
-)
+from nplt_server.providers.anthropic import MessageParser, MessagesApi, MessagesClient
 from nplt_server.providers.client import RenderedRequest, VendorProvider
 from nplt_server.providers.compiler import ContextCompiler, VendorRules
 from nplt_server.tools import ToolDescription
@@ -89,9 +84,9 @@ def anthropic_provider(
     return VendorProvider("anthropic", client, vendor_api=MessagesApi(), models=models)
 
 
-def rendered(asked: ModelRequest, abilities: ModelAbilities | None = None) -> RenderedRequest:
+def rendered(asked: ModelRequest) -> RenderedRequest:
     compiled = ContextCompiler(VendorRules()).compile(asked.context, origin=asked.invocation)
-    return render(asked, compiled, abilities or abilities_of(asked.invocation.model))
+    return MessagesApi().render(asked, compiled)
 
 
 def body_of(asked: ModelRequest) -> Json:

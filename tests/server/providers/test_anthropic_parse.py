@@ -20,7 +20,7 @@ from nplt_server.providers import (
     ToolCallPiece,
     UsageReport,
 )
-from nplt_server.providers.anthropic.messages import MessageParser
+from nplt_server.providers.anthropic import MessageParser
 
 
 def fed(*events: Json | bytes, names: dict[str, str] | None = None) -> list[ModelOutputDelta]:

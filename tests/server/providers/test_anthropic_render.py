@@ -26,7 +26,7 @@ from nplt_server.context.messages import (
     SystemMessage,
     ToolResultsMessage,
 )
-from nplt_server.providers.anthropic.render import ModelAbilities, abilities_of
+from nplt_server.providers.anthropic import abilities_of
 from nplt_server.tools import ToolDescription
 from nplt_storage.entries import ToolCallRequest
 
@@ -65,10 +65,10 @@ def test_a_models_name_tells_how_it_thinks(name: str, thinking: str) -> None:
     assert abilities_of(name).thinking == thinking
 
 
-def test_what_the_name_tells_can_be_overruled() -> None:
+def test_only_models_of_others_behind_the_same_api_are_sent_a_temperature() -> None:
     cool = request(model=ADAPTIVE, options={"temperature": 0.5})
     assert "temperature" not in body_of(cool)
-    assert rendered(cool, ModelAbilities()).body["temperature"] == 0.5
+    assert body_of(request(model="other", options={"temperature": 0.5}))["temperature"] == 0.5
 
 
 # How it is asked to answer

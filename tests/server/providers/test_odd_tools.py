@@ -13,7 +13,7 @@ from tests.vendors.emulator import Emulator
 from tests.vendors.models import CLAUDE_MODELS, GPT_MODELS
 
 from nplt_protocol import JsonObject
-from nplt_server.providers.anthropic.render import abilities_of, render
+from nplt_server.providers.anthropic import MessagesApi
 from nplt_server.providers.client import VendorApi
 from nplt_server.providers.compiler import ContextCompiler, VendorRules
 from nplt_server.settings import vendor_named
@@ -60,7 +60,7 @@ def test_anthropic_takes_every_schema(parameters: JsonObject) -> None:
     tool = ToolDescription(name="odd", description="Odd.", parameters=parameters)
     asked = anthropic_stage.request(tools=(tool,))
     compiled = ContextCompiler(VendorRules()).compile(asked.context, origin=asked.invocation)
-    body = render(asked, compiled, abilities_of(asked.invocation.model)).body
+    body = MessagesApi().render(asked, compiled).body
     Emulator().api("messages").admit(orjson.loads(orjson.dumps(body)))
 
 

@@ -14,7 +14,7 @@ from tests.support.vendor_models import rendered_in
 from tests.vendors.emulator import Emulator
 
 from nplt_server.context.messages import ContextAttachment, ModelInputMessage
-from nplt_server.providers.anthropic.render import abilities_of, render
+from nplt_server.providers.anthropic import MessagesApi
 from nplt_server.providers.client import VendorApi
 from nplt_server.providers.compiler import ContextCompiler, VendorRules
 
@@ -50,7 +50,7 @@ def test_openai_is_shown_the_picture_before_the_words(
 def test_claude_is_shown_the_picture_before_the_words() -> None:
     request = anthropic_stage.request(ASKED)
     compiled = ContextCompiler(VendorRules()).compile(request.context, origin=request.invocation)
-    rendered = render(request, compiled, abilities_of(request.invocation.model))
+    rendered = MessagesApi().render(request, compiled)
     sent = admitted("messages", rendered.body)
     shown, said = sent["messages"][-1]["content"]
     assert shown["source"] == {
@@ -85,7 +85,7 @@ def test_openai_is_shown_a_picture_of_a_tool_after_its_result(
 def test_claude_is_shown_a_picture_of_a_tool_after_its_result() -> None:
     request = anthropic_stage.request(*LOOKED)
     compiled = ContextCompiler(VendorRules()).compile(request.context, origin=request.invocation)
-    rendered = render(request, compiled, abilities_of(request.invocation.model))
+    rendered = MessagesApi().render(request, compiled)
     sent = admitted("messages", rendered.body)
     given, shown, said = sent["messages"][-1]["content"]
     assert [given["type"], shown["type"], said["type"]] == ["tool_result", "image", "text"]

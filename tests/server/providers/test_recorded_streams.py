@@ -17,7 +17,7 @@ from tests.vendors.answers import ApiName
 from tests.vendors.sse import Wire, dressed, encoded
 
 from nplt_server.providers.accumulator import ModelOutputAccumulator
-from nplt_server.providers.anthropic.messages import MessageParser
+from nplt_server.providers.anthropic import MessageParser
 from nplt_server.providers.client import SseParser, VendorApi
 from nplt_server.providers.openai import ResponsesApi
 

@@ -1,0 +1,636 @@
+"""Anthropic's Messages API, and servers that speak it.
+
+How a request is rendered, up to four cache breakpoints included; the parser of answers; the
+client. Rendering and parsing are pure. What a model supports is read off its name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, assert_never
+
+import orjson
+from msgspec import Struct, field
+
+from nplt_server.context.messages import ModelInputMessage, ModelOutputMessage
+from nplt_server.digest.text import clean_text
+from nplt_server.errors import ProviderRefused
+from nplt_server.providers import (
+    ModelOutputDelta,
+    ModelRequest,
+    OpaquePiece,
+    ReasoningPiece,
+    Stopped,
+    TextPiece,
+    ToolCallPiece,
+    UsageReport,
+)
+from nplt_server.providers.client import (
+    AnswerParser,
+    RawResponse,
+    RenderedRequest,
+    VendorApi,
+    VendorClient,
+    json_object_of,
+)
+from nplt_server.providers.compiler import (
+    AssistantStep,
+    CompiledCall,
+    CompiledContext,
+    CompiledStep,
+    UserStep,
+    blocks_of,
+    fitting_tool_name,
+    own_names,
+)
+from nplt_server.providers.failures import text_of
+from nplt_server.providers.schemas import for_anthropic, in_words, well_formed
+from nplt_server.tools import ToolDescription
+
+if TYPE_CHECKING:
+    import anthropic
+
+    from nplt_server.providers.http_client import ProviderHttpClient
+
+Json: TypeAlias = dict[str, Any]
+"""Deeply nested, accessed by place."""
+
+
+# ------------------------------------------------------------------------------
+# Steps as messages of the API, one for one
+#
+# All results of an answer are at the start of the next user message. Thinking is sent back
+# with its signature; without one it is not sent. An answer never ends with thinking: the API
+# refuses that.
+
+_Blocks: TypeAlias = list[Json]
+
+_THINKING: Final = ("thinking", "redacted_thinking")
+_VENDOR_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+def _begins_with_thinking(contents: Sequence[_Blocks]) -> bool:
+    """Whether the round of tools that is under way does, if one is: a model that thinks
+    on a budget is refused where it doesn't."""
+
+    def has_results(place: int) -> bool:
+        return any(block["type"] == "tool_result" for block in contents[place])
+
+    place = len(contents) - 1
+    if not has_results(place):
+        return True
+    while place >= 2 and has_results(place):
+        place -= 2
+    return contents[place + 1][0]["type"] in _THINKING
+
+
+def _user_blocks(step: UserStep, ids: Mapping[str, str]) -> _Blocks:
+    blocks: _Blocks = []
+    for result in step.results:
+        block: Json = {"type": "tool_result", "tool_use_id": ids[result.call_id]}
+        if result.text:
+            block["content"] = result.text
+            if result.status != "success":
+                block["is_error"] = True
+        blocks.append(block)
+    for image in step.images:
+        source = {"type": "base64", "media_type": image.content_type, "data": image.data_base64}
+        blocks.append({"type": "image", "source": source})
+    return blocks + [{"type": "text", "text": text} for text in step.texts]
+
+
+def _answer_blocks(step: AssistantStep, ids: Mapping[str, str]) -> _Blocks:
+    blocks: _Blocks = []
+    thought = ""
+    for block in blocks_of(step):
+        match block:
+            case TextPiece(text=text):
+                if text.strip():
+                    blocks.append({"type": "text", "text": text})
+            case ReasoningPiece(text=text):
+                thought = text
+            case OpaquePiece(data={"signature": str(signature)}):
+                blocks.append({"type": "thinking", "thinking": thought, "signature": signature})
+                thought = ""
+            case OpaquePiece(data={"redacted_thinking": str(data)}):
+                blocks.append({"type": "redacted_thinking", "data": data})
+            case OpaquePiece():
+                pass  # said where something ends, or was read by `_sent_ids`
+            case CompiledCall():
+                given = orjson.loads(block.arguments_json)
+                call_id = ids[block.call_id]
+                blocks.append(
+                    {"type": "tool_use", "id": call_id, "name": block.tool_name, "input": given}
+                )
+            case _:
+                assert_never(block)
+    while blocks and blocks[-1]["type"] in _THINKING:
+        blocks.pop()
+    return blocks
+
+
+def _sent_ids(steps: Sequence[CompiledStep]) -> dict[str, str]:
+    """Ours, but where thinking follows a call in the same answer: it knows the vendor's."""
+    answers = [step for step in steps if isinstance(step, AssistantStep)]
+    ids = {call.call_id: call.call_id for step in answers for call in step.calls}
+    taken = set(ids)
+    for step in answers:
+        if vendor_ids := list(_vendor_ids(step)):
+            calls = (block for block in blocks_of(step) if isinstance(block, CompiledCall))
+            for call, vendor_id in zip(calls, vendor_ids, strict=False):
+                if vendor_id not in taken and _VENDOR_ID.fullmatch(vendor_id):
+                    taken.add(vendor_id)
+                    ids[call.call_id] = vendor_id
+    return ids
+
+
+def _vendor_ids(step: AssistantStep) -> Iterator[str]:
+    for part in step.parts:
+        told = (part.data or {}).get("call_ids")
+        if isinstance(told, list):
+            yield from (each for each in told if isinstance(each, str))
+
+
+# ------------------------------------------------------------------------------
+# Tools
+#
+# A schema the API would refuse goes into the description instead, where the model still
+# reads it.
+
+_PROPERTY_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_NOT_AT_THE_TOP: Final = frozenset({"oneOf", "allOf", "anyOf"})
+
+
+def _rendered_tools(tools: Sequence[ToolDescription]) -> list[Json]:
+    by_name: dict[str, Json] = {}
+    for tool in tools:
+        description = clean_text(tool.description)
+        schema: Json = {**well_formed(tool.parameters), "type": "object"}
+        if not _is_accepted(schema):
+            description += f"\n\n{in_words(tool.parameters)}"
+            schema = {"type": "object"}
+        name = fitting_tool_name(tool.name)
+        rendered: Json = {"name": name, "input_schema": schema}
+        if description.strip():
+            rendered["description"] = description
+        by_name.setdefault(name, rendered)
+    return list(by_name.values())
+
+
+def _is_accepted(schema: Json) -> bool:
+    properties = schema.get("properties")
+    if _NOT_AT_THE_TOP & schema.keys() or not isinstance(properties, dict | None):
+        return False
+    return all(map(_PROPERTY_NAME.fullmatch, properties or {}))
+
+
+# ------------------------------------------------------------------------------
+# Cache breakpoints: four at most
+#
+# A request hits the cache up to a breakpoint of an earlier one, if that is at most twenty
+# blocks before a breakpoint of this one. They are placed where this model's last request
+# ended; where this turn began, in case what followed is taken back; at the end, for the next
+# request; and after tools and instruction.
+
+
+def _place_cache_breakpoints(
+    body: Json, request: ModelRequest, steps: Sequence[CompiledStep]
+) -> None:
+    """Writes them into a body that was just made."""
+    places = {len(steps) - 1}
+    newest_first = list(reversed(request.context))
+    answers = (each for each in newest_first if isinstance(each, ModelOutputMessage))
+    own = next((each.seq for each in answers if each.invocation == request.invocation), 0)
+    if (answer := _place_of(own, steps, AssistantStep)) is not None:
+        places.add(answer - 1)
+    prompts = (each.seq for each in newest_first if isinstance(each, ModelInputMessage))
+    if (began := _place_of(next(prompts, 0), steps, UserStep)) is not None:
+        places.add(began)
+    marked = [body["messages"][place]["content"] for place in places]
+    if stable := body.get("system") or body.get("tools"):
+        marked.append(stable)
+    for blocks in marked:
+        blocks[-1]["cache_control"] = {"type": "ephemeral"}
+
+
+def _place_of(seq: int, steps: Sequence[CompiledStep], kind: type[CompiledStep]) -> int | None:
+    places = range(len(steps) - 1, -1, -1) if seq else ()
+    found = (p for p in places if isinstance(steps[p], kind) and seq in steps[p].seqs)
+    return next(found, None)
+
+
+# ------------------------------------------------------------------------------
+# Abilities of a Claude model, read from its name
+#
+# Documented: no sampling parameters with any model, since version 2026-10-21 of the API (what
+# the SDK sends); thinking by a token budget up to the 4.5 models, adaptive from 4.6 on;
+# `effort` from Opus 4.5 on, `max` from 4.6 and `xhigh` from 4.7 on; a schema for the answer
+# from 4.5 on; models from 5.5 on, and Fable and Mythos, always think. An unknown name belongs
+# to another vendor's model behind the same API: it gets only what was asked for.
+
+_EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
+
+_FAMILIES = "opus|sonnet|haiku|fable|mythos"
+_FAMILY_FIRST = re.compile(rf"claude-({_FAMILIES})-(\d{{1,2}})(?:[-.](\d{{1,2}}))?(?!\d)")
+_VERSION_FIRST = re.compile(rf"claude-(\d{{1,2}})(?:[-.](\d{{1,2}}))?-({_FAMILIES})")
+_ALWAYS_THINKING = re.compile(r"claude-(fable|mythos)")
+_ADAPTIVE_SINCE = (4, 6)
+_ALL_EFFORTS_SINCE = (4, 7)
+_BUDGET_SINCE = (3, 7)
+_SCHEMA_SINCE = (4, 5)
+_ALWAYS_THINKING_SINCE = (5, 5)
+
+
+class ModelAbilities(Struct, frozen=True, kw_only=True):
+    thinking: Literal["none", "budget", "adaptive"] = "none"
+    can_leave_thinking: bool = True
+    """Whether it takes the word that it shall not think."""
+    efforts: tuple[str, ...] = ()
+    takes_temperature: bool = True
+    """Only models of others behind the same API do."""
+    takes_schema: bool = False
+
+
+def abilities_of(model: str) -> ModelAbilities:
+    name, family = model.lower(), ""
+    always_thinks = _ALWAYS_THINKING.search(name) is not None
+    if found := _FAMILY_FIRST.search(name):
+        family, version = found[1], (int(found[2]), int(found[3] or 0))
+    elif found := _VERSION_FIRST.search(name):
+        family, version = found[3], (int(found[1]), int(found[2] or 0))
+    elif always_thinks:  # previews have no number
+        version = _ALL_EFFORTS_SINCE
+    else:
+        return ModelAbilities()
+    thinking: Literal["none", "budget", "adaptive"] = "none"
+    efforts: tuple[str, ...] = ()
+    if version >= _ADAPTIVE_SINCE:
+        thinking = "adaptive"
+        all_of_them = version >= _ALL_EFFORTS_SINCE
+        efforts = _EFFORTS if all_of_them else ("low", "medium", "high", "max")
+    elif version >= _BUDGET_SINCE:
+        thinking = "budget"
+        efforts = ("low", "medium", "high") if (family, version) == ("opus", (4, 5)) else ()
+    return ModelAbilities(
+        thinking=thinking,
+        can_leave_thinking=not (always_thinks or version >= _ALWAYS_THINKING_SINCE),
+        efforts=efforts,
+        takes_temperature=False,
+        takes_schema=version >= _SCHEMA_SINCE,
+    )
+
+
+# ------------------------------------------------------------------------------
+# Request options: length, thinking, effort, temperature, schema
+#
+# Options come from the prompt as typed, for any model. One that the model does not know, or
+# that contradicts another, is left out. They stay the same within a turn, because a change of
+# thinking invalidates the cache.
+
+_OUTPUT_TOKENS = 8192
+_BUDGET_TOKENS_MIN = 1024
+_ANSWER_TOKENS_MIN = 256
+"""What thinking leaves for the answer, at the least."""
+_BUDGET_SHARES = {"low": 0.25, "medium": 0.5, "high": 0.75, "xhigh": 0.875, "max": 0.875}
+_NO_THINKING = "none"
+
+
+def _request_options(request: ModelRequest, abilities: ModelAbilities, *, may_think: bool) -> Json:
+    """Fields of the request's body. `may_think`: nothing that was said so far forbids it."""
+    output_tokens = request.output_tokens or _OUTPUT_TOKENS
+    effort, temperature = request.options.get("effort"), request.temperature(1.0)
+    if effort == "minimal" or (effort == _NO_THINKING and not abilities.can_leave_thinking):
+        effort = _EFFORTS[0]  # the least it can do
+    asked: Json = {"max_tokens": output_tokens}
+    thinking = _thinking_option(abilities, effort, output_tokens) if may_think else None
+    if temperature is not None and abilities.takes_temperature:
+        asked["temperature"] = temperature
+    if thinking is not None:
+        asked["thinking"] = thinking
+    output: Json = {}
+    if isinstance(effort, str) and effort in _EFFORTS:
+        # The highest level the model knows that is not above what was asked for.
+        below = _EFFORTS[: _EFFORTS.index(effort) + 1]
+        levels = [level for level in below if level in abilities.efforts]
+        output |= {"effort": levels[-1]} if levels else {}
+    schema = for_anthropic(request.schema) if request.schema and abilities.takes_schema else None
+    if schema is not None:
+        output["format"] = {"type": "json_schema", "schema": schema}
+    if output:
+        asked["output_config"] = output
+    return asked
+
+
+def _thinking_option(abilities: ModelAbilities, effort: object, output_tokens: int) -> Json | None:
+    if abilities.thinking == "none":
+        return None
+    if effort == _NO_THINKING:
+        return {"type": "disabled"}
+    if abilities.thinking == "adaptive":
+        # Newer models show nothing of it unless asked to.
+        return {"type": "adaptive", "display": "summarized"}
+    if not isinstance(effort, str) or effort not in _BUDGET_SHARES:
+        return None
+    budget = max(int(output_tokens * _BUDGET_SHARES[effort]), _BUDGET_TOKENS_MIN)
+    if output_tokens - budget < _ANSWER_TOKENS_MIN:
+        return None
+    return {"type": "enabled", "budget_tokens": budget}
+
+
+_INTERLEAVED: Final = "interleaved-thinking-2025-05-14"
+"""Models that think on a budget need it to think between calls; others do it anyway."""
+
+
+class MessagesApi(VendorApi, frozen=True, kw_only=True):
+    specification: ClassVar[str] = "anthropic-messages"
+
+    def parser(self, rendered: RenderedRequest) -> MessageParser:
+        return MessageParser(rendered.own_names)
+
+    def render(self, request: ModelRequest, compiled: CompiledContext) -> RenderedRequest:
+        steps, abilities = compiled.steps, abilities_of(request.invocation.model)
+        ids = _sent_ids(steps)
+        contents = [
+            _user_blocks(step, ids) if isinstance(step, UserStep) else _answer_blocks(step, ids)
+            for step in steps
+        ]
+        body: Json = {"model": request.invocation.model}
+        if compiled.system:
+            body["system"] = [{"type": "text", "text": compiled.system}]
+        tools = _rendered_tools(request.tools)
+        answers = (step for step in steps if isinstance(step, AssistantStep))
+        called = [call.tool_name for answer in answers for call in answer.calls]
+        if called and not tools:
+            # They are offered no longer, but were called: the API asks for them.
+            gone = {"description": "Can't be called any more.", "input_schema": {"type": "object"}}
+            tools = [{"name": name, **gone} for name in dict.fromkeys(called)]
+            body["tool_choice"] = {"type": "none"}
+        if tools:
+            body["tools"] = tools
+        body["messages"] = [
+            {"role": "user" if isinstance(step, UserStep) else "assistant", "content": content}
+            for step, content in zip(steps, contents, strict=True)
+        ]
+        may_think = abilities.thinking != "budget" or _begins_with_thinking(contents)
+        body |= _request_options(request, abilities, may_think=may_think)
+        _place_cache_breakpoints(body, request, steps)
+        thinks_on_budget = body.get("thinking", {}).get("type") == "enabled"
+        return RenderedRequest(
+            body=body,
+            betas=(_INTERLEAVED,) if thinks_on_budget and request.tools else (),
+            seqs=tuple(step.seqs for step in steps),
+            block_seqs=tuple(map(_block_seqs, steps)),
+            own_names=own_names(request.tools),
+        )
+
+
+def _block_seqs(step: CompiledStep) -> tuple[int, ...]:
+    if isinstance(step, AssistantStep):
+        return ()
+    results = (result.seq for result in step.results)
+    return (*results, *(image.seq for image in step.images), *step.text_seqs)
+
+
+# ------------------------------------------------------------------------------
+# The events of a streamed message as deltas, one event at a time
+#
+# `Stopped` comes with `message_stop` and at no other time, so an answer that is cut stays
+# unfinished. The signature of a thinking block is an opaque piece at the end of the block. It
+# can be sent back only if all that came before it in the answer can, to the letter: once that
+# is no longer so (a blank text, broken arguments, a block of an unknown type) no further opaque
+# pieces of this answer are kept.
+
+_STOP_REASONS = {
+    "end_turn": "end",
+    "stop_sequence": "end",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refusal",
+    "pause_turn": "pause",
+}
+
+
+class _Block(Struct):
+    kind: str
+    call: int = 0
+    is_blank: bool = True
+    signature: str = ""
+    arguments: list[str] = field(default_factory=list)
+    given_input: object = None
+    """Some servers give a call's input whole, where it begins."""
+
+
+class MessageParser(AnswerParser):
+    def __init__(self, own_names: Mapping[str, str] | None = None) -> None:
+        super().__init__(own_names)
+        self._blocks: dict[int, _Block] = {}
+        self._last_kind = ""
+        self._call_ids: list[str] = []
+        self._calls_told = 0
+        self._is_verbatim = True
+        self._has_said = False
+        self._usage: dict[str, int] = {}
+        self._stop_reason: str | None = None
+
+    def feed(self, data: bytes) -> list[ModelOutputDelta]:
+        return [] if self.is_done else super().feed(data)
+
+    def _read(self, event: Json) -> list[ModelOutputDelta]:
+        match event["type"]:
+            case "content_block_delta":
+                block = self._blocks.get(event["index"])
+                return [] if block is None else self._piece(block, event["delta"])
+            case "content_block_start":
+                self.has_spoken = True
+                return self._open(event["index"], event["content_block"])
+            case "content_block_stop":
+                block = self._blocks.pop(event["index"], None)
+                return [] if block is None else self._close(block)
+            case "message_start":
+                return self._count(event["message"].get("usage") or {})
+            case "message_delta":
+                return self._wind_up(event["delta"], event.get("usage") or {})
+            case "message_stop":
+                return self._end()
+            case "error":
+                raise self._failure(event)
+            case _:
+                return []
+
+    def _read_whole(self, answer: Any) -> list[ModelOutputDelta]:
+        deltas = self._count(answer.get("usage") or {})
+        for index, block in enumerate(answer["content"]):
+            for kind in ("content_block_start", "content_block_stop"):
+                deltas += self._read({"type": kind, "index": index, "content_block": block})
+        return [*deltas, *self._wind_up(answer, {}), *self._end()]
+
+    def _open(self, index: int, opened: Json) -> list[ModelOutputDelta]:
+        block = self._blocks[index] = _Block(kind=opened["type"])
+        follows, self._last_kind = self._last_kind, block.kind
+        match block.kind:
+            case "text":
+                begin = self._kept({"next": "text"}) if follows == "text" else []
+                return begin + self._piece(block, {"type": "text_delta", **opened})
+            case "thinking":
+                begin = self._reported_call_ids()
+                return begin + self._piece(block, {"type": "thinking_delta", **opened})
+            case "redacted_thinking":
+                return self._reported_call_ids() + self._kept({"redacted_thinking": opened["data"]})
+            case "tool_use":
+                block.call = len(self._call_ids)
+                block.given_input = opened.get("input")
+                self._call_ids.append(text_of(opened.get("id")))
+                name = text_of(opened["name"])
+                return [ToolCallPiece(index=block.call, tool_name=self._own_names.get(name, name))]
+            case _:
+                self._is_verbatim = False
+                return []
+
+    def _piece(self, block: _Block, delta: Json) -> list[ModelOutputDelta]:
+        match delta["type"], block.kind:
+            case (("text_delta" | "text"), "text"):
+                text = self._heard(delta.get("text"))
+                block.is_blank = block.is_blank and not text.strip()
+                self._has_said = self._has_said or not block.is_blank
+                return [TextPiece(text=text)] if text else []
+            case (("thinking_delta" | "thinking"), "thinking"):
+                text = self._heard(delta.get("thinking"))
+                block.signature += text_of(delta.get("signature"))
+                return [ReasoningPiece(text=text)] if text else []
+            case "signature_delta", "thinking":
+                block.signature += delta["signature"]
+                return []
+            case "input_json_delta", "tool_use":
+                arguments = self._heard(delta["partial_json"])
+                block.arguments.append(arguments)
+                return [ToolCallPiece(index=block.call, arguments=arguments)] if arguments else []
+            case _:
+                return []
+
+    def _close(self, block: _Block) -> list[ModelOutputDelta]:
+        match block.kind:
+            case "thinking":
+                if block.signature:
+                    return self._kept({"signature": block.signature})
+                self._is_verbatim = False
+            case "text":
+                self._is_verbatim = self._is_verbatim and not block.is_blank
+            case "tool_use":
+                arguments = "".join(block.arguments)
+                if not arguments and block.given_input:
+                    arguments = orjson.dumps(block.given_input).decode()
+                    return [ToolCallPiece(index=block.call, arguments=arguments)]
+                self._is_verbatim = self._is_verbatim and _is_object(arguments or "{}")
+        return []
+
+    def _reported_call_ids(self) -> list[ModelOutputDelta]:
+        """Thinking after a call knows it by the vendor's id, and ours is another."""
+        told, self._calls_told = self._call_ids[self._calls_told :], len(self._call_ids)
+        return self._kept({"call_ids": [*told]}) if told else []
+
+    def _kept(self, data: Json) -> list[ModelOutputDelta]:
+        return [OpaquePiece(data=data)] if self._is_verbatim else []
+
+    def _heard(self, text: object) -> str:
+        heard = text_of(text)
+        if clean_text(heard) != heard:
+            self._is_verbatim = False  # it will be written down otherwise
+        return heard
+
+    def _count(self, usage: Json) -> list[ModelOutputDelta]:
+        """Counts are cumulative; what a later report leaves out is still so."""
+        self._usage |= {name: count for name, count in usage.items() if isinstance(count, int)}
+        count = self._usage.get
+        cached = count("cache_read_input_tokens", 0)
+        kept = count("cache_creation_input_tokens", 0)
+        sent, said = count("input_tokens", 0) + cached + kept, count("output_tokens", 0)
+        if not sent:
+            return []
+        return [
+            UsageReport(
+                input_tokens=sent, output_tokens=said, cached_tokens=cached, cache_write_tokens=kept
+            )
+        ]
+
+    def _wind_up(self, delta: Json, usage: Json) -> list[ModelOutputDelta]:
+        reason = delta.get("stop_reason")
+        if reason is not None:
+            self._stop_reason = _STOP_REASONS.get(reason, text_of(reason))
+        deltas = self._count(usage)
+        if reason == "refusal":
+            why = text_of((delta.get("stop_details") or {}).get("explanation"))
+            if why.strip():
+                deltas.append(TextPiece(text=f"\n\n{why}" if self._has_said else why))
+                self._has_said = True
+        return deltas
+
+    def _end(self) -> list[ModelOutputDelta]:
+        self.is_done = True
+        deltas = [each for block in self._blocks.values() for each in self._close(block)]
+        if self._stop_reason == "refusal" and not self._has_said and not self._call_ids:
+            raise ProviderRefused("the model declined to answer")
+        if self._stop_reason is not None:
+            deltas.append(Stopped(reason=self._stop_reason))
+        return deltas
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        return isinstance(orjson.loads(arguments), dict)
+    except orjson.JSONDecodeError:
+        return False
+
+
+_PAGE_MODELS = 1_000
+"""As many as may be asked for at once."""
+_PAGES_MAX = 10
+
+
+class MessagesClient(VendorClient):
+    vendor = "Anthropic"
+    vendor_url = "https://api.anthropic.com"
+
+    def _open(self, http: ProviderHttpClient) -> anthropic.AsyncAnthropic:
+        import anthropic
+
+        self._sdk_error = anthropic.AnthropicError
+        sdk = anthropic.AsyncAnthropic(
+            api_key=self._api_key,
+            base_url=self.address,
+            max_retries=0,
+            timeout=http.timeout,
+            open_telemetry=False,
+            http_client=http,
+        )
+        sdk._custom_headers = self._headers
+        return sdk
+
+    def _address_hint(self, path: str) -> str:
+        return "without /v1, which is added" if path.rstrip("/").endswith("/v1") else ""
+
+    def _request(
+        self, sdk: anthropic.AsyncAnthropic, rendered: RenderedRequest
+    ) -> AbstractAsyncContextManager[RawResponse]:
+        body, betas = rendered.body, rendered.betas
+        return sdk.messages.with_streaming_response.create(
+            model=body["model"],
+            max_tokens=body["max_tokens"],
+            messages=[],
+            stream=True,
+            extra_body=body,
+            extra_headers={"anthropic-beta": ",".join(betas)} if betas else None,
+        )
+
+    async def _pages(self, sdk: anthropic.AsyncAnthropic) -> AsyncIterator[RawResponse]:
+        after: str | None = None
+        for _ in range(_PAGES_MAX):
+            query = {"after_id": after} if after else None
+            page = await sdk.models.with_raw_response.list(limit=_PAGE_MODELS, extra_query=query)
+            yield page
+            told = json_object_of(page.http_response.content) or {}
+            after = last if isinstance(last := told.get("last_id"), str) else None
+            if told.get("has_more") is not True or after is None:
+                return

@@ -1,1 +1,0 @@
-"""Anthropic's Messages API: `render` writes requests, `parse` reads answers."""
