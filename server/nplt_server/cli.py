@@ -96,8 +96,66 @@ def main(
     """Keep conversations with language models the way tmux keeps shells."""
     if context.invoked_subcommand is not None:
         gc.enable()
-    else:
-        sys.exit(_serve(config, flags, check=check, any_port=any_port, workers=workers))
+        return
+    _disable_plugins()
+    from nplt_server.logs import configure_logging
+    from nplt_server.settings_loader import load_settings
+    from nplt_server.start import Workers, run, why_no_workers
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    if not given["insecure"]:
+        del given["insecure"]  # a flag that wasn't given says nothing
+    if listen := {name: given.pop(name) for name in ("host", "port") if name in given}:
+        given["listen"] = listen
+    try:
+        settings = load_settings(given, config_file=config)
+        if workers is not None and (reason := why_no_workers(settings)) is not None:
+            fail(reason, exit_code=EXIT_USAGE)
+        if check:
+            from nplt_server.app import build_parts
+            from nplt_server.histories import check_histories
+
+            build_parts(settings)
+            check_histories(settings)
+            click.echo("the settings are fine")
+            return
+        configure_logging(settings.log_level, log_format=settings.log_format)
+        if workers is not None:
+            sys.exit(Workers(settings, workers).run(_announce, any_port=any_port))
+        run(settings, _announce, any_port=any_port)
+    except ConfigurationError as error:
+        fail(*error.mistakes, exit_code=EXIT_CONFIGURATION)
+    except CannotServe as error:
+        fail(error)
+
+
+def _announce(host: str, port: int) -> None:
+    try:
+        place = f"[{host}]" if ":" in host else host
+        print(f"listening on {place}:{port}", flush=True)
+    except OSError as error:
+        # Serving matters more than saying so.
+        forget_stdout()
+        click.echo(f"nplt-server: can't write to stdout: {error.strerror}", err=True)
+
+
+def _disable_plugins() -> None:
+    """pydantic looks for plugins in every installed package, and the settings need none. It
+    loads `importlib.metadata`, and `email` with it, even if they are disabled: a twentieth of
+    a start. So its module that looks for them is replaced; other names are taken from it."""
+    if os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1") != "1":
+        return
+    name = "pydantic.plugin._loader"
+
+    def load(attribute: str) -> object:
+        if attribute.startswith("__"):  # the import system asks for them
+            raise AttributeError(attribute)
+        del sys.modules[name]
+        return getattr(import_module(name), attribute)
+
+    stand_in = ModuleType(name)
+    vars(stand_in).update(get_plugins=tuple, __getattr__=load)
+    sys.modules.setdefault(name, stand_in)
 
 
 class FileCommand(click.Command):
@@ -591,72 +649,3 @@ def token(name: str) -> None:
     click.echo(fresh)
     click.echo(f"users:\n  - {{name: {name}, token_sha256: {token_digest(fresh)}}}", err=True)
     click.echo("The token is shown this once; give it to its user (NPLT_TOKEN).", err=True)
-
-
-def _disable_plugins() -> None:
-    """pydantic looks for plugins in every installed package, and the settings need none. It
-    loads `importlib.metadata`, and `email` with it, even if they are disabled: a twentieth of
-    a start. So its module that looks for them is replaced; other names are taken from it."""
-    if os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1") != "1":
-        return
-    name = "pydantic.plugin._loader"
-
-    def load(attribute: str) -> object:
-        if attribute.startswith("__"):  # the import system asks for them
-            raise AttributeError(attribute)
-        del sys.modules[name]
-        return getattr(import_module(name), attribute)
-
-    stand_in = ModuleType(name)
-    vars(stand_in).update(get_plugins=tuple, __getattr__=load)
-    sys.modules.setdefault(name, stand_in)
-
-
-def _serve(
-    config: Path | None,
-    flags: dict[str, Any],
-    *,
-    check: bool,
-    any_port: bool,
-    workers: int | None,
-) -> int:
-    _disable_plugins()
-    from nplt_server.logs import configure_logging
-    from nplt_server.settings_loader import load_settings
-    from nplt_server.start import Workers, run, why_no_workers
-
-    def announce(host: str, port: int) -> None:
-        try:
-            place = f"[{host}]" if ":" in host else host
-            print(f"listening on {place}:{port}", flush=True)
-        except OSError as error:
-            # Serving matters more than saying so.
-            forget_stdout()
-            click.echo(f"nplt-server: can't write to stdout: {error.strerror}", err=True)
-
-    given = {name: value for name, value in flags.items() if value is not None}
-    if not given["insecure"]:
-        del given["insecure"]  # a flag that wasn't given says nothing
-    if listen := {name: given.pop(name) for name in ("host", "port") if name in given}:
-        given["listen"] = listen
-    try:
-        settings = load_settings(given, config_file=config)
-        if workers is not None and (reason := why_no_workers(settings)) is not None:
-            fail(reason, exit_code=EXIT_USAGE)
-        if check:
-            from nplt_server.app import build_parts
-            from nplt_server.histories import check_histories
-
-            build_parts(settings)
-            check_histories(settings)
-            click.echo("the settings are fine")
-            return 0
-        configure_logging(settings.log_level, log_format=settings.log_format)
-        if workers is not None:
-            return Workers(settings, workers).run(announce, any_port=any_port)
-        run(settings, announce, any_port=any_port)
-    except ConfigurationError as error:
-        fail(*error.mistakes, exit_code=EXIT_CONFIGURATION)
-    except CannotServe as error:
-        fail(error)
-    return 0

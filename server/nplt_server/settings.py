@@ -145,11 +145,6 @@ def _no_key(name: str) -> str:
     return name
 
 
-def _no_key_for_a_path(path: Path) -> Path:
-    _no_key(str(path))
-    return path
-
-
 Headers = Annotated[dict[str, str], AfterValidator(_checked_headers)]
 BaseUrl = Annotated[str, AfterValidator(checked_url)]
 ModelName = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")]
@@ -186,7 +181,9 @@ class LocalSettings(Part):
 
 class _VendorSettings(Part):
     api_key_env: VariableName | None = None
-    api_key_file: Annotated[HomePath, AfterValidator(_no_key_for_a_path)] | None = None
+    api_key_file: (
+        Annotated[HomePath, AfterValidator(lambda path: Path(_no_key(str(path))))] | None
+    ) = None
     base_url: BaseUrl | None = None
     headers: Headers = Field(default_factory=dict)
     models: tuple[ModelName, ...] = ()

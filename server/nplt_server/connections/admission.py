@@ -47,35 +47,31 @@ log = logging.getLogger(__name__)
 class RateLimit:
     """A token bucket: holds at most `size` and gains `size` every `seconds`."""
 
-    __slots__ = ("_filled_at", "_rate", "_size", "_tokens")
+    __slots__ = ("_filled_at", "_rate", "_size", "tokens")
 
     def __init__(self, size: float, *, seconds: float) -> None:
         self._size = size
         self._rate = size / seconds
-        self._tokens = size
+        self.tokens = size
         self._filled_at = anyio.current_time()
 
     def take(self) -> float:
         """Takes one, and gives 0; or takes none, and gives the seconds to wait."""
         self._fill()
-        if self._tokens >= 1:
-            self._tokens -= 1
+        if self.tokens >= 1:
+            self.tokens -= 1
             return 0.0
-        return math.ceil((1 - self._tokens) / self._rate * 1_000) / 1_000
+        return math.ceil((1 - self.tokens) / self._rate * 1_000) / 1_000
 
     def borrow(self) -> float:
         """Takes one in any case; gives the seconds until it has been paid for."""
         self._fill()
-        self._tokens -= 1
-        return max(0.0, -self._tokens / self._rate)
-
-    def lower_to(self, tokens: float) -> None:
-        """Others have taken from it as well."""
-        self._tokens = min(self._tokens, tokens)
+        self.tokens -= 1
+        return max(0.0, -self.tokens / self._rate)
 
     def _fill(self) -> None:
         now = anyio.current_time()
-        self._tokens = min(self._size, self._tokens + (now - self._filled_at) * self._rate)
+        self.tokens = min(self._size, self.tokens + (now - self._filled_at) * self._rate)
         self._filled_at = now
 
 
@@ -196,10 +192,10 @@ class Admission:
         self._forgave_at = anyio.current_time()
         self._refusals: dict[str, tuple[float, int]] = {}
         """Of an address: when one was logged last, and how many were not since then."""
-        self._frames: dict[str, RateLimit] = defaultdict(
+        self.frames: dict[str, RateLimit] = defaultdict(
             lambda: RateLimit(limits.frames_per_second_max, seconds=1.0)
         )
-        self._prompts: dict[str, RateLimit] = defaultdict(
+        self.prompts: dict[str, RateLimit] = defaultdict(
             lambda: RateLimit(limits.prompts_per_minute_max, seconds=60.0)
         )
         self.unfinished = ByteBudget(limits.unfinished_bytes_max)
@@ -295,18 +291,9 @@ class Admission:
             self._wrong_tokens.clear()
             self._refusals.clear()
 
-    async def keep_pace(self, user: str) -> None:
-        """Returns when this user's next frame may be taken up."""
-        if wait := self._frames[user].borrow():
-            await anyio.sleep(wait)
-
-    def seconds_until_prompt(self, user: str) -> float:
-        """0: this user may prompt, and that was counted."""
-        return self._prompts[user].take()
-
     async def count_prompt(self, user: str, shared: Shared) -> None:
         """Tells the other servers of a prompt, and learns of theirs. Nobody waits for it: what
         is sent elsewhere counts here from this user's next prompt on."""
         with suppress(StorageUnavailable):
             left = await shared.count_prompt(user, self.limits.prompts_per_minute_max)
-            self._prompts[user].lower_to(left)
+            self.prompts[user].tokens = min(self.prompts[user].tokens, left)

@@ -57,7 +57,7 @@ from nplt_storage.errors import ConversationHeld, WrittenElsewhere
 from nplt_storage.files.format import LOCAL_USER
 
 if TYPE_CHECKING:
-    from nplt_server.relay import Peers, Relay, RelayedEvent
+    from nplt_server.relay import Peers, Relay
 
 
 @dataclass(kw_only=True)
@@ -151,7 +151,16 @@ class Session:
         self.greet()
         try:
             while batch := await self.stream.receive():
-                await self._take_all(batch)
+                began = monotonic()
+                for received in batch:
+                    await self._take(received)
+                    if self.stream.replies_pile_up:
+                        await self.stream.drain()
+                    if received is batch[-1] and not self.stream.has_received:
+                        break  # waiting for more lets the others in
+                    if monotonic() - began > _BATCH_SECONDS_MAX:
+                        await anyio.lowlevel.checkpoint()  # others want to be served too
+                        began = monotonic()
             await self._wait_for_own_turns()
         finally:
             self.connection.end_input()
@@ -164,26 +173,14 @@ class Session:
     def greet(self) -> None:
         self.stream.send(self.connection.send_text(self.server.admission.greeting))
 
-    async def _take_all(self, batch: list[Received]) -> None:
-        began = monotonic()
-        for received in batch:
-            await self._take(received)
-            if self.stream.replies_pile_up:
-                await self.stream.drain()
-            if received is batch[-1] and not self.stream.has_received:
-                return  # waiting for more lets the others in
-            if monotonic() - began > _BATCH_SECONDS_MAX:
-                await anyio.lowlevel.checkpoint()  # others want to be served too
-                began = monotonic()
-
     async def _take(self, received: Received) -> None:
         if isinstance(received, ConnectionRefused):
             self.send_away(received.reason, ErrorCode.MALFORMED)
             return
         presenter = self._presenter = self._presenter or presenter_for(self.connection, self.stream)
         if self.server.admission.users.need_tokens:
-            if self.is_authenticated:
-                await self.server.admission.keep_pace(self.user)
+            if self.is_authenticated and (wait := self.server.admission.frames[self.user].borrow()):
+                await anyio.sleep(wait)
             if not presenter.has_handshake:
                 self.send_away(NO_TOKEN)
                 return
@@ -336,11 +333,8 @@ class Session:
         """The conversation that a request names by its id or name, or the one this session
         is attached to. `create`: it is made if it is not there; `None`: as the settings say.
         Who names none and is attached to none gets the default one of the settings."""
-        rules, registry, here = (
-            self.server.services.sessions,
-            self.server.registry,
-            self.conversation,
-        )
+        registry, here = self.server.registry, self.conversation
+        rules = self.server.services.sessions
         create = rules.create if create is None else create
         if wanted is None and here is None and create:
             wanted = rules.default
@@ -372,32 +366,25 @@ class Session:
                 self.own_turns.pop(turn_id, None)
                 self._something_settled()
             case SessionEvent(event="deleted"):
-                self._send_event(event)
+                self.send_event(event)
                 self.enter_fresh()
                 return
             case SessionEvent(event="lagged", session_id=session_id):
                 turns = dict(self.own_turns)
-                self._send_event(event)
+                self.send_event(event)
                 self.depart()
                 if self.server.peers is not None and not self.can_attach:
                     self.server.peers.relay_of(self).resume(session_id, turns)
                 return
             case _:
                 pass
-        self._send_event(event)
-
-    def deliver_relayed(self, event: RelayedEvent) -> None:
-        """An event of the conversation at another server; most are not even decoded."""
-        if event.message.type in (MessageType.TURN_FINISHED, MessageType.SESSION_EVENT):
-            self.deliver(event)
-        else:
-            self._send_event(event)
+        self.send_event(event)
 
     def _something_settled(self) -> None:
         if self._settled is not None:
             self._settled.set()
 
-    def _send_event(self, event: BroadcastEvent) -> None:
+    def send_event(self, event: BroadcastEvent) -> None:
         if self._presenter is None or self._presenter.send_event(event):
             return
         session_id, conversation, relay = self.current_id, self.conversation, self.relay

@@ -64,8 +64,7 @@ class Uploads:
             self._failed.pop(key, None)
         stack = AsyncExitStack()
         try:
-            filename = checked_filename(announced.filename)
-            self._check(announced)
+            filename = self._checked_filename(announced)
             stack.enter_context(self._services.quotas.upload(user, announced.size))
             await self._services.quotas.check_file(user)
             belongs_to = None if announced.purpose == "import" else session_id
@@ -214,7 +213,15 @@ class Uploads:
         if incoming is not None:
             await incoming.stack.aclose()
 
-    def _check(self, announced: FileMetadata) -> None:
+    def _checked_filename(self, announced: FileMetadata) -> str:
+        """Its last part: where a file lay on someone else's disk is not our business."""
+        last = PurePosixPath(PureWindowsPath(announced.filename).name).name
+        if not last or last in (".", "..") or len(last) > 255 or not last.isprintable():
+            raise RequestError(
+                ErrorCode.MALFORMED,
+                "a filename has no slashes and no control characters",
+                field="filename",
+            )
         bytes_max = self._services.limits.file_bytes_max
         if announced.size > bytes_max:
             raise RequestError(
@@ -227,15 +234,4 @@ class Uploads:
                 ErrorCode.BUSY,
                 f"at most {_AT_ONCE_MAX} files can be sent at a time; wait until one is stored",
             )
-
-
-def checked_filename(name: str) -> str:
-    """Its last part: where a file lay on someone else's disk is not our business."""
-    last = PurePosixPath(PureWindowsPath(name).name).name
-    if not last or last in (".", "..") or len(last) > 255 or not last.isprintable():
-        raise RequestError(
-            ErrorCode.MALFORMED,
-            "a filename has no slashes and no control characters",
-            field="filename",
-        )
-    return last
+        return last

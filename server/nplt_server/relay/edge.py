@@ -537,8 +537,13 @@ class Relay:
                     return  # of the owner, not of this server
             case _:
                 pass
+        # Most events are not even decoded.
+        is_heard = event.message.type in (MessageType.TURN_FINISHED, MessageType.SESSION_EVENT)
         try:
-            self._session.deliver_relayed(event)
+            if is_heard:
+                self._session.deliver(event)
+            else:
+                self._session.send_event(event)
         except Exception:
             log.exception("a relayed event could not be told")
             self._session.dropped()

@@ -26,7 +26,7 @@ async def prompt(session: Session, request: messages.Prompt, answer: Answer) -> 
 
     admission, services = session.server.admission, session.server.services
     if admission.users.need_tokens:  # else the one user may do as it likes
-        if wait := admission.seconds_until_prompt(session.user):
+        if wait := admission.prompts[session.user].take():
             raise RequestError(
                 ErrorCode.RATE_LIMITED,
                 f"too many prompts in a short time; try again in {wait:.0f} s",
