@@ -31,7 +31,7 @@ from nplt_server import __version__
 from nplt_server.errors import EXIT_CONFIGURATION, CannotServe, ConfigurationError
 
 if TYPE_CHECKING:
-    from nplt_storage.maintenance.migrate import Imported, Missing, Place
+    from nplt_storage.maintenance.migrate import Imported, Place
     from nplt_storage.store import ConversationStore
 
 
@@ -438,11 +438,11 @@ def export(session_id: str, output: Path | None, data_dir: Path | None) -> None:
             where = "stdout" if output is None else click.format_filename(output)
             forget_stdout()
             fail(f"{where} can't be written: {error.strerror}")
-    if missing.ids:
-        fail(f"it lacks what is not there any more: {', '.join(missing.ids)}")
+    if missing:
+        fail(f"it lacks what is not there any more: {', '.join(missing)}")
 
 
-def _export_to(directory: Path, session_id: str, output: Path | None) -> Missing:
+def _export_to(directory: Path, session_id: str, output: Path | None) -> list[str]:
     import anyio
 
     if output is None:
@@ -462,10 +462,10 @@ def _export_to(directory: Path, session_id: str, output: Path | None) -> Missing
     return missing
 
 
-async def _write(directory: Path, session_id: str, out: BinaryIO) -> Missing:
-    from nplt_storage.maintenance.migrate import DirectoryPlace, Missing, export_document
+async def _write(directory: Path, session_id: str, out: BinaryIO) -> list[str]:
+    from nplt_storage.maintenance.migrate import DirectoryPlace, export_document
 
-    missing, place = Missing(), DirectoryPlace(directory)
+    missing, place = list[str](), DirectoryPlace(directory)
     session_id = _meant(session_id, place.ids())
     with place.open(session_id) as (source, read):
         document = export_document(source, session_id, read_attachment=read, missing=missing)

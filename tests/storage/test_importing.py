@@ -60,7 +60,6 @@ from nplt_storage.entries import (
 from nplt_storage.file_system import Disk
 from nplt_storage.maintenance.migrate import (
     Imported,
-    Missing,
     NotAConversation,
     export_document,
     import_file,
@@ -454,11 +453,12 @@ async def test_a_blob_that_was_changed_in_a_document_is_not_believed(tmp_path: P
 
 
 async def test_what_is_gone_is_told_by_the_export(tmp_path: Path) -> None:
-    store, missing = memory(), Missing()
+    missing: list[str] = []
+    store = memory()
     await put(store, with_long_result())
     async for _ in export_document(store, "s1", missing=missing):
         pass
-    assert missing.ids == [reference_to(LONG_RESULT).blob_id]
+    assert missing == [reference_to(LONG_RESULT).blob_id]
 
 
 async def test_the_export_of_a_file_is_that_file(tmp_path: Path) -> None:

@@ -50,7 +50,6 @@ from nplt_storage.files.format import (
     FileEntries,
     Header,
     LaterFormat,
-    LineReader,
     Read,
     Survey,
     Tail,
@@ -116,7 +115,7 @@ def found_tail(read: Read, found: Survey) -> Tail:
     closing = found.closing
     if closing is None:
         closing, last = tail.closing, None
-        for last in LineReader(read, first=found.first, end=found.end).forward(found.first):
+        for last in FileEntries(read, first=found.first, end=found.end).lines():
             kind = peek_kind(last.data)
             closing = advance(closing, kind, at=closing.updated_at, offset=last.start)
         if last is not None:
@@ -287,7 +286,7 @@ class JsonFile:
         with plain_errors(self.session_id), self._taken() as (read, tail):
             head_seq, end = tail.closing.head_seq, tail.end
             if through is not None and through < head_seq:
-                end = tail.lines(read).find(through + 1)
+                end = tail.entries(read).find(through + 1)
                 head_seq = through
             yield FileEntries(read, first=tail.first, end=end, head_seq=head_seq)
 
@@ -357,7 +356,7 @@ class JsonFile:
 def check_lines(read: Read, tail: Tail, start: int) -> None:
     """Raises unless the acknowledged lines from `start` on are where they were."""
     head_seq = tail.closing.head_seq if start == tail.end else 0
-    for line in tail.lines(read).forward(start):
+    for line in tail.entries(read).lines(start):
         head_seq = line.seq
     if head_seq != tail.closing.head_seq:
         raise Damage(f"line {head_seq} stands where {tail.closing.head_seq} should")

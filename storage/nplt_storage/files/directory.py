@@ -44,7 +44,7 @@ from nplt_storage.files.conversation_file import plain_errors, read_older_shape,
 from nplt_storage.files.format import (
     LOCAL_USER,
     BadHeader,
-    LineReader,
+    FileEntries,
     Survey,
     day_of,
     is_unfinished,
@@ -199,11 +199,11 @@ class FileReading:
 
     def _lines(self, read: Read, found: Survey, *, start: int) -> Iterator[EntriesAdded]:
         here = self._disk.found(self._path)
-        lines = LineReader(read, first=found.first, end=found.end)
+        lines = FileEntries(read, first=found.first, end=found.end)
         piece: list[Entry] = []
         begin, due = start, self._row.head_seq + 1
         try:
-            for line in lines.forward(start) if start < found.end else ():
+            for line in lines.lines(start) if start < found.end else ():
                 if line.seq != due:
                     raise ConversationDamaged(self._session_id, f"line {due} is not in its place")
                 piece.append(decode_verified(line.data))

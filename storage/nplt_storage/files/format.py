@@ -332,19 +332,38 @@ def verified(segment: Segment, *, first: int) -> Line:
     return Line(start, start + len(data), seq, line)
 
 
-class LineReader:
-    """The lines between `first` and `end`."""
+class FileEntries:
+    """The lines between `first` and `end`; a source of entries for pages."""
 
-    def __init__(self, read: Read, *, first: int, end: int) -> None:
+    def __init__(self, read: Read, *, first: int, end: int, head_seq: int = 0) -> None:
+        self.head_seq = head_seq
+        self.bytes_read = 0
+        """Of the lines that were decoded."""
         self._read = read
         self._first = first
         self._end = end
 
-    def forward(self, offset: int) -> Iterator[Line]:
-        return self._verified(segments_forward(self._read, offset, self._end), step=1)
+    def before(self, seq: int) -> Iterator[Entry]:
+        if seq > 1 and self.head_seq:
+            end = self._end if seq > self.head_seq else self.find(seq)
+            segments = segments_backward(self._read, self._first, end)
+            yield from map(self._entry, self._verified(segments, step=-1))
 
-    def backward(self, offset: int) -> Iterator[Line]:
-        return self._verified(segments_backward(self._read, self._first, offset), step=-1)
+    def after(self, seq: int) -> Iterator[Entry]:
+        if seq < self.head_seq:
+            start = self._first if seq < 1 else self.find(seq + 1)
+            yield from map(self._entry, self.lines(start))
+
+    def at(self, seq: int) -> Entry | None:
+        return next(self.after(seq - 1), None) if seq >= 1 else None
+
+    def lines(self, start: int | None = None) -> Iterator[Line]:
+        start = self._first if start is None else start
+        return self._verified(segments_forward(self._read, start, self._end), step=1)
+
+    def _entry(self, line: Line) -> Entry:
+        self.bytes_read += len(line.data)
+        return decode_verified(line.data)
 
     def _verified(self, segments: Iterator[Segment], *, step: int) -> Iterator[Line]:
         due: int | None = None
@@ -367,7 +386,7 @@ class LineReader:
                 high = middle + 1
             else:
                 low = start
-        for line in self.forward(low):
+        for line in self.lines(low):
             if line.seq >= seq:
                 if line.seq == seq:
                     return line.start
@@ -388,35 +407,6 @@ class LineReader:
             offset += len(block)
             length *= 2
         return None
-
-
-class FileEntries:
-    """A file as a source of entries for pages."""
-
-    def __init__(self, read: Read, *, first: int, end: int, head_seq: int) -> None:
-        self.head_seq = head_seq
-        self.bytes_read = 0
-        """Of the lines that were decoded."""
-        self._first = first
-        self._end = end
-        self._reader = LineReader(read, first=first, end=end)
-
-    def before(self, seq: int) -> Iterator[Entry]:
-        if seq > 1 and self.head_seq:
-            end = self._end if seq > self.head_seq else self._reader.find(seq)
-            yield from map(self._entry, self._reader.backward(end))
-
-    def after(self, seq: int) -> Iterator[Entry]:
-        if seq < self.head_seq:
-            start = self._first if seq < 1 else self._reader.find(seq + 1)
-            yield from map(self._entry, self._reader.forward(start))
-
-    def at(self, seq: int) -> Entry | None:
-        return next(self.after(seq - 1), None) if seq >= 1 else None
-
-    def _entry(self, line: Line) -> Entry:
-        self.bytes_read += len(line.data)
-        return decode_verified(line.data)
 
 
 # ------------------------------------------------------------------------------
@@ -469,9 +459,6 @@ class Tail(Struct, frozen=True, kw_only=True, dict=True):
 
     def entries(self, read: Read) -> FileEntries:
         return FileEntries(read, first=self.first, end=self.end, head_seq=self.closing.head_seq)
-
-    def lines(self, read: Read) -> LineReader:
-        return LineReader(read, first=self.first, end=self.end)
 
 
 def empty_tail(created_at: datetime, first: int) -> Tail:

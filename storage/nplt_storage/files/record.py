@@ -75,7 +75,7 @@ def redact_entry(disk: Disk, file: JsonFile, seq: int, *, at: datetime) -> Redac
         blobs_named: set[str] = set()
         new = NewFile(disk, file.path, read(0, tail.first), created_at=header.created_at)
         try:
-            for line in tail.lines(read).forward(tail.first):
+            for line in tail.entries(read).lines():
                 entry = decode_verified(line.data)
                 after = without_words_of(erased, tombstone, entry)
                 new.add(after, line.data if after == entry else encode_line(after))

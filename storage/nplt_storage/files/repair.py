@@ -236,7 +236,7 @@ class TurnPairing(Struct):
 # or a *note* (worth knowing; no action is needed).
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Finding(Struct, frozen=True):
     code: str
     """A word for a program; `message` is the sentence for a person."""
     message: str
@@ -267,7 +267,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def note(code: str, message: str, *, file: str = "", offset: int | None = None) -> Finding:
-    return Finding(code=code, message=message, is_wrong=False, file=file, offset=offset)
+    return Finding(code, message, is_wrong=False, file=file, offset=offset)
 
 
 _CHECKED_HEADER: Final = re.compile(rb',"crc":"[0-9a-f]{8}","messages":\[\n\Z')
@@ -292,7 +292,7 @@ def examine_file(
     try:
         header, first = our_header(read, size)
     except LaterFormat as reason:
-        return Examination([Finding(code="later_format", message=str(reason))])
+        return Examination([Finding("later_format", str(reason))])
     except (BadHeader, LineTooLong) as reason:
         return _examine_foreign(read, size, session_id, str(reason), new_id=new_id)
     walk = _LineExamination(header, read(0, first), session_id)
@@ -305,14 +305,14 @@ def _examine_foreign(
     read: Read, size: int, session_id: str, reason: str, *, new_id: Callable[[], str]
 ) -> Examination:
     if size == 0:
-        return Examination([Finding(code="empty", message="the file is empty")])
+        return Examination([Finding("empty", "the file is empty")])
     if size > FOREIGN_BYTES_MAX:
-        return Examination([Finding(code="bad_header", message=reason, offset=0)])
+        return Examination([Finding("bad_header", reason, offset=0)])
     try:
         found = ForeignConversation(JsonDocument(read(0, size)), session_id)
     except NotForeign as no:
         message = f"{reason}, and as another program's document: {no}"
-        return Examination([Finding(code="bad_header", message=message, offset=0)])
+        return Examination([Finding("bad_header", message, offset=0)])
     row = new_row(session_id, user=found.header.user, created_at=found.header.created_at)
     message = "another program's file; it is taken in when it is first opened"
     entries = found.entries(new_id=new_id)
@@ -334,7 +334,7 @@ class _LineExamination:
         self._is_damaged = False
         if header.session_id != session_id:
             message = f"the file says it is conversation {header.session_id!r}"
-            self._add(Finding(code="other_id", message=message, offset=0))
+            self._add(Finding("other_id", message, offset=0))
         if _CHECKED_HEADER.search(first) is None:
             message = "the first line has no checksum, so it is taken as it is"
             self._add(note("unchecked_header", message))
@@ -357,8 +357,7 @@ class _LineExamination:
         if isinstance(entry, UnknownEntry):
             self._unknown[entry.kind] = self._unknown.get(entry.kind, 0) + 1
         elif wrong := wrong_reference(entry):
-            message = f"entry {entry.seq}: {wrong}"
-            self._add(Finding(code="bad_reference", message=message, offset=start))
+            self._add(Finding("bad_reference", f"entry {entry.seq}: {wrong}", offset=start))
 
     def _report_before(self, start: int, seq: int) -> None:
         """What stands between this line and the sound one before it."""
@@ -379,7 +378,7 @@ class _LineExamination:
         for entry in [] if self._is_damaged else self._pairing.unpaired():
             message = f"calls of entry {entry.seq} have no results, and their turn went on"
             seqs = (entry.seq, entry.seq)
-            self._add(Finding(code="unpaired_calls", message=message, seqs=seqs))
+            self._add(Finding("unpaired_calls", message, seqs=seqs))
         if not self._is_damaged and (turns := len(self._pairing.unfinished)):
             message = f"{plural(turns, 'turn')} without an end, left to the next start"
             self._add(note("unfinished_turn", message))
@@ -398,7 +397,7 @@ class _LineExamination:
         elif [piece.reason for piece in self._unread] == [None]:
             if self._unread[0].closing != self._counted and not self._is_damaged:
                 message = "the closing line does not say what the lines say"
-                self._add(Finding(code="bad_closing", message=message, offset=offset))
+                self._add(Finding("bad_closing", message, offset=offset))
         elif (damage := _damage_at_end(read, size, offset)) is not None:
             self._add_damage("damaged", damage, offset, None)
         else:
@@ -409,7 +408,7 @@ class _LineExamination:
         self, code: str, message: str, offset: int, seqs: tuple[int, int] | None
     ) -> None:
         self._is_damaged = True
-        self._add(Finding(code=code, message=message, offset=offset, seqs=seqs))
+        self._add(Finding(code, message, offset=offset, seqs=seqs))
 
     def _add(self, finding: Finding) -> None:
         self._found.findings.append(finding)

@@ -168,7 +168,7 @@ def all_prompts(file: JsonFile, _: ConversationRow) -> PromptsFound:
     """Blocks, as long as the file is long. Of two with one name the first counts."""
     prompts: dict[str, int] = {}
     with file.reading_lines() as (read, tail):
-        for line in tail.lines(read).forward(tail.first):
+        for line in tail.entries(read).lines():
             if peek_kind(line.data) == ModelInputEntry.kind:
                 entry = decode_verified(line.data)
                 if isinstance(entry, ModelInputEntry) and entry.message_id is not None:

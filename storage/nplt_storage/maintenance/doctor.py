@@ -105,7 +105,7 @@ class IndexCheck:
                 continue
             last = self._rows[session_id].head_seq
             message = f"it knows {session_id} ({last} entries), of which there is no file"
-            yield Finding(code="file_gone", message=message, seqs=(1, max(last, 1)))
+            yield Finding("file_gone", message, seqs=(1, max(last, 1)))
 
 
 def _difference(known: ConversationRow | None, row: ConversationRow) -> Finding | None:
@@ -114,24 +114,24 @@ def _difference(known: ConversationRow | None, row: ConversationRow) -> Finding 
     if known.head_seq > row.head_seq:
         message = f"{row.session_id} had {known.head_seq} entries, its file has {row.head_seq}"
         lost = (row.head_seq + 1, known.head_seq)
-        return Finding(code="entries_gone", message=message, seqs=lost)
+        return Finding("entries_gone", message, seqs=lost)
     if known.head_seq < row.head_seq:
         message = f"it knows {row.session_id} up to entry {known.head_seq} of {row.head_seq}"
         return note("behind", f"{message}; the next start catches up")
     if known.damaged:
         message = f"it holds {row.session_id} for damaged; look again with: nplt repair"
-        return Finding(code="held_damaged", message=f"{message} {row.session_id}")
+        return Finding("held_damaged", f"{message} {row.session_id}")
     if known.lost is not None:
         first, last = known.lost
         message = f"{row.session_id} had entries {first} to {last}, which are gone: an older copy"
         message += f" was put back; to go on without them: nplt repair {row.session_id}"
-        return Finding(code="entries_gone", message=message, seqs=known.lost)
+        return Finding("entries_gone", message, seqs=known.lost)
     same = replace(known, last_accessed=row.last_accessed)
     wrong = [f.name for f in fields(row) if getattr(same, f.name) != getattr(row, f.name)]
     if not wrong:
         return None
     message = f"what it says of {row.session_id} is not what its file says: {', '.join(wrong)}"
-    return Finding(code="drift", message=message)
+    return Finding("drift", message)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -241,8 +241,7 @@ def _modes(path: Path) -> Iterator[Finding]:
     except OSError:
         return  # that it can't be read was said
     if stat.S_ISREG(mode) and stat.S_IMODE(mode) != PRIVATE_FILE:
-        message = f"its mode is {stat.S_IMODE(mode):04o}, not {PRIVATE_FILE:04o}"
-        yield note("mode", message)
+        yield note("mode", f"its mode is {stat.S_IMODE(mode):04o}, not {PRIVATE_FILE:04o}")
 
 
 def _examined(path: Path, session_id: str, progress: Callable[[int], None]) -> Examination:
@@ -268,14 +267,14 @@ def _examined(path: Path, session_id: str, progress: Callable[[int], None]) -> E
         message = "it is a symbolic link to nothing"
     except OSError as error:
         message = f"it can't be read: {error.strerror}"
-    return Examination([Finding(code="unreadable", message=message)])
+    return Examination([Finding("unreadable", message)])
 
 
 def _side_files(names: list[str], by_id: dict[str, list[str]]) -> Iterator[Finding]:
     for session_id, group in by_id.items():
         if len(group) > 1:
             message = f"there are {len(group)} files for conversation {session_id}"
-            yield Finding(code="two_files", message=message, file=f"history/{group[0]}")
+            yield Finding("two_files", message, file=f"history/{group[0]}")
     for name in names:
         owner = companion_of(name)
         if session_id_of(name) is not None:
@@ -296,7 +295,7 @@ def _side_files(names: list[str], by_id: dict[str, list[str]]) -> Iterator[Findi
 def _blobs(data_dir: Path, folder: Path, found: Examination) -> Iterator[Finding]:
     for blob in found.blobs.values():
         if wrong := _compare(folder / Path(blob.blob_id).name, blob.size, blob.sha256):
-            yield Finding(code="bad_blob", message=f"blob {blob.blob_id} {wrong}")
+            yield Finding("bad_blob", f"blob {blob.blob_id} {wrong}")
     for name in _names_in(folder):
         if name not in found.blobs and found.is_sound:
             where = str(folder.relative_to(data_dir))
@@ -312,7 +311,7 @@ def _attachments(data_dir: Path, folder: Path, found: Examination) -> Iterator[F
             wrong = "was erased, and is still there" if path.exists() else None
         if wrong:
             message = f"attachment {entry.file_id} of entry {entry.seq} {wrong}"
-            yield Finding(code="bad_attachment", message=message)
+            yield Finding("bad_attachment", message)
     for name in _names_in(folder):
         if name not in found.attachments and found.is_sound:
             message = f"no entry names {name}" + ("" if is_file_id(name) else ", half a file")

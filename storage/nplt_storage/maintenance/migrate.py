@@ -38,7 +38,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 import anyio
 import anyio.to_thread
 import orjson
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nplt_storage.attachments import end_copy, mark_copy
@@ -84,9 +84,9 @@ from nplt_storage.files.foreign import (
 from nplt_storage.files.format import (
     BadHeader,
     Damage,
+    FileEntries,
     Header,
     LaterFormat,
-    LineReader,
     Read,
     Segment,
     blobs_of,
@@ -122,24 +122,14 @@ _CLOSING_BYTES_MAX: Final = 256
 _ITEM: Final = re.compile(rb',?\{"(blob|file)":"([A-Za-z0-9_-]{1,200})","(?:text|base64)":"')
 
 
-class BadDocument(Exception):
-    """Not as `export_document` wrote it."""
-
-
-class Missing(Struct):
-    """What the conversation names, and nobody has any more."""
-
-    ids: list[str] = field(default_factory=list)
-
-
 async def export_document(
     source: Source,
     session_id: str,
     *,
     read_attachment: ReadAttachment | None = None,
-    missing: Missing | None = None,
+    missing: list[str] | None = None,
 ) -> AsyncIterator[bytes]:
-    """In pieces; `missing` is told what could not be put into it."""
+    """In pieces; `missing` is told what the conversation names, and nobody has any more."""
     origin = await source.origin(session_id)
     header = Header(
         session_id=session_id, created_at=origin.created_at, user=origin.user, extra=origin.extra
@@ -173,7 +163,7 @@ async def export_document(
     async for key, data in items():
         if data is None:
             if missing is not None:
-                missing.ids.append(key[1])
+                missing.append(key[1])
         else:
             yield (b"," if count else end[:-2] + _BESIDE) + encode_item(key, data) + b"\n"
             count += 1
@@ -197,7 +187,7 @@ def decode_item(line: bytes) -> bytes:
             return str(item["text"]).encode()
         return base64.b64decode(item["base64"], validate=True)
     except (orjson.JSONDecodeError, binascii.Error, KeyError, TypeError) as error:
-        raise BadDocument(f"something kept beside the entries can't be read: {error}") from error
+        raise Damage(f"something kept beside the entries can't be read: {error}") from error
 
 
 def _items_in(segments: Iterator[Segment], size: int) -> dict[ItemKey, Span]:
@@ -207,9 +197,9 @@ def _items_in(segments: Iterator[Segment], size: int) -> dict[ItemKey, Span]:
             return found
         parts = _ITEM.match(data)
         if parts is None or not data.endswith(b'"}\n'):
-            raise BadDocument(f"what is kept beside the entries is damaged at byte {start}")
+            raise Damage(f"what is kept beside the entries is damaged at byte {start}")
         found[parts[1].decode(), parts[2].decode()] = (start, len(data))
-    raise BadDocument("it breaks off among what is kept beside the entries")
+    raise Damage("it breaks off among what is kept beside the entries")
 
 
 # ------------------------------------------------------------------------------
@@ -283,7 +273,7 @@ _LOOKED_AT_BYTES: Final = 4096
 _NOT_AS_WRITTEN: Final = (
     "this is one of our files, but its first line is damaged, or its layout was changed"
 )
-_UNREADABLE = (BadDocument, BadHeader, BadLine, Damage, LaterFormat, NotForeign, LineTooLong)
+_UNREADABLE = (BadHeader, BadLine, Damage, LaterFormat, NotForeign, LineTooLong)
 
 
 class InOneGo(Struct, frozen=True, kw_only=True):
@@ -396,7 +386,7 @@ def _source_of(read: Read, size: int, path: Path, limits: InOneGo) -> FileSource
         if size <= limits.bytes_max:
             written = as_it_was_written(read_relaid(read(0, size)))
         if written is None:
-            raise BadDocument("what is kept beside the entries can't be read") from None
+            raise Damage("what is kept beside the entries can't be read") from None
         return _written_anew(written, path)
 
 
@@ -433,7 +423,7 @@ class NativeFile(FileSource):
         self._end, self._items = _index(read, size, first)
 
     def _all(self) -> Iterator[Entry]:
-        for line in LineReader(self._read, first=self._first, end=self._end).forward(self._first):
+        for line in FileEntries(self._read, first=self._first, end=self._end).lines():
             entry = decode_verified(line.data)
             if encode_line(entry) != line.data:
                 raise BadEntry(
