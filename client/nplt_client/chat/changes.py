@@ -45,13 +45,12 @@ class Participant(Struct, frozen=True, kw_only=True):
 
 def parse_participants(clients: JsonValue | Sequence[JsonObject]) -> tuple[Participant, ...]:
     """As an ATTACH or a presence event lists them."""
-    listed = clients if isinstance(clients, list | tuple) else ()
     return tuple(
         Participant(
             user=safe_line(one.get("user") or "", _NAME_WIDTH),
             program=safe_line(one.get("client") or "", _NAME_WIDTH),
         )
-        for one in listed
+        for one in (clients if isinstance(clients, list | tuple) else ())
         if isinstance(one, dict)
     )
 
@@ -59,18 +58,14 @@ def parse_participants(clients: JsonValue | Sequence[JsonObject]) -> tuple[Parti
 def other_participants(participants: Sequence[Participant], me: Participant) -> tuple[str, ...]:
     """Everyone but ourselves: other people by name, our own other programs by theirs, and
     how many more windows of this one there are."""
-    left = list(participants)
-    if me in left:
-        left.remove(me)
-    windows = left.count(me)
-    names = tuple(
-        (participant.program or "someone") if participant.user == me.user else participant.user
-        for participant in left
-        if participant != me
-    )
-    if not windows:
-        return names
-    return (*names, f"{windows} more {'window' if windows == 1 else 'windows'}")
+    names = [
+        (one.program or "someone") if one.user == me.user else one.user
+        for one in participants
+        if one != me
+    ]
+    if (windows := participants.count(me) - 1) > 0:
+        names.append(f"{windows} more {'window' if windows == 1 else 'windows'}")
+    return tuple(names)
 
 
 class PromptShown(Struct, frozen=True, kw_only=True):
@@ -225,13 +220,9 @@ def changes_from_history(stored: Iterable[JsonObject]) -> Turns:
         turn_id = word_in(message, "turn_id") or f"message-{message.get('seq')}"
         changes = turns.setdefault(turn_id, [])
         if message.get("role") == "user":
-            text = safe(word_in(message, "content"))
+            text, seq = safe(word_in(message, "content")), number_in(message, "seq")
             files = tuple(map(attachment_words, objects_in(message.get("attachments"))))
-            changes.append(
-                PromptShown(
-                    turn_id=turn_id, text=text, seq=number_in(message, "seq"), attachments=files
-                )
-            )
+            changes.append(PromptShown(turn_id=turn_id, text=text, seq=seq, attachments=files))
         else:
             changes.extend(_answer_changes(message, turn_id=turn_id, call=calls[turn_id]))
             calls[turn_id] += 1
@@ -494,8 +485,13 @@ class ChangeQueue:
     def add(self, changes: Iterable[Change]) -> None:
         for change in changes:
             last = self._changes[-1] if self._changes else None
-            if last is not None and (joined := _join(last, change)):
-                self._changes[-1] = joined
+            if (
+                isinstance(last, TextGrew)
+                and isinstance(change, TextGrew)
+                and (last.turn_id, last.call, last.kind)
+                == (change.turn_id, change.call, change.kind)
+            ):
+                self._changes[-1] = replace(last, piece=last.piece + change.piece)
             else:
                 self._changes.append(change)
             self._arrived.set()
@@ -505,18 +501,9 @@ class ChangeQueue:
         self._changes.clear()
 
     async def wait(self) -> None:
-        """Until there is something."""
         await self._arrived.wait()
 
     def take(self) -> list[Change]:
-        """All there is."""
         self._arrived.clear()
         taken, self._changes = self._changes, []
         return taken
-
-
-def _join(last: Change, change: Change) -> Change | None:
-    if not (isinstance(last, TextGrew) and isinstance(change, TextGrew)):
-        return None
-    is_one = (last.turn_id, last.call, last.kind) == (change.turn_id, change.call, change.kind)
-    return replace(last, piece=last.piece + change.piece) if is_one else None

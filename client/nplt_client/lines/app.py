@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import assert_never
 
 from nplt_client.chat import changes
-from nplt_client.chat.approvals import ApprovalDecision, ApprovalWanted, parse_decision
+from nplt_client.chat.approvals import ApprovalWanted, parse_decision
 from nplt_client.chat.chat_session import ChatOptions, ChatSession, run_chat
 from nplt_client.chat.display import ChatDisplay
 from nplt_client.errors import NpltError
@@ -111,12 +111,8 @@ class LineChat(ChatDisplay):
 
     def put_question(self, wanted: ApprovalWanted) -> None: ...
 
-    def put_remark(self, text: str) -> None:
-        """Prints the result of a command."""
-        self.put_notice(text)
-
-    def put_notice(self, text: str, *, is_error: bool = False) -> None:
-        """Prints news that no command of this chat caused."""
+    def put_line(self, text: str, *, is_news: bool = False, is_error: bool = False) -> None:
+        """Prints the result of a command, or news that no command of this chat caused."""
 
     def put_listing(self, text: str) -> None: ...
 
@@ -173,7 +169,9 @@ class LineChat(ChatDisplay):
     # What is typed
 
     async def take(self, text: str) -> None:
-        if (decision := self._answer_in(text)) is not None:
+        """An answer to a question counts if the line was begun after it was shown."""
+        oldest, decision = self.session.approvals.oldest, parse_decision(text)
+        if oldest and decision and oldest.approval_id == self._seen_by_line:
             self.remark(await self.session.approvals.decide_oldest(decision))
         else:
             await super().take(text)
@@ -183,28 +181,18 @@ class LineChat(ChatDisplay):
         oldest = self.session.approvals.oldest
         self._seen_by_line = oldest.approval_id if oldest else None
 
-    def _answer_in(self, line: str) -> ApprovalDecision | None:
-        """The decision in this line, if it was begun after the question was shown."""
-        oldest = self.session.approvals.oldest
-        if oldest is None or oldest.approval_id != self._seen_by_line:
-            return None
-        return parse_decision(line)
-
     # What is drawn by the session
 
     async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
-        if has_moved:
-            self.remark(self._place())
+        name, is_new = self.session.name, self.session.is_new
+        if has_moved and name:
+            self.remark(f"in the new conversation {name!r}" if is_new else f"in {name!r}")
+        elif has_moved:
+            self.remark("in a new conversation" if is_new else "in a conversation without a name")
         elif not turns and self.is_interactive:
             await self.show_text(self.first_contact)
         await self.show_turns(turns, has_moved=has_moved)
         self._refresh_usage()
-
-    def _place(self) -> str:
-        name = self.session.name
-        if self.session.is_new:
-            return f"in the new conversation {name!r}" if name else "in a new conversation"
-        return f"in {name!r}" if name else "in a conversation without a name"
 
     async def draw(self, change: changes.Change) -> None:
         if isinstance(change, changes.TurnChange):
@@ -216,15 +204,15 @@ class LineChat(ChatDisplay):
             return
         match change:
             case changes.NoticeShown():
-                self._notice(change.text, is_error=change.is_error)
+                self.remark(change.text, is_news=True, is_error=change.is_error)
             case ApprovalWanted():
                 self.put_question(change)
             case changes.ApprovalSettled():
-                self._notice(change.words)
+                self.remark(change.words, is_news=True)
             case changes.Renamed():
-                self._notice(f"this conversation is now called {change.name!r}")
+                self.remark(f"this conversation is now called {change.name!r}", is_news=True)
             case changes.ModelChanged():
-                self._notice(f"the model is now {change.model}")
+                self.remark(f"the model is now {change.model}", is_news=True)
             case changes.ActivityChanged():
                 self.put_activity(change)
             case changes.PresenceChanged() | changes.TranscriptOutdated():
@@ -240,23 +228,16 @@ class LineChat(ChatDisplay):
         match state:
             case Reconnecting(attempt=1) if state.in_seconds:
                 self._was_lost = True
-                self._notice(safe_line(f"{state.reason}; reconnecting …"))
+                self.remark(f"{state.reason}; reconnecting …", is_news=True)
             case Online() if self._was_lost:
                 self._was_lost = False
-                self._notice("online again")
+                self.remark("online again", is_news=True)
             case _:
-                pass
-        self.flush()
+                self.flush()
 
     def _refresh_usage(self) -> None:
         if self.shows_status:
             self.begin(self.session.refresh_usage())
-
-    def _notice(self, text: str, *, is_error: bool = False) -> None:
-        """Shows a notice, unless our own command has just shown the same text."""
-        if text != self._last_remark:
-            self._last_remark = text
-            self.put_notice(text, is_error=is_error)
 
     # What commands do
 
@@ -269,11 +250,12 @@ class LineChat(ChatDisplay):
         self.put_listing(safe(text))
         self.flush()
 
-    def remark(self, text: str) -> None:
+    def remark(self, text: str, *, is_news: bool = False, is_error: bool = False) -> None:
+        """Not twice in a row: an event may tell what our own command has just shown."""
         text = safe_line(text)
         if text != self._last_remark:
             self._last_remark = text
-            self.put_remark(text)
+            self.put_line(text, is_news=is_news, is_error=is_error)
             self.flush()
 
     async def ask(self, text: str) -> None:
@@ -294,9 +276,8 @@ class LineChat(ChatDisplay):
             self.remark(INCOMPLETE)
 
     async def show_history(self, count: int | None) -> None:
-        await self.show_text(
-            history_text(await self.session.client.history(count or _MESSAGES_SHOWN))
-        )
+        page = await self.session.client.history(count or _MESSAGES_SHOWN)
+        await self.show_text(history_text(page))
 
     async def search(self, wanted: str) -> None:
         hits: list[SearchHit] = []

@@ -16,7 +16,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, I
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import in_terminal
@@ -80,16 +79,13 @@ FOCUS_KEYS = {Named.ControlF23: True, Named.ControlF24: False}
 """Keys that no keyboard has stand for: the terminal got the focus, or lost it."""
 ANSI_SEQUENCES.update({"\x1b[I": Named.ControlF23, "\x1b[O": Named.ControlF24})
 
-Fragment = tuple[str, str]
-"""A style, and a text in it."""
-
 
 def status_rows(
     width: int, *, unfinished: str, waiting: Sequence[str], question: Sequence[str], status: str
-) -> Iterator[Fragment]:
-    """What is between the scrollback and the input: the end of the block that is being
-    written, prompts that wait, an open question, the status. Bounded: the input stays
-    in sight."""
+) -> Iterator[tuple[str, str]]:
+    """Style and text of what is between the scrollback and the input: the end of the block
+    that is being written, prompts that wait, an open question, the status. Bounded: the
+    input stays in sight."""
     if rows := tail(unfinished, width=width, rows_max=TAIL_ROWS_MAX):
         yield "", ""  # as on the scrollback
         yield from (("", row) for row in rows)
@@ -152,9 +148,7 @@ class PromptChat(LineChat):
         self._scrollback = ScrollbackWriter(self._put_above, lambda: _size().columns)
         self._scrollback.theme = remembered_theme(self.theme_file)
         self._printer = ChangePrinter(self._scrollback, self._name_of_others)
-        self._output = _BracketedPasteOutput(
-            exact_stream(sys.stdout), _size, term=os.environ.get("TERM")
-        )
+        self._output = _BracketedPasteOutput()
         self._held: list[str] | None = None
         """What is printed while the person is in an editor."""
         self._was_empty = True
@@ -337,9 +331,8 @@ class PromptChat(LineChat):
 
     async def show_again(self, turns: Turns) -> None:
         """Prints what is missing, from the first turn that is known here."""
-        known = [place for place, (turn_id, _) in enumerate(turns) if self._printer.knows(turn_id)]
-        missing = turns[known[0] if known else 0 :]
-        self._printer.catch_up(missing, self.session.turn_status.waiting)
+        known = (place for place, (turn_id, _) in enumerate(turns) if self._printer.knows(turn_id))
+        self._printer.catch_up(turns[next(known, 0) :], self.session.turn_status.waiting)
 
     def apply(self, change: TurnChange) -> None:
         self._printer.apply(change)
@@ -350,7 +343,7 @@ class PromptChat(LineChat):
             words = f"{wanted.tool_name} wants to be run with\n{wanted.arguments}"
             self._scrollback.listing(words)
 
-    def put_notice(self, text: str, *, is_error: bool = False) -> None:
+    def put_line(self, text: str, *, is_news: bool = False, is_error: bool = False) -> None:
         self._scrollback.remark(f"· {text}", is_error=is_error)
 
     def put_listing(self, text: str) -> None:
@@ -429,14 +422,11 @@ def _question_rows(question: OpenQuestion, size: Size) -> Iterator[str]:
     else:
         yield f"allow {wanted.tool_name} with this?"
         yield from arguments
-    marked = question.marked
-    shown = [
-        f"[{letter} {words}]" if letter == marked else f" {letter} {words} "
+    yield " ".join(
+        f"[{letter} {words}]" if letter == question.marked else f" {letter} {words} "
         for letter, words in CHOICES
-    ]
-    keys = "letter or arrows" if question.listens else "letter"
-    yield " ".join(shown)
-    yield f"{keys}, then Enter"
+    )
+    yield "letter or arrows, then Enter" if question.listens else "letter, then Enter"
 
 
 def _fitting(arguments: str, size: Size) -> list[str] | None:
@@ -453,12 +443,12 @@ class _BracketedPasteOutput(Vt100_Output):
     """Keeps bracketed paste on: a paste that comes while something is printed would be
     taken for typing otherwise, and its line ends would send it."""
 
-    def __init__(self, stdout: TextIO, get_size: Callable[[], Size], *, term: str | None) -> None:
+    def __init__(self) -> None:
         # The cursor's position is not asked for: the reply would come among the keys.
         super().__init__(
-            stdout,
-            get_size,
-            term=term,
+            exact_stream(sys.stdout),
+            _size,
+            term=os.environ.get("TERM"),
             default_color_depth=ColorDepth.from_env(),  # NO_COLOR
             enable_cpr=False,
         )

@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -27,6 +27,8 @@ from functools import partial
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TextIO
+
+from msgspec.structs import replace
 
 from nplt_client.chat import changes
 from nplt_client.chat.approvals import (
@@ -355,7 +357,7 @@ class PlainChat(LineChat):
         if self._work is None and self.is_interactive:
             self.session.replace_from = None
             self._print("")
-            self.put_notice("Ctrl+D or /quit leaves")
+            self._note("(Ctrl+D or /quit leaves)")
         elif self._work is None or (self._is_stopping and not self.is_interactive):
             self.exit_code = _INTERRUPTED
             self.leave()
@@ -385,11 +387,11 @@ class PlainChat(LineChat):
         else:
             self._print(text, dimmed=True)
 
-    def put_remark(self, text: str) -> None:
-        self._print(text)
-
-    def put_notice(self, text: str, *, is_error: bool = False) -> None:
-        self._note(f"({text})")
+    def put_line(self, text: str, *, is_news: bool = False, is_error: bool = False) -> None:
+        if is_news:
+            self._note(f"({text})")
+        else:
+            self._print(text)
 
     def put_listing(self, text: str) -> None:
         self._print(text.rstrip("\n"))
@@ -422,13 +424,15 @@ class PlainChat(LineChat):
             case changes.PromptShown() if not change.is_mine:
                 self._note(f"someone ▸ {change.shown}")
             case changes.TextGrew(kind="answer"):
-                new = turn.call(change.call).grow(change.piece)
+                new = turn.calls[change.call].grow(change.piece)
                 if is_ours:
                     self._answer(turn, change.call, new)
             case changes.TextReplaced(kind="answer"):
                 self._replace(turn, change, is_ours=is_ours)
             case changes.TextGrew() if is_ours:
-                self._reason(turn, change.piece)
+                *lines, turn.reasoning = (turn.reasoning + change.piece).split("\n")
+                for line in lines:
+                    self._dimmed(line)
             case changes.ToolShown() if is_ours:
                 words = f"⚙ {change.name} {change.arguments or ''}"
                 if change.status != "pending":
@@ -436,15 +440,16 @@ class PlainChat(LineChat):
                     words = f"⚙ {change.name}: {change.status}, {took}: {change.result}"
                 self._aside(turn, words)
             case changes.TurnEnded():
-                self._end_reasoning(turn)
-                self._answers.append(turn.text)
+                self._aside(turn)
+                texts = [turn.calls[call].text for call in sorted(turn.calls)]
+                self._answers.append(_CALLS_APART.join(filter(str.strip, texts)))
                 self._ended.append(change.turn_id)
                 del self._turns[change.turn_id]
             case _:
                 pass
 
     def _replace(self, turn: _PlainTurn, change: changes.TextReplaced, *, is_ours: bool) -> None:
-        printed = turn.call(change.call)
+        printed = turn.calls[change.call]
         take = printed.store if change.is_stored else printed.begin_again
         new = take(change.text)
         if is_ours and new is None:
@@ -457,7 +462,7 @@ class PlainChat(LineChat):
     def _answer(self, turn: _PlainTurn, call: int, text: str) -> None:
         if not text:
             return
-        self._end_reasoning(turn)
+        self._aside(turn)
         if turn.last_call not in (None, call):
             text = _CALLS_APART + text
         turn.last_call = call
@@ -474,19 +479,13 @@ class PlainChat(LineChat):
         if turn is not None and self._is_waiting and change.kind != "generating":
             self._aside(turn, change.words)
 
-    def _reason(self, turn: _PlainTurn, piece: str) -> None:
-        *lines, turn.reasoning = (turn.reasoning + piece).split("\n")
-        for line in lines:
-            self._dimmed(line)
-
-    def _end_reasoning(self, turn: _PlainTurn) -> None:
+    def _aside(self, turn: _PlainTurn, words: str = "") -> None:
+        """Below the line of reasoning that is not complete."""
         if turn.reasoning:
             self._dimmed(turn.reasoning)
             turn.reasoning = ""
-
-    def _aside(self, turn: _PlainTurn, words: str) -> None:
-        self._end_reasoning(turn)
-        self._dimmed(safe_line(words, _REMARK_WIDTH))
+        if words:
+            self._dimmed(safe_line(words, _REMARK_WIDTH))
 
     def _dimmed(self, text: str) -> None:
         """Prints dimmed text, and nothing where there are no colours: it would read as answer."""
@@ -549,15 +548,7 @@ class _PlainTurn:
         self.last_call: int | None = None
         self.reasoning = ""
         """The line of reasoning that is not complete."""
-        self._calls: dict[int, PrintedText] = {}
-
-    @property
-    def text(self) -> str:
-        texts = (self._calls[call].text for call in sorted(self._calls))
-        return _CALLS_APART.join(text for text in texts if text.strip())
-
-    def call(self, number: int) -> PrintedText:
-        return self._calls.setdefault(number, PrintedText())
+        self.calls: defaultdict[int, PrintedText] = defaultdict(PrintedText)
 
 
 def question_text(wanted: ApprovalWanted) -> str:
@@ -570,28 +561,21 @@ def _nobody_here(wanted: ApprovalWanted) -> str:
 
 def ask_for_approval(request: ApprovalRequest) -> Approval:
     """For a command that has no chat around it. Ctrl+D is a no; Ctrl+C is for the caller."""
-    decision = _ask_person(approval_wanted(request))
-    return Approval(
-        approval_id=request.approval_id,
-        decision="allow" if decision.allow else "deny",
-        remember=decision.remember,
-    )
-
-
-def _ask_person(wanted: ApprovalWanted) -> ApprovalDecision:
-    reader = LineReader()
+    wanted, reader = approval_wanted(request), LineReader()
+    denied = Approval(approval_id=request.approval_id, decision="deny", remember=False)
     if not reader.is_interactive:
         print_remark(f"({_nobody_here(wanted)})")
-        return ApprovalDecision(allow=False)
+        return denied
     former = signal.getsignal(signal.SIGINT)
     if former is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         while (decision := parse_decision(reader.read(question_text(wanted)))) is None:
             print_remark(ANSWERS_HELP)
-        return decision
     except EOFError:
         print_remark("")
-        return ApprovalDecision(allow=False)
+        return denied
     finally:
         signal.signal(signal.SIGINT, former)
+    allowed = "allow" if decision.allow else "deny"
+    return replace(denied, decision=allowed, remember=decision.remember)
