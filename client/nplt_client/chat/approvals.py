@@ -46,14 +46,6 @@ class ApprovalDecision(Struct, frozen=True, kw_only=True):
     remember: bool = False
 
 
-_ANSWERS = {
-    "y": ApprovalDecision(allow=True),
-    "yes": ApprovalDecision(allow=True),
-    "a": ApprovalDecision(allow=True, remember=True),
-    "always": ApprovalDecision(allow=True, remember=True),
-    "n": ApprovalDecision(allow=False),
-    "no": ApprovalDecision(allow=False),
-}
 ARROWS = {"left": -1, "up": -1, "right": 1, "down": 1}
 """The keys that move the mark, and by how many answers."""
 CHOICES = (("y", "yes"), ("n", "no"), ("a", "always"))
@@ -63,7 +55,11 @@ ANSWERS_HELP = "y: yes, this once; n: no; a: yes, always in this conversation"
 
 def parse_decision(line: str) -> ApprovalDecision | None:
     """`None`: that was no answer."""
-    return _ANSWERS.get(line.strip().lower())
+    typed = line.strip().lower()
+    chosen = next((words for letter, words in CHOICES if typed in (letter, words)), None)
+    if chosen is None:
+        return None
+    return ApprovalDecision(allow=chosen != "no", remember=chosen == "always")
 
 
 def approval_wanted(request: ApprovalRequest, *, is_mine: bool = False) -> ApprovalWanted:

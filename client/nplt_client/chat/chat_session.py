@@ -45,7 +45,6 @@ from nplt_client.wire.reconnect_policy import (
 )
 from nplt_client.wire.wire_session import pending_approvals
 from nplt_protocol import messages
-from nplt_protocol.json_text import JsonObject
 
 if TYPE_CHECKING:
     from nplt_client.chat.display import ChatDisplay
@@ -462,7 +461,10 @@ class ChatSession:
         status.input_tokens, status.output_tokens = changes.tokens_of(account.billed)
         percent = account.occupancy.get("percent")
         self.context_percent = float(percent) if isinstance(percent, int | float) else None
-        self.cost = _price(account.cost)
+        cost = account.cost or {}
+        amount = cost.get("amount")
+        shown = f"{amount:.4f}" if isinstance(amount, float) else str(amount)
+        self.cost = safe_line(f"{shown} {cost.get('currency') or ''}") if amount else ""
 
     async def refresh_names(self) -> None:
         """Reads the names of the conversations, newest first, for completion."""
@@ -481,8 +483,23 @@ class ChatSession:
         if replace_from is not None:
             attachments = (*self.replaced_attachments, *attachments)
         sent = self._sent[message_id] = _SentPrompt(text)
+        receipt: messages.Receipt | None = None
         try:
-            receipt = await self._send_until_accepted(text, message_id, attachments, replace_from)
+            with nullcontext() if replace_from is None else self.expecting("rolled_back"):
+                while receipt is None:
+                    turn = self.client.ask(
+                        text,
+                        message_id=message_id,
+                        attachments=attachments,
+                        replace_from=replace_from,
+                    )
+                    try:
+                        async with turn:  # its events come through the feed
+                            self.is_stored = True
+                            receipt = turn.receipt
+                    except (ConnectionLost, TimedOut):
+                        if receipt is None and isinstance(self.client.connection, Offline):
+                            raise
         except BaseException:
             self._sent.pop(message_id, None)
             sent.turn_id.cancel()
@@ -494,25 +511,6 @@ class ChatSession:
         if not sent.turn_id.done():
             sent.turn_id.set_result(receipt.turn_id)
         return receipt
-
-    async def _send_until_accepted(
-        self, text: str, message_id: str, attachments: tuple[str, ...], replace_from: int | None
-    ) -> messages.Receipt:
-        with nullcontext() if replace_from is None else self.expecting("rolled_back"):
-            while True:
-                turn = self.client.ask(
-                    text,
-                    message_id=message_id,
-                    attachments=attachments,
-                    replace_from=replace_from,
-                )
-                try:
-                    async with turn:  # its events come through the feed
-                        self.is_stored = True
-                        return turn.receipt
-                except (ConnectionLost, TimedOut):
-                    if isinstance(self.client.connection, Offline):
-                        raise
 
     def take_back_queued(self) -> tuple[str, Awaitable[object]] | None:
         """The text of our last prompt that waits (or has no receipt yet while a turn runs),
@@ -546,8 +544,7 @@ class ChatSession:
     def queued(self) -> list[str]:
         """Our waiting turns, the oldest first, without those taken back."""
         waiting = self.turn_status.waiting.items()
-        mine = [turn_id for turn_id, prompt in waiting if prompt.is_mine]
-        return [turn_id for turn_id in mine if turn_id not in self._taken_back]
+        return [one for one, prompt in waiting if prompt.is_mine and one not in self._taken_back]
 
     @property
     def connection(self) -> ConnectionState:
@@ -555,10 +552,10 @@ class ChatSession:
         state = self.client.connection
         if state is not self._state:
             self._state, self._state_since = state, monotonic()
-        if not isinstance(state, Reconnecting):
-            return state
-        left = max(0.0, state.in_seconds - (monotonic() - self._state_since))
-        return replace(state, in_seconds=left)
+        if isinstance(state, Reconnecting):
+            left = max(0.0, state.in_seconds - (monotonic() - self._state_since))
+            return replace(state, in_seconds=left)
+        return state
 
     async def measure_lag(self) -> None:
         if not isinstance(self.client.connection, Online):
@@ -576,14 +573,6 @@ def _without_notice(new_changes: Iterable[changes.Change]) -> Iterator[changes.C
             yield replace(change, why="")
         elif not isinstance(change, changes.NoticeShown):
             yield change
-
-
-def _price(cost: JsonObject | None) -> str:
-    amount = cost.get("amount") if cost else None
-    if cost is None or amount in (None, 0):
-        return ""
-    shown = f"{amount:.4f}" if isinstance(amount, float) else str(amount)
-    return safe_line(f"{shown} {cost.get('currency') or ''}")
 
 
 LAG_SECONDS_SHOWN = 0.5

@@ -50,25 +50,21 @@ class PromptHistory:
             return
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._append(prompt)
+            _write(self._path, os.O_APPEND | os.O_CLOEXEC, [prompt])
+            self._lines += 1
             if self._lines >= 2 * self._kept:
-                self._rewrite(self.load())
+                prompts = self.load()
+                temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
+                temporary.unlink(missing_ok=True)
+                _write(temporary, os.O_EXCL, prompts)
+                temporary.replace(self._path)
+                self._lines = len(prompts)
 
-    def _append(self, prompt: str) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        descriptor = os.open(self._path, flags, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(json.dumps(prompt).encode() + b"\n")
-        self._lines += 1
 
-    def _rewrite(self, prompts: list[str]) -> None:
-        temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.unlink(missing_ok=True)
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.writelines(json.dumps(prompt).encode() + b"\n" for prompt in prompts)
-        temporary.replace(self._path)
-        self._lines = len(prompts)
+def _write(path: Path, flags: int, prompts: Iterable[str]) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.writelines(json.dumps(prompt).encode() + b"\n" for prompt in prompts)
 
 
 def _prompt_in(line: bytes) -> str | None:

@@ -233,18 +233,14 @@ class ChatApp(ChatDisplay, App[bool]):
         try:
             await self.session.receive_events()
         except NpltError as error:
-            self.session.change_queue.add(
-                [changes.NoticeShown(text=safe_line(error.message), is_error=True)]
-            )
+            lost = changes.NoticeShown(text=safe_line(error.message), is_error=True)
+            self.session.change_queue.add([lost])
 
     def begin(self, work: Awaitable[object]) -> object:
         return self.run_worker(self.attempt(work), group="commands")
 
     async def show_error(self, error: NpltError) -> None:
-        await self.transcript.add_notice(
-            changes.NoticeShown(text=safe(error.message), is_error=True)
-        )
-        self.transcript.go_to_end()
+        await self.show_text(error.message, is_error=True)
 
     # What is drawn by the session
 
@@ -379,8 +375,8 @@ class ChatApp(ChatDisplay, App[bool]):
         await super().show_raw(is_raw)
         await self.transcript.show_raw(is_raw)
 
-    async def show_text(self, text: str) -> None:
-        await self.transcript.add_notice(changes.NoticeShown(text=safe(text)))
+    async def show_text(self, text: str, *, is_error: bool = False) -> None:
+        await self.transcript.add_notice(changes.NoticeShown(text=safe(text), is_error=is_error))
         self.transcript.go_to_end()
 
     def remark(self, text: str) -> None:
@@ -511,13 +507,13 @@ class ChatApp(ChatDisplay, App[bool]):
             self.fill(chosen)
 
     async def action_edit_in_editor(self) -> None:
-        await self.attempt(self._edit_draft())
+        try:
+            with self.suspend():
+                text = edit_in_editor(self._composer.text)
+            self.fill(text)
+        except NpltError as error:
+            await self.show_error(error)
         self.refresh()
-
-    async def _edit_draft(self) -> None:
-        with self.suspend():
-            text = edit_in_editor(self._composer.text)
-        self.fill(text)
 
     # What the transcript asks for
 

@@ -55,10 +55,6 @@ class SearchInput(Input):
         event.stop()
         self.write(safe_line(event.text))
 
-    def replace_text(self, text: str) -> None:
-        self.value = safe_line(text)
-        self.cursor_position = len(self.value)
-
 
 _ROWS_MIN = 8
 _SMALL_ROWS = 20
@@ -95,16 +91,16 @@ class PickerScreen(ModalScreen[str | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "leave", "Back", show=False),
     ]
-    WINDOW_TITLE = ""
     KEYS_HELP = "Enter takes it · Esc goes back"
 
-    def __init__(self) -> None:
+    def __init__(self, title: str) -> None:
         super().__init__()
+        self._title = title
         self._matched: str | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical(id="window") as window:
-            window.border_title = self.WINDOW_TITLE
+            window.border_title = Content(self._title)
             yield SearchInput(placeholder="type to find", id="wanted")
             yield OptionList(id="found", markup=False)
             yield Static(id="below", markup=False)
@@ -172,7 +168,7 @@ class PickerScreen(ModalScreen[str | None]):
     def typed_changed(self, typed: str) -> None:
         self.show_matches()
 
-    def enter(self, typed: str) -> None:
+    def enter(self) -> None:
         if self.marked is not None:
             self.dismiss(self.marked)
 
@@ -190,7 +186,7 @@ class PickerScreen(ModalScreen[str | None]):
 
     def action_enter(self) -> None:
         self.catch_up()
-        self.enter(self.wanted)
+        self.enter()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option.id)
@@ -277,13 +273,11 @@ class ChoicePicker(PickerScreen):
     """One of several texts: earlier prompts, models, themes."""
 
     def __init__(self, title: str, choices: Sequence[str], *, marked: str | None = None) -> None:
-        super().__init__()
-        self._title = title
+        super().__init__(title)
         self._choices = {str(place): choice for place, choice in enumerate(choices)}
         self._first_marked = marked
 
     def begin(self) -> None:
-        self.query_one("#window").border_title = Content(self._title)
         super().begin()
         if self._first_marked in (choices := list(self._choices.values())):
             self.action_move(choices.index(self._first_marked))
@@ -318,7 +312,6 @@ class SessionPicker(PickerScreen):
     be brought back as long as the window is open.
     """
 
-    WINDOW_TITLE = "conversations"
     KEYS_HELP = "Enter goes there · Ctrl+N renames · Ctrl+X deletes · Esc goes back"
     KEYS_HELP_SMALL = "Enter · ^N rename · ^X delete · Esc"
     DEFAULT_CSS = """
@@ -329,7 +322,7 @@ class SessionPicker(PickerScreen):
     """
 
     def __init__(self, sessions: Sequence[SessionRow], client: Client, wanted: str = "") -> None:
-        super().__init__()
+        super().__init__("conversations")
         self._sessions = {row.session_id: row for row in sessions}
         self._client = client
         self._first_wanted = wanted
@@ -360,9 +353,9 @@ class SessionPicker(PickerScreen):
             facts, facts_width = f"{facts}{row.message_count:>5} msgs  ", _FACTS_WIDTH
         name_width = max(_NAME_WIDTH_MIN, min(_NAME_WIDTH_MAX, width - facts_width))
         name = pad(safe_line(row.name or "(no name)", name_width), name_width)
-        state = [safe_line(row.state)] if row.state != "idle" else []
-        here = ["here"] if row.is_current else []
-        line = f"{name} {facts}{' '.join([*state, *here, *row_flags(row)])}"
+        words = ["" if row.state == "idle" else safe_line(row.state)]
+        words += ["here" if row.is_current else "", *row_flags(row)]
+        line = f"{name} {facts}{' '.join(filter(None, words))}"
         return Option(Content(shorten(line, max(width, _NAME_WIDTH_MIN))), id=row.session_id)
 
     def details_of(self, key: str) -> str:
@@ -440,13 +433,12 @@ class SessionPicker(PickerScreen):
             self._write(self._sessions[key].name)
             self._show_keys("Enter gives it this name · Esc leaves it as it is")
 
-    def enter(self, typed: str) -> None:
+    def enter(self) -> None:
         if self._renaming is None:
-            super().enter(typed)
+            super().enter()
             return
-        key, name = self._renaming, typed.strip()
-        if name:
-            self.run_worker(self._attempt(self._rename(key, name)))
+        if name := self.wanted.strip():
+            self.run_worker(self._attempt(self._rename(self._renaming, name)))
         self._stop_renaming()
 
     async def _rename(self, key: str, name: str) -> None:
@@ -524,7 +516,9 @@ class SessionPicker(PickerScreen):
         self.typed_changed("")
 
     def _write(self, text: str) -> None:
-        self.query_one(SearchInput).replace_text(text)
+        typed = self.query_one(SearchInput)
+        typed.value = safe_line(text)
+        typed.cursor_position = len(typed.value)
 
     def _show_usual_keys(self) -> None:
         if self._deleted:

@@ -49,10 +49,6 @@ class CollapsibleLine(Static, can_focus=True):
         self._head = self.body = ""
         self.is_open = False
 
-    @property
-    def source(self) -> str:
-        return f"{self._head}\n{self.body}"
-
     def set_text(self, head: str, body: str) -> None:
         is_seen = head != self._head or (body != self.body and self.is_open)
         self._head, self.body = head, body
@@ -114,9 +110,8 @@ class TurnView(Widget):
         self.seq = 0
         self._is_raw = is_raw
         self._prompt = Static(markup=False, classes="prompt")
-        self._prompt.display = False
         self._end = Static(markup=False, classes="end")
-        self._end.display = False
+        self._prompt.display = self._end.display = False
         self._answers: dict[int, AnswerView] = {}
         self._reasoning: dict[int, CollapsibleLine] = {}
         self._tools: dict[str, tuple[CollapsibleLine, changes.ToolShown]] = {}
@@ -126,16 +121,11 @@ class TurnView(Widget):
     def compose(self) -> ComposeResult:
         yield from self._prepared
 
-    def hide_content(self) -> None:
-        """For a view far from the visible part: keeps its height, costs no layout."""
-        if not self.has_class("-hidden-content") and self.outer_size.height:
-            self.styles.height = self.outer_size.height
-            self.add_class("-hidden-content")
-
-    def show_content(self) -> None:
-        if self.has_class("-hidden-content"):
-            self.styles.height = "auto"
-            self.remove_class("-hidden-content")
+    def show_content(self, is_near: bool = True) -> None:
+        """A view far from the visible part keeps its height and costs no layout."""
+        if is_near == self.has_class("-hidden-content") and (is_near or self.outer_size.height):
+            self.styles.height = "auto" if is_near else self.outer_size.height
+            self.set_class(not is_near, "-hidden-content")
 
     @property
     def answer(self) -> str:
@@ -152,8 +142,8 @@ class TurnView(Widget):
             case changes.TextGrew(kind="answer"):
                 await (await self._answer_of(change.call)).grow(change.piece)
             case changes.TextGrew():
-                known = self._reasoning[change.call].body if change.call in self._reasoning else ""
-                await self._reason(change.call, known + change.piece)
+                fold = self._reasoning.get(change.call)
+                await self._reason(change.call, (fold.body if fold else "") + change.piece)
             case changes.TextReplaced(kind="reasoning"):
                 await self._reason(change.call, change.text)
             case changes.TextReplaced():
@@ -321,11 +311,9 @@ class Transcript(VerticalScroll, can_focus=False):
         await self._show_turns(turns, before=first)
 
         def stay() -> None:
-            if self._is_going:
-                return
-            self.scroll_relative(
-                y=self.virtual_size.height - height, animate=False, immediate=True, force=True
-            )
+            if not self._is_going:
+                grown = self.virtual_size.height - height
+                self.scroll_relative(y=grown, animate=False, immediate=True, force=True)
 
         self.call_after_refresh(stay)
 
@@ -402,7 +390,7 @@ class Transcript(VerticalScroll, can_focus=False):
         """Removes old views while the person reads at the end. False: none."""
         if not self.follows or len(self.children) <= VIEWS_MAX:
             return False
-        gone = list(self.children)[: len(self.children) - VIEWS_KEPT]
+        gone = self.children[:-VIEWS_KEPT]
         for view in gone:
             if isinstance(view, TurnView):
                 self._turns.pop(view.turn_id, None)
@@ -421,10 +409,7 @@ class Transcript(VerticalScroll, can_focus=False):
         for view in views:
             bottom = top + view.outer_size.height + view.styles.margin.height
             if isinstance(view, TurnView):
-                if view in views[-2:] or (bottom >= first and top <= last):
-                    view.show_content()
-                else:
-                    view.hide_content()
+                view.show_content(view in views[-2:] or (bottom >= first and top <= last))
             top = bottom
 
     def show_all_content(self) -> None:
