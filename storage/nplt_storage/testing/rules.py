@@ -271,13 +271,12 @@ async def a_list_is_walked_page_by_page(make: Maker, store: Store) -> None:
     for limit in (1, 4, 11):
         found: list[str] = []
         cursor = None
-        while True:
+        while cursor is not None or not found:
             page = await store.list("ada", RowQuery(limit=limit, cursor=cursor))
-            expect(len(page.rows) <= limit, f"a page of {limit} has {len(page.rows)} rows")
+            expect(0 < len(page.rows) <= limit, f"a page of {limit} has {len(page.rows)} rows")
             found += [row.session_id for row in page.rows]
             expect(len(found) <= len(whole), f"a list of {len(whole)} has no end")
-            if (cursor := page.next_cursor) is None:
-                break
+            cursor = page.next_cursor
         expect_equal(found, whole, f"the list by {limit}")
 
 
@@ -317,8 +316,7 @@ async def a_list_can_be_narrowed(make: Maker, store: Store) -> None:
 async def what_is_no_cursor_is_refused(make: Maker, store: Store) -> None:
     await _three(make, store)
     for bad in ("", "x", "bm9uc2Vuc2U=", "é"):
-        with refused(BadCursor, what=f"the cursor {bad!r}"):
-            await store.list("ada", RowQuery(cursor=bad))
+        await refused(store.list("ada", RowQuery(cursor=bad)), BadCursor, f"the cursor {bad!r}")
 
 
 async def users_see_their_own_only(make: Maker, store: Store) -> None:
@@ -377,12 +375,12 @@ async def what_was_found_is_walked_page_by_page(make: Maker, store: Store) -> No
     expect_equal(len(whole), 9, "how many were found")
     walked: list[tuple[str, int]] = []
     cursor = None
-    while True:
+    while cursor is not None or not walked:
         page = await store.search("ada", SearchQuery(text="needle", limit=4, cursor=cursor))
+        expect(page.hits, "a page has no hits")
         walked += [(hit.session_id, hit.seq) for hit in page.hits]
         expect(len(walked) <= len(whole), f"{len(whole)} messages have no end")
-        if (cursor := page.next_cursor) is None:
-            break
+        cursor = page.next_cursor
     expect_equal(walked, whole, "what was found, by four")
 
 
@@ -650,16 +648,14 @@ async def an_append_gives_the_row_after_it(store: Store, writer: Writer) -> None
 async def a_gap_is_refused(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"))
     far = replace(writer.stamped(answer("t1")), seq=3)
-    with refused(BadEntry, what="entry 3 after entry 1"):
-        await writer.record.append(far)
+    await refused(writer.append(far), BadEntry, "entry 3 after entry 1")
     expect_equal(len(await entries_of(store)), 1, "entries after the refusal")
 
 
 async def a_number_that_is_taken_is_refused(store: Store, writer: Writer) -> None:
     first, second = await writer.write(prompt("t1"), answer("t1"))
     for again in (first, second, replace(second, id="other")):
-        with refused(BadEntry, what=f"entry {again.seq} once more"):
-            await writer.record.append(again)
+        await refused(writer.append(again), BadEntry, f"entry {again.seq} once more")
     expect_equal(await entries_of(store), [first, second], "the entries")
 
 
@@ -672,8 +668,7 @@ async def a_refused_entry_leaves_nothing(store: Store, writer: Writer) -> None:
         seq=1, id="e", timestamp=START, content="x", usage={"n": float("nan")}
     )
     for bad in (half, huge, endless, prompt("t1")):
-        with refused(BadEntry, what=f"{bad!r}"):
-            await writer.record.append(bad)
+        await refused(writer.append(bad), BadEntry, f"{bad!r}")
     expect_equal(await row_of(store), before, "the row after refusals")
     expect_equal(await entries_of(store), [], "the entries after refusals")
     await writer.record.append(good)
@@ -732,11 +727,10 @@ async def a_blob_that_is_not_there_is_refused(make: Maker, store: Store, writer:
     blob = await other.record.keep_blob(b"of the other")
     await writer.record.keep_blob(b"mine")
     for unknown in ("0" * 64, "", "../s1", "*", blob.blob_id):
-        with refused(StorageError, what=f"the blob {unknown!r}"):
-            await store.blob("s1", unknown, 0, 10)
+        await refused(store.blob("s1", unknown, 0, 10), StorageError, f"the blob {unknown!r}")
     for offset, length in ((-1, 5), (0, -1)):
-        with refused(StorageError, what=f"{length} bytes from {offset}"):
-            await store.blob("s2", blob.blob_id, offset, length)
+        what = f"{length} bytes from {offset}"
+        await refused(store.blob("s2", blob.blob_id, offset, length), StorageError, what)
 
 
 # ------------------------------------------------------------------------------
@@ -783,16 +777,14 @@ async def what_was_given_up_leaves_nothing(make: Maker, store: Store) -> None:
         pass
     expect_equal(await ids_of(store), [], "the list")
     expect_equal(await _found(store, "ask"), [], "what is found of it")
-    with refused(ConversationNotFound, what="reading it"):
-        await entries_of(store)
+    await refused(entries_of(store), ConversationNotFound, "reading it")
     await Writer.create(make, store)
 
 
 async def a_gap_in_what_is_built_is_refused(make: Maker, store: Store) -> None:
     entries = drafted(make, 5)
     for batches in ([entries[1:]], [entries[:2], entries[3:]], [entries[:2], entries[1:]]):
-        with refused(BadEntry, what="a gap, or a number twice"):
-            await _build(store, "s1", *batches)
+        await refused(_build(store, "s1", *batches), BadEntry, "a gap, or a number twice")
     expect_equal(await ids_of(store), [], "the list")
 
 
@@ -804,20 +796,22 @@ async def an_empty_one_can_be_built(make: Maker, store: Store) -> None:
 
 async def building_replaces_nothing(make: Maker, store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"))
-    with refused(ConversationExists, what="building under an id that is taken"):
-        await _build(store, "s1", drafted(make, 2))
+    await refused(
+        _build(store, "s1", drafted(make, 2)), ConversationExists, "building under a taken id"
+    )
     expect_equal(await entries_of(store), list(writer.history.entries), "the entries")
     for hostile in HOSTILE_IDS:
-        with refused(ConversationNotFound, what=f"building {hostile!r}"):
-            await _build(store, hostile)
+        await refused(_build(store, hostile), ConversationNotFound, f"building {hostile!r}")
 
 
 async def an_id_taken_meanwhile_is_not_taken_away(make: Maker, store: Store) -> None:
-    with refused(ConversationExists, what="an id that was taken while it was built"):
+    async def build_while_it_is_taken() -> None:
         async with store.build("s1", ORIGIN) as builder:
             await builder.add(drafted(make, 2))
             writer = await Writer.create(make, store, user="bob")
-    await writer.write(prompt("t1"))
+            await writer.write(prompt("t1"))
+
+    await refused(build_while_it_is_taken(), ConversationExists, "an id that is taken meanwhile")
     expect_equal((await row_of(store)).user, "bob", "whose it is")
     expect_equal(len(await entries_of(store)), 1, "entries")
 
@@ -835,20 +829,17 @@ _TRIES_MAX = 10_000
 
 
 async def a_conversation_is_open_once(store: Store, writer: Writer) -> None:
-    with refused(ConversationReadOnly, what="opening it while it is open"):
-        await store.open("s1")
+    await refused(store.open("s1"), ConversationReadOnly, "opening it while it is open")
     await writer.write(prompt("t1"))
     await writer.record.close()
     await store.open("s1")
-    with refused(ConversationReadOnly, what="opening it a second time"):
-        await store.open("s1")
+    await refused(store.open("s1"), ConversationReadOnly, "opening it a second time")
 
 
 async def a_closed_record_writes_nothing(store: Store, writer: Writer) -> None:
     await writer.record.close()
     second = await writer.reopened(store)
-    with refused(ConversationReadOnly, what="appending to a closed record"):
-        await writer.write(prompt("t1"))
+    await refused(writer.write(prompt("t1")), ConversationReadOnly, "appending to a closed record")
     writer.record.journal_delta("t1", 0, "text", "nothing comes of it")
     await second.write(prompt("t2"))
     await writer.record.close()
@@ -858,8 +849,7 @@ async def a_closed_record_writes_nothing(store: Store, writer: Writer) -> None:
 
 async def the_same_id_is_not_given_twice(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t1"))
-    with refused(ConversationExists, what="creating it again"):
-        await store.create("s1", user="bob")
+    await refused(store.create("s1", user="bob"), ConversationExists, "creating it again")
     expect_equal((await row_of(store)).user, "ada", "whose it is")
     await writer.write(answer("t1"))
     expect_equal(len(await entries_of(store)), 2, "entries")
@@ -867,8 +857,8 @@ async def the_same_id_is_not_given_twice(store: Store, writer: Writer) -> None:
 
 async def an_id_that_could_be_a_path_is_refused(store: Store) -> None:
     for hostile in HOSTILE_IDS:
-        with refused(ConversationNotFound, what=f"creating {hostile!r}"):
-            await store.create(hostile, user="ada")
+        create = store.create(hostile, user="ada")
+        await refused(create, ConversationNotFound, f"creating {hostile!r}")
     expect_equal(await ids_of(store), [], "the list")
 
 
@@ -887,8 +877,7 @@ async def what_is_not_there_is_not_found(make: Maker, store: Store) -> None:
             ("delete", lambda id_: store.delete(id_)),
             ("undelete", lambda id_: store.undelete(id_)),
         ):
-            with refused(ConversationNotFound, what=f"{what} of {unknown!r}"):
-                await ask(unknown)
+            await refused(ask(unknown), ConversationNotFound, f"{what} of {unknown!r}")
     expect_equal(await ids_of(store), ["s1"], "the list")
 
 
@@ -904,8 +893,8 @@ async def a_stale_writer_is_refused_and_changes_nothing(make: Maker) -> None:
     await writer.write(answer("t1"))
     row = await row_of(first)
     for _ in range(2):
-        with refused(BadEntry, ConversationReadOnly, what="the append of a stale writer"):
-            await other.write(answer("t1", "another answer"))
+        append = other.write(answer("t1", "another answer"))
+        await refused(append, (BadEntry, ConversationReadOnly), "the append of a stale writer")
     expect_equal(await entries_of(first), list(writer.history.entries), "the entries")
     expect_equal(await row_of(first), row, "the row")
     await other.record.close()
@@ -991,7 +980,7 @@ async def what_was_deleted_or_redacted_stays_so(make: Maker, store: Store) -> No
     for session_id in ("s1", "s2"):
         writer = await Writer.create(make, store, session_id)
         await writer.write(prompt("t1", "sesame"))
-    tombstone = await writer.record.redact(1, at=make.clock())
+    tombstone = await writer.redact(1)
     await store.delete("s1")
     store = await make.after_crash(store)
     expect_equal(await ids_of(store), ["s2"], "the list")
@@ -1026,8 +1015,7 @@ async def a_prompt_that_was_sent_is_known_by_its_name(store: Store, writer: Writ
     expect_equal(await _seen(store, 5), (7, "t5", "interrupted", "ask 5"), "one that was stopped")
     expect_equal(await _seen(store, 6), (13, "t6", "waiting", "ask 6"), "one that waits")
     expect_equal(await _seen(store, 2), None, "one without a name")
-    with refused(ConversationNotFound, what="asking where nothing is"):
-        await store.prompt_by_message_id("s2", "m1")
+    await refused(_seen(store, 1, "s2"), ConversationNotFound, "asking where nothing is")
 
 
 async def what_was_taken_back_or_erased_was_still_sent(store: Store, writer: Writer) -> None:
@@ -1037,7 +1025,7 @@ async def what_was_taken_back_or_erased_was_still_sent(store: Store, writer: Wri
     expect_equal(await _seen(store, 2), (3, "t2", "completed", "ask 2"), "one taken back")
     wanted = (6, "t3", "interrupted", "ask 3")
     expect_equal(await _seen(store, 3), wanted, "one whose answer was taken back")
-    await writer.record.redact(1, at=writer.clock())
+    await writer.redact(1)
     expect_equal(await _seen(store, 1), (1, "t1", "completed", REDACTED), "one that was erased")
     await (await writer.reopened(store)).write(named(4))
     expect_equal(await _seen(store, 4), (9, "t4", "waiting", "ask 4"), "one that came after")
@@ -1054,8 +1042,7 @@ async def a_name_belongs_to_its_conversation(make: Maker, store: Store, writer: 
     expect_equal(await _seen(store, 2, "s2"), None, "what was sent to the other later")
     expect_equal(await _seen(store, 1, "s3"), None, "what was sent to another")
     await store.delete("s1")
-    with refused(ConversationNotFound, what="asking one that was deleted"):
-        await store.prompt_by_message_id("s1", "m1")
+    await refused(_seen(store, 1), ConversationNotFound, "asking one that was deleted")
     await (await Writer.create(make, store)).write(named(3))
     expect_equal(await _seen(store, 1), None, "what was sent to the one before")
     await store.delete("s1")
@@ -1091,7 +1078,7 @@ async def what_was_trimmed_was_still_sent(store: Store, writer: Writer) -> None:
         ],
         "what was sent",
     )
-    await writer.record.redact(9, at=writer.clock())
+    await writer.redact(9)
     expect_equal((await _seen(store, 1) or (0,))[0], 1, "the first, after an erasure")
 
 
@@ -1172,12 +1159,9 @@ async def a_deleted_conversation_is_gone(store: Store, writer: Writer) -> None:
     expect_equal(await store.count("ada"), 0, "the count")
     expect(await store.row("s1") is None, "there is still a row")
     expect_equal(await _found(store, "ask"), [], "what is found")
-    with refused(ConversationNotFound, what="opening it"):
-        await store.open("s1")
-    with refused(ConversationNotFound, what="a page of it"):
-        await store.page("s1", PageQuery())
-    with refused(ConversationNotFound, what="deleting it again"):
-        await store.delete("s1")
+    await refused(store.open("s1"), ConversationNotFound, "opening it")
+    await refused(store.page("s1", PageQuery()), ConversationNotFound, "a page of it")
+    await refused(store.delete("s1"), ConversationNotFound, "deleting it again")
 
 
 async def the_writer_of_a_deleted_conversation_writes_nothing(
@@ -1185,16 +1169,14 @@ async def the_writer_of_a_deleted_conversation_writes_nothing(
 ) -> None:
     await writer.write(prompt("t1"))
     await store.delete("s1")
-    with refused(ConversationReadOnly, ConversationNotFound, what="appending to it"):
-        await writer.write(prompt("t2"))
+    errors = (ConversationReadOnly, ConversationNotFound)
+    await refused(writer.write(prompt("t2")), errors, "appending to it")
     new = await Writer.create(make, store, user="bob")
-    with refused(StorageError, what="appending to the one that was deleted"):
-        await writer.write(prompt("t3"))
+    await refused(writer.write(prompt("t3")), StorageError, "appending to the one that was deleted")
     await writer.record.close()
     await new.write(prompt("t4"))
     expect_equal([e.turn_id for e in await entries_of(store)], ["t4"], "the new one's turns")
-    with refused(ConversationReadOnly, what="opening it while it is open"):
-        await store.open("s1")
+    await refused(store.open("s1"), ConversationReadOnly, "opening it while it is open")
 
 
 async def an_undeleted_conversation_is_as_it_was(make: Maker, store: Store, writer: Writer) -> None:
@@ -1215,8 +1197,7 @@ async def an_undeleted_conversation_is_as_it_was(make: Maker, store: Store, writ
 async def only_ones_own_is_brought_back(make: Maker, store: Store) -> None:
     await (await Writer.create(make, store)).write(prompt("t1"))
     await store.delete("s1")
-    with refused(ConversationNotFound, what="undeleting another user's"):
-        await store.undelete("s1", user="eve")
+    await refused(store.undelete("s1", user="eve"), ConversationNotFound, "undeleting another's")
     expect_equal(await ids_of(store), [], "the list")
     await store.undelete("s1", user="ada")
     expect_equal(await ids_of(store), ["s1"], "the list after undeleting")
@@ -1251,14 +1232,12 @@ async def it_is_told_whether_another_may_bring_it_back(make: Maker, store: Store
 
 
 async def undeleting_replaces_nothing(make: Maker, store: Store, writer: Writer) -> None:
-    with refused(ConversationNotFound, what="undeleting what was not deleted"):
-        await store.undelete("s2")
+    await refused(store.undelete("s2"), ConversationNotFound, "undeleting what was not deleted")
     await writer.write(prompt("t1", "old"))
     await store.delete("s1")
     new = await Writer.create(make, store)
     await new.write(prompt("t1", "new"))
-    with refused(ConversationExists, what="undeleting under an id that is taken"):
-        await store.undelete("s1")
+    await refused(store.undelete("s1"), ConversationExists, "undeleting under an id that is taken")
     expect_equal(await store.text_of("s1", 1), "new", "what is there")
 
 
@@ -1296,7 +1275,7 @@ async def redacted_words_are_nowhere(store: Store, writer: Writer) -> None:
     await writer.write(prompt("t2", "and now"), answer("t2", "sesame again"))
     await writer.write(writer.history.rollback_to(2))
     for seq in (1, 2, 4):
-        await writer.record.redact(seq, at=writer.clock())
+        await writer.redact(seq)
     row = await row_of(store)
     for what, seen in (
         ("the row", repr(row)),
@@ -1318,16 +1297,17 @@ async def a_redacted_result_takes_its_blob_along(store: Store, writer: Writer) -
         await writer.write(prompt(turn_id), asking(turn_id), looking(turn_id, "x", blob))
         await writer.write(answer(turn_id, call=1))
     for seq in (3, 7):
-        await writer.record.redact(seq, at=writer.clock())
-    with refused(StorageError, what="the blob of a redacted result"):
-        await store.blob("s1", alone.blob_id, 0, 10)
+        await writer.redact(seq)
+    await refused(
+        store.blob("s1", alone.blob_id, 0, 10), StorageError, "the blob of what is redacted"
+    )
     kept = await store.blob("s1", shared.blob_id, 0, 20)
     expect_equal(kept, b"here and there", "a blob that another result names")
 
 
 async def it_goes_on_after_a_redaction(store: Store, writer: Writer) -> None:
     await writer.turns(1, 2)
-    await writer.record.redact(4, at=writer.clock())
+    await writer.redact(4)
     await writer.turns(3, 4)
     again = await writer.reopened(store)
     await again.turns(5, 5)
@@ -1338,11 +1318,9 @@ async def what_can_not_be_redacted_is_refused(store: Store, writer: Writer) -> N
     await writer.write(prompt("t1"), ClearEntry())
     before = await entries_of(store)
     for seq in (0, -1, 2, 3, 10**12):
-        with refused(BadEntry, what=f"redacting entry {seq}"):
-            await writer.record.redact(seq, at=writer.clock())
+        await refused(writer.redact(seq), BadEntry, f"redacting entry {seq}")
     await writer.record.close()
-    with refused(ConversationReadOnly, what="redacting through a closed record"):
-        await writer.record.redact(1, at=writer.clock())
+    await refused(writer.redact(1), ConversationReadOnly, "redacting through a closed record")
     expect_equal(await entries_of(store), before, "the entries")
 
 
@@ -1461,8 +1439,9 @@ async def a_trimmed_conversation_can_be_rolled_back_within_reach(
 async def nothing_leads_back_to_what_was_trimmed(store: Store, writer: Writer) -> None:
     await writer.turns(1, 6)
     row, kept = await row_of(store), await _kept(store)
-    with refused(BadEntry, what="a rollback to an entry that is no longer kept"):
-        await writer.write(writer.history.rollback_to(2))
+    await refused(
+        writer.write(writer.history.rollback_to(2)), BadEntry, "a rollback to what is not kept"
+    )
     expect_equal((await row_of(store), await _kept(store)), (row, kept), "row and entries")
     await writer.write(writer.history.rollback_to(kept[0].seq - 1))
     expect_equal((await all_messages(store)).messages, (), "messages that stand")
@@ -1482,14 +1461,11 @@ async def a_conversation_nobody_uses_expires(make: Maker, store: Store, writer: 
     expect_equal(await store.count("ada"), 0, "the count when nothing was used")
     expect_equal(await ids_of(store), [], "the list when nothing was used")
     expect(await store.row("s1") is None, "there is a row of what expired")
-    with refused(ConversationNotFound, what="reading what expired"):
-        await store.page("s1", PageQuery())
-    with refused(StorageError, what="appending to what expired"):
-        await writer.write(answer("t1"))
+    await refused(store.page("s1", PageQuery()), ConversationNotFound, "reading what expired")
+    await refused(writer.write(answer("t1")), StorageError, "appending to what expired")
     await writer.record.close()
     await Writer.create(make, store)
-    with refused(StorageError, what="the blob of one that expired"):
-        await store.blob("s1", blob.blob_id, 0, 10)
+    await refused(store.blob("s1", blob.blob_id, 0, 10), StorageError, "the blob of what expired")
 
 
 @where("expire", ttl_seconds=100)
