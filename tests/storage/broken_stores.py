@@ -54,9 +54,8 @@ from nplt_storage.history import is_in
 from nplt_storage.memory import EntryList, MemoryBuilder, MemoryRecord, StoredConversation
 from nplt_storage.pages import read_page
 from nplt_storage.redaction import redacted
-from nplt_storage.redis import record, scripts
-from nplt_storage.redis.record import TurnSpans
-from nplt_storage.redis.store import RedisStore
+from nplt_storage.redis import scripts, store
+from nplt_storage.redis.store import RedisStore, TurnSpans
 from nplt_storage.rows import new_row, page_of
 from nplt_storage.search import search_entries
 from nplt_storage.store import DeletedConversation, Piece, joined, outdates
@@ -843,7 +842,7 @@ def knows_only_what_its_writer_wrote(patch: pytest.MonkeyPatch) -> None:
 
 @breaks("what_was_trimmed_was_still_sent", of="redis")
 def forgets_the_names_it_trims(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(record, "what_is_left", lambda gone, hidden: [])
+    patch.setattr(store, "what_is_left", lambda gone, hidden: [])
 
 
 # What still holds
@@ -923,7 +922,7 @@ def keeps_everything(patch: pytest.MonkeyPatch) -> None:
     of="redis",
 )
 def forgets_what_was_said_to_the_model(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(record, "state_seqs_of", lambda row: {})
+    patch.setattr(store, "state_seqs_of", lambda row: {})
 
 
 @breaks("a_conversation_nobody_uses_expires", of="redis")
@@ -945,6 +944,6 @@ def expires_though_someone_looks(patch: pytest.MonkeyPatch) -> None:
 @breaks("a_conversation_nobody_uses_expires", of="redis")
 def counts_what_has_expired(patch: pytest.MonkeyPatch) -> None:
     async def cards(self: RedisStore, user: str) -> int:
-        return int(self._connection.ask("ZCARD", self._keyspace.list_of(user)))
+        return int(self._connection.ask("ZCARD", self._keyspace.of_user("user", user)))
 
     patch.setattr(RedisStore, "count", cards)

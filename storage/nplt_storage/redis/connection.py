@@ -58,27 +58,21 @@ _ClusterNode: Callable[[str, int], ClusterNode] = ClusterNode
 _Sentinel: Callable[..., Any] = Sentinel
 _node_from_key: Callable[[redis.RedisCluster, str], Any] = redis.RedisCluster.get_node_from_key
 
-_REFUSALS: Final = {
-    "OOM": "Redis has no memory left",
-    "READONLY": "this Redis is a read-only replica",
-    "MISCONF": "Redis can't write to its disk",
-    "NOREPLICAS": "Redis has too few replicas to accept writes",
-    "MASTERDOWN": "this Redis is a replica that has lost its primary",
-    "CLUSTERDOWN": "the Redis cluster is down",
-    "TTL exhausted": "the Redis cluster is moving it to another node",
-}
-_FAILURES: Final = (
-    (redis.BusyLoadingError, "Redis is still reading its data"),
-    (redis.AuthenticationError, "Redis does not accept these credentials"),
-    (redis.TimeoutError, "Redis does not answer"),
-    (redis.ConnectionError, "Redis can't be reached"),
+_REASONS: Final = (
+    (redis.BusyLoadingError, "", "Redis is still reading its data"),
+    (redis.AuthenticationError, "", "Redis does not accept these credentials"),
+    (redis.TimeoutError, "", "Redis does not answer"),
+    (redis.ConnectionError, "", "Redis can't be reached"),
+    (redis.OutOfMemoryError, "OOM", "Redis has no memory left"),
+    (redis.ReadOnlyError, "READONLY", "this Redis is a read-only replica"),
+    ((), "MISCONF", "Redis can't write to its disk"),
+    ((), "NOREPLICAS", "Redis has too few replicas to accept writes"),
+    (MasterDownError, "MASTERDOWN", "this Redis is a replica that has lost its primary"),
+    (ClusterDownError, "CLUSTERDOWN", "the Redis cluster is down"),
+    ((), "TTL exhausted", "the Redis cluster is moving it to another node"),
 )
-_CODES: Final = {
-    redis.OutOfMemoryError: "OOM",
-    redis.ReadOnlyError: "READONLY",
-    MasterDownError: "MASTERDOWN",
-    ClusterDownError: "CLUSTERDOWN",
-}
+"""Of an error: its class; its code, which before version 7 a script wraps in words of its own,
+and of which the client makes a class since then; what people are told."""
 
 
 class RedisConnection:
@@ -111,8 +105,9 @@ class RedisConnection:
             with _cluster_errors():
                 return self._client.execute_command(*command)  # type: ignore[no-untyped-call]
         except redis.ResponseError as error:
-            if "READONLY" in _told(error) and isinstance(self._connected, redis.Redis):
-                # It was demoted. Behind Sentinel, new connections find the new primary.
+            is_demoted = isinstance(error, redis.ReadOnlyError) or "READONLY" in str(error)
+            if is_demoted and isinstance(self._connected, redis.Redis):
+                # Behind Sentinel, new connections find the new primary.
                 self._connected.connection_pool.disconnect()
             raise
 
@@ -192,10 +187,12 @@ class RedisConnection:
         try:
             done = await anyio.to_thread.run_sync(work, *arguments, limiter=self._threads)
         except RedisError as error:
-            told = _told(error)
-            failures = (reason for kind, reason in _FAILURES if isinstance(error, kind))
-            refusals = (reason for code, reason in _REFUSALS.items() if code in told)
-            self.trouble = next(failures, None) or next(refusals, f"Redis refused: {error}")
+            known = (
+                reason
+                for kind, code, reason in _REASONS
+                if isinstance(error, kind) or (code and code in str(error))
+            )
+            self.trouble = next(known, f"Redis refused: {error}")
             raise StorageUnavailable(self.trouble) from error
         self.trouble = None
         return done
@@ -264,13 +261,6 @@ def _client_of(address: RedisAddress, timeout_seconds: float) -> Client:
 @cache
 def _sha1(script: str) -> str:
     return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
-
-
-def _told(error: RedisError) -> str:
-    """With its code: before version 7, a script wraps it in words of its own; since then the
-    client makes a class of it."""
-    codes = (code for kind, code in _CODES.items() if isinstance(error, kind))
-    return f"{next(codes, '')} {error}"
 
 
 def check_version(connection: RedisConnection) -> None:
@@ -446,7 +436,7 @@ class NewStream:
     def __init__(self, connection: RedisConnection, row: ConversationRow) -> None:
         self.row = row
         """As it is after the entries so far; at first, as it is before them."""
-        self.keys = connection.keyspace.being_made(new_entry_id(), row.session_id)
+        self.keys = connection.keyspace.of(row.session_id, f"@new:{new_entry_id()}:")
         self._connection = connection
 
     def add(self, entries: Iterable[Entry]) -> None:

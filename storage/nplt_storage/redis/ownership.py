@@ -266,7 +266,7 @@ class Leases:
         return sorted(members.values(), key=lambda member: member.started_at)
 
     def take_turn(self, user: str, turn_id: str, turns_max: int) -> bool:
-        key = self._keyspace.turns_of(user)
+        key = self._keyspace.of_user("turns", user)
         taken = self._connection.run(
             scripts.TAKE_TURN, [key], turn_id, turns_max, self.milliseconds
         )
@@ -275,7 +275,7 @@ class Leases:
         return bool(taken)
 
     def end_turn(self, user: str, turn_id: str) -> None:
-        key = self._keyspace.turns_of(user)
+        key = self._keyspace.of_user("turns", user)
         self._turns.get(key, set()).discard(turn_id)
         self._connection.call("ZREM", key, turn_id)
 

@@ -20,7 +20,7 @@ halfway.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -35,39 +35,24 @@ class Keys(NamedTuple):
     blobs: str
     owner: str
 
-    @classmethod
-    def of(cls, base: str) -> Keys:
-        """`base` has the hash tag that all of them share."""
-        return cls(*(f"{base}:{part}" for part in cls._fields))
+
+IN_TRASH: Final = "@trash:"
 
 
 class Keyspace(Struct, frozen=True):
     prefix: str
 
-    def of(self, session_id: str) -> Keys:
-        return Keys.of(f"{self.prefix}{{{session_id}}}")
+    def of(self, session_id: str, place: str = "") -> Keys:
+        """In use, or in another place. All of them have the id as hash tag."""
+        base = f"{self.prefix}{place}{{{session_id}}}"
+        return Keys(*(f"{base}:{part}" for part in Keys._fields))
 
-    def in_trash(self, session_id: str) -> Keys:
-        return Keys.of(f"{self.prefix}@trash:{{{session_id}}}")
-
-    def being_made(self, token: str, session_id: str) -> Keys:
-        return Keys.of(f"{self.prefix}@new:{token}:{{{session_id}}}")
-
-    def list_of(self, user: str) -> str:
-        return f"{self.prefix}@user:{user}"
-
-    def deleted_of(self, user: str) -> str:
-        return f"{self.prefix}@deleted:{user}"
+    def of_user(self, what: Literal["user", "deleted", "turns", "rate"], user: str) -> str:
+        return f"{self.prefix}@{what}:{user}"
 
     @property
     def members(self) -> str:
         return f"{self.prefix}@members"
-
-    def turns_of(self, user: str) -> str:
-        return f"{self.prefix}@turns:{user}"
-
-    def rate_of(self, user: str) -> str:
-        return f"{self.prefix}@rate:{user}"
 
 
 _COMMON: Final = """

@@ -1,21 +1,45 @@
-"""The store whose conversations are kept in Redis; the package's docstring has the layout."""
+"""The store whose conversations are kept in Redis, and the writer of one of them.
+
+The package's docstring has the layout. Redis decides whether an entry follows the last one,
+so two servers can't both succeed. When a reply is lost, it is not known whether the entry
+arrived: the record remembers it as doubtful, and the next step (another append, a close)
+first removes it if it did. An entry that was reported as failed so does not appear later, as
+long as this process lives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import hashlib
+import logging
+import time
+from asyncio import Future, get_running_loop
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from queue import SimpleQueue
+from threading import Event, Lock, Thread
+from typing import Any, Final, TypeAlias
 
 import orjson
+import redis
+from msgspec import Struct
 from msgspec.json import decode
 from msgspec.structs import replace
 from redis.exceptions import RedisError
 
 from nplt_storage.codec import encode_line, time_as_text
-from nplt_storage.entries import BlobReference, CheckpointEntry, Entry
+from nplt_storage.entries import (
+    BlobReference,
+    CheckpointEntry,
+    Entry,
+    FaultEntry,
+    ForkedEntry,
+    ModelOutputEntry,
+    RollbackEntry,
+)
 from nplt_storage.errors import (
     BadEntry,
     ConversationDamaged,
@@ -23,18 +47,23 @@ from nplt_storage.errors import (
     ConversationHeld,
     ConversationNotFound,
     ConversationReadOnly,
+    StorageError,
+    WrittenElsewhere,
 )
-from nplt_storage.history import ConversationHistory, SentBefore, sent_before
+from nplt_storage.history import ConversationHistory, Ranges, SentBefore, is_in, sent_before
 from nplt_storage.ids import is_session_id, new_entry_id
 from nplt_storage.json_values import check_text
 from nplt_storage.messages import content_of
 from nplt_storage.pages import MessagePage, PageQuery, read_end, read_page
+from nplt_storage.redaction import blobs_named_by, redacted, without_words_of
 from nplt_storage.redis import scripts
 from nplt_storage.redis.connection import (
+    Argument,
     NewStream,
     RedisConnection,
     StreamSource,
     check_version,
+    configured,
     decode_checkpoint,
     how_durable,
     in_worker_thread,
@@ -44,13 +73,18 @@ from nplt_storage.redis.connection import (
     read_place,
 )
 from nplt_storage.redis.ownership import LEASE_SECONDS, Leases, Ownership
-from nplt_storage.redis.record import RedisContext, RedisRecord, UserLists
+from nplt_storage.redis.scripts import IN_TRASH
 from nplt_storage.rows import (
+    Checkpoint,
     ConversationRow,
     RowPage,
     RowQuery,
+    StateEntry,
+    checkpoint_state,
     cut_page,
     fold,
+    fold_all,
+    hidden_after,
     matches,
     new_row,
     place_of,
@@ -58,20 +92,618 @@ from nplt_storage.rows import (
     read_cursor,
     row_as_bytes,
     row_from_bytes,
+    state_seqs_of,
 )
 from nplt_storage.search import SearchPage, SearchQuery, search_entries
 from nplt_storage.store import (
     Builder,
     DeletedConversation,
+    DeltaKind,
     Member,
     Opened,
     Origin,
+    PartialAnswer,
+    Piece,
     Record,
     StoreDescription,
     check_byte_range,
     joined,
     not_yet_an_entry,
+    outdates,
 )
+
+log = logging.getLogger(__name__)
+
+# ------------------------------------------------------------------------------
+# Redaction: the one rewrite of a stream
+#
+# Redis can't change an entry of a stream, and a deleted one stays in memory for a while.
+# So the stream is copied and replaced in one step. Redis is asked to rewrite its own file
+# at once; older snapshots and backups are the operator's concern.
+
+
+_ASKED_SECONDS_MAX: Final = 10.0
+_ASKED_AGAIN_SECONDS: Final = 0.02
+
+
+def ask_for_a_new_file(connection: RedisConnection) -> None:
+    """Where Redis keeps a log of commands, the erased words are in it until it
+    writes a new one. One that it is writing already began before, and won't do."""
+    deadline = time.monotonic() + _ASKED_SECONDS_MAX
+    for node in connection.nodes():
+        try:
+            is_begun = configured(node).get("appendonly") != "yes"
+            while not is_begun:
+                try:
+                    node.execute_command("BGREWRITEAOF")  # type: ignore[no-untyped-call]
+                    is_begun = True
+                except redis.ResponseError as refusal:
+                    if "in progress" not in str(refusal):
+                        raise
+                    if time.monotonic() > deadline:
+                        raise redis.ResponseError("it is still writing the one before") from None
+                    time.sleep(_ASKED_AGAIN_SECONDS)
+        except redis.RedisError as error:
+            log.warning("Redis may hold erased words on disk until it rewrites its log: %s", error)
+
+
+# ------------------------------------------------------------------------------
+# Writes that nobody waits for: last-access times, and text of running answers
+#
+# One thread, in order. A failure is logged once and the write is dropped.
+
+
+class Sender:
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._is_well = True
+
+    def post(self, job: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="redis sender", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)
+
+    def flush(self) -> None:
+        """Blocks until what was posted before has been dealt with."""
+        if self._thread is not None:
+            done = Event()
+            self._jobs.put(done.set)
+            done.wait()
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+                self._is_well = True
+            except RedisError as error:
+                if self._is_well:
+                    log.warning("Redis was not told something of little weight: %s", error)
+                self._is_well = False
+            except Exception:  # whoever waits for this thread must not wait for ever
+                log.exception("a job of the Redis sender failed")
+
+
+class UserLists(Sender):
+    """Keeps the indexes of users' conversations in the order of lists. They are in other slots
+    of a cluster than the conversations, so they are written after a commit, and whoever reads
+    them puts right what is out of date. A sender of its own: its node may be down while others
+    answer."""
+
+    def __init__(self, connection: RedisConnection) -> None:
+        super().__init__()
+        self._connection = connection
+        self._waiting: dict[str, tuple[str, bytes, set[bytes]]] = {}
+        """User, place, and the places before, by id."""
+        self._is_posted = False
+        self._lock = Lock()
+
+    def moved(self, before: ConversationRow, after: ConversationRow) -> None:
+        """To be written soon; who reads through this store waits for it."""
+        place, gone = place_as_bytes(place_of(after)), {place_as_bytes(place_of(before))}
+        with self._lock:
+            _, _, earlier = self._waiting.get(after.session_id, ("", b"", set()))
+            self._waiting[after.session_id] = (after.user, place, earlier | gone)
+            is_posted, self._is_posted = self._is_posted, True
+        if not is_posted:
+            self.post(self._send)
+
+    def replace(self, user: str, gone: Iterable[bytes], place: bytes) -> None:
+        """Blocks. In this order it is never missing."""
+        key = self._connection.keyspace.of_user("user", user)
+        commands: list[tuple[Argument, ...]] = [("ZADD", key, 0, place)]
+        commands += [("ZREM", key, each) for each in gone if each != place]
+        self._connection.call_many(commands)
+
+    def _send(self) -> None:
+        with self._lock:
+            self._is_posted = False
+        while self._waiting:
+            with self._lock:
+                session_id, (user, place, gone) = self._waiting.popitem()
+            try:
+                self.replace(user, gone, place)
+            except BaseException:
+                with self._lock:  # with the next one, unless a reader puts it right before
+                    later = self._waiting.get(session_id, (user, place, set()))
+                    self._waiting[session_id] = (*later[:2], later[2] | gone)
+                raise
+
+
+_WaitingPiece: TypeAlias = tuple[tuple[str, int], bytes, Future[None]]
+"""Turn and call, the encoded piece, and what ends when it was sent."""
+
+
+class PartialAnswers:
+    """What the running call of one conversation says, piece by piece.
+
+    After a piece that did not get through, nothing more of that call is sent:
+    what is there must be how it began, not a text with a hole.
+    """
+
+    def __init__(self, store: RedisStore, owned: Ownership, so_far: PartialAnswer | None) -> None:
+        self._store = store
+        self._owned = owned
+        self._call = self._sent_call = (so_far.turn_id, so_far.call) if so_far else None
+        self._pieces: deque[_WaitingPiece] = deque()
+        self._is_broken = False
+        self._sending = Lock()
+
+    def journal_delta(self, piece: Piece) -> Future[None]:
+        """Done when Redis has it, or won't get it."""
+        self._call = piece[:2]
+        try:
+            encoded = orjson.dumps(piece) + b"\n"
+        except orjson.JSONEncodeError:
+            encoded = b""  # half a surrogate pair: nobody could read it
+        sent: Future[None] = get_running_loop().create_future()
+        self._pieces.append((self._call, encoded, sent))
+        self._store._sender.post(self._send)
+        return sent
+
+    def ended_by(self, entry: Entry) -> bool:
+        """Whether this entry holds that call's whole answer, or ends its turn. Blocks while a
+        piece is on its way, so that none arrives after this."""
+        if self._call is None or not outdates(entry, *self._call):
+            return False
+        with self._sending:
+            _settle([self._pieces.popleft() for _ in range(len(self._pieces))])
+            self._call = self._sent_call = None
+        return True
+
+    def _send(self) -> None:
+        with self._sending:
+            pieces = [self._pieces.popleft() for _ in range(len(self._pieces))]
+            try:
+                if pieces:
+                    self._send_all(pieces)
+            finally:
+                _settle(pieces)
+
+    def _send_all(self, pieces: Sequence[_WaitingPiece]) -> None:
+        call = pieces[-1][0]
+        spoken = [encoded for of, encoded, _ in pieces if of == call]
+        begins = call != self._sent_call
+        if self._is_broken and not begins:
+            return
+        self._sent_call, self._is_broken = call, True
+        leases, owned = self._store._leases, self._owned
+        if all(spoken) and not leases.is_over(owned):
+            lease = (owned.token, leases.milliseconds)
+            said = (int(begins), b"".join(spoken))
+            run = self._store._connection.run
+            self._is_broken = run(scripts.APPEND_LIVE, owned.keys, *lease, *said) != b"done"
+
+
+def _settle(pieces: Sequence[_WaitingPiece]) -> None:
+    """In whatever thread: whoever waits for them goes on."""
+
+    def settle() -> None:
+        for _, _, sent in pieces:
+            if not sent.done():
+                sent.set_result(None)
+
+    if pieces:
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+            pieces[0][2].get_loop().call_soon_threadsafe(settle)
+
+
+# ------------------------------------------------------------------------------
+# Trimming to the newest turns
+#
+# Turns can overlap, so a cut is only made where no turn lies on both sides of it:
+# sometimes more turns are kept than asked for, never fewer and never a part of one.
+# Turns that a rollback hid do not count, but are not split either.
+#
+# A checkpoint holds the state at the cut. It is stored beside the stream under the number
+# of the last entry that was removed, and changes in the same step.
+
+
+class _Span(Struct):
+    first: int
+    last: int
+    end: int
+    """The last of its entries; `last` is a rollback if that left a part of the turn."""
+    is_ended: bool = False
+    is_hidden: bool = False
+    counts: bool = True
+
+
+class TurnSpans:
+    """Where the turns of the kept entries begin and end."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, _Span] = {}
+        self._hidden: Ranges = ()
+
+    def add(self, entry: Entry) -> None:
+        if isinstance(entry, RollbackEntry):
+            self._roll_back(entry)
+        elif isinstance(entry, ForkedEntry):
+            for turn in self._turns.values():
+                turn.is_ended = True
+        elif entry.turn_id is not None:
+            turn = self._turns.setdefault(entry.turn_id, _Span(entry.seq, entry.seq, entry.seq))
+            turn.last = turn.end = entry.seq
+            turn.is_ended = turn.is_ended or ends_turn(entry)
+
+    def first_to_keep(self, turns_max: int) -> int:
+        """The number of the first entry that stays; 0 if all do."""
+        spans = sorted(self._turns.values(), key=lambda turn: turn.first, reverse=True)
+        kept = 0
+        for place, turn in enumerate(spans):
+            kept += turn.is_ended and turn.counts
+            older = spans[place + 1 :]
+            may_begin = kept >= turns_max and not turn.is_hidden
+            if may_begin and all(o.is_ended and o.last < turn.first for o in older):
+                return turn.first if older else 0
+        return 0
+
+    def forget_before(self, seq: int) -> None:
+        self._turns = {id_: turn for id_, turn in self._turns.items() if turn.first >= seq}
+
+    def _roll_back(self, rollback: RollbackEntry) -> None:
+        self._hidden = hidden_after(self._hidden, rollback)
+        for turn in self._turns.values():
+            begins, ends = is_in(self._hidden, turn.first), is_in(self._hidden, turn.end)
+            turn.is_ended, turn.is_hidden, turn.counts = True, begins, not (begins or ends)
+            # What is left of a turn must stay with the rollback.
+            turn.last = rollback.seq if ends and not begins else max(turn.last, turn.end)
+
+
+def ends_turn(entry: Entry) -> bool:
+    if isinstance(entry, ModelOutputEntry):
+        return entry.ends_turn
+    return isinstance(entry, FaultEntry)
+
+
+def checkpoint_after(
+    before: Checkpoint, gone: Sequence[Entry], *, entry_id: str
+) -> CheckpointEntry:
+    """The state once these entries are gone too."""
+    last = gone[-1]
+    row = replace(fold_all(before.row, gone), first_seq=last.seq + 1)
+    there = {entry.seq: entry for entry in (*before.told, *gone) if isinstance(entry, StateEntry)}
+    told = tuple(there[seq] for seq in state_seqs_of(row).values() if seq in there)
+    return CheckpointEntry(
+        seq=last.seq,
+        id=entry_id,
+        timestamp=last.timestamp,
+        state=checkpoint_state(Checkpoint(row=row, told=told)),
+    )
+
+
+def what_is_left(gone: Sequence[Entry], *, hidden: Ranges) -> list[Argument]:
+    """Names and what stays known, of the prompts among entries that are trimmed."""
+    left: list[Argument] = []
+    for place, entry in enumerate(gone):  # a turn is trimmed whole: its end is among them
+        name = name_of(entry)
+        known = sent_before(gone[place:], hidden=hidden) if name else None
+        if known is not None:
+            left += name, orjson.dumps([known.seq, known.turn_id, known.state])
+    return left
+
+
+class RedisRecord:
+    """What `row`, `owned` and `checkpoint` say is what the writer believes Redis holds."""
+
+    def __init__(
+        self,
+        store: RedisStore,
+        row: ConversationRow,
+        owned: Ownership,
+        checkpoint: CheckpointEntry | None = None,
+        said: PartialAnswer | None = None,
+    ) -> None:
+        self.session_id = row.session_id
+        self.owned = owned
+        self._row = row
+        self._checkpoint = checkpoint
+        self._store = store
+        self._connection = store._connection
+        self._leases = store._leases
+        self._partial_answers = PartialAnswers(store, owned, said)
+        self._is_closed = False
+        self._lock = Lock()
+        self._spans = TurnSpans()
+        self._doubts: dict[str, str] = {}
+        """Digests of lines that may or may not be there, one number above the head, and the
+        message_id of each."""
+        self._is_floor_known = True
+        """Whether the first entry there is is the one we believe."""
+
+    @property
+    def is_lapsed(self) -> bool:
+        return not self._is_closed and self._leases.is_over(self.owned)
+
+    @property
+    def wanted_within(self) -> float | None:
+        if self._is_closed or self.owned.wanted_by is None:
+            return None
+        return self._leases.handed_over_within
+
+    @in_worker_thread
+    def reclaim(self) -> None:
+        with self._lock:
+            if self.is_lapsed:
+                self._leases.reclaim(self.owned)
+
+    def journal_delta(
+        self, turn_id: str, call: int, kind: DeltaKind, text: str
+    ) -> Future[None] | None:
+        if self._is_closed:
+            return None
+        return self._partial_answers.journal_delta((turn_id, call, kind, text))
+
+    @in_worker_thread
+    def keep_blob(self, data: bytes) -> BlobReference:
+        blob = BlobReference.of(data)
+        self._write(scripts.KEEP_BLOB, blob.blob_id, data, self._store._ttl_milliseconds)
+        return blob
+
+    async def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            try:
+                await self._connection.in_thread(self._leave)
+            finally:
+                self._leases.forget(self.owned)
+                if self._store._writers.get(self.session_id) is self:
+                    del self._store._writers[self.session_id]
+
+    def _leave(self) -> None:
+        self._store._sender.flush()
+        try:
+            with self._lock:
+                self._settle()
+        except (RedisError, StorageError) as error:
+            log.warning("%s: an entry that failed may be there: %s", self.session_id, error)
+        try:
+            self._leases.give_back(self.owned)
+        except RedisError as error:
+            log.warning("%s: other servers can't open it at once: %s", self.session_id, error)
+
+    def is_lost(self) -> None:
+        """It was deleted: nothing is written any more."""
+        self._is_closed = True
+        self._leases.forget(self.owned)
+
+    def learn_turns(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self._spans.add(entry)
+
+    @in_worker_thread
+    def append(self, entry: Entry) -> ConversationRow:
+        with self._lock:
+            if not self._is_floor_known:
+                self._learn_floor()
+            before = self._row
+            line = encode_line(entry)
+            if self._is_closed:
+                raise ConversationReadOnly(self.session_id, "this record was closed")
+            if entry.seq != before.head_seq + 1:
+                raise BadEntry(f"entry {entry.seq} can't follow entry {before.head_seq}")
+            if isinstance(entry, RollbackEntry) and entry.to_seq < before.first_seq - 1:
+                raise BadEntry(f"entry {entry.to_seq} is no longer kept: nothing leads back to it")
+            is_said = self._partial_answers.ended_by(entry)
+            row = fold(before, entry)
+            self._commit(entry, line, row, forget=is_said)
+            self._row = row
+            self._store._lists.moved(before, row)
+            if self._store._turns_max:
+                self._spans.add(entry)
+                if ends_turn(entry):
+                    self._trim()
+            return self._row
+
+    def _commit(self, entry: Entry, line: bytes, row: ConversationRow, *, forget: bool) -> None:
+        digest = _digest(line)
+
+        def attempt() -> None:
+            doubts = orjson.dumps(self._doubts)
+            self._doubts[digest] = name_of(entry)
+            self._write(
+                scripts.APPEND,
+                *(entry.seq, line, row_as_bytes(row), self._store._ttl_milliseconds),
+                *(int(forget), doubts, row.first_seq, name_of(entry)),
+            )
+            self._doubts.clear()
+
+        try:
+            attempt()
+        except redis.ConnectionError:
+            # Often only this connection is dead. Should the entry be there
+            # already, the second attempt finds it doubtful and replaces it.
+            try:
+                attempt()
+            except WrittenElsewhere:
+                lines = self._source(entry.seq).lines_after(entry.seq - 1)
+                if digest not in map(_digest, lines):
+                    raise
+
+    def _write(self, script: str, *arguments: Argument, also: Sequence[str] = ()) -> None:
+        """Runs a script of the owner. One whose lease has lapsed first acquires anew."""
+
+        def run() -> bytes:
+            asked_at = self._leases.clock()
+            lease = (self.owned.token, self._leases.milliseconds)
+            keys = [*self.owned.keys, *also]
+            answer: bytes = self._connection.run(script, keys, *lease, *arguments)
+            if answer == b"done":
+                self.owned.until = self._leases.until(asked_at)
+            return answer
+
+        answer = b"fenced" if self._leases.is_over(self.owned) else run()
+        if answer == b"fenced":
+            try:
+                self._leases.reclaim(self.owned)
+            except StorageError:
+                self._doubts.clear()
+                raise
+            answer = run()
+        if answer == b"done":
+            return
+        self._doubts.clear()
+        head_seq = self._row.head_seq
+        match answer:
+            case b"gone":
+                raise ConversationNotFound(self.session_id)
+            case b"fenced":
+                raise WrittenElsewhere("another server has taken it over meanwhile")
+            case b"stale":
+                raise WrittenElsewhere(f"entry {head_seq} is not the last one any more")
+            case b"sent":
+                raise BadEntry("a prompt with this message_id is there already")
+            case _:
+                raise ConversationDamaged(self.session_id, f"entry {head_seq} is not there")
+
+    def _settle(self) -> None:
+        """Takes a doubtful entry back, if it is there."""
+        if self._doubts:
+            row, doubts = self._row, orjson.dumps(self._doubts)
+            self._write(scripts.SETTLE, row.head_seq + 1, row_as_bytes(row), doubts)
+            self._doubts.clear()
+
+    # Cutting and erasing
+
+    def _trim(self) -> None:
+        """The entry is in already, whatever comes of this: the next turn tries again."""
+        row = self._row
+        first = self._spans.first_to_keep(self._store._turns_max)
+        if first <= row.first_seq:
+            return
+        try:
+            gone = list(self._source(first - 1).after(row.first_seq - 1))
+            if len(gone) != first - row.first_seq:
+                raise ConversationDamaged(self.session_id, "entries are missing")
+            floor = self._floor(self._checkpoint)
+            checkpoint = checkpoint_after(floor, gone, entry_id=new_entry_id())
+            trimmed = replace(row, first_seq=first)
+            self._write(
+                scripts.TRIM,
+                *(row.head_seq, first, encode_line(checkpoint), row_as_bytes(trimmed)),
+                self._store._ttl_milliseconds,
+                *what_is_left(gone, hidden=row.hidden),
+            )
+        except Exception as error:  # whatever it is, who wrote the entry must hear that it is in
+            log.warning("%s: can't be trimmed: %r", self.session_id, error)
+            self._is_floor_known = False
+            return
+        self._row, self._checkpoint = trimmed, checkpoint
+        self._spans.forget_before(first)
+
+    def _learn_floor(self) -> None:
+        """After a cut of which we don't know whether it was made."""
+        line = self._connection.ask("HGET", self.owned.keys.meta, "checkpoint")
+        checkpoint = decode_checkpoint(self.session_id, line)
+        if checkpoint is not None:
+            self._row = replace(self._row, first_seq=checkpoint.seq + 1)
+            self._checkpoint = checkpoint
+            self._spans.forget_before(checkpoint.seq + 1)
+        self._is_floor_known = True
+
+    async def redact(self, seq: int, *, at: datetime) -> Entry:
+        tombstone = await self._connection.in_thread(self._redact, seq, at)
+        await self._connection.in_thread(ask_for_a_new_file, self._connection)
+        return tombstone
+
+    def _redact(self, seq: int, at: datetime) -> Entry:
+        with self._lock:
+            if self._is_closed:
+                raise ConversationReadOnly(self.session_id, "this record was closed")
+            self._settle()
+            if not self._is_floor_known:
+                self._learn_floor()
+            before, checkpoint = self._row, self._checkpoint
+            source = self._source(before.head_seq)
+            is_checkpoint = checkpoint is not None and checkpoint.seq == seq
+            erased = checkpoint if is_checkpoint else source.at(seq)
+            if erased is None:
+                raise BadEntry(f"there is no entry {seq}")
+            tombstone = redacted(erased, at)
+            if is_checkpoint and isinstance(tombstone, CheckpointEntry):
+                checkpoint = tombstone
+            first_seq = 1 if checkpoint is None else checkpoint.seq + 1
+            floor = self._floor(checkpoint).row
+            blobs: set[str] = set()
+
+            def rewritten() -> Iterator[Entry]:
+                for entry in source.after(first_seq - 1):
+                    entry = without_words_of(erased, tombstone, entry)
+                    blobs.update(blobs_named_by([entry]))
+                    yield entry
+
+            made = NewStream(
+                self._connection, replace(floor, head_seq=first_seq - 1, first_seq=first_seq)
+            )
+            try:
+                made.add(rewritten())
+                self._write(
+                    scripts.REWRITE,
+                    *(before.head_seq, encode_line(checkpoint) if checkpoint else b""),
+                    *(row_as_bytes(made.row), self._store._ttl_milliseconds),
+                    *sorted(blobs_named_by([erased]) - blobs),
+                    also=made.keys,
+                )
+            except BaseException:
+                made.drop()
+                raise
+            self._row, self._checkpoint = made.row, checkpoint
+            self._store._lists.moved(before, made.row)
+            return tombstone
+
+    def _source(self, head_seq: int) -> StreamSource:
+        return StreamSource(
+            self.session_id, self.owned.keys.log, self._connection, head_seq=head_seq
+        )
+
+    def _floor(self, checkpoint: CheckpointEntry | None) -> Checkpoint:
+        """How it stood before the first entry there is. A checkpoint that was copied is that of
+        another conversation."""
+        row = self._row
+        own = new_row(self.session_id, user=row.user, created_at=row.created_at)
+        if checkpoint is None:
+            return Checkpoint(row=own)
+        found = read_checkpoint(checkpoint)
+        if found is None:
+            raise ConversationDamaged(self.session_id, "its checkpoint can't be read")
+        named = {"session_id": own.session_id, "user": own.user, "created_at": own.created_at}
+        return replace(found, row=replace(found.row, **named))
+
+
+def _digest(line: bytes) -> str:
+    return hashlib.sha1(line, usedforsecurity=False).hexdigest()
+
+
+# ------------------------------------------------------------------------------
+# The store
 
 _ROW_FIELDS: Final = ("row", "accessed", "damaged")
 _ROWS_AT_ONCE: Final = 200
@@ -125,18 +757,27 @@ class RedisBuilder:
 
 class RedisStore:
     def __init__(
-        self, context: RedisContext, *, clock: Callable[[], datetime], promise: str
+        self,
+        connection: RedisConnection,
+        leases: Leases,
+        *,
+        clock: Callable[[], datetime],
+        promise: str,
+        ttl_milliseconds: int,
+        turns_max: int,
     ) -> None:
         self.description = StoreDescription(backend="redis", promise=promise)
         self._clock = clock
-        self._context = context
-        self._connection = context.connection
-        self._keyspace = context.connection.keyspace
-        self._leases = context.leases
-        self._lists = context.lists
-        self._sender = context.sender
-        self._writers = context.writers
-        self._ttl_milliseconds = context.ttl_milliseconds
+        self._connection = connection
+        self._keyspace = connection.keyspace
+        self._leases = leases
+        self._lists = UserLists(connection)
+        self._sender = Sender()
+        self._ttl_milliseconds = ttl_milliseconds
+        self._turns_max = turns_max
+        """0: no limit."""
+        self._writers: dict[str, RedisRecord | None] = {}
+        """The open records; `None` while one is being opened."""
         self._accesses: dict[str, datetime] = {}
         """Last-access times on their way; readers of this process see them at once."""
         self._unheard: dict[str, str] = {}
@@ -163,14 +804,14 @@ class RedisStore:
         except BaseException:
             connection.close()
             raise
-        context = RedisContext(
-            connection=connection,
-            leases=Leases(connection, seconds=lease_seconds, address=advertise),
-            lists=UserLists(connection),
+        return cls(
+            connection,
+            Leases(connection, seconds=lease_seconds, address=advertise),
+            clock=clock,
+            promise=promise,
             ttl_milliseconds=(ttl_seconds or 0) * 1000,
             turns_max=max_turns or 0,
         )
-        return cls(context, clock=clock, promise=promise)
 
     @property
     def read_only_reason(self) -> str | None:
@@ -211,7 +852,7 @@ class RedisStore:
 
     @in_worker_thread
     def count_prompt(self, user: str, per_minute: float) -> float:
-        keys, size = [self._keyspace.rate_of(user)], f"{per_minute:g}"
+        keys, size = [self._keyspace.of_user("rate", user)], f"{per_minute:g}"
         return int(self._connection.run(scripts.COUNT_PROMPT, keys, size, _MINUTE)) / 1000
 
     # Creating and opening
@@ -244,7 +885,7 @@ class RedisStore:
         if token == b"taken":
             raise ConversationExists(row.session_id)
         owned = self._leases.owned(row.session_id, token, asked_at)
-        return RedisRecord(self._context, row, owned)
+        return RedisRecord(self, row, owned)
 
     def _registered(self, record: RedisRecord) -> RedisRecord:
         self._writers[record.session_id] = record
@@ -278,8 +919,8 @@ class RedisStore:
             held = read_end(source, row)
             pieces = map(orjson.loads, (found[4] or b"").splitlines())
             said = not_yet_an_entry(joined(pieces), row, held)
-            record = RedisRecord(self._context, row, owned, checkpoint, said)
-            turns_max = self._context.turns_max or None
+            record = RedisRecord(self, row, owned, checkpoint, said)
+            turns_max = self._turns_max or None
             if turns_max:
                 record.learn_turns(source.after(0))
             entries = [checkpoint, *held] if checkpoint else held
@@ -436,9 +1077,11 @@ class RedisStore:
 
     def _delete(self, session_id: str) -> None:
         row, at = self._found(session_id), self._clock()
-        keys = [*self._keyspace.of(session_id), *self._keyspace.in_trash(session_id)]
+        keys = [*self._keyspace.of(session_id), *self._keyspace.of(session_id, IN_TRASH)]
         score = int(at.timestamp() * 1000)
-        self._connection.call("ZADD", self._keyspace.deleted_of(row.user), score, session_id)
+        self._connection.call(
+            "ZADD", self._keyspace.of_user("deleted", row.user), score, session_id
+        )
         when = (TRASH_SECONDS * 1000, time_as_text(at))
         self._leases.claim(scripts.DELETE, session_id, keys, *when)
         self._unlist(row)
@@ -452,13 +1095,13 @@ class RedisStore:
         if self._row_of(session_id) is not None:
             raise ConversationExists(session_id)
         self._list(row)
-        keys = [*self._keyspace.of(session_id), *self._keyspace.in_trash(session_id)]
+        keys = [*self._keyspace.of(session_id), *self._keyspace.of(session_id, IN_TRASH)]
         answer = self._connection.run(scripts.UNDELETE, keys, self._ttl_milliseconds)
         if answer == b"gone":
             raise ConversationNotFound(session_id)
         if answer == b"taken":
             raise ConversationExists(session_id)
-        self._connection.call("ZREM", self._keyspace.deleted_of(row.user), session_id)
+        self._connection.call("ZREM", self._keyspace.of_user("deleted", row.user), session_id)
 
     @in_worker_thread
     def is_trash_of_another(self, session_id: str, user: str) -> bool:
@@ -469,7 +1112,7 @@ class RedisStore:
     def trash(self, user: str) -> Sequence[DeletedConversation]:
         """Those that have expired, or were replaced by another's, leave the list."""
         found: list[DeletedConversation] = []
-        key = self._keyspace.deleted_of(user)
+        key = self._keyspace.of_user("deleted", user)
         listed = self._connection.ask("ZREVRANGE", key, 0, -1, "WITHSCORES")
         for place, score in zip(listed[::2], listed[1::2], strict=True):
             row, at = self._deleted(place.decode())
@@ -480,7 +1123,7 @@ class RedisStore:
         return found
 
     def _deleted(self, session_id: str) -> tuple[ConversationRow | None, datetime | None]:
-        row, (at,) = self._read(session_id, "deleted", in_trash=True)
+        row, (at,) = self._read(session_id, "deleted", place=IN_TRASH)
         return row, None if at is None else datetime.fromisoformat(at.decode())
 
     # Rows and lists: a sorted set per user holds the order
@@ -504,15 +1147,14 @@ class RedisStore:
         return row
 
     def _read(
-        self, session_id: str, *more: str, in_trash: bool = False
+        self, session_id: str, *more: str, place: str = ""
     ) -> tuple[ConversationRow | None, Sequence[bytes | None]]:
         """Its row, and more fields; of the layout before, it is brought to this one first."""
         noted = self._accesses.get(session_id)  # forgotten once Redis has it
-        keyspace = self._keyspace
-        keys = keyspace.in_trash(session_id) if in_trash else keyspace.of(session_id)
-        command = ("HMGET", keys.meta, *_ROW_FIELDS, *more)
+        meta = self._keyspace.of(session_id, place).meta
+        command = ("HMGET", meta, *_ROW_FIELDS, *more)
         found: Sequence[bytes | None] = self._connection.ask(*command)
-        if found[0] is None and self._adopt(session_id, in_trash=in_trash):
+        if found[0] is None and self._adopt(session_id, place):
             found = self._connection.ask(*command)
         return decode_row(found, noted), found[len(_ROW_FIELDS) :]
 
@@ -544,7 +1186,7 @@ class RedisStore:
     @in_worker_thread
     def count(self, user: str) -> int:
         self._lists.flush()
-        places = self._connection.ask("ZRANGE", self._keyspace.list_of(user), 0, -1)
+        places = self._connection.ask("ZRANGE", self._keyspace.of_user("user", user), 0, -1)
         ids = sorted({read_place(place)[1] for place in places})
         there = 0
         for start in range(0, len(ids), _COUNTED_AT_ONCE):
@@ -575,7 +1217,7 @@ class RedisStore:
         repairs_left = _REPAIRS_MAX
         while True:
             places = self._connection.ask(
-                *("ZREVRANGEBYLEX", self._keyspace.list_of(user)),
+                *("ZREVRANGEBYLEX", self._keyspace.of_user("user", user)),
                 *("+" if below is None else b"(" + below, "-", "LIMIT", 0, count),
             )
             there, moved = self._put_right(user, places)
@@ -617,7 +1259,7 @@ class RedisStore:
                     continue
             if row is None or row.user != user:
                 if updated_at < time_as_text(self._clock() - _FRESH):
-                    self._connection.call("ZREM", self._keyspace.list_of(user), listed)
+                    self._connection.call("ZREM", self._keyspace.of_user("user", user), listed)
                 continue
             place = place_as_bytes(place_of(row))
             if place == listed:
@@ -629,28 +1271,27 @@ class RedisStore:
 
     def _list(self, row: ConversationRow) -> None:
         place = place_as_bytes(place_of(row))
-        self._connection.call("ZADD", self._keyspace.list_of(row.user), 0, place)
+        self._connection.call("ZADD", self._keyspace.of_user("user", row.user), 0, place)
 
     def _unlist(self, row: ConversationRow) -> None:
         self._lists.flush()
         place = place_as_bytes(place_of(row))
-        self._connection.call("ZREM", self._keyspace.list_of(row.user), place)
+        self._connection.call("ZREM", self._keyspace.of_user("user", row.user), place)
 
     # The layout before: the same keys without a hash tag, blobs and the checkpoint apart
 
-    def _adopt(self, session_id: str, *, in_trash: bool = False) -> bool:
+    def _adopt(self, session_id: str, place: str = "") -> bool:
         """Whether it was there in the layout before; it is in this one then."""
         if self._connection.is_cluster:
             return False  # which never accepted those keys
-        keyspace = self._keyspace
-        keys = keyspace.in_trash(session_id) if in_trash else keyspace.of(session_id)
-        prefix = f"{keyspace.prefix}{'@trash:' if in_trash else ''}{session_id}"
+        prefix = f"{self._keyspace.prefix}{place}{session_id}"
         if not self._connection.ask("EXISTS", f"{prefix}:meta"):
             return False
         parts = ("meta", "log", "live", "prompts", "blobs", "checkpoint", "owner")
         blobs = [blob.decode() for blob in self._connection.ask("SMEMBERS", f"{prefix}:blobs")]
         before = [f"{prefix}:{part}" for part in parts] + [f"{prefix}:blob:{id_}" for id_ in blobs]
-        answer = self._connection.run(scripts.ADOPT, [*keys, *before], *blobs)
+        keys = [*self._keyspace.of(session_id, place), *before]
+        answer = self._connection.run(scripts.ADOPT, keys, *blobs)
         if answer == b"held":
             raise ConversationHeld(session_id)
         return True  # by us, or by another server just now
