@@ -21,7 +21,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from heapq import merge
 from itertools import islice, pairwise, takewhile
 from typing import Final, TypeAlias, TypeVar, overload
 
@@ -712,20 +711,12 @@ class ConversationHistory:
         self.head_seq = entry.seq
 
     def active_after(self, rollback: RollbackEntry) -> ActiveEntries | None:
-        """What stands after this rollback; `None` if not all of that is loaded. Changes
-        nothing, and takes as long as there are entries."""
-        if not self.can_follow(rollback):
-            return None
-        return ActiveEntries(self._held, hidden_after(self.hidden, rollback))
-
-    def can_follow(self, rollback: RollbackEntry) -> bool:
-        """Whether every entry that is active after this rollback, from `first_seq` on, is
-        loaded."""
+        """What stands after this rollback; `None` if not all of that is loaded, from
+        `first_seq` on. Changes nothing, and takes as long as there are entries."""
         try:
-            self._left_by(rollback, hidden_after(self.hidden, rollback)[:-1])
+            return self._left_by(rollback, hidden_after(self.hidden, rollback)[:-1])[1]
         except (NotInReach, BadEntry):
-            return False
-        return True
+            return None
 
     def _begin_at(self, rollback: RollbackEntry) -> None:
         """Another server went back to an entry that is not held here: what else is held
@@ -772,9 +763,7 @@ class ConversationHistory:
 
     # Rollbacks
     #
-    # A draft compares what is hidden now with what is hidden after it. Only the entries
-    # in which these differ are looked at, so the cost depends on how much is taken back
-    # or brought back, not on the length of the conversation.
+    # What a draft says is taken from the entries that are active after it.
 
     def _completed(self, draft: _Rollback, *, in_full: bool = False) -> _Rollback:
         """With all that it says. The rules are checked elsewhere."""
@@ -788,7 +777,7 @@ class ConversationHistory:
             hidden = self._hidden_at(draft.to_seq)
         is_implied = hidden == through(self.hidden, draft.to_seq)
         said = None if is_implied and not in_full else hidden
-        return replace(self._left_by(draft, hidden), hidden=said)
+        return replace(self._left_by(draft, hidden)[0], hidden=said)
 
     def _without_turns(self, draft: _Rollback) -> tuple[_Rollback, Ranges]:
         """The numbers that say the same, and what is hidden then up to `to_seq`."""
@@ -860,69 +849,44 @@ class ConversationHistory:
         places = range(place_after(self._held, first), place_after(self._held, seq))
         return _hidden_in((self._held[place] for place in places), hidden)
 
-    def _left_by(self, draft: _Rollback, hidden: Ranges) -> _Rollback:
-        """Says what is left then; `hidden`: what is hidden up to `to_seq`."""
-        to_seq = draft.to_seq
-        after: Ranges = (*hidden, (to_seq + 1, self.head_seq + 1))
-        gained, lost = self._changes(after, to_seq)
-        messages = [entry for entry in gained if isinstance(entry, _Message)]
-        fewer = sum(isinstance(entry, _Message) for entry in lost)
-        keys = (*_STATE_KEYS, *self._state_keys())
-        state_seqs = {key: self._state_seq_after(key, after, to_seq) for key in keys}
-        for entry in gained:
-            if isinstance(entry, StateEntry):
-                key = state_key_of(entry)
-                state_seqs[key] = max(state_seqs.get(key, 0), entry.seq)
-        return replace(
+    def _left_by(self, draft: _Rollback, hidden: Ranges) -> tuple[_Rollback, ActiveEntries]:
+        """The draft says what is left then; `hidden`: what is hidden up to `to_seq`."""
+        after: Ranges = (*hidden, (draft.to_seq + 1, self.head_seq + 1))
+        self._check_changes(after, draft.to_seq)
+        left, before = ActiveEntries(self._held, after), self._before
+        # Others may have followed an entry below `first_seq` that are not held.
+        spoken = takewhile(lambda entry: entry.seq >= before.first_seq, reversed(left.spoken))
+        preview = next(filter(None, (preview_of(entry.content) for entry in spoken)), "")
+        if not preview and before.message_count:
+            raise NotInReach(draft.to_seq)
+        state_seqs: dict[StateKey, int] = {}
+        for key in (*_STATE_KEYS, *self._state_keys(), *left.state_entries):
+            entries = left.state_entries.get(key)
+            is_held = entries is not None and entries[-1].seq >= before.first_seq
+            seq = entries[-1].seq if entries and is_held else before.state_seq(key)
+            if seq is None:
+                raise NotInReach(draft.to_seq)
+            state_seqs[key] = seq
+        draft = replace(
             draft,
-            message_count=self.message_count - fewer + len(messages),
-            preview=self._last_words(messages, after, to_seq),
+            message_count=before.message_count + len(left.spoken),
+            preview=preview,
             **state_seq_fields(state_seqs),
         )
+        return draft, left
 
-    def _changes(self, after: Ranges, to_seq: int) -> tuple[list[Entry], list[Entry]]:
-        """What is active with these hidden ranges and is not now, and the other way
-        round."""
-        before, entries = self._before, self._active.entries
-        gained: list[Entry] = []
+    def _check_changes(self, after: Ranges, to_seq: int) -> None:
+        """Whether all that is active with these hidden ranges and is not now, and the other
+        way round, is held."""
+        first_seq, held = self._before.first_seq, self._held
         for first, last in _minus(self.hidden, after):
-            if first <= before.trimmed_through:
+            if first <= self._before.trimmed_through:
                 raise BadEntry(f"entry {first} is no longer kept")
-            found = self._held[place_after(self._held, first - 1) : place_after(self._held, last)]
-            if first < before.first_seq or len(found) != last - first + 1:
+            found = place_after(held, last) - place_after(held, first - 1)
+            if first < first_seq or found != last - first + 1:
                 raise NotInReach(to_seq)
-            gained += found
-        lost: list[Entry] = []
-        for first, last in _minus(after, self.hidden):
-            if first < before.first_seq:
-                raise NotInReach(to_seq)
-            lost += entries[place_after(entries, first - 1) : place_after(entries, last)]
-        return gained, lost
-
-    def _last_words(self, gained: list[_Message], after: Ranges, to_seq: int) -> str:
-        newest_first = merge(
-            reversed(self._active.spoken), reversed(gained), key=lambda said: said.seq, reverse=True
-        )
-        for entry in newest_first:
-            if entry.seq < self._before.first_seq:
-                break  # others may have followed it that are not held
-            if not is_in(after, entry.seq) and (preview := preview_of(entry.content)):
-                return preview
-        if self._before.message_count:
+        if any(first < first_seq for first, _ in _minus(after, self.hidden)):
             raise NotInReach(to_seq)
-        return ""
-
-    def _state_seq_after(self, key: StateKey, after: Ranges, to_seq: int) -> int:
-        """Which active entry is in force with these hidden ranges; 0: none."""
-        for entry in reversed(self._active.state_entries.get(key, ())):
-            if entry.seq < self._before.first_seq:
-                break
-            if not is_in(after, entry.seq):
-                return entry.seq
-        earlier = self._before.state_seq(key)
-        if earlier is None:
-            raise NotInReach(to_seq)
-        return earlier
 
     # Inside
 

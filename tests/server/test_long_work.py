@@ -16,7 +16,7 @@ from nplt_server.conversations.context_report import context_report
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices, HeavyWork, TokenCounting
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry, RollbackEntry
-from nplt_storage.history import ConversationHistory
+from nplt_storage.history import ActiveEntries, ConversationHistory
 
 PATIENCE_SECONDS = 20.0
 T = TypeVar("T")
@@ -113,9 +113,9 @@ async def test_a_long_rollback_is_computed_outside_the_loop() -> None:
     threads: list[threading.Thread] = []
 
     class Watched(ConversationHistory):
-        def can_follow(self, rollback: RollbackEntry) -> bool:  # of all that a rollback does
+        def active_after(self, rollback: RollbackEntry) -> ActiveEntries | None:
             threads.append(threading.current_thread())
-            return super().can_follow(rollback)
+            return super().active_after(rollback)
 
     async def roll_back(conversation: Conversation) -> None:
         conversation.history.__class__ = Watched

@@ -456,7 +456,7 @@ def _newest_summary(history: ConversationHistory) -> list[tuple[int, str, int, i
 
 
 def _can_follow(window: ConversationHistory, entry: Entry) -> bool:
-    return not isinstance(entry, RollbackEntry) or window.can_follow(entry)
+    return not isinstance(entry, RollbackEntry) or window.active_after(entry) is not None
 
 
 TestHistoryMachine = HistoryMachine.TestCase
