@@ -17,13 +17,13 @@ probable one. A backend is imported when it is needed.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, ValidationError, convert, field
 
 from nplt_storage.errors import StorageError
 from nplt_storage.store import ConversationStore
@@ -79,40 +79,29 @@ def check_config(config: StoreConfig) -> None:
 
 # What an option may be
 
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("is text")
-    return value
-
-
-def _count(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError("is a whole number above 0")
-    return value
-
-
-def _seconds(value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-        raise ValueError("is a number of seconds above 0")
-    return float(value)
+_COUNT: Final = (Annotated[int, Meta(ge=1)], "is a whole number above 0")
+_SECONDS: Final = (Annotated[float, Meta(gt=0)], "is a number of seconds above 0")
+_TEXT: Final = (Annotated[str, Meta(min_length=1)], "is text")
+_OPTIONS: Final[Mapping[str, tuple[Any, str]]] = {
+    "durability": (Literal["always", "interval", "never"], "is always, interval or never"),
+    "interval_seconds": _SECONDS,
+    "max_turns": _COUNT,
+    "free_bytes_min": _COUNT,
+    "url": _TEXT,
+    "key_prefix": _TEXT,
+    "ttl": _COUNT,
+    "lease": _SECONDS,
+}
 
 
-def _durability(value: object) -> str:
-    if value not in ("always", "interval", "never"):
-        raise ValueError("is always, interval or never")
-    return str(value)
-
-
-def _redis_url(value: object) -> str:
+def _check_url(url: str) -> None:
     from nplt_storage.redis.address import read_address
 
-    url = _text(value)
     address = read_address(url)
     try:
         from redis import ConnectionPool
     except ImportError:
-        return url  # whoever opens it says what is missing
+        return  # whoever opens it says what is missing
     try:
         for each in address.urls:
             pool = ConnectionPool.from_url(each)
@@ -123,14 +112,20 @@ def _redis_url(value: object) -> str:
         raise ValueError(f"has {what}, which the Redis client does not know") from None
     except Exception as error:  # the client has many ways to say no
         raise ValueError(f"can't be read: {error}") from None
-    return url
 
 
-def _key_prefix(value: object) -> str:
-    prefix = _text(value)
-    if "{}" in prefix:
+def _checked_option(name: str, value: object) -> object:
+    """Raises `ValueError` with what it has to be."""
+    declared, meaning = _OPTIONS[name]
+    try:
+        value = convert(value, declared)
+    except ValidationError:
+        raise ValueError(meaning) from None
+    if name == "url":
+        _check_url(str(value))
+    if name == "key_prefix" and "{}" in str(value):
         raise ValueError("can't have {}: a cluster could not keep a conversation in one place")
-    return prefix
+    return value
 
 
 # The built-in backends
@@ -183,30 +178,19 @@ async def _open_redis(options: Options, context: StoreContext) -> ConversationSt
 
 class _Backend(Struct, frozen=True, kw_only=True):
     open: Callable[[Options, StoreContext], Awaitable[ConversationStore]]
-    options: Mapping[str, Callable[[object], object]]
+    options: tuple[str, ...]
     needed: tuple[str, ...] = ()
 
 
 _BACKENDS: dict[str, _Backend] = {
     "json": _Backend(
         open=_open_files,
-        options={
-            "durability": _durability,
-            "interval_seconds": _seconds,
-            "max_turns": _count,
-            "free_bytes_min": _count,
-        },
+        options=("durability", "interval_seconds", "max_turns", "free_bytes_min"),
     ),
-    "memory": _Backend(open=_open_memory, options={"max_turns": _count}),
+    "memory": _Backend(open=_open_memory, options=("max_turns",)),
     "redis": _Backend(
         open=_open_redis,
-        options={
-            "url": _redis_url,
-            "key_prefix": _key_prefix,
-            "ttl": _count,
-            "max_turns": _count,
-            "lease": _seconds,
-        },
+        options=("url", "key_prefix", "ttl", "max_turns", "lease"),
         needed=("url",),
     ),
 }
@@ -222,15 +206,14 @@ def _checked(config: StoreConfig) -> tuple[_Backend, Options]:
         )
     checked: dict[str, object] = {}
     for name, value in config.options.items():
-        check = backend.options.get(name)
-        if check is None:
+        if name not in backend.options:
             raise BadStoreConfig(
                 f"a {config.type} store has no option {name!r}{_meant(name, backend.options)}; "
                 f"it has {', '.join(backend.options)}"
             )
         if value is not None:
             try:
-                checked[name] = check(value)
+                checked[name] = _checked_option(name, value)
             except ValueError as error:
                 raise BadStoreConfig(f"{name} of a {config.type} store {error}") from None
     for name in backend.needed:
@@ -239,10 +222,10 @@ def _checked(config: StoreConfig) -> tuple[_Backend, Options]:
     return backend, checked
 
 
-def _meant(name: str, known: Mapping[str, object]) -> str:
+def _meant(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches  # only for mistakes
 
-    nearest = get_close_matches(name, known, n=1)
+    nearest = get_close_matches(name, list(known), n=1)
     return f" (did you mean {nearest[0]!r}?)" if nearest else ""
 
 
