@@ -30,7 +30,7 @@ from zlib import crc32
 import orjson
 from msgspec import Struct, to_builtins
 from msgspec.json import Decoder
-from msgspec.structs import FieldInfo, fields, replace
+from msgspec.structs import fields, replace
 
 from nplt_storage.entries import (
     UNSTAMPED,
@@ -282,9 +282,13 @@ def _from_layout(
 ) -> Entry:
     try:
         if isinstance(entry, ToolResultsEntry):
-            if any(result.sections is not None for result in entry.results):
-                return replace(entry, results=tuple(map(_with_whole_sections, entry.results)))
-            return entry
+            if all(result.sections is None for result in entry.results):
+                return entry
+            results = (
+                replace(result, sections=_whole_sections(result.sections, result.result))
+                for result in entry.results
+            )
+            return replace(entry, results=tuple(results))
         if entry.sections is not None:
             entry = replace(entry, sections=_whole_sections(entry.sections, entry.content))
     except ValueError:
@@ -299,20 +303,16 @@ def _from_layout(
     return entry
 
 
-def _with_whole_sections(result: ToolCallResult) -> ToolCallResult:
-    if result.sections is None:
-        return result
-    return replace(result, sections=_whole_sections(result.sections, result.result))
-
-
-def _whole_sections(sections: LevelOfDetailSections, said: str) -> LevelOfDetailSections:
+def _whole_sections(
+    sections: LevelOfDetailSections | None, said: str
+) -> LevelOfDetailSections | None:
     """Raises `ValueError` for a section that is not a name and perhaps a text."""
 
     def whole(level: Iterable[tuple[str, ...]]) -> Sections:
         pairs = (section if len(section) == 2 else (*section, said) for section in level)
         return tuple((name, text) for name, text in pairs)
 
-    return LevelOfDetailSections(
+    return sections and LevelOfDetailSections(
         live=whole(sections.live), summary=whole(sections.summary), gist=whole(sections.gist)
     )
 
@@ -340,14 +340,15 @@ def check_time(value: datetime, where: str) -> None:
 
 
 def _check_part(part: Struct, name: str) -> None:
-    for field, where, declared, needed in _checked_fields(type(part), name):
+    for field, types in _declared(type(part)):
         value: object = getattr(part, field)
+        where = f"{name}.{field}"
+        declared = types[0] if types[1:] in ((), (type(None),)) else None
         if value is None:
-            if needed:
+            if type(None) not in types:
                 raise BadEntry(f"{where} is missing")
         elif declared is str:
-            if type(value) is not str or not value.isascii():
-                check_text(value, where)
+            check_text(value, where)
         elif declared is int:
             check_integer(value, where)
         elif declared is bool:
@@ -357,8 +358,7 @@ def _check_part(part: Struct, name: str) -> None:
             if value not in get_args(declared):
                 choices = ", ".join(get_args(declared))
                 raise BadEntry(f"{where} is {value!r}, not one of {choices}")
-        # Most lists and objects are empty.
-        elif value or (type(value) is not tuple and type(value) is not dict):
+        else:
             _check_value(value, where)
 
 
@@ -388,15 +388,10 @@ def _check_value(value: object, where: str) -> None:
 
 
 @lru_cache(maxsize=256)
-def _checked_fields(kind: type[Struct], name: str) -> tuple[tuple[str, str, Any, bool], ...]:
-    """Of each field its name, its name in messages, its type without `None`, and whether
-    it may not be `None`."""
-
-    def checked(field: FieldInfo) -> tuple[str, str, Any, bool]:
-        is_union = get_origin(field.type) in (Union, UnionType)
-        types = get_args(field.type) if is_union else (field.type,)
-        others = [one for one in types if one is not type(None)]
-        declared = others[0] if len(others) == 1 else None
-        return field.name, f"{name}.{field.name}", declared, len(others) == len(types)
-
-    return tuple(map(checked, fields(kind)))
+def _declared(kind: type[Struct]) -> list[tuple[str, tuple[Any, ...]]]:
+    """Of each field its name, and the types it may have."""
+    unions = (Union, UnionType)
+    return [
+        (field.name, get_args(field.type) if get_origin(field.type) in unions else (field.type,))
+        for field in fields(kind)
+    ]

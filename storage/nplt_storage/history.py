@@ -69,7 +69,6 @@ from nplt_storage.rows import (
     read_checkpoint,
     row_from_entries,
     state_key_of,
-    state_seq_fields,
     state_seqs_of,
     through,
     widget_key,
@@ -228,25 +227,6 @@ class UnloadedPart(Struct, frozen=True, kw_only=True):
         return self.state_seqs.get(key, 0 if self.is_known else None)
 
 
-def _unloaded_part(row: ConversationRow | None, first_seq: int, spoken: int) -> UnloadedPart:
-    """`spoken`: how many messages there are from `first_seq` on, where all is held."""
-    if first_seq == 1:
-        return UnloadedPart()
-    if row is None:
-        return UnloadedPart(first_seq=first_seq, is_known=False)
-    # Where the first that is held is a checkpoint, it has the number of the last
-    # entry that is gone: that one came before, too.
-    held_from = max(first_seq, row.first_seq)
-    return UnloadedPart(
-        first_seq=first_seq,
-        trimmed_through=row.first_seq - 1,
-        message_count=max(0, row.message_count - spoken),
-        state_seqs={
-            key: seq if seq < held_from else None for key, seq in state_seqs_of(row).items()
-        },
-    )
-
-
 def _hidden_in(entries: Iterable[Entry], hidden: Ranges = ()) -> Ranges:
     """What is hidden at the last of them; `hidden`: what was before the first."""
     for entry in entries:
@@ -381,7 +361,6 @@ METADATA_BYTES_MAX: Final = 2048
 _SNAKE_CASE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _E = TypeVar("_E", bound=Entry)
 _Rollback = TypeVar("_Rollback", bound=RollbackEntry)
-_Message: TypeAlias = ModelInputEntry | ModelOutputEntry
 _Setting: TypeAlias = RenamedEntry | ModelSwitchedEntry | PinnedEntry | ArchivedEntry
 _STATE_KEYS: Final = (INSTRUCTION, NOTEBOOK, COMPACTION)
 
@@ -454,7 +433,18 @@ class ConversationHistory:
         the same, instruction, state, epoch, quarantines and what is rolled back are too."""
         self._active = ActiveEntries(held, self.hidden)
         first_seq = _reach(held, self.hidden, self.head_seq)
-        self._before = _unloaded_part(row, first_seq, len(self._active.spoken))
+        self._before = UnloadedPart(first_seq=first_seq, is_known=first_seq == 1)
+        if row is not None and first_seq > 1:
+            # Where the first that is held is a checkpoint, it has the number of the last
+            # entry that is gone: that one came before, too.
+            held_from = max(first_seq, row.first_seq)
+            state_seqs = state_seqs_of(row).items()
+            self._before = UnloadedPart(
+                first_seq=first_seq,
+                trimmed_through=row.first_seq - 1,
+                message_count=max(0, row.message_count - len(self._active.spoken)),
+                state_seqs={key: seq if seq < held_from else None for key, seq in state_seqs},
+            )
         self._lost_at: int | None = None
         """Where a rollback led that could not be followed."""
         # A rollback does not undo what follows: it was set by people, or has to stay known.
@@ -867,11 +857,16 @@ class ConversationHistory:
             if seq is None:
                 raise NotInReach(draft.to_seq)
             state_seqs[key] = seq
+        kind = WidgetEntry.kind
+        widgets = [(key[1], seq) for key, seq in state_seqs.items() if key[0] == kind and seq]
         draft = replace(
             draft,
             message_count=before.message_count + len(left.spoken),
             preview=preview,
-            **state_seq_fields(state_seqs),
+            system_seq=state_seqs[INSTRUCTION],
+            notebook_seq=state_seqs[NOTEBOOK],
+            compaction_seq=state_seqs[COMPACTION],
+            widget_seqs=tuple(sorted(widgets)),
         )
         return draft, left
 
@@ -941,14 +936,14 @@ def sent_before(
     turns = Turns()
     turns.add(prompt)
     turn = turns.get(prompt.turn_id)
-    while turn is not None and not turn.is_over:
-        entry = next(following, None)
-        if entry is None:
-            break
-        turns.add(entry)
-    state: TurnState = "completed" if turn is None else turn.state
-    end = None if turn is None else turn.end
-    if end is not None and is_in(hidden, end.seq) and not is_in(hidden, prompt.seq):
-        state = "interrupted"  # someone went back to where it had not ended
+    state: TurnState = "completed"
+    if turn is not None:
+        for entry in following:
+            turns.add(entry)
+            if turn.is_over:
+                break
+        state = turn.state
+        if turn.end and is_in(hidden, turn.end.seq) and not is_in(hidden, prompt.seq):
+            state = "interrupted"  # someone went back to where it had not ended
     turn_id = prompt.turn_id or ""
     return SentBefore(seq=prompt.seq, turn_id=turn_id, state=state, text=prompt.content)

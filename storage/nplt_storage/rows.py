@@ -13,7 +13,7 @@ import binascii
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TypeAlias, TypedDict
+from typing import Any, Final, TypeAlias
 
 import orjson
 from msgspec import Struct, convert, field, to_builtins
@@ -62,13 +62,6 @@ NOTEBOOK: Final[StateKey] = (NotebookEntry.kind, "")
 COMPACTION: Final[StateKey] = (CompactionEntry.kind, "")
 
 
-class StateSeqFields(TypedDict):
-    system_seq: int
-    notebook_seq: int
-    compaction_seq: int
-    widget_seqs: tuple[tuple[str, int], ...]
-
-
 def widget_key(name: str) -> StateKey:
     return WidgetEntry.kind, name
 
@@ -88,17 +81,6 @@ def state_seqs_of(marked: ConversationRow | RollbackEntry) -> dict[StateKey, int
     }
     state_seqs |= {widget_key(name): seq for name, seq in marked.widget_seqs}
     return {key: seq for key, seq in state_seqs.items() if seq}
-
-
-def state_seq_fields(state_seqs: Mapping[StateKey, int]) -> StateSeqFields:
-    """The way back from `state_seqs_of`."""
-    widgets = [(name, seq) for (kind, name), seq in state_seqs.items() if kind == WidgetEntry.kind]
-    return StateSeqFields(
-        system_seq=state_seqs.get(INSTRUCTION, 0),
-        notebook_seq=state_seqs.get(NOTEBOOK, 0),
-        compaction_seq=state_seqs.get(COMPACTION, 0),
-        widget_seqs=tuple(sorted((name, seq) for name, seq in widgets if seq)),
-    )
 
 
 # ------------------------------------------------------------------------------
