@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.server.context.context_stage import Talk, words
 
-from nplt_server.context.epochs import SummaryTask
+from nplt_server.context.projection import SummaryTask
 from nplt_storage.entries import CompactionEntry, EpochEntry
 
 _LEVELS = ("gist", "summary", "live")

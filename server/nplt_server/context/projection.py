@@ -4,29 +4,21 @@ A conversation keeps one `Projection`, which adds only new entries to the contex
 last; a new `Projection` gives the same context. Under the policy `epochs` each context
 begins with the previous one, unless an epoch entry came between. Under `newest_live` only
 the newest entry is live. Before a call, `due_epoch` gives the epoch entry to write first, if
-one is due.
+one is due: when the next context can't begin with the context that was sent last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, takewhile
 from typing import Final, Literal, TypeAlias
 
-from msgspec import structs
+from msgspec import Struct, structs
 
-from nplt_server.context.epochs import (
-    EpochReason,
-    SummaryTask,
-    change_due,
-    exceeds_threshold,
-    planned,
-    recent_budget,
-    stays_without_change,
-    summary_task,
-)
 from nplt_server.context.fitting import fit
 from nplt_server.context.messages import (
     ContextMessage,
+    ModelInputMessage,
     ScreensInTurns,
     screen_sources,
     screens_after,
@@ -36,15 +28,285 @@ from nplt_server.context.source import (
     CallBudget,
     ContextSource,
     ContextView,
+    EpochPlan,
     Measure,
     Measured,
     PromptReference,
+    plan_epoch,
     select,
     tokens_of,
+    turns_before,
 )
-from nplt_storage.entries import EpochEntry, ModelInputEntry
+from nplt_storage.entries import (
+    ClearEntry,
+    Entry,
+    EpochEntry,
+    FaultEntry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    QuarantineEntry,
+    SystemInstructionEntry,
+)
 from nplt_storage.history import ConversationHistory
 from nplt_storage.turns import Turn
+
+# ------------------------------------------------------------------------------
+# When an epoch is due
+#
+# The newest output entry says which entry was the last in its context. An epoch is due when
+# the next context can't begin with that context, unless the current epoch was written after
+# the change.
+#
+# A model with a smaller window than the models used recently never causes a budget epoch; it
+# gets a trimmed context. Otherwise two models used alternately would each begin an epoch at
+# every turn.
+
+EpochReason: TypeAlias = Literal[
+    "budget",  # the next context would take more than the threshold
+    "compaction",  # there is a summary that the epoch does not show; not inside a turn
+    "clear",  # an entry of this kind was written since the last context; so the next three
+    "rollback",
+    "quarantine",
+    "system",
+    "tools",  # the tools on offer have changed
+    "window",  # more turns than `max_turns` for the first time; the window moves from now on
+    "reach",  # turns that the epoch shows are not in memory
+    # Not from entries:
+    "asked",  # COMPACT
+    "redaction",
+    "pictures",  # too many; older ones are left out
+    "reasoning",  # a provider refuses its model's sealed reasoning; a new epoch drops it
+]
+
+_CHANGES: Final[dict[type[Entry], EpochReason]] = {
+    ClearEntry: "clear",
+    QuarantineEntry: "quarantine",
+    SystemInstructionEntry: "system",
+}
+_SAME_BUDGET_FRACTION: Final = 0.75
+"""A budget that is at least this fraction of the recent one counts as the same: budgets
+change a little as providers report token counts."""
+_RECENT_TURNS: Final = 3
+"""How many turns count as recent. A conversation that stays with a smaller model gets an
+epoch for its window after so many turns."""
+
+
+def _recent_budget(history: ConversationHistory, prompt_ref: PromptReference) -> int:
+    """The largest budget of the last few turns, without the current one."""
+    budgets = [0]
+    turns: set[str | None] = set()
+    for output in _newest_outputs(history):
+        if output.turn_id != prompt_ref:
+            turns.add(output.turn_id)
+            if len(turns) > _RECENT_TURNS:
+                break
+            budgets.append(output.sent.budget_tokens if output.sent is not None else 0)
+    return max(budgets)
+
+
+def _find_change(
+    history: ConversationHistory, prompt_ref: PromptReference, call_budget: CallBudget
+) -> EpochReason | None:
+    """Why an epoch is due whatever the budget is."""
+    epoch = history.epoch
+    epoch_seq = epoch.seq if epoch is not None else 0
+    last = next(_newest_outputs(history), None)
+    if _may_have_been_sent(history, epoch_seq):
+        change = _change_since(history, max(epoch_seq, _seen_through(history, last)))
+        if change is not None:
+            return change
+    if not _is_running(history, prompt_ref) and any(
+        entry.seq > epoch_seq for entry in history.compactions[-1:]
+    ):
+        return "compaction"
+    sent = last.sent if last is not None and last.seq > epoch_seq else None
+    if sent is not None and sent.tools_digest != call_budget.offer.digest:
+        return "tools"
+    own = history.turn(prompt_ref) if isinstance(prompt_ref, str) else None
+    number = history.head_seq + 1 if own is None else own.number
+    shown, turns_max = history.shown_turns, history.turns_max
+    seen = turns_before(shown, number)
+    is_held = history.first_seq <= (epoch.omitted_through if epoch is not None else 0) + 1
+    if not is_held and (turns_max is None or seen < turns_max):
+        return "reach"
+    if turns_max is None or seen <= turns_max:
+        return None
+    if epoch is None:
+        return "window"
+    # If the epoch began with more turns than the window shows, the window moves already.
+    end = shown[turns_max].end
+    is_new = epoch.reason != "window" and end is not None and end.seq > epoch.seq
+    return "window" if is_new else None
+
+
+def _newest_outputs(history: ConversationHistory) -> Iterator[ModelOutputEntry]:
+    return (entry for entry in reversed(history.active) if isinstance(entry, ModelOutputEntry))
+
+
+def _is_running(history: ConversationHistory, prompt_ref: PromptReference) -> bool:
+    return isinstance(prompt_ref, str) and history.turn_state(prompt_ref) == "running"
+
+
+def _may_have_been_sent(history: ConversationHistory, epoch_seq: int) -> bool:
+    """Whether a context may have been sent in this epoch. Even if no output is in memory,
+    there may be an older one, one that was rolled back, or a call that failed."""
+    if history.first_seq > epoch_seq + 1 or _rollback_seq(history) > epoch_seq:
+        return True
+    signs_of_a_call = ModelOutputEntry | FaultEntry | QuarantineEntry
+    return any(isinstance(entry, signs_of_a_call) for entry in _newest_after(history, epoch_seq))
+
+
+def _seen_through(history: ConversationHistory, last: ModelOutputEntry | None) -> int:
+    """The newest entry that the last context took into account."""
+    if last is not None:
+        return (last.sent.head_seq if last.sent is not None else 0) or last.seq
+    if history.hidden:
+        return 0  # the outputs were rolled back
+    prompts = (entry.seq for entry in history.active if isinstance(entry, ModelInputEntry))
+    return next(prompts, 0)
+
+
+def _rollback_seq(history: ConversationHistory) -> int:
+    """The seq of the newest rollback entry; 0 if there is none. The entry itself is rolled
+    back and may not be in memory, but the hidden ranges end with it."""
+    return history.hidden[-1][1] if history.hidden else 0
+
+
+def _change_since(history: ConversationHistory, seq: int) -> EpochReason | None:
+    rollback_seq = _rollback_seq(history)
+    for entry in _newest_after(history, max(seq, rollback_seq)):
+        if type(entry) in _CHANGES:
+            return _CHANGES[type(entry)]
+    return "rollback" if rollback_seq > seq else None
+
+
+def _newest_after(history: ConversationHistory, seq: int) -> Iterator[Entry]:
+    return takewhile(lambda entry: entry.seq > seq, reversed(history.active))
+
+
+# ------------------------------------------------------------------------------
+# What an epoch shows
+
+
+def _planned(draft: EpochEntry, source: ContextSource, history: ConversationHistory) -> EpochEntry:
+    """Plans all turns in memory anew: turns that an earlier epoch left out are shown again
+    if there is room. `omitted_through` is the entry right before the first turn that is shown,
+    so that opening the conversation reads no further back. Unfinished turns will be shown
+    live."""
+    own = source.steps(source.own_steps())
+    plan = plan_epoch(
+        source.turns(newest_first=True),
+        budget=draft.budget_tokens,
+        fixed=source.call_budget.tools_tokens
+        + source.head_tokens_max()
+        + tokens_of([*source.system(), *own]),
+        tokens=source.turn_tokens,
+        keep=source.call_budget.keep,
+    )
+    shown = (turn.number for turn in source.turns() if turn.number > plan.omitted_through)
+    open_numbers = [prompt.seq for prompt in history.unfinished_turns()]
+    if source.own is not None:
+        open_numbers.append(source.own.number)
+    if needed := [*open_numbers, *islice(shown, 1)]:
+        omitted = min(needed) - 1
+    elif source.selection.until:
+        omitted = source.shown_turns[source.selection.until - 1].number
+    else:
+        omitted = history.head_seq
+    last = min(open_numbers, default=history.head_seq + 1) - 1
+    gist = max(omitted, min(plan.gist_through, last))
+    return structs.replace(
+        draft,
+        omitted_through=omitted,
+        gist_through=gist,
+        summary_through=max(gist, min(plan.summary_through, last)),
+        omitted_turns=_omitted_turns(history, source, omitted),
+    )
+
+
+def _omitted_turns(history: ConversationHistory, source: ContextSource, through: int) -> int:
+    """Counts the turns in memory; of those before them the epoch before this one says it."""
+    turns = [turn.number for turn in source.shown_turns if not source.selection.covers(turn)]
+    epoch, before = history.epoch, 0
+    if epoch is not None:
+        since = _newest_after(history, epoch.seq)
+        if not any(isinstance(entry, ClearEntry) for entry in since):
+            in_memory = sum(number <= epoch.omitted_through for number in turns)
+            before = max(epoch.omitted_turns - in_memory, 0)
+    return before + sum(number <= through for number in turns)
+
+
+# ------------------------------------------------------------------------------
+# The task of a summary
+#
+# A model is given the turns that the epoch will show in less detail, and the summary before
+# them, which the new summary replaces. If they don't all fit, older turns are given in less
+# detail and the oldest are left out; the summary then covers only the turns that were given.
+
+
+class SummaryTask(Struct, frozen=True, kw_only=True):
+    from_seq: int
+    through_seq: int
+    shown_summary: ModelInputMessage | None
+    """The summary that is shown now; always given to the model."""
+    leaves_out: bool
+    """Whether turns between that summary and the messages are left out."""
+    messages: tuple[ContextMessage, ...]
+    """The turns to summarize; live where there is room, because a summary of summaries
+    would say little."""
+    tokens: int
+    """Of the summary and the messages."""
+
+
+def _summary_task(
+    source: ContextSource, draft: EpochEntry, *, room: int | None
+) -> SummaryTask | None:
+    """`room`: how many tokens the model may be given; the turns are planned as in an epoch
+    that would use all of it."""
+    source = structs.replace(source, screens=False)
+    selection = source.selection
+    turns = _turns_to_summarize(source, draft.summary_through)
+    shown_summary, fixed = None, 0
+    if selection.summary:
+        shown_summary = ModelInputMessage(seq=selection.epoch_seq, content=selection.summary)
+        fixed = source.measure.message(shown_summary).tokens
+    plan = EpochPlan()
+    if room is not None:
+        tokens = source.turn_tokens
+        plan = plan_epoch(reversed(turns), budget=room - fixed, fixed=0, tokens=tokens, keep=1.0)
+    given = [turn for turn in turns if turn.number > plan.omitted_through]
+    as_planned = structs.replace(source, selection=structs.replace(selection, plan=plan))
+    measured = as_planned.messages_of(given)
+    if not measured:
+        return None
+    leaves_out = len(given) < len(turns)
+    from_seq = given[0].number
+    if selection.compaction is not None and not leaves_out:
+        from_seq = min(from_seq, selection.compaction.from_seq)
+    return SummaryTask(
+        from_seq=from_seq,
+        through_seq=max(turn.end.seq for turn in given if turn.end),
+        shown_summary=shown_summary,
+        leaves_out=leaves_out,
+        messages=tuple(each.message for each in measured),
+        tokens=fixed + tokens_of(measured),
+    )
+
+
+def _turns_to_summarize(source: ContextSource, summary_through: int) -> list[Turn]:
+    covers, summary = source.selection.covers, source.selection.compaction
+    # Turns older than the summary were left out when it was made, and can't follow it.
+    oldest = 0 if summary is None else summary.from_seq + 1
+    ended = [
+        (turn, turn.end.seq)
+        for turn in source.shown_turns
+        if turn.end and turn.number >= oldest and not covers(turn)
+    ]
+    through_seq = max((seq for turn, seq in ended if turn.number <= summary_through), default=0)
+    # A prompt that was cancelled while it waited may have ended in between: the summary
+    # will cover it too.
+    return [turn for turn, seq in ended if seq <= through_seq]
+
 
 # ------------------------------------------------------------------------------
 # The growing context of an epoch
@@ -134,6 +396,9 @@ def _basis(source: ContextSource) -> tuple[object, ...]:
     )
 
 
+# ------------------------------------------------------------------------------
+# The contexts of one history
+
 Policy: TypeAlias = Literal["epochs", "newest_live"]
 
 _EVERYTHING: Final = CallBudget()
@@ -204,19 +469,18 @@ class Projection:
         """A draft of the epoch to write before this call; `None` if no epoch is due.
         `screen`: the current live screen, or a function that renders it. Most calls need no
         epoch, and then the screen is not rendered."""
-        history, budget = self.history, call_budget.budget_tokens
+        budget = call_budget.budget_tokens
         if self.policy == "newest_live" or budget is None:
             return None
         tokens = self._next_tokens(self._current_source(prompt_ref, call_budget), keep=True)
         reason = self._change_due(prompt_ref, call_budget)
-        if reason is None and exceeds_threshold(
-            history, prompt_ref, call_budget, next_tokens=tokens
-        ):
-            reason = "budget"
+        if reason is None and tokens > call_budget.threshold * budget:
+            recent = _recent_budget(self.history, prompt_ref)
+            reason = "budget" if budget >= _SAME_BUDGET_FRACTION * recent else None
         if reason is None:
             return None
         shown = screen if isinstance(screen, str) else screen()
-        draft = self._draft(reason, prompt_ref, call_budget, screen=shown)
+        draft = self.epoch_for(reason, call_budget, prompt_ref=prompt_ref, screen=shown)
         if reason == "budget":
             then = self._next_tokens(self._source_in(draft, prompt_ref, call_budget), keep=False)
             return draft if tokens - then >= budget * _SAVING_FRACTION_MIN else None
@@ -228,36 +492,45 @@ class Projection:
         """Whether the next context is the last one and what is new since, and no epoch is due:
         then it is made quickly. `characters`: about how many are new."""
         compiled, budget = self._compiled, call_budget.budget_tokens
-        if compiled is None or budget is None or not self._is_unchanged(call_budget):
-            return False
-        if len(compiled.messages) > _QUICK_MESSAGES_MAX:
+        if compiled is None or budget is None or len(compiled.messages) > _QUICK_MESSAGES_MAX:
             return False
         if compiled.tokens + call_budget.tools_tokens + characters > call_budget.threshold * budget:
+            return False
+        if self._change_due(prompt_ref, call_budget) is not None:
             return False
         missing = compiled.turns_missing(self._current_source(prompt_ref, call_budget))
         return missing is not None and missing <= _TURNS_UNCHECKED_MAX
 
-    def _is_unchanged(self, call_budget: CallBudget) -> bool:
-        return self._unchanged == (self.history.changed_seq, call_budget.offer.digest)
-
     def _change_due(
         self, prompt_ref: PromptReference, call_budget: CallBudget
     ) -> EpochReason | None:
-        """Looked up once for as long as it stays `None`."""
-        if self._is_unchanged(call_budget):
+        """Looked up once for as long as it is sure to stay `None`."""
+        history = self.history
+        now = (history.changed_seq, call_budget.offer.digest)
+        if self._unchanged == now:
             return None
-        history, tools_digest = self.history, call_budget.offer.digest
-        change = change_due(history, prompt_ref, tools_digest=tools_digest)
-        if change is None and stays_without_change(history, prompt_ref):
-            self._unchanged = (history.changed_seq, tools_digest)
+        change = _find_change(history, prompt_ref, call_budget)
+        epoch_seq = history.epoch.seq if history.epoch is not None else 0
+        is_settled = history.turns_max is None and not _is_running(history, prompt_ref)
+        if change is None and is_settled and _may_have_been_sent(history, epoch_seq):
+            self._unchanged = now
         return change
 
     def epoch_for(
-        self, reason: EpochReason, call_budget: CallBudget, *, screen: str = ""
+        self,
+        reason: EpochReason,
+        call_budget: CallBudget,
+        *,
+        prompt_ref: PromptReference = None,
+        screen: str = "",
     ) -> EpochEntry:
-        """A draft of an epoch for a change that is not an entry, so that `due_epoch` can't
-        see it."""
-        return self._draft(reason, None, call_budget, screen=screen)
+        """A draft of an epoch for a change that `due_epoch` may not see, because it is not an
+        entry."""
+        budget = call_budget.budget_tokens or 0
+        if reason != "asked":
+            budget = max(budget, _recent_budget(self.history, prompt_ref))
+        draft = EpochEntry(reason=reason, budget_tokens=budget, screen=screen)
+        return _planned(draft, self._source_in(draft, prompt_ref, call_budget), self.history)
 
     def asked_epoch(self, call_budget: CallBudget, *, screen: str = "") -> EpochEntry:
         """A draft of the epoch for COMPACT. Uses a fresh summary if there is one; otherwise
@@ -278,21 +551,7 @@ class Projection:
     ) -> SummaryTask | None:
         """What a model would have to summarize, so that the epoch can show a summary instead
         of turns in less detail; `None` if there is nothing."""
-        return summary_task(self._source_in(draft, prompt_ref, _EVERYTHING), draft, room=room)
-
-    def _draft(
-        self,
-        reason: EpochReason,
-        prompt_ref: PromptReference,
-        call_budget: CallBudget,
-        *,
-        screen: str,
-    ) -> EpochEntry:
-        budget = call_budget.budget_tokens or 0
-        if reason != "asked":
-            budget = max(budget, recent_budget(self.history, prompt_ref))
-        draft = EpochEntry(reason=reason, budget_tokens=budget, screen=screen)
-        return planned(draft, self._source_in(draft, prompt_ref, call_budget), self.history)
+        return _summary_task(self._source_in(draft, prompt_ref, _EVERYTHING), draft, room=room)
 
     def _next_tokens(self, source: ContextSource, *, keep: bool) -> int:
         """The tokens of the next context; the budget plus one if the context does not fit."""

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from nplt_server import logs
-from nplt_server.context.epochs import EpochReason
 from nplt_server.context.fitting import ContextTooSmall
 from nplt_server.context.messages import (
     AttachmentContents,
@@ -31,7 +30,7 @@ from nplt_server.context.messages import (
     ContextAttachment,
     file_ids_of,
 )
-from nplt_server.context.projection import Projection
+from nplt_server.context.projection import EpochReason, Projection
 from nplt_server.context.source import CallBudget, ContextView, Measure, PromptReference
 from nplt_server.conversations.agent_state import AgentState
 from nplt_server.conversations.record_writer import QUICK_ENTRIES_MAX, RecordWriter

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from nplt_protocol.errors import RequestError
-from nplt_server.context.epochs import SummaryTask
 from nplt_server.context.messages import (
     ContextMessage,
     ModelInputMessage,
@@ -22,7 +21,7 @@ from nplt_server.context.messages import (
     SystemMessage,
     ToolResultsMessage,
 )
-from nplt_server.context.projection import Projection
+from nplt_server.context.projection import Projection, SummaryTask
 from nplt_server.context.source import PromptReference
 from nplt_server.conversations.model_call import call_quietly
 from nplt_server.errors import ProviderError, ProviderRefused

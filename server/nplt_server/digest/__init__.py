@@ -8,7 +8,9 @@ size there is.
 from __future__ import annotations
 
 import re
-from typing import Final, Literal, TypeAlias, assert_never
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final, Literal, TypeAlias
 
 from nplt_server.digest.code import (
     FILE_OF_DIFF,
@@ -100,24 +102,17 @@ def _is_listing(lines: list[TextLine]) -> bool:
     return signs * 8 >= len(sample)
 
 
+_OUTLINES: Final[Mapping[TextKind, Callable[[str], PassageOutline]]] = {
+    "prose": outline_of_prose,
+    "code": outline_of_code,
+    "diff": outline_of_diff,
+    "table": partial(outline_of_listing, name="table, "),
+    "listing": outline_of_listing,
+}
+
+
 def outline_of(text: str) -> PassageOutline | JsonShape:
-    json_shape = read_json(text)
-    if json_shape is not None:
-        return json_shape
-    kind = kind_of_text(text)
-    match kind:
-        case "prose":
-            return outline_of_prose(text)
-        case "code":
-            return outline_of_code(text)
-        case "diff":
-            return outline_of_diff(text)
-        case "table":
-            return outline_of_listing(text, name="table, ")
-        case "listing":
-            return outline_of_listing(text)
-        case _:
-            assert_never(kind)
+    return read_json(text) or _OUTLINES[kind_of_text(text)](text)
 
 
 # ------------------------------------------------------------------------------
@@ -136,27 +131,23 @@ _TOOL_NAME_SIZE_MAX: Final = 60
 def levels_of(said: str | ToolCallResult) -> LevelOfDetailSections | None:
     """Of a prompt, an answer or a tool's result; None where it is short: the text is all
     there is."""
-    text = said if isinstance(said, str) else said.result
+    label = ""
+    if isinstance(said, str):
+        text = said
+    else:
+        text = said.result
+        name = one_line(cut_to_size(said.tool_name, _TOOL_NAME_SIZE_MAX))
+        of_whole = f", the beginning of {said.blob.size:,} bytes" if said.blob else ""
+        label = f"{name} {said.status}{of_whole}:"
     if size_of(text) <= GIST_SIZE_MAX:
         return None
-    return _levels(text, label="" if isinstance(said, str) else _label_of(said))
-
-
-def _label_of(result: ToolCallResult) -> str:
-    of_whole = f", the beginning of {result.blob.size:,} bytes" if result.blob else ""
-    return (
-        f"{one_line(cut_to_size(result.tool_name, _TOOL_NAME_SIZE_MAX))} {result.status}{of_whole}:"
-    )
-
-
-def _levels(text: str, *, label: str) -> LevelOfDetailSections:
     outline = outline_of(text)
     room_taken = size_of(label) + 1 if label else 0
     gist = one_line(f"{label} {outline.gist(GIST_SIZE_MAX - room_taken)}")
     summary = ""
     if size_of(text) > SUMMARY_SIZE_MAX:
-        said = outline.summary(SUMMARY_SIZE_MAX - room_taken)
-        summary = f"{label}\n{said}" if label else said
+        told = outline.summary(SUMMARY_SIZE_MAX - room_taken)
+        summary = f"{label}\n{told}" if label else told
     return LevelOfDetailSections(
         live=(("", text),),
         summary=(("", summary),) if summary else (),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Literal, TypeAlias
 
 from msgspec import structs
@@ -14,10 +14,10 @@ from nplt_server.digest.text import (
     PassageOutline,
     TextLine,
     counted,
-    is_read_whole,
     lines_of,
     passage_of,
     sampled_lines,
+    sampled_ranges,
 )
 
 # ------------------------------------------------------------------------------
@@ -118,27 +118,22 @@ def outline_of_diff(text: str) -> PassageOutline:
     passages: list[Passage] = []
     is_message = True
     for line in sampled_lines(text):
-        is_message = is_message and not line.text.startswith(FILE_OF_DIFF)
+        said = line.text
+        is_message = is_message and not said.startswith(FILE_OF_DIFF)
         if is_message:
-            weight = _CHANGED if line.text.startswith(_ENVELOPE) else _MESSAGE
+            weight = _CHANGED if said.startswith(_ENVELOPE) else _MESSAGE
+        elif said.startswith(FILE_OF_DIFF):
+            weight = _FILE
+        elif not said.startswith(("+", "-")) or said.startswith(("+++", "---")):
+            weight = 0
+        elif not any(map(str.isalnum, said)):
+            weight = 1
         else:
-            weight = _worth_in_diff(line)
+            weight = _DEFINITION_WORTH_IN_DIFF if is_definition(said[1:]) else _CHANGED
         passages.append(passage_of(text, line, weight, _LINE_CHARACTERS_MAX))
     files = text.count(LINE_END + FILE_OF_DIFF) + text.startswith(FILE_OF_DIFF)
-    count = counted(text.count(LINE_END) + 1, "line")
-    return PassageOutline(
-        text=text, passages=passages, label=f"[diff, {counted(files, 'file')}, {count}]"
-    )
-
-
-def _worth_in_diff(line: TextLine) -> int:
-    if line.text.startswith(FILE_OF_DIFF):
-        return _FILE
-    if not line.text.startswith(("+", "-")) or line.text.startswith(("+++", "---")):
-        return 0
-    if not any(map(str.isalnum, line.text)):
-        return 1
-    return _DEFINITION_WORTH_IN_DIFF if is_definition(line.text[1:]) else _CHANGED
+    label = f"[diff, {counted(files, 'file')}, {counted(text.count(LINE_END) + 1, 'line')}]"
+    return PassageOutline(text=text, passages=passages, label=label)
 
 
 # ------------------------------------------------------------------------------
@@ -172,40 +167,38 @@ _SOUGHT_IN_THE_WHOLE: Final = (
 )
 """Of a text that is too long to be read line by line the first and the last are found."""
 
-_Trouble: TypeAlias = Literal["error", "warning", ""]
+Trouble: TypeAlias = Literal["error", "warning", ""]
 
-_NEW: Final[dict[_Trouble, int]] = {"error": 84, "warning": 64, "": 30}
+_NEW: Final[dict[Trouble, int]] = {"error": 84, "warning": 64, "": 30}
 """The worth of a line of a sort that was not there before."""
 
 
 def outline_of_listing(text: str, *, name: str = "") -> PassageOutline:
     lines = sampled_lines(text)
-    if not is_read_whole(text):
+    is_read_whole = len(sampled_ranges(text)) == 1
+    if not is_read_whole:
         lines = _with_lines_found(text, lines)
-    words = TroubleWords("\n".join(line.text for line in lines))
-    troubles: list[_Trouble] = [words.trouble_of(line.text) for line in lines]
+    troubles = troubles_in(lines)
     sorts_seen: set[str] = set()
     passages: list[Passage] = []
     for index, (line, trouble) in enumerate(zip(lines, troubles, strict=True)):
-        weight = _worth_of_place(index, len(lines) - 1 - index)
-        weight = max(weight, _worth_of_words(line.text, trouble, sorts_seen))
+        # The first of each sort; the same with other numbers is the same.
+        sort = _DIGITS.sub("#", line.text[:_LISTING_LINE_LOOKED_AT])
+        of_words = _REST if sort in sorts_seen else _NEW[trouble]
+        sorts_seen.add(sort)
+        weight = max(_worth_of_place(index, len(lines) - 1 - index), of_words)
         passages.append(passage_of(text, line, weight, _LISTING_LINE_CHARACTERS_MAX))
     if "error" in troubles:
         first = troubles.index("error")
         last = len(troubles) - 1 - troubles[::-1].index("error")
         passages[last] = structs.replace(passages[last], weight=_LAST_ERROR)
         passages[first] = structs.replace(passages[first], weight=_FIRST_ERROR)
-    return PassageOutline(text=text, passages=passages, label=_label(text, name, troubles))
-
-
-def _label(text: str, name: str, troubles: list[_Trouble]) -> str:
     count = text.count(LINE_END) + (not text.endswith(LINE_END))
-    parts = [f"{name}{counted(count, 'line')}"]
-    if is_read_whole(text):
-        for trouble in ("error", "warning"):
-            lines = troubles.count(trouble)
-            parts += [f"{lines:,} with {trouble}s"] * (lines > 0)
-    return f"[{', '.join(parts)}]"
+    label = f"{name}{counted(count, 'line')}"
+    for trouble in ("error", "warning") if is_read_whole else ():
+        if found := troubles.count(trouble):
+            label += f", {found:,} with {trouble}s"
+    return PassageOutline(text=text, passages=passages, label=f"[{label}]")
 
 
 def _worth_of_place(from_start: int, from_end: int) -> int:
@@ -214,34 +207,18 @@ def _worth_of_place(from_start: int, from_end: int) -> int:
     return _NEAR_THE_ENDS - min(from_start, 3) if min(from_start, from_end) < 3 else _REST
 
 
-def _worth_of_words(line: str, trouble: _Trouble, seen: set[str]) -> int:
-    """The first of each sort; the same with other numbers is the same."""
-    sort = _DIGITS.sub("#", line[:_LISTING_LINE_LOOKED_AT])
-    if sort in seen:
-        return _REST
-    seen.add(sort)
-    return _NEW[trouble]
-
-
-class TroubleWords:
-    """The words for trouble that occur in a text: the others need not be looked for in each
-    of its lines."""
-
-    def __init__(self, text: str) -> None:
-        lowered = text.lower()
-        self._errors = [word for word in _ERROR_WORDS if word in lowered]
-        self._warnings = [word for word in _WARNING_WORDS if word in lowered]
-
-    def trouble_of(self, line: str) -> _Trouble:
-        if not self._errors and not self._warnings:
-            return ""
-        said = line[:_LISTING_LINE_LOOKED_AT].lower()
-        is_error = any(word in said for word in self._errors)
-        if not is_error and not any(word in said for word in self._warnings):
-            return ""
-        if _NO_TROUBLE.search(said):
-            return ""
-        return "error" if is_error else "warning"
+def troubles_in(lines: Sequence[TextLine]) -> list[Trouble]:
+    """What each line tells of. Only words that occur at all are looked for in each of them."""
+    lowered = "\n".join(line.text for line in lines).lower()
+    errors = [word for word in _ERROR_WORDS if word in lowered]
+    warnings = [word for word in _WARNING_WORDS if word in lowered]
+    troubles: list[Trouble] = [""] * len(lines)
+    for index, line in enumerate(lines if errors or warnings else ()):
+        said = line.text[:_LISTING_LINE_LOOKED_AT].lower()
+        is_error = any(word in said for word in errors)
+        if (is_error or any(word in said for word in warnings)) and not _NO_TROUBLE.search(said):
+            troubles[index] = "error" if is_error else "warning"
+    return troubles
 
 
 def _with_lines_found(text: str, lines: Iterable[TextLine]) -> list[TextLine]:
@@ -250,12 +227,9 @@ def _with_lines_found(text: str, lines: Iterable[TextLine]) -> list[TextLine]:
         for place in (text.find(word), text.rfind(word)):
             if place < 0:
                 continue
-            start = (
-                text.rfind("\n", max(0, place - _LISTING_LINE_CHARACTERS_MAX), place) + 1 or place
-            )
-            end = text.find("\n", place, place + _LISTING_LINE_CHARACTERS_MAX)
-            for line in lines_of(
-                text, start, end if end > 0 else place + _LISTING_LINE_CHARACTERS_MAX
-            ):
+            near = _LISTING_LINE_CHARACTERS_MAX
+            start = text.rfind("\n", max(0, place - near), place) + 1 or place
+            end = text.find("\n", place, place + near)
+            for line in lines_of(text, start, end if end > 0 else place + near):
                 by_start.setdefault(line.start, line)
     return [by_start[start] for start in sorted(by_start)]

@@ -53,20 +53,14 @@ def read_json(text: str) -> JsonShape | None:
         except (ValueError, RecursionError):
             continue
         if isinstance(value, dict | list) and value:
-            return JsonShape(value=value, is_beginning=is_beginning, troubles=_troubles(head))
+            troubles: dict[str, None] = {}
+            has_any = any(f'"{key}' in head for key in _TROUBLE_KEYS)
+            for trouble in _TROUBLE.finditer(head) if has_any else ():
+                troubles[one_line(clean_text(trouble.group()))] = None
+                if len(troubles) == _TROUBLES_MAX:
+                    break
+            return JsonShape(value=value, is_beginning=is_beginning, troubles=tuple(troubles))
     return None
-
-
-def _troubles(head: str) -> tuple[str, ...]:
-    """Errors wherever they stand, as they are written there."""
-    found: dict[str, None] = {}
-    if not any(f'"{key}' in head for key in _TROUBLE_KEYS):
-        return ()
-    for trouble in _TROUBLE.finditer(head):
-        found[one_line(clean_text(trouble.group()))] = None
-        if len(found) == _TROUBLES_MAX:
-            break
-    return tuple(found)
 
 
 def _closed(head: str, *, is_whole: bool) -> Iterator[tuple[str, bool]]:
@@ -131,6 +125,41 @@ class _Full(Exception):
     """There is no room for the next piece."""
 
 
+class JsonShape(Struct, frozen=True, kw_only=True):
+    value: dict[str, JsonPart] | list[JsonPart]
+    is_beginning: bool
+    troubles: tuple[str, ...] = ()
+
+    def summary(self, size_max: int) -> str:
+        return self._richest(_DEGREES, size_max, _Page.write_summary)
+
+    def gist(self, size_max: int) -> str:
+        return self._richest(_DEGREES_OF_GIST, size_max, _Page.write_gist)
+
+    def _richest(
+        self,
+        degrees: tuple[_Degree, ...],
+        size_max: int,
+        write: Callable[[_Page, JsonShape], None],
+    ) -> str:
+        beginning = "beginning of a " if self.is_beginning else ""
+        if isinstance(self.value, dict):
+            label = f"[{beginning}JSON object, {counted(len(self.value), 'key')}]"
+        else:
+            label = f"[{beginning}JSON list of {len(self.value):,}]"
+        text = ""
+        for degree in degrees:
+            page = _Page(degree=degree, size_left=size_max)
+            try:
+                page.write(label)
+                write(page, self)
+            except _Full:
+                text = "".join(page.pieces)
+            else:
+                return "".join(page.pieces)
+        return cut_to_size(text, size_max)
+
+
 class _Page(Struct, kw_only=True):
     degree: _Degree
     size_left: int
@@ -142,118 +171,71 @@ class _Page(Struct, kw_only=True):
         if self.size_left < 0:
             raise _Full
 
+    def write_summary(self, shape: JsonShape) -> None:
+        """One line for each key, or for each of the first items and the last one."""
+        for trouble in shape.troubles:
+            self.write(f"\n{trouble}")
+        value, keys_max = shape.value, self.degree.keys
+        if isinstance(value, dict):
+            for key, part in list(value.items())[:keys_max]:
+                self.write(f"\n{self._string(key)}: ")
+                self._write_value(part, 1)
+            if len(value) > keys_max:
+                self.write(f"\n… {len(value) - keys_max:,} more keys")
+            return
+        shown = self.degree.items * (1 if isinstance(value[0], dict | list) else 4)
+        for index, part in enumerate(value[:shown] + value[shown:][-1:]):
+            if index == shown and len(value) > shown + 1:
+                self.write(f"\n… {len(value) - shown - 1:,} more")
+            self.write("\n- ")
+            self._write_value(part, 1)
 
-class JsonShape(Struct, frozen=True, kw_only=True):
-    value: dict[str, JsonPart] | list[JsonPart]
-    is_beginning: bool
-    troubles: tuple[str, ...] = ()
-
-    def summary(self, size_max: int) -> str:
-        return self._richest(_DEGREES, size_max, self._write_summary)
-
-    def gist(self, size_max: int) -> str:
-        return self._richest(_DEGREES_OF_GIST, size_max, self._write_gist)
-
-    def _richest(
-        self, degrees: tuple[_Degree, ...], size_max: int, write: Callable[[_Page], None]
-    ) -> str:
-        text = ""
-        for degree in degrees:
-            page = _Page(degree=degree, size_left=size_max)
-            try:
-                page.write(self._label())
-                write(page)
-            except _Full:
-                text = "".join(page.pieces)
-            else:
-                return "".join(page.pieces)
-        return cut_to_size(text, size_max)
-
-    def _write_summary(self, page: _Page) -> None:
-        for trouble in self.troubles:
-            page.write(f"\n{trouble}")
-        _write_in_lines(page, self.value)
-
-    def _write_gist(self, page: _Page) -> None:
-        value = self.value
+    def write_gist(self, shape: JsonShape) -> None:
+        value, troubles = shape.value, shape.troubles
         if isinstance(value, dict):
             wrong = {key: value[key] for key in _SAYS_WHAT_WENT_WRONG if value.get(key)}
-            for trouble in () if wrong else self.troubles:
-                page.write(f" {trouble}")
-            page.write(" ")
-            _write(page, wrong | value, 0)
+            for trouble in () if wrong else troubles:
+                self.write(f" {trouble}")
+            self.write(" ")
+            self._write_value(wrong | value, 0)
         else:
-            page.write(f" {self.troubles[0]}; first: " if self.troubles else " first: ")
-            _write(page, value[0], 0)
+            self.write(f" {troubles[0]}; first: " if troubles else " first: ")
+            self._write_value(value[0], 0)
 
-    def _label(self) -> str:
-        value = self.value
-        beginning = "beginning of a " if self.is_beginning else ""
-        if isinstance(value, dict):
-            return f"[{beginning}JSON object, {counted(len(value), 'key')}]"
-        return f"[{beginning}JSON list of {len(value):,}]"
+    def _write_value(self, value: JsonPart, depth: int) -> None:
+        degree = self.degree
+        match value:
+            case dict() if depth >= degree.depth + 1 and value:
+                self.write(f"{{{counted(len(value), 'key')}}}")
+            case dict():
+                self._write_object(value, depth)
+            case list() if (depth >= degree.depth or not degree.items) and value:
+                self.write(f"[list of {len(value):,}]")
+            case list():
+                is_cut = len(value) > degree.items
+                self.write(f"[list of {len(value):,}: " if is_cut else "[")
+                for index, part in enumerate(value[: degree.items]):
+                    self.write(", " if index else "")
+                    self._write_value(part, depth + 1)
+                self.write(", …]" if is_cut else "]")
+            case NumberAsWritten():
+                self.write(cut(value, _NUMBER_CHARACTERS_MAX))
+            case str():
+                self.write(self._string(value))
+            case bool() | None:
+                self.write(json.dumps(value))
 
+    def _write_object(self, value: dict[str, JsonPart], depth: int) -> None:
+        for index, (key, part) in enumerate(value.items()):
+            if index == self.degree.keys:
+                self.write(f", … {len(value) - index:,} more keys")
+                break
+            self.write(f"{', ' if index else '{'}{self._string(key)}: ")
+            self._write_value(part, depth + 1)
+        self.write("}" if value else "{}")
 
-def _write_in_lines(page: _Page, value: dict[str, JsonPart] | list[JsonPart]) -> None:
-    """One line for each key, or for each of the first items and the last one."""
-    if isinstance(value, dict):
-        for key, part in list(value.items())[: page.degree.keys]:
-            page.write(f"\n{_string(key, page.degree.string_characters)}: ")
-            _write(page, part, 1)
-        if len(value) > page.degree.keys:
-            page.write(f"\n… {len(value) - page.degree.keys:,} more keys")
-        return
-    shown = page.degree.items * (1 if isinstance(value[0], dict | list) else 4)
-    for part in value[:shown]:
-        page.write("\n- ")
-        _write(page, part, 1)
-    if len(value) > shown + 1:
-        page.write(f"\n… {len(value) - shown - 1:,} more")
-    if len(value) > shown:
-        page.write("\n- ")
-        _write(page, value[-1], 1)
-
-
-def _write(page: _Page, value: JsonPart, depth: int) -> None:
-    match value:
-        case dict() if depth >= page.degree.depth + 1 and value:
-            page.write(f"{{{counted(len(value), 'key')}}}")
-        case dict():
-            _write_object(page, value, depth)
-        case list() if (depth >= page.degree.depth or not page.degree.items) and value:
-            page.write(f"[list of {len(value):,}]")
-        case list():
-            _write_list(page, value, depth)
-        case NumberAsWritten():
-            page.write(cut(value, _NUMBER_CHARACTERS_MAX))
-        case str():
-            page.write(_string(value, page.degree.string_characters))
-        case bool() | None:
-            page.write(json.dumps(value))
-
-
-def _write_object(page: _Page, value: dict[str, JsonPart], depth: int) -> None:
-    for index, (key, part) in enumerate(value.items()):
-        if index == page.degree.keys:
-            page.write(f", … {len(value) - index:,} more keys")
-            break
-        page.write(f"{', ' if index else '{'}{_string(key, page.degree.string_characters)}: ")
-        _write(page, part, depth + 1)
-    page.write("}" if value else "{}")
-
-
-def _write_list(page: _Page, value: list[JsonPart], depth: int) -> None:
-    items_max = page.degree.items
-    page.write(f"[list of {len(value):,}: " if len(value) > items_max else "[")
-    for index, part in enumerate(value[:items_max]):
-        page.write(", " if index else "")
-        _write(page, part, depth + 1)
-    page.write(", …]" if len(value) > items_max else "]")
-
-
-def _string(text: str, characters_max: int) -> str:
-    """As JSON writes it, so that it stays in its line; half a surrogate pair, which
-    an escape can hold, is no text."""
-    return json.dumps(
-        cut(clean_text(text[: characters_max + 1_000]), characters_max), ensure_ascii=False
-    )
+    def _string(self, text: str) -> str:
+        """As JSON writes it, so that it stays in its line; half a surrogate pair, which
+        an escape can hold, is no text."""
+        most = self.degree.string_characters
+        return json.dumps(cut(clean_text(text[: most + 1_000]), most), ensure_ascii=False)

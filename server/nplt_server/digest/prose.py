@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from nplt_server.digest.code import TroubleWords, is_definition
+from nplt_server.digest.code import is_definition, troubles_in
 from nplt_server.digest.text import (
     Passage,
     PassageOutline,
@@ -68,7 +68,10 @@ def sentences_of(text: str, start: int, end: int) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     begin = start
     for stop in _STOPS.finditer(text, start, end):
-        after = _skip_closers(text, stop.end(), end)
+        after = stop.end()
+        closers_end = min(end, after + _CLOSERS_MAX)
+        while after < closers_end and text[after] in _CLOSERS:
+            after += 1
         if stop.start() < begin or not _ends_sentence(text, begin, stop.start(), after, end):
             continue
         found.append((begin, after))
@@ -98,12 +101,15 @@ def is_question(sentence: str) -> bool:
 
 def informative(sentence: str) -> int:
     """0 to 20: names, numbers, paths and decisions rather than filler."""
-    worth = 0
-    worth += 5 * _has_digit(sentence)
-    worth += 5 * ("/" in sentence or "\\" in sentence or "_" in sentence)
-    worth += 4 * ("`" in sentence or '"' in sentence or "“" in sentence)
-    worth += 2 * _has_capital_inside(sentence)
-    return worth
+    if sentence.isascii():
+        has_digit = _ASCII_DIGIT.search(sentence) is not None
+        has_name = _ASCII_CAPITAL_WORD.search(sentence.lstrip()) is not None
+    else:
+        has_digit = any(map(str.isdigit, sentence))
+        has_name = any(word[:1].isupper() for word in sentence.split()[1:])
+    has_path = "/" in sentence or "\\" in sentence or "_" in sentence
+    is_quoting = "`" in sentence or '"' in sentence or "“" in sentence
+    return 5 * has_digit + 5 * has_path + 4 * is_quoting + 2 * has_name
 
 
 def signals_in(text: str) -> dict[str, int]:
@@ -117,31 +123,8 @@ def decisiveness(sentence: str, signals: Mapping[str, int]) -> int:
     if not signals:
         return 0
     lowered = sentence.lower()
-    points = 0
-    for word, worth in signals.items():
-        if word in lowered:
-            points += worth
+    points = sum(worth for word, worth in signals.items() if word in lowered)
     return points - 3 if points and lowered.startswith(_CONDITIONS) else points
-
-
-def _has_digit(sentence: str) -> bool:
-    if sentence.isascii():
-        return _ASCII_DIGIT.search(sentence) is not None
-    return any(character.isdigit() for character in sentence)
-
-
-def _has_capital_inside(sentence: str) -> bool:
-    """Whether a word after the first begins with a capital."""
-    if sentence.isascii():
-        return _ASCII_CAPITAL_WORD.search(sentence.lstrip()) is not None
-    return any(word[:1].isupper() for word in sentence.split()[1:])
-
-
-def _skip_closers(text: str, place: int, end: int) -> int:
-    limit = min(end, place + _CLOSERS_MAX)
-    while place < limit and text[place] in _CLOSERS:
-        place += 1
-    return place
 
 
 def _ends_sentence(text: str, begin: int, stop: int, after: int, end: int) -> bool:
@@ -186,12 +169,18 @@ def blocks_of(text: str, start: int, end: int) -> list[Block]:
     lines = iter(lines_of(text, start, end))
     for line in lines:
         kind = kind_of_line(line.text)
-        if kind == "fence":
-            blocks.append(Block(kind=kind, lines=_fenced(line, lines)))
-        elif blocks and _goes_on(text, blocks[-1], line, kind):
+        if blocks and _goes_on(text, blocks[-1], line, kind):
             blocks[-1].lines.append(line)
-        else:
-            blocks.append(Block(kind=kind, lines=[line]))
+            continue
+        blocks.append(Block(kind=kind, lines=[line]))
+        if kind == "fence":
+            # To the closing fence, or to the end of what there is.
+            fence = line.text.lstrip()[:3]
+            for inner in lines:
+                blocks[-1].lines.append(inner)
+                bare = inner.text.strip()
+                if bare.startswith(fence) and not bare.strip(fence[0]):
+                    break
     return blocks
 
 
@@ -216,17 +205,6 @@ def _goes_on(text: str, block: Block, line: TextLine, kind: BlockKind) -> bool:
     if kind not in ("table", "paragraph") or block.kind not in above:
         return False
     return text.count("\n", block.end, line.start) == 1
-
-
-def _fenced(opening: TextLine, lines: Iterator[TextLine]) -> list[TextLine]:
-    """From the opening fence to the closing one, or to the end of what there is."""
-    fence = opening.text.lstrip()[:3]
-    block = [opening]
-    for line in lines:
-        block.append(line)
-        if line.text.strip().startswith(fence) and not line.text.strip().strip(fence[0]):
-            break
-    return block
 
 
 # ------------------------------------------------------------------------------
@@ -271,10 +249,13 @@ def outline_of_prose(text: str) -> PassageOutline:
         if block.kind in ("item", "paragraph"):
             running += _running(text, block, order, signals=signals, announced=announced)
             announced = 0
+        elif block.kind == "heading":
+            others += _heading(text, block, order)
+            announced = decisiveness(text[block.start : block.end], signals)
+        elif block.kind == "fence":
+            others += _fence(text, block, order)
         else:
-            others += _PASSAGES[block.kind](text, block, order)
-            if block.kind == "heading":
-                announced = decisiveness(text[block.start : block.end], signals)
+            others += _table(text, block, order)
     return PassageOutline(text=text, passages=others + _with_both_ends(running))
 
 
@@ -321,12 +302,11 @@ def _fence(text: str, block: Block, order: int) -> Iterator[Passage]:
         order=order,
         closing=(last.start, last.end),
     )
-    words = TroubleWords(text[first.start : last.end])
-    errors = 0
-    for index, line in enumerate(inner):
-        if words.trouble_of(line.text) == "error":
-            weight = _QUOTED_ERROR if not errors else _PARAGRAPH
-            errors += 1
+    has_error = False
+    for index, (line, trouble) in enumerate(zip(inner, troubles_in(inner), strict=True)):
+        if trouble == "error":
+            weight = _PARAGRAPH if has_error else _QUOTED_ERROR
+            has_error = True
         elif is_definition(line.text):
             weight = _SNIPPET - 2
         else:
@@ -364,20 +344,9 @@ def _with_both_ends(running: list[Passage]) -> list[Passage]:
     """The first and the last that say something, and their neighbours, are worth most."""
     said = [index for index, passage in enumerate(running) if passage.weight > _FILLER_WORTH]
     raised = list(running)
-    for indices, weight in (
-        (said[1:2] + said[-2:-1], _NEAR_THE_ENDS),
-        (said[-1:], _END),
-        (said[:1], _BEGINNING),
-    ):
+    near = said[1:2] + said[-2:-1]
+    for indices, weight in ((near, _NEAR_THE_ENDS), (said[-1:], _END), (said[:1], _BEGINNING)):
         for index in indices:
-            raised[index] = structs.replace(
-                running[index], weight=max(weight, running[index].weight)
-            )
+            worth = max(weight, running[index].weight)
+            raised[index] = structs.replace(running[index], weight=worth)
     return raised
-
-
-_PASSAGES: Final[Mapping[BlockKind, Callable[[str, Block, int], Iterator[Passage]]]] = {
-    "heading": _heading,
-    "fence": _fence,
-    "table": _table,
-}

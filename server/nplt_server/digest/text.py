@@ -9,7 +9,8 @@ from __future__ import annotations
 import unicodedata
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from operator import itemgetter
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -143,36 +144,23 @@ class TextLine(Struct, frozen=True, kw_only=True):
 
 
 def sampled_ranges(text: str) -> list[tuple[int, int]]:
-    length = len(text)
-    head_end = _after_lines(text)
+    length, head_end = len(text), len(text)
+    if text.count(LINE_END, 0, HEAD_CHARACTERS + TAIL_CHARACTERS) > HEAD_LINES + TAIL_LINES:
+        head_end = -1
+        for _ in range(HEAD_LINES):
+            head_end = text.find(LINE_END, head_end + 1)
     if length <= HEAD_CHARACTERS + TAIL_CHARACTERS and head_end == length:
         return [(0, length)]
     if head_end > HEAD_CHARACTERS:
         head_end = place_to_stop(text, HEAD_CHARACTERS - _TO_A_GOOD_PLACE, _TO_A_GOOD_PLACE)
-    tail_start = _before_lines(text, max(head_end, length - TAIL_CHARACTERS))
-    return [(0, head_end), (place_to_resume(text, tail_start, length), length)]
-
-
-def is_read_whole(text: str) -> bool:
-    return len(sampled_ranges(text)) == 1
-
-
-def _after_lines(text: str) -> int:
-    if text.count(LINE_END, 0, HEAD_CHARACTERS + TAIL_CHARACTERS) <= HEAD_LINES + TAIL_LINES:
-        return len(text)
-    place = -1
-    for _ in range(HEAD_LINES):
-        place = text.find(LINE_END, place + 1)
-    return place
-
-
-def _before_lines(text: str, start: int) -> int:
-    place = len(text)
+    tail_begin = max(head_end, length - TAIL_CHARACTERS)
+    tail_start = length
     for _ in range(TAIL_LINES):
-        place = text.rfind(LINE_END, start, place)
-        if place < 0:
-            return start
-    return place + 1
+        tail_start = text.rfind(LINE_END, tail_begin, tail_start)
+        if tail_start < 0:
+            tail_start = tail_begin - 1
+            break
+    return [(0, head_end), (place_to_resume(text, tail_start + 1, length), length)]
 
 
 def lines_of(text: str, start: int, end: int) -> list[TextLine]:
@@ -244,13 +232,12 @@ def passage_of(text: str, line: TextLine, weight: int, characters_max: int) -> P
     return Passage(start=line.start, end=end, weight=weight)
 
 
-Separator: TypeAlias = Callable[[str, int, int], str]
-"""Of a text and two places: what stands between two passages instead of what lies there."""
-
-
-def fit_passages(text: str, passages: Sequence[Passage], size_max: int, *, seam: Separator) -> str:
-    """What those passages say that are worth most, within `size_max`."""
-    selection = _Selection(text=text, size_max=size_max, seam=seam)
+def fit_passages(
+    text: str, passages: Sequence[Passage], size_max: int, *, seam: Callable[[str, int, int], str]
+) -> str:
+    """What those passages say that are worth most, within `size_max`. `seam`: what stands
+    between two passages instead of what lies there, of the text and two places."""
+    selection = _Selection(text=text, seam=seam, room=size_max - size_of(seam(text, 0, len(text))))
     misses = 0
     worthy = [passage for passage in passages if passage.weight] or passages
     for passage in sorted(worthy, key=lambda each: (-each.weight, each.order, each.start)):
@@ -259,83 +246,63 @@ def fit_passages(text: str, passages: Sequence[Passage], size_max: int, *, seam:
             break
         if not selection.take(passage):
             misses += 1
-    return selection.joined()
+    pieces: list[str] = []
+    before = 0
+    for start, end in selection.taken:
+        pieces += (seam(text, before, start), text[start:end])
+        before = end
+    return "".join([*pieces, seam(text, before, len(text))])
 
 
 class _Selection(Struct, kw_only=True):
     text: str
-    size_max: int
-    seam: Separator
-    starts: list[int] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-    used: int = 0
-
-    def __post_init__(self) -> None:
-        self.used = size_of(self.seam(self.text, 0, len(self.text)))
+    seam: Callable[[str, int, int], str]
+    room: int
+    taken: list[tuple[int, int]] = field(default_factory=list)
+    """The places of what is shown, in the text's order."""
 
     def take(self, passage: Passage) -> bool:
         """All of it if there is room, else a beginning that is worth it."""
-        start, end = passage.start, passage.end
-        if self._insert(start, end):
-            return passage.closing is None or self._close(start, passage.closing)
-        room = self._room_for_beginning(start)
-        if passage.closing is not None or room < _WORTH_CUTTING_SIZE:
+        start, end, closing = passage.start, passage.end, passage.closing
+        before = (self.taken[:], self.room) if closing else None
+        if self._insert(start, end) and (closing is None or self._insert(*closing)):
+            return True
+        if before is not None:
+            # What is open must not stay so.
+            self.taken, self.room = before
+            return False
+        _, left, right = self._gap(start)
+        seams = self._growth(left, start, start + 1, right) - size_of(self.text[start : start + 1])
+        room = self.room - seams - _SEAMS_DIFFER_BY
+        if room < _WORTH_CUTTING_SIZE:
             return False
         characters = characters_within(self.text, start, room)
         return self._insert(start, min(end, place_to_stop(self.text, start, characters)))
 
-    def joined(self) -> str:
-        pieces: list[str] = []
-        before = 0
-        for start, end in zip(self.starts, self.ends, strict=True):
-            pieces += (self.seam(self.text, before, start), self.text[start:end])
-            before = end
-        pieces.append(self.seam(self.text, before, len(self.text)))
-        return "".join(pieces)
-
-    def _close(self, start: int, closing: tuple[int, int]) -> bool:
-        """Or takes back what begins at `start` and would stay open."""
-        if self._insert(*closing):
-            return True
-        place = self.starts.index(start)
-        end = self.ends[place]
-        del self.starts[place], self.ends[place]
-        left, right = self._neighbours(place)
-        self.used -= self._growth(left, start, end, right)
-        return False
-
     def _insert(self, start: int, end: int) -> bool:
         if end <= start or not (may_cut(self.text, start) and may_cut(self.text, end)):
             return False
-        place = bisect(self.starts, start)
-        left, right = self._neighbours(place)
+        place, left, right = self._gap(start)
         if start < left or end > right:
             return False
-        used = self.used + self._growth(left, start, end, right)
-        if used > self.size_max:
+        room = self.room - self._growth(left, start, end, right)
+        if room < 0:
             return False
-        self.starts.insert(place, start)
-        self.ends.insert(place, end)
-        self.used = used
+        self.taken.insert(place, (start, end))
+        self.room = room
         return True
 
-    def _room_for_beginning(self, start: int) -> int:
-        left, right = self._neighbours(bisect(self.starts, start))
-        seams = self._growth(left, start, start + 1, right) - size_of(self.text[start : start + 1])
-        return self.size_max - self.used - seams - _SEAMS_DIFFER_BY
-
-    def _neighbours(self, place: int) -> tuple[int, int]:
-        left = self.ends[place - 1] if place else 0
-        return left, self.starts[place] if place < len(self.starts) else len(self.text)
+    def _gap(self, start: int) -> tuple[int, int, int]:
+        """Which place among those taken it has, where the one before ends and the next begins."""
+        place = bisect(self.taken, start, key=itemgetter(0))
+        left = self.taken[place - 1][1] if place else 0
+        right = self.taken[place][0] if place < len(self.taken) else len(self.text)
+        return place, left, right
 
     def _growth(self, left: int, start: int, end: int, right: int) -> int:
         text, seam = self.text, self.seam
-        before, after, instead_of = (
-            seam(text, left, start),
-            seam(text, end, right),
-            seam(text, left, right),
-        )
-        return size_of(text[start:end]) + size_of(before) + size_of(after) - size_of(instead_of)
+        grown = text[start:end] + seam(text, left, start) + seam(text, end, right)
+        return size_of(grown) - size_of(seam(text, left, right))
 
 
 def summary_separator(text: str, start: int, end: int) -> str:

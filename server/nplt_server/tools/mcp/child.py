@@ -106,7 +106,7 @@ async def child_process(
             stderr=stderr.file,
             start_new_session=True,
         )
-        stderr.started()
+        stderr.file.close()  # the child has its own copy; with ours closed, its end can be seen
         assert process.stdin is not None
         assert process.stdout is not None
         output = ChildOutput(process.stdout)
@@ -180,7 +180,7 @@ _LAST_READS_MAX: Final = 16
 
 
 class ChildStderr:
-    """`file` is what the child is given; `started` when it has it."""
+    """`file` is what the child is given; to be closed when it has it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -200,10 +200,6 @@ class ChildStderr:
         self._loop.remove_reader(self._descriptor)
         os.close(self._descriptor)
 
-    def started(self) -> None:
-        """The child has its own copy; with ours closed, its end can be seen."""
-        self.file.close()
-
     def _read(self) -> bool:
         data = b""
         with suppress(BlockingIOError):
@@ -215,12 +211,11 @@ class ChildStderr:
             *lines, self._line = (self._line + data).split(b"\n")
             self._line = self._line[:_LOGGED_LINE_BYTES_MAX]
             for line in lines:
-                self._log(line)
+                if line.strip() and self._logged_bytes <= _LOGGED_BYTES_MAX:
+                    self._log(line)
         return bool(data)
 
     def _log(self, line: bytes) -> None:
-        if not line.strip() or self._logged_bytes > _LOGGED_BYTES_MAX:
-            return
         text = one_line(line[:_LOGGED_LINE_BYTES_MAX].decode(errors="replace"), characters_max=500)
         log.debug("mcp %s says: %s", self._name, text)
         self._logged_bytes += len(line)

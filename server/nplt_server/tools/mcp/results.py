@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 from msgspec import Struct
 
-from nplt_protocol import JsonObject, JsonValue
+from nplt_protocol import JsonValue
 from nplt_server.digest.text import clean_text
 from nplt_server.tools import ToolFailed
 
@@ -85,17 +85,19 @@ def _block(block: mcp_types.ContentBlock) -> str:
             kind = f", {one_line(block.mime_type)}" if block.mime_type else ""
             return f"[{one_line(block.name)}: {one_line(block.uri)}{kind}]"
         case "resource":
-            return _resource(block.resource)
+            resource = block.resource
+            uri, kind = one_line(resource.uri), one_line(resource.mime_type or "")
+            if (text := _text_in(resource)) is not None:
+                return f"[{uri}{', ' if kind else ''}{kind}]\n{text}"
+            size = _base64_bytes(getattr(resource, "blob", ""))
+            return f"[{uri}, {kind or 'unknown type'}, {size:,} bytes]"
 
 
-def _resource(resource: mcp_types.TextResourceContents | mcp_types.BlobResourceContents) -> str:
-    kind = one_line(resource.mime_type or "")
-    uri = one_line(resource.uri)
+def _text_in(
+    resource: mcp_types.TextResourceContents | mcp_types.BlobResourceContents,
+) -> str | None:
     text: str | None = getattr(resource, "text", None)
-    if text is not None:
-        return f"[{uri}{', ' if kind else ''}{kind}]\n{text}"
-    blob: str = getattr(resource, "blob", "")
-    return f"[{uri}, {kind or 'unknown type'}, {_base64_bytes(blob):,} bytes]"
+    return text
 
 
 def _base64_bytes(data: str) -> int:
@@ -108,7 +110,12 @@ def _say_the_same(texts: list[str], structured: JsonValue) -> bool:
     values = [structured]
     if isinstance(structured, dict) and structured.keys() == {"result"}:
         values.append(structured["result"])
-    said = [_value(text) for text in texts]
+    said: list[JsonValue] = []
+    for text in texts:
+        try:
+            said.append(orjson.loads(text))
+        except (orjson.JSONDecodeError, UnicodeError):
+            said.append(text)
     return said in values or any(one in values for one in (*said, *texts))
 
 
@@ -128,14 +135,6 @@ def _without_what_was_said(value: JsonValue, texts: set[str]) -> JsonValue:
             return value
 
 
-def _value(text: str) -> JsonValue:
-    try:
-        value: JsonValue = orjson.loads(text)
-    except (orjson.JSONDecodeError, UnicodeError):
-        return text
-    return value
-
-
 # ------------------------------------------------------------------------------
 # Resources and prompts as files, to be attached to a prompt
 
@@ -153,26 +152,21 @@ _PICTURE_TYPES: Final = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "
 
 def pictures_in(result: mcp_types.CallToolResult) -> list[McpFile]:
     """Those that models take."""
-    images = [block for block in result.content if block.type == "image"]
+    images = [block for block in result.content if block.type == "image"][:PICTURES_MAX]
     found: list[McpFile] = []
-    for image in images[:PICTURES_MAX]:
-        ending = _PICTURE_TYPES.get(image.mime_type)
-        if ending is None:
-            continue
-        with suppress(ValueError):
-            data = base64.b64decode(image.data, validate=True)
-            name = f"picture-{len(found) + 1}.{ending}"
-            found.append(McpFile(filename=name, content_type=image.mime_type, data=data))
+    for image in images:
+        if ending := _PICTURE_TYPES.get(image.mime_type):
+            with suppress(ValueError):
+                data = base64.b64decode(image.data, validate=True)
+                name = f"picture-{len(found) + 1}.{ending}"
+                found.append(McpFile(filename=name, content_type=image.mime_type, data=data))
     return found
 
 
 def file_of_resource(uri: str, read: mcp_types.ReadResourceResult) -> McpFile:
     """The texts of all its parts; where there is none, the data of the first."""
-    texts: list[str] = []
-    for part in read.contents:
-        text: str | None = getattr(part, "text", None)
-        if text is not None:
-            texts.append(clean_foreign(text))
+    found = map(_text_in, read.contents)
+    texts = [clean_foreign(text) for text in found if text is not None]
     first = read.contents[0] if read.contents else None
     kind = one_line((first.mime_type if first is not None else None) or "text/plain")
     name = re.sub(r"[^\w.-]+", "_", uri.partition("?")[0].rstrip("/").rpartition("/")[2])[-100:]
@@ -203,12 +197,12 @@ TOOL_NAME_CHARACTERS_MAX: Final = 256
 SCHEMA_BYTES_MAX: Final = 32 * 1024
 SCHEMA_DEPTH_MAX: Final = 16
 
-ToolRejected = Callable[[str, str], None]
-"""Hears the name of a tool that is left out, and why."""
 
-
-def checked_listing(tools: list[JsonValue], *, left_out: ToolRejected) -> list[JsonValue]:
-    """A page of a list of tools, as it came; what is given is well formed."""
+def checked_listing(
+    tools: list[JsonValue], *, left_out: Callable[[str, str], None]
+) -> list[JsonValue]:
+    """A page of a list of tools, as it came; what is given is well formed. `left_out` hears
+    the name of a tool that is left out, and why."""
     kept: dict[str, JsonValue] = {}
     for tool in tools:
         name = tool.get("name") if isinstance(tool, dict) else None
@@ -219,7 +213,12 @@ def checked_listing(tools: list[JsonValue], *, left_out: ToolRejected) -> list[J
         elif (reason := _what_is_wrong(name, tool.get("inputSchema"))) is not None:
             left_out(one_line(name), reason)
         else:
-            kept[name] = _only_what_is_used(name, tool)
+            said = tool.get("description")
+            kept[name] = {
+                "name": name,
+                "description": _description(said if isinstance(said, str) else ""),
+                "inputSchema": _with_clean_descriptions(tool["inputSchema"]),
+            }
     return list(kept.values())
 
 
@@ -245,25 +244,14 @@ def _what_is_wrong(name: str, schema: JsonValue) -> str | None:
 
 
 def _is_deeper_than(value: JsonValue, depth_max: int) -> bool:
-    inner: list[JsonValue]
-    match value:
-        case dict():
-            inner = list(value.values())
-        case list():
-            inner = value
-        case _:
-            return False
-    return depth_max == 0 or any(_is_deeper_than(part, depth_max - 1) for part in inner)
+    if not isinstance(value, dict | list):
+        return False
+    parts = value.values() if isinstance(value, dict) else value
+    return depth_max == 0 or any(_is_deeper_than(part, depth_max - 1) for part in parts)
 
 
-def _only_what_is_used(name: str, tool: JsonObject) -> JsonObject:
-    said = tool.get("description")
-    description = said if isinstance(said, str) else ""
-    return {
-        "name": name,
-        "description": cut_foreign(description, characters_max=DESCRIPTION_CHARACTERS_MAX),
-        "inputSchema": _with_clean_descriptions(tool["inputSchema"]),
-    }
+def _description(text: str) -> str:
+    return cut_foreign(text, characters_max=DESCRIPTION_CHARACTERS_MAX)
 
 
 def _with_clean_descriptions(schema: JsonValue) -> JsonValue:
@@ -272,7 +260,7 @@ def _with_clean_descriptions(schema: JsonValue) -> JsonValue:
     match schema:
         case dict():
             return {
-                key: cut_foreign(part, characters_max=DESCRIPTION_CHARACTERS_MAX)
+                key: _description(part)
                 if key in ("description", "title") and isinstance(part, str)
                 else _with_clean_descriptions(part)
                 for key, part in schema.items()
