@@ -219,7 +219,7 @@ def fold(row: ConversationRow, entry: Entry) -> ConversationRow:
 
 def fold_all(row: ConversationRow, entries: Iterable[Entry]) -> ConversationRow:
     """Whoever changes what it makes of an entry raises `ROWS_VERSION` in
-    `index.tables`, so that existing rows are rebuilt."""
+    `index`, so that existing rows are rebuilt."""
     values: dict[str, Any] = asdict(row)
     for entry in entries:
         _take_in(values, entry)

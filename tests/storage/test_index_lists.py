@@ -15,8 +15,7 @@ from tests.storage.conversations import START, Pen, answer, prompt
 from tests.storage.surveyed_files import SurveyedFile, SurveyedFiles
 
 from nplt_storage import BadCursor, ConversationRow, RowQuery
-from nplt_storage.index.tables import IndexTables, make_anew, transaction
-from nplt_storage.index.worker import ConversationIndex
+from nplt_storage.index import ConversationIndex, IndexTables, make_anew, transaction
 from nplt_storage.rows import page_of, read_cursor
 
 NAMES = ["Käse", "kÄSE und Brot", "new conversation", "Notes\x00", "ﬁsh", ""]

@@ -22,8 +22,13 @@ from tests.storage.conversations import START, Pen, answer, prompt
 from tests.storage.surveyed_files import SurveyedFiles
 
 from nplt_storage import RowQuery, SearchQuery, StorageUnavailable
-from nplt_storage.index.tables import ConversationGone, EntriesAdded, FileStamp, TextIndex
-from nplt_storage.index.worker import ConversationIndex
+from nplt_storage.index import (
+    ConversationGone,
+    ConversationIndex,
+    EntriesAdded,
+    FileStamp,
+    TextIndex,
+)
 from nplt_storage.rows import page_of
 from nplt_storage.search import search_entries
 

@@ -34,8 +34,7 @@ from nplt_storage import (
 )
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.entries import EpochEntry
-from nplt_storage.index.tables import FileStamp
-from nplt_storage.index.worker import ConversationIndex
+from nplt_storage.index import ConversationIndex, FileStamp
 
 
 @pytest.fixture

@@ -54,15 +54,15 @@ from nplt_storage.files.format import (
 from nplt_storage.files.repair import sound_entries
 from nplt_storage.files.trash import Trash
 from nplt_storage.ids import new_entry_id
-from nplt_storage.index.tables import (
+from nplt_storage.index import (
     ConversationGone,
+    ConversationIndex,
     EntriesAdded,
     FileStamp,
-    StillReading,
     Surveyed,
     compare_files,
+    settle,
 )
-from nplt_storage.index.worker import ConversationIndex, settle
 from nplt_storage.rows import ConversationRow, fold_all, new_row
 
 # ------------------------------------------------------------------------------
@@ -468,7 +468,7 @@ class OpenDirectory:
 
     def _changed(
         self, session_id: str, files: Sequence[FoundFile], known: FileStamp | None
-    ) -> Iterator[EntriesAdded | StillReading]:
+    ) -> Iterator[EntriesAdded | None]:
         pieces = self.pieces(session_id, [file.name for file in files], known)
         if files[-1].size >= _LARGE_BYTES:
             # One of another program's is checked to its end before its first piece.
@@ -476,7 +476,7 @@ class OpenDirectory:
             first = threads.submit(next, pieces, None)
             threads.shutdown(wait=False)
             while wait((first,), timeout=_LOOK_SECONDS).not_done:
-                yield StillReading()
+                yield None
             if (piece := first.result()) is not None:
                 yield piece
         yield from pieces

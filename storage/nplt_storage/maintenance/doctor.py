@@ -33,7 +33,7 @@ from nplt_storage.files.format import (
 from nplt_storage.files.repair import Examination, Finding, examine_file, note, read_beginning
 from nplt_storage.files.trash import deleted_id
 from nplt_storage.ids import is_file_id, new_entry_id
-from nplt_storage.index.tables import (
+from nplt_storage.index import (
     ROWS_VERSION,
     SCHEMA_VERSION,
     ConversationGone,

@@ -1,1 +1,0 @@
-"""The index of all conversations: rows, prompts and words, in SQLite beside the files."""
