@@ -27,18 +27,14 @@ from nplt_protocol.messages import (
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import Services
-from nplt_server.conversations.summarizer import named_from
-from nplt_server.histories import FoundConversation
 from nplt_storage.copying import NewFork
 from nplt_storage.copying import fork as copy_beginning
 from nplt_storage.entries import (
-    ArchivedEntry,
     AttachmentEntry,
     CompactionEntry,
     Entry,
     ModelOutputEntry,
     ModelSwitchedEntry,
-    PinnedEntry,
     RenamedEntry,
 )
 from nplt_storage.errors import BadEntry, ConversationExists
@@ -125,16 +121,6 @@ async def set_system(conversation: Conversation, instruction: str) -> None:
         conversation.announce("system", {"system": instruction[:_TOLD_CHARACTERS_MAX]})
 
 
-async def pin(conversation: Conversation, pinned: bool) -> None:
-    await conversation.append_entry(PinnedEntry(pinned=pinned))
-    conversation.announce("pinned", {"pinned": pinned})
-
-
-async def archive(conversation: Conversation, archived: bool) -> None:
-    await conversation.append_entry(ArchivedEntry(archived=archived))
-    conversation.announce("archived", {"archived": archived})
-
-
 async def roll_back(
     conversation: Conversation,
     to_seq: int = 0,
@@ -169,37 +155,23 @@ async def fork(
                 "there is nothing to copy yet: this conversation has no messages",
                 field="session_id",
             )
-        return await _fork(services, found, at_seq=at_seq, name=name)
-
-
-async def _fork(
-    services: Services, found: FoundConversation, *, at_seq: int | None, name: str | None
-) -> SessionCreated:
-    row = found.row
-    at_seq = row.head_seq if at_seq is None else at_seq
-    if not row.first_seq <= at_seq <= row.head_seq:
-        raise RequestError(
-            ErrorCode.NOT_FOUND, f"there is no entry {at_seq} to fork at", field="at_seq"
+        row, store, files = found.row, found.profile.store, services.files.directory
+        at_seq = row.head_seq if at_seq is None else at_seq
+        if not row.first_seq <= at_seq <= row.head_seq:
+            raise RequestError(
+                ErrorCode.NOT_FOUND, f"there is no entry {at_seq} to fork at", field="at_seq"
+            )
+        await services.quotas.check_conversations(user, await services.quotas.size_of(session_id))
+        called = name or row.name[: _NAME_CHARACTERS_MAX - len(_MARK)] + _MARK
+        new = NewFork(
+            session_id=services.new_session_id(),
+            user=user,
+            created_at=services.clock(),
+            entry_id=services.new_entry_id(),
+            name=RenamedEntry(id=services.new_entry_id(), name=called),
         )
-    await services.quotas.check_conversations(
-        row.user, await services.quotas.size_of(row.session_id)
-    )
-    called = name or row.name[: _NAME_CHARACTERS_MAX - len(_MARK)] + _MARK
-    new = NewFork(
-        session_id=services.new_session_id(),
-        user=row.user,
-        created_at=services.clock(),
-        entry_id=services.new_entry_id(),
-        name=RenamedEntry(id=services.new_entry_id(), name=called),
-    )
-    await copy_beginning(
-        found.profile.store,
-        row.session_id,
-        at_seq=at_seq,
-        new=new,
-        files=services.files.directory,
-    )
-    return SessionCreated(session_id=new.session_id, name=called)
+        await copy_beginning(store, session_id, at_seq=at_seq, new=new, files=files)
+        return SessionCreated(session_id=new.session_id, name=called)
 
 
 OVER_THE_WIRE: Final = InOneGo(bytes_max=4 * 1024 * 1024, values_max=400_000, messages_max=20_000)
@@ -265,7 +237,8 @@ async def redact(conversation: Conversation, seq: int) -> Redacted:
     check_redactable(writer.history, seq)
     drawn: list[int] = []
     async for batch in conversation.profile.store.entries(conversation.session_id, after=seq):
-        drawn += [entry.seq for entry in batch if _tells_of(entry, seq)]
+        stands = (entry for entry in batch if entry.redacted_at is None)
+        drawn += [entry.seq for entry in stands if seq in _made_from(entry)]
     try:
         tombstone = await writer.redact(seq)
     except BadEntry as error:
@@ -286,17 +259,15 @@ async def redact(conversation: Conversation, seq: int) -> Redacted:
     return Redacted(seq=seq)
 
 
-def _tells_of(entry: Entry, seq: int) -> bool:
-    """Whether a model made it of that entry."""
-    if entry.redacted_at is not None:
-        return False
-    match entry:
-        case CompactionEntry():
-            return entry.from_seq <= seq <= entry.through_seq
-        case RenamedEntry():
-            return seq in named_from(entry)
-        case _:
-            return False
+def _made_from(entry: Entry) -> range:
+    """The entries a model was shown to make this one: a summary, or a name."""
+    if isinstance(entry, CompactionEntry):
+        return range(entry.from_seq, entry.through_seq + 1)
+    if isinstance(entry, RenamedEntry) and entry.metadata.get("automatic") is True:
+        first, last = entry.metadata.get("from_seq"), entry.metadata.get("through_seq")
+        if isinstance(first, int) and isinstance(last, int):
+            return range(first, last + 1)
+    return range(0)
 
 
 async def compact(conversation: Conversation) -> EpochBegun:

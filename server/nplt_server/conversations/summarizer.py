@@ -342,14 +342,6 @@ class ConversationNamer(_BackgroundCall):
             self._scope = None
 
 
-def named_from(entry: RenamedEntry) -> range:
-    """The entries a model was shown to find this name; none if a person gave it."""
-    first, last = entry.metadata.get("from_seq"), entry.metadata.get("through_seq")
-    if entry.metadata.get("automatic") is not True:
-        return range(0)
-    return range(first, last + 1) if isinstance(first, int) and isinstance(last, int) else range(0)
-
-
 def clean_name(text: str) -> str:
     """One short line without decoration, or nothing."""
     printable = "".join(c if c.isprintable() else " " for c in text.strip().partition("\n")[0])

@@ -17,7 +17,6 @@ from nplt_protocol import (
     SPEC_VERSION,
     ErrorCode,
     JsonObject,
-    JsonValue,
     RequestError,
 )
 from nplt_protocol.messages import ClientNote, Hello, Ping, Pong, Status, StatusRequest, Welcome
@@ -27,7 +26,6 @@ from nplt_server.conversations.services import ContextServices
 from nplt_server.dialects import Answer
 from nplt_server.histories import Histories
 from nplt_server.providers.router import Breaker, ProviderRouter
-from nplt_server.settings import Limits
 from nplt_storage.errors import ConversationHeld, StorageUnavailable
 from nplt_storage.rows import RowQuery
 
@@ -59,11 +57,16 @@ async def hello(session: Session, request: Hello, answer: Answer) -> None:
             raise RequestError(ErrorCode.UNAUTHORIZED, "this server has no cluster.secret_file")
         await session.server.peers.accept(session, request, answer)
         return
-    user = session.server.admission.users.authenticate(request.token)
+    admission = session.server.admission
+    user = admission.users.authenticate(request.token)
     if user is None:
-        await _refuse_token(session, request, answer)
+        admission.log_refusal(session.address, "its token is not known")
+        await anyio.sleep(admission.penalty_for(session.address))
+        message = WRONG_TOKEN if request.token else NO_TOKEN
+        answer.refuse(RequestError(ErrorCode.UNAUTHORIZED, message, field="token"))
+        session.count_failed_hello()
         return
-    if not session.server.admission.has_room_for(user):
+    if not admission.has_room_for(user):
         answer.refuse(
             RequestError(
                 ErrorCode.BUSY,
@@ -77,6 +80,7 @@ async def hello(session: Session, request: Hello, answer: Answer) -> None:
 
 
 async def _welcome(session: Session, request: Hello, answer: Answer, user: str) -> None:
+    limits = session.server.services.limits
     session.user = user
     session.client_name = (request.client or "")[:200]
 
@@ -92,7 +96,13 @@ async def _welcome(session: Session, request: Hello, answer: Answer, user: str) 
             session_id=session_id,
             model=model,
             models=session.server.services.router.models,
-            limits=_limits_as_json(session.server.services.limits),
+            limits={  # those a client can do something about
+                "frame_bytes_max": FRAME_PAYLOAD_BYTES_MAX,
+                "message_bytes_max": limits.message_bytes_max,
+                "file_bytes_max": limits.file_bytes_max,
+                "waiting_prompts_max": limits.waiting_prompts_max,
+                "history_page_max": 200,
+            },
         )
         session.stream.send(session.connection.send_welcome(answer.seq, welcome))
 
@@ -110,31 +120,11 @@ async def _welcome(session: Session, request: Hello, answer: Answer, user: str) 
     session.enter(conversation)
 
 
-def _limits_as_json(limits: Limits) -> JsonObject:
-    """The limits a client can do something about."""
-    return {
-        "frame_bytes_max": FRAME_PAYLOAD_BYTES_MAX,
-        "message_bytes_max": limits.message_bytes_max,
-        "file_bytes_max": limits.file_bytes_max,
-        "waiting_prompts_max": limits.waiting_prompts_max,
-        "history_page_max": 200,
-    }
-
-
 NO_TOKEN = "this server needs a token: set NPLT_TOKEN or NPLT_TOKEN_FILE"
 WRONG_TOKEN = (
     "this server does not know the token it was given: check NPLT_TOKEN or NPLT_TOKEN_FILE, "
     "or have a new one made (nplt-server token NAME)"
 )
-
-
-async def _refuse_token(session: Session, request: Hello, answer: Answer) -> None:
-    admission = session.server.admission
-    admission.log_refusal(session.address, "its token is not known")
-    await anyio.sleep(admission.penalty_for(session.address))
-    message = WRONG_TOKEN if request.token else NO_TOKEN
-    answer.refuse(RequestError(ErrorCode.UNAUTHORIZED, message, field="token"))
-    session.count_failed_hello()
 
 
 async def ping(session: Session, request: Ping, answer: Answer) -> None:
@@ -147,7 +137,7 @@ async def client_note(session: Session, request: ClientNote, answer: Answer) -> 
 
 def _storage(histories: Histories) -> JsonObject:
     """The promise that holds where fresh conversations go, and of the others."""
-    described: list[JsonValue] = []
+    described: list[JsonObject] = []
     for profile in histories:
         store = profile.store
         one: JsonObject = {
@@ -158,9 +148,8 @@ def _storage(histories: Histories) -> JsonObject:
         if store.read_only_reason is not None:
             one["read_only"] = store.read_only_reason
         described.append(one)
-    first = described[0]
-    assert isinstance(first, dict)
-    return {**first, "histories": described} if len(described) > 1 else first
+    first, *others = described
+    return {**first, "histories": [*described]} if others else first
 
 
 def _providers(
@@ -227,16 +216,6 @@ async def _cluster(histories: Histories) -> JsonObject | None:
     }
 
 
-def _present(session: Session) -> JsonObject | None:
-    here = session.conversation
-    if here is None:
-        return None
-    told: JsonObject = {"session_id": here.session_id, "model": here.model}
-    if here.writer.options:
-        told["options"] = {**here.writer.options}
-    return told
-
-
 async def status(session: Session, request: StatusRequest, answer: Answer) -> None:
     """An operator is told about all users' connections, turns and calls, others about their
     own. Conversations are always those of who asks."""
@@ -252,6 +231,11 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
     mine = [each for each in session.server.registry if each.user == session.user]
     states = Counter(conversation.state for conversation in mine)
     cluster = await _cluster(services.histories) if is_operator else None
+    present: JsonObject | None = None
+    if (here := session.conversation) is not None:
+        present = {"session_id": here.session_id, "model": here.model}
+        if here.writer.options:
+            present["options"] = {**here.writer.options}
     answer.give(
         Status(
             server=SERVER_NAME,
@@ -271,6 +255,6 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
             providers=_providers(services.router, services.context, with_models=is_operator),
             mcp_servers=services.mcp_servers.described,
             cluster=cluster,
-            conversation=_present(session),
+            conversation=present,
         )
     )

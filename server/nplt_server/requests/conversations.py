@@ -25,6 +25,7 @@ from nplt_server.conversations.operations import checked_name
 from nplt_server.dialects import Answer
 from nplt_server.errors import no_such_conversation, repair_command
 from nplt_server.requests.files import path_of_upload
+from nplt_storage.entries import ArchivedEntry, PinnedEntry
 from nplt_storage.rows import BadCursor, ConversationRow, RowQuery, matches
 from nplt_storage.search import SearchQuery
 from nplt_storage.store import Repairable
@@ -35,6 +36,11 @@ def as_row(session: Session, row: ConversationRow) -> messages.SessionRow:
     created_at, updated_at, last_accessed = orjson.loads(
         orjson.dumps((row.created_at, row.updated_at, row.last_accessed))
     )
+    warning = None
+    if row.lost is not None:
+        first, last = row.lost
+        which = f"entry {first} is" if first == last else f"entries {first} to {last} are"
+        warning = f"{which} gone: an older copy of its file was put back"
     return messages.SessionRow(
         session_id=row.session_id,
         name=row.name,
@@ -49,16 +55,8 @@ def as_row(session: Session, row: ConversationRow) -> messages.SessionRow:
         pinned=row.pinned,
         archived=row.archived,
         damaged=row.damaged,
-        warning=_warning(row),
+        warning=warning,
     )
-
-
-def _warning(row: ConversationRow) -> str | None:
-    if row.lost is None:
-        return None
-    first, last = row.lost
-    which = f"entry {first} is" if first == last else f"entries {first} to {last} are"
-    return f"{which} gone: an older copy of its file was put back"
 
 
 async def _damaged_row(session: Session, row: ConversationRow) -> messages.SessionRow:
@@ -77,31 +75,26 @@ async def update(session: Session, request: messages.SessionUpdate, answer: Answ
         session_id = await session.id_of(request.session_id)
     name = checked_name(request.name) if request.name is not None else None
     if request.deleted is False:
-        session_id = await _bring_back(session, session_id)
+        registry, user = session.server.registry, session.user
+        try:
+            await registry.find(session_id, user)  # nothing is done to one that is there
+        except RequestError:
+            session_id = await registry.find_in_trash(session_id, user)
+            await registry.undelete(session_id, user)
     conversation = await session.meant(session_id, to_change=True)
     if name is not None:
         await operations.rename(conversation, name)
     if request.system is not None:
         await operations.set_system(conversation, request.system)
     if request.pinned is not None:
-        await operations.pin(conversation, request.pinned)
+        await conversation.append_entry(PinnedEntry(pinned=request.pinned))
+        conversation.announce("pinned", {"pinned": request.pinned})
     if request.archived is not None:
-        await operations.archive(conversation, request.archived)
+        await conversation.append_entry(ArchivedEntry(archived=request.archived))
+        conversation.announce("archived", {"archived": request.archived})
     if conversation.row is None:
         raise no_such_conversation(session_id)
     answer.give(as_row(session, conversation.row))
-
-
-async def _bring_back(session: Session, wanted: str) -> str:
-    """Its id; nothing is done to one that is there."""
-    registry, user = session.server.registry, session.user
-    try:
-        await registry.find(wanted, user)
-        return wanted
-    except RequestError:
-        session_id = await registry.find_in_trash(wanted, user)
-    await registry.undelete(session_id, user)
-    return session_id
 
 
 async def fork(session: Session, request: messages.SessionFork, answer: Answer) -> None:
@@ -241,11 +234,9 @@ async def delete(session: Session, request: messages.SessionDelete, answer: Answ
 
 async def list_sessions(session: Session, request: messages.SessionList, answer: Answer) -> None:
     # A row is at most a few hundred characters; a page fits any message limit.
-    rows_max = min(
-        _LIST_ROWS_MAX, session.server.services.limits.message_bytes_max // _ROW_BYTES_MAX
-    )
+    bytes_max = session.server.services.limits.message_bytes_max
     query = RowQuery(
-        limit=min(request.limit, rows_max),
+        limit=min(request.limit, _LIST_ROWS_MAX, bytes_max // _ROW_BYTES_MAX),
         cursor=request.cursor,
         archived=request.archived,
         name_has=request.query,
@@ -257,9 +248,7 @@ async def list_sessions(session: Session, request: messages.SessionList, answer:
         page = await session.server.services.histories.list(session.user, query)
     except BadCursor:
         raise RequestError(
-            ErrorCode.MALFORMED,
-            "cursor must be a next_cursor of this list",
-            field="cursor",
+            ErrorCode.MALFORMED, "cursor must be a next_cursor of this list", field="cursor"
         ) from None
     rows = [
         await _damaged_row(session, row) if row.damaged else as_row(session, row)
@@ -278,7 +267,11 @@ async def _trash(session: Session, query: RowQuery) -> messages.SessionRows:
     deleted = await session.server.services.histories.trash(session.user)
     found = [each for each in deleted if matches(each.row, wanted)]
     if query.cursor is not None:
-        last = _read_trash_cursor(query.cursor)
+        at, _, session_id = query.cursor.partition(" ")
+        try:
+            last = datetime.fromisoformat(at).astimezone(UTC), session_id
+        except (ValueError, OverflowError):
+            raise BadCursor("a cursor is the next_cursor of this list") from None
         found = [each for each in found if (each.deleted_at, each.row.session_id) < last]
     page = found[: query.limit]
     rows = (
@@ -290,14 +283,6 @@ async def _trash(session: Session, query: RowQuery) -> messages.SessionRows:
     return messages.SessionRows(sessions=tuple(rows), next_cursor=cursor)
 
 
-def _read_trash_cursor(cursor: str) -> tuple[datetime, str]:
-    at, _, session_id = cursor.partition(" ")
-    try:
-        return datetime.fromisoformat(at).astimezone(UTC), session_id
-    except (ValueError, OverflowError):
-        raise BadCursor("a cursor is the next_cursor of this list") from None
-
-
 _HITS_MAX = 100
 _HIT_BYTES_MAX = 4_096
 _NAMES, _SAID = "n", "s"
@@ -305,9 +290,8 @@ _NAMES, _SAID = "n", "s"
 
 async def search(session: Session, request: messages.Search, answer: Answer) -> None:
     """Names first, then what was said, page by page; a cursor says in which of the two."""
-    limits = session.server.services.limits
-    hits_max = min(_HITS_MAX, limits.message_bytes_max // _HIT_BYTES_MAX)
-    limit = min(request.limit, hits_max)
+    bytes_max = session.server.services.limits.message_bytes_max
+    limit = min(request.limit, _HITS_MAX, bytes_max // _HIT_BYTES_MAX)
     try:
         hits, next_cursor = await _page(session, request, limit)
     except BadCursor:
