@@ -48,8 +48,6 @@ _WHOLE: Final = CallBudget()
 
 
 class AgentState:
-    __slots__ = ("_policy", "_projection", "_screen", "_widgets", "_writer", "measure")
-
     def __init__(
         self,
         writer: RecordWriter,

@@ -150,8 +150,6 @@ class _Question:
 
 
 class Approvals:
-    __slots__ = ("_conversation", "_older", "_open", "_services")
-
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self._services = conversation.services

@@ -190,20 +190,6 @@ class TurnEvents:
     survives a crash; where that takes time, it is held until then, and so is what comes after.
     """
 
-    __slots__ = (
-        "_broadcast",
-        "_call",
-        "_flush_scheduled",
-        "_held",
-        "_kind",
-        "_pieces",
-        "_queued_offsets",
-        "_sent_offsets",
-        "_session_id",
-        "_turn_id",
-        "_writer",
-    )
-
     def __init__(self, conversation: Conversation, turn_id: str) -> None:
         self._broadcast = conversation.broadcast
         self._writer = conversation.writer

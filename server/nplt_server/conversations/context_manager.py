@@ -64,20 +64,6 @@ _T = TypeVar("_T")
 
 
 class ContextManager:
-    __slots__ = (
-        "_attachments",
-        "_ceilings",
-        "_computed",
-        "_conversation",
-        "_corrections_loaded",
-        "_growing",
-        "_is_computing",
-        "_services",
-        "namer",
-        "state",
-        "summarizer",
-    )
-
     def __init__(self, conversation: Conversation) -> None:
         services = conversation.services.context
         self._conversation = conversation

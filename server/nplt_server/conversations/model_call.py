@@ -64,8 +64,6 @@ All three leave about a thirtieth; a provider that refuses that has another reas
 class ModelCall:
     """Makes the model calls of one turn, one after the other."""
 
-    __slots__ = ("_context", "_recovery", "_room", "_router", "_too_large", "_tried", "turn")
-
     def __init__(self, turn: TurnRun) -> None:
         self.turn = turn
         self._context = turn.conversation.context

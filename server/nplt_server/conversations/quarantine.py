@@ -91,15 +91,6 @@ class RefusalRecovery:
     the prompt is quarantined and the turn fails.
     """
 
-    __slots__ = (
-        "_attempts",
-        "_conversation",
-        "_has_dropped_reasoning",
-        "_named",
-        "_turn",
-        "_unconfirmed",
-    )
-
     def __init__(self, turn: TurnRun) -> None:
         self._turn = turn
         self._conversation = turn.conversation

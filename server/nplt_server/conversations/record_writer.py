@@ -55,24 +55,6 @@ QUICK_ENTRIES_MAX: Final = 256
 
 
 class RecordWriter:
-    __slots__ = (
-        "_chosen_model",
-        "_chosen_options",
-        "_conversation",
-        "_depth",
-        "_is_closed",
-        "_record",
-        "_scope",
-        "_task_inside",
-        "_write_lock",
-        "history",
-        "is_stale",
-        "lease",
-        "partial_answer",
-        "profile",
-        "row",
-    )
-
     def __init__(
         self,
         conversation: Conversation,

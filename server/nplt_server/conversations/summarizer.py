@@ -93,8 +93,6 @@ _EXPECTED = (ProviderError, RequestError, StorageError, TimeoutError)
 class _BackgroundCall:
     """A call of a model beside the conversation, one at a time; nothing depends on it."""
 
-    __slots__ = ("_conversation", "_scope", "_services")
-
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self._services = conversation.services
@@ -135,8 +133,6 @@ class _BackgroundCall:
 
 
 class Summarizer(_BackgroundCall):
-    __slots__ = ("_settled",)
-
     def __init__(self, conversation: Conversation) -> None:
         super().__init__(conversation)
         self._settled: anyio.Event | None = None
@@ -283,8 +279,6 @@ _AROUND: Final = " \t\"'`*#_.:“”„‘’«»"
 
 class ConversationNamer(_BackgroundCall):
     """Asks for a name once the first answer is there. A name given by a person stays."""
-
-    __slots__ = ()
 
     def entry_written(self, entry: Entry) -> None:
         """Begins to find a name after the first answer; other entries are no reason to."""

@@ -21,6 +21,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -67,8 +68,6 @@ log = logging.getLogger(__name__)
 class TurnClock:
     """Limits how long a turn takes, not counting the time it waits for approvals."""
 
-    __slots__ = ("_scope", "_seconds_left", "_stops")
-
     def __init__(self) -> None:
         self._scope: anyio.CancelScope | None = None
         self._seconds_left = math.inf
@@ -103,61 +102,41 @@ class TurnSuspended(Exception):
     """The turn has not ended: it is resumed after the next start of the server."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TurnRun:
-    __slots__ = (
-        "_has_slot",
-        "_scope",
-        "asks_people",
-        "call",
-        "cancel_called",
-        "cancel_reason",
-        "clock",
-        "content_refused",
-        "conversation",
-        "events",
-        "has_answer",
-        "is_suspended",
-        "model",
-        "output",
-        "prompt",
-        "results",
-        "route",
-        "tool_host",
-        "turn_id",
-        "usage",
-        "view",
-    )
+    conversation: Conversation
+    prompt: ModelInputEntry
+    turn_id: str = field(init=False)
+    route: ModelRoute = field(init=False)
+    events: TurnEvents = field(init=False)
+    tool_host: TurnToolHost = field(init=False)
+    clock: TurnClock = field(default_factory=TurnClock)
+    model: str = ""
+    """Chosen when the turn starts; fixed once there is output."""
+    call: int = 0
+    has_answer: bool = False
+    """The turn is resumed after it waited for an approval: the output of call number
+    `call` is written, and `results` holds the tool results so far."""
+    results: dict[str, ToolCallResult] = field(default_factory=dict)
+    usage: dict[str, int] = field(default_factory=dict)
+    output: ModelOutputAccumulator | None = None
+    view: ContextView | None = None
+    """The context of the current call."""
+    content_refused: bool = False
+    """The provider refused the content of the request without naming a message."""
+    asks_people: bool = False
+    cancel_called: bool = False
+    cancel_reason: str = "cancelled"
+    is_suspended: bool = False
+    """The server is stopping, and the turn is resumed after the next start."""
+    _has_slot: bool = False
+    _scope: anyio.CancelScope | None = None
 
-    route: ModelRoute
-
-    def __init__(self, conversation: Conversation, prompt: ModelInputEntry) -> None:
-        assert prompt.turn_id is not None
-        self.conversation = conversation
-        self.prompt = prompt
-        self.turn_id = prompt.turn_id
-        self.model = ""
-        """Chosen when the turn starts; fixed once there is output."""
-        self.call = 0
-        self.has_answer = False
-        """The turn is resumed after it waited for an approval: the output of call number
-        `call` is written, and `results` holds the tool results so far."""
-        self.results: dict[str, ToolCallResult] = {}
-        self.usage: dict[str, int] = {}
-        self.output: ModelOutputAccumulator | None = None
-        self.view: ContextView | None = None
-        """The context of the current call."""
-        self.content_refused = False
-        """The provider refused the content of the request without naming a message."""
-        self.clock = TurnClock()
-        self._has_slot = False
-        self.events = TurnEvents(conversation, self.turn_id)
+    def __post_init__(self) -> None:
+        assert self.prompt.turn_id is not None
+        self.turn_id = self.prompt.turn_id
+        self.events = TurnEvents(self.conversation, self.turn_id)
         self.tool_host = TurnToolHost(self)
-        self.asks_people = False
-        self.cancel_called = False
-        self.cancel_reason = "cancelled"
-        self.is_suspended = False
-        """The server is stopping, and the turn is resumed after the next start."""
-        self._scope: anyio.CancelScope | None = None
 
     def use_model(self, model: str) -> None:
         self.model = model

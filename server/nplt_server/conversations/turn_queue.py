@@ -85,16 +85,6 @@ TurnQueueState = Literal["running", "waiting", "idle"]
 
 
 class TurnQueue:
-    __slots__ = (
-        "_conversation",
-        "_ending",
-        "_owed",
-        "_services",
-        "_waiting",
-        "_working_on",
-        "running",
-    )
-
     def __init__(self, conversation: Conversation) -> None:
         self._conversation = conversation
         self._services = conversation.services
