@@ -432,7 +432,7 @@ async def _every_second(work: Callable[[], Awaitable[None]], what: str) -> None:
 
 async def _note_shutdown(conversation: Conversation) -> None:
     try:
-        await conversation.note_shutdown()
+        await conversation.queue.note_shutdown()
     except Exception:
         log.exception("%s: what waits could not be noted", conversation.session_id)
 

@@ -149,7 +149,7 @@ async def test_word_left_at_shutdown_says_that_all_only_waited() -> None:
         conversation.services.draining = True
         conversation.interrupt("shutting down")
         await conversation.activity.quiet()
-        await conversation.note_shutdown()
+        await conversation.queue.note_shutdown()
         conversation.services.draining = False
         again = await here.open_again(conversation)
         await again.activity.quiet()
@@ -291,7 +291,7 @@ async def test_word_that_was_left_counts_for_one_start() -> None:
         conversation.services.draining = True
         conversation.interrupt("shutting down")
         await conversation.activity.quiet()
-        await conversation.note_shutdown()
+        await conversation.queue.note_shutdown()
         conversation.services.draining = False
         again = await here.open_again(conversation)
         assert again.history.turn_state(waiting.turn_id) == "waiting"

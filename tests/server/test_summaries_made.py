@@ -19,7 +19,6 @@ from nplt_server.context.projection import Projection
 from nplt_server.conversations import operations
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import compact
-from nplt_server.conversations.recovery import resume_unfinished
 from nplt_server.conversations.services import ContextServices, Services, TokenCounting
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, UsageReport
 from nplt_server.providers.offline import ScriptedProvider
@@ -176,7 +175,7 @@ async def leave_and_return(play: SlowPlay, *, last: str) -> str | None:
     play.services.draining = True
     play.turns_go.set()
     await play.services.activity.quiet()
-    await there.note_shutdown()
+    await there.queue.note_shutdown()
     match last:
         case "summary":
             await play.let_go()
@@ -193,7 +192,7 @@ async def leave_and_return(play: SlowPlay, *, last: str) -> str | None:
         profile=there.profile,
         opened=await there.profile.store.open("s1"),
     )
-    await resume_unfinished(again)
+    await again.queue.resume_unfinished()
     await again.activity.quiet()
     return again.history.turn_state(waiting.turn_id)
 

@@ -31,7 +31,6 @@ from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.conversations.context_report import usage_of
 from nplt_server.conversations.model_call import ModelCall
 from nplt_server.conversations.record_writer import EntryT, RecordWriter
-from nplt_server.conversations.recovery import shutdown_note
 from nplt_server.conversations.services import Activity, OverThreshold, Services
 from nplt_server.conversations.turn import TurnRun
 from nplt_server.conversations.turn_queue import QueuedJob, TurnQueue, TurnQueueState, call_guarded
@@ -52,7 +51,6 @@ from nplt_storage.errors import BadEntry, WrittenElsewhere
 from nplt_storage.history import (
     ConversationHistory,
     NotInReach,
-    Ranges,
     SentBefore,
     is_in,
     sent_before,
@@ -87,6 +85,10 @@ class Conversation:
         "writer",
     )
 
+    writer: RecordWriter
+    queue: TurnQueue
+    approvals: Approvals
+
     def __init__(
         self,
         session_id: str,
@@ -115,10 +117,6 @@ class Conversation:
         if opened is not None:
             self.writer = self._begin(opened)
         self._context: ContextManager | None = None
-
-    writer: RecordWriter
-    queue: TurnQueue
-    approvals: Approvals
 
     if not TYPE_CHECKING:
 
@@ -539,13 +537,6 @@ class Conversation:
         if self._context is not None:
             self._context.stop_summarizing()
 
-    async def note_shutdown(self) -> None:
-        """Before the server stops: ends that are owed are written, and what only waits
-        is noted."""
-        await self.queue.write_owed()
-        if self.queue.waiting:
-            await self.writer.append(shutdown_note(len(self.queue.waiting)))
-
     async def close(self) -> None:
         await self.writer.close()
 
@@ -644,7 +635,10 @@ async def rollback_before(writer: RecordWriter, replaced_seq: int) -> RollbackEn
         raise RequestError(
             ErrorCode.NOT_FOUND, f"there is no entry {replaced_seq} here", field="replace_from"
         )
-    base = _active_before(replaced_seq, history.hidden)
+    base = replaced_seq - 1  # the newest active entry below it
+    for first, last in reversed(history.hidden):
+        if first <= base <= last:
+            base = first - 1
     if is_in(history.hidden, replaced_seq) and base != replaced_seq - 1:
         raise RequestError(
             ErrorCode.CONFLICT,
@@ -657,12 +651,3 @@ async def rollback_before(writer: RecordWriter, replaced_seq: int) -> RollbackEn
         return history.rollback_turns(turns, in_full=in_full) if turns else None
 
     return await drafted_rollback(writer, draft)
-
-
-def _active_before(seq: int, hidden: Ranges) -> int:
-    """The newest active entry below `seq`."""
-    before = seq - 1
-    for first, last in reversed(hidden):
-        if first <= before <= last:
-            before = first - 1
-    return before

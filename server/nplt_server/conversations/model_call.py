@@ -149,7 +149,16 @@ class ModelCall:
         finally:
             turn.events.flush()
             if logs.provider.on:
-                _log_call(turn, output)
+                logs.provider(
+                    "call ended",
+                    turn=turn.turn_id,
+                    call=turn.call,
+                    provider=turn.invocation.provider,
+                    model=turn.invocation.model,
+                    stop=output.stop_reason,
+                    characters=output.text_length,
+                    **(output.usage.as_json() if output.usage else {}),
+                )
         if in_time.cancelled_caught:
             turn.route.metrics.failures["timed_out"] += 1
             late = f"the model did not finish within {limits.call_seconds_max:g} s"
@@ -258,19 +267,6 @@ class ModelCall:
         self.turn.output = None
         self.turn.events.begin_call(self.turn.call)
         self.turn.events.thought("retrying", why)
-
-
-def _log_call(turn: TurnRun, output: ModelOutputAccumulator) -> None:
-    logs.provider(
-        "call ended",
-        turn=turn.turn_id,
-        call=turn.call,
-        provider=turn.invocation.provider,
-        model=turn.invocation.model,
-        stop=output.stop_reason,
-        characters=output.text_length,
-        **(output.usage.as_json() if output.usage else {}),
-    )
 
 
 def _apply_delta(

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from nplt_server.conversations.conversation import Conversation
     from nplt_server.conversations.turn import TurnRun
 
-REFUSED_BY_PROVIDER: Final = "refused_by_provider"
-NOT_THE_CAUSE: Final = "not_the_cause"
-
 _RELEASES_MAX: Final = 2
 """An entry that was quarantined on a guess and released this often is not quarantined on
 a guess again. One release is not enough: another entry may have caused that refusal."""
@@ -43,32 +40,25 @@ _ATTEMPTS_MAX: Final = 3
 _NOTHING: Final[frozenset[int]] = frozenset()
 
 
-async def quarantine(conversation: Conversation, seq: int, reason: str) -> bool:
-    """Writes a quarantine entry, which a rollback can undo like any other entry.
+async def quarantine(
+    conversation: Conversation, seq: int, reason: str, *, lifted: bool = False
+) -> bool:
+    """Writes a quarantine entry, which a rollback can undo like any other entry; or one that
+    releases the entry (`lifted`).
 
-    False: the entry is quarantined already, or is of a kind that can't be.
+    False: that is so already, or it is of a kind that can't be quarantined.
     """
     async with conversation.writer.exclusive():
         history = conversation.history
-        if seq in history.quarantined or not _can_quarantine(history, seq):
+        if lifted != (seq in history.quarantined) or not (lifted or _can_quarantine(history, seq)):
             return False
+        code = "not_the_cause" if lifted else "refused_by_provider"
         await conversation.writer.append(
-            QuarantineEntry(target_seq=seq, code=REFUSED_BY_PROVIDER, content=reason)
+            QuarantineEntry(target_seq=seq, code=code, content=reason, lifted=lifted)
         )
-    conversation.announce(
-        "quarantined", {"seq": seq, "code": REFUSED_BY_PROVIDER, "reason": reason}
-    )
+    event = "released" if lifted else "quarantined"
+    conversation.announce(event, {"seq": seq, "code": code, "reason": reason})
     return True
-
-
-async def release(conversation: Conversation, seq: int, reason: str) -> None:
-    async with conversation.writer.exclusive():
-        if seq not in conversation.history.quarantined:
-            return
-        await conversation.writer.append(
-            QuarantineEntry(target_seq=seq, code=NOT_THE_CAUSE, content=reason, lifted=True)
-        )
-    conversation.announce("released", {"seq": seq, "code": NOT_THE_CAUSE, "reason": reason})
 
 
 def _can_quarantine(history: ConversationHistory, seq: int) -> bool:
@@ -172,7 +162,7 @@ class RefusalRecovery:
     async def _release_all(self) -> None:
         reason = f"it is not shown that {self._turn.model} refuses it"
         for seq in self._unconfirmed:
-            await release(self._conversation, seq, reason)
+            await quarantine(self._conversation, seq, reason, lifted=True)
         self._unconfirmed = []
 
     # Finding the entries that a refusal may be about

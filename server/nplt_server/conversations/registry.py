@@ -30,7 +30,6 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import Repaired, SessionEvent
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.recovery import resume_unfinished
 from nplt_server.conversations.services import Services
 from nplt_server.errors import no_such_conversation
 from nplt_server.histories import FoundConversation, HistoryProfile
@@ -354,7 +353,7 @@ class Registry:
         """While the server shuts down: once nothing of it runs here, another one may have it.
         It is not opened here again."""
         conversation.interrupt("the server is shutting down")  # what goes on beside the turns
-        await conversation.note_shutdown()
+        await conversation.queue.note_shutdown()
         async with self.alone_with(conversation.session_id):
             self._handed_over.add(conversation.session_id)
             self._open.pop(conversation.session_id, None)
@@ -382,7 +381,7 @@ class Registry:
             writer.mark_stale()
             try:
                 await conversation.activity.quiet()  # what was let in before
-                await conversation.note_shutdown()
+                await conversation.queue.note_shutdown()
             except StorageError as error:
                 log.warning("%s: what waits could not be noted: %s", session_id, error)
             del self._open[session_id]
@@ -415,7 +414,7 @@ class Registry:
             opened=opened,
         )
         try:
-            await resume_unfinished(conversation)
+            await conversation.queue.resume_unfinished()
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await conversation.close()

@@ -11,7 +11,7 @@ reason. Cancelling closes the provider's stream at once; the output so far is ke
 interrupted. A turn that waits for an approval can be suspended, and resumed after a restart
 of the server.
 
-Retries and fallback are in `model_call`, repairs after a crash in `recovery`. Time spent
+Retries and fallback are in `model_call`, repairs after a crash in `turn_queue`. Time spent
 waiting for approvals does not count towards the turn's time limit.
 """
 

@@ -3,26 +3,43 @@
 A job (a clear, a compaction) takes its place among the turns.  Every accepted turn ends
 with exactly one TURN_FINISHED, after its end is on disk. A prompt cancelled while it
 waits ends without running; what follows begins when that end is on disk.
+
+When a conversation is opened, what a stopped server left unfinished is resumed or ended. A
+turn that had begun ends as interrupted and is never run again by itself; what it had said is
+kept. A turn that waited for an approval goes on waiting. Prompts that only waited are run. If
+nothing can be written now, the ends are written later.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 import anyio
 
 from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import ActiveTurn, TurnFinished, TurnStarted
-from nplt_server.conversations.recovery import end_turn
+from nplt_server.conversations.approvals import is_open_question, last_words_of_step, permission_by
 from nplt_server.conversations.services import Activity
 from nplt_server.conversations.turn import TurnRun, TurnSuspended
 from nplt_server.errors import error_to_tell
-from nplt_storage.entries import FaultEntry
+from nplt_storage.entries import (
+    ApprovalEntry,
+    DebugEntry,
+    EpochEntry,
+    FaultEntry,
+    ModelInputEntry,
+    ModelOutputEntry,
+    ToolCallRequest,
+    ToolCallResult,
+    ToolResultsEntry,
+)
+from nplt_storage.errors import StorageError
 
 if TYPE_CHECKING:
     from nplt_server.conversations.conversation import Conversation
@@ -82,6 +99,11 @@ QueueItem: TypeAlias = TurnRun | QueuedJob[Any]
 """A turn, or a job with any result type."""
 
 TurnQueueState = Literal["running", "waiting", "idle"]
+
+_STOPPED: Final = "the server stopped while it ran"
+_INCOMPLETE: Final = "the server stopped before this answer was complete; ask again"
+_SHUTDOWN: Final = "shutdown"
+_WAIT: Final = "prompts wait for the next start"
 
 
 class TurnQueue:
@@ -241,9 +263,6 @@ class TurnQueue:
         """Whether `write_owed` has anything to do."""
         return bool(self._owed) or not self._ending.is_quiet
 
-    def owe(self, fault: FaultEntry) -> None:
-        self._owed.append(fault)
-
     async def write_owed(self) -> None:
         """Ends that were told and could not be written are written now, before
         anything else is: a turn that is over must never be resumed."""
@@ -253,7 +272,7 @@ class TurnQueue:
             fault = self._owed[0]
             self._ending.begin()
             try:
-                await end_turn(self._conversation, fault)
+                await self._end_turn(fault)
             finally:
                 self._ending.end()
             self._owed.remove(fault)
@@ -288,7 +307,135 @@ class TurnQueue:
         all the same, so that nobody waits for ever, and the record owes it."""
         known = error_to_tell(error, log, f"a turn of {self._conversation.session_id} failed")
         code, reason = known.code, known.message
-        self.owe(FaultEntry(turn_id=turn.turn_id, content=reason, code=code, state="failed"))
+        self._owed.append(
+            FaultEntry(turn_id=turn.turn_id, content=reason, code=code, state="failed")
+        )
         turn.usage = {}
         head_seq = self._conversation.history.head_seq
         return turn.finished("failed", head_seq, {"code": code, "message": reason})
+
+    # What a stopped server left unfinished
+
+    async def note_shutdown(self) -> None:
+        """Before the server stops: ends that are owed are written, and what only waits
+        is noted."""
+        await self.write_owed()
+        if waiting := self.waiting:
+            note = DebugEntry(category=_SHUTDOWN, content=f"{len(waiting)} {_WAIT}")
+            await self._conversation.writer.append(note)
+
+    async def resume_unfinished(self) -> None:
+        """A server that shuts down in good order leaves a note that all prompts only waited.
+        Without it, whether the first had begun can't be told, so it counts as begun. The note
+        is answered before the first is run, so that it counts for one start only."""
+        conversation = self._conversation
+        history, writer = conversation.history, conversation.writer
+        said = writer.partial_answer
+        unfinished = history.unfinished_turns()
+        has_note = bool(unfinished) and self._has_shutdown_note()
+        for place, prompt in enumerate(unfinished):
+            turn_id = prompt.turn_id or ""
+            is_running = history.turn_state(turn_id) == "running"
+            has_spoken = said is not None and said.turn_id == turn_id and bool(said.text)
+            if not (is_running or has_spoken or (place == 0 and not has_note)):
+                self.add(TurnRun(conversation, prompt))
+                continue
+            waiting = self._resumed(prompt)
+            if waiting is not None and not has_spoken:
+                conversation.approvals.take_up(waiting)
+                self.add(waiting)
+                continue
+            fault = FaultEntry(
+                turn_id=turn_id, content=_INCOMPLETE, code="interrupted", state="interrupted"
+            )
+            try:
+                if said is not None and has_spoken:
+                    await writer.append(
+                        ModelOutputEntry(
+                            turn_id=turn_id,
+                            call=said.call,
+                            content=said.text,
+                            reasoning=said.reasoning,
+                            state="interrupted",
+                            error={"code": "interrupted", "message": _INCOMPLETE},
+                        )
+                    )
+                else:
+                    await self._end_turn(fault)
+            except StorageError as error:
+                log.warning("%s: the end of a turn is owed: %s", history.session_id, error)
+                self._owed.append(fault)
+        if has_note and self._waiting:
+            with suppress(StorageError):  # then its prompts may be run once more
+                await writer.append(
+                    DebugEntry(category=_SHUTDOWN, content="the prompts that waited run now")
+                )
+        self.advance()
+
+    def _has_shutdown_note(self) -> bool:
+        """Whether it is the last that was said of turns. A name, a clear or a summary may
+        have come after it: that no turn wrote. An epoch begins right before a call."""
+        for entry in reversed(self._conversation.history.entries):
+            if isinstance(entry, DebugEntry) and entry.category == _SHUTDOWN:
+                return entry.content.endswith(_WAIT)
+            if entry.turn_id is not None or isinstance(entry, EpochEntry):
+                return False
+        return False
+
+    def _resumed(self, prompt: ModelInputEntry) -> TurnRun | None:
+        """A turn that waited for an approval when the server stopped; `None` if no approval is
+        open any more. The record decides about each tool call of its last output:
+
+            asked, not expired          still to be decided, under the same approval id
+            asked, expired; denied      not run
+            allowed; no approval entry  may have run: its outcome is unknown, and the server
+                                        does not run it again
+        """
+        history, turn_id = self._conversation.history, prompt.turn_id or ""
+        so_far = history.turn(turn_id)
+        if so_far is None or so_far.unanswered is None or so_far.is_over:
+            return None
+        said = last_words_of_step(history, turn_id)
+        now = self._services.clock()
+        results = {
+            tool_call.tool_call_id: self._result_by_record(tool_call, said, _STOPPED)
+            for tool_call in so_far.open_tool_calls
+            if not is_open_question(said.get(tool_call.tool_call_id), now)
+        }
+        if len(results) == len(so_far.open_tool_calls):
+            return None
+        turn, answer = TurnRun(self._conversation, prompt), so_far.unanswered
+        who = answer.invocation
+        turn.model = "" if who is None else f"{who.provider}/{who.model}"
+        turn.call, turn.has_answer, turn.results = answer.call, True, results
+        for entry in so_far.entries:
+            usage = entry.usage if isinstance(entry, ModelOutputEntry) else None
+            for name, tokens in (usage or {}).items():
+                if isinstance(tokens, int):
+                    turn.usage[name] = turn.usage.get(name, 0) + tokens
+        return turn
+
+    async def _end_turn(self, fault: FaultEntry) -> None:
+        """Ends a turn that can't end by itself: its calls get results, then the fault."""
+        history, writer = self._conversation.history, self._conversation.writer
+        turn_id, why = fault.turn_id or "", fault.content
+        if history.end_of_turn(turn_id) is not None:
+            return
+        if tool_calls := history.open_tool_calls(turn_id):
+            said = last_words_of_step(history, turn_id)
+            results = tuple(self._result_by_record(each, said, why) for each in tool_calls)
+            await writer.append(
+                ToolResultsEntry(turn_id=turn_id, results=results, execute_error=why)
+            )
+        await writer.append(fault)
+
+    def _result_by_record(
+        self, tool_call: ToolCallRequest, said: dict[str, ApprovalEntry], reason: str
+    ) -> ToolCallResult:
+        """Of a call whose result was lost, or never came."""
+        last, tools = said.get(tool_call.tool_call_id), self._services.tools
+        if last is None or last.state == "allowed":
+            return tools.unknown(tool_call, reason)
+        if last.state == "denied":
+            return tools.skipped(tool_call, permission_by(last).why_not)
+        return tools.skipped(tool_call, f"not run: {reason}")

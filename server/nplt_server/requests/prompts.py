@@ -11,7 +11,6 @@ from nplt_protocol import ErrorCode, RequestError, messages
 from nplt_server.connections.session import Session
 from nplt_server.conversations import operations
 from nplt_server.conversations.approvals import no_such_question
-from nplt_server.conversations.conversation import Conversation
 from nplt_server.dialects import Answer
 from nplt_server.providers import check_options
 
@@ -110,18 +109,14 @@ async def compact_context(session: Session, request: messages.Compact, answer: A
 
 
 async def approval(session: Session, request: messages.Approval, answer: Answer) -> None:
-    conversation = _asked_in(session, request.approval_id)
-    if conversation is session.conversation:
-        session.check_may_speak()
-    answer.give(await conversation.approvals.decide(request, by=session.user))
-
-
-def _asked_in(session: Session, approval_id: str) -> Conversation:
-    """The conversation of this session, or another one of the user's that waits for it."""
-    here = session.conversation
+    """Asked in the conversation of this session, or in another one of the user's."""
+    here, approval_id = session.conversation, request.approval_id
     if here is not None and here.approvals.knows(approval_id):
-        return here
+        session.check_may_speak()
+        answer.give(await here.approvals.decide(request, by=session.user))
+        return
     for conversation in session.server.registry:
         if conversation.user == session.user and conversation.approvals.holds(approval_id):
-            return conversation
+            answer.give(await conversation.approvals.decide(request, by=session.user))
+            return
     raise no_such_question(approval_id)
