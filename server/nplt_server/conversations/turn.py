@@ -261,14 +261,14 @@ class TurnRun:
         output, self.output = self.output, None
         entry: Entry
         if output is not None and output.text:
-            cut = output.cut_entry(
+            cut = output.entry(
                 turn_id=self.turn_id,
                 call=self.call,
                 invocation=self.invocation,
-                state=state,
-                error=error,
+                sent=self.sent,
             )
-            entry = await self.conversation.add_message(replace(cut, sent=self.sent))
+            cut = replace(cut, state=state, error=error)
+            entry = await self.conversation.add_message(cut)
         else:
             usage = None if output is None else usage_as_json(output.usage)
             vendor = error.get("vendor")

@@ -7,9 +7,9 @@ clients that attach during an answer. No clock and no I/O; ids are passed in.
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Final, Literal, assert_never
 
 import orjson
@@ -35,7 +35,7 @@ from nplt_storage.entries import (
     ToolCallRequest,
 )
 from nplt_storage.errors import BadEntry
-from nplt_storage.json_values import check_object
+from nplt_storage.json_values import DEPTH_MAX, check_object
 
 # ------------------------------------------------------------------------------
 # Parsing tool calls
@@ -61,22 +61,18 @@ def parse_tool_call(tool_call_id: str, tool_name: str, raw_arguments: str) -> To
         parsed, warning = orjson.loads(raw_arguments or "{}"), _repeated_key(raw_arguments)
     except orjson.JSONDecodeError as error:
         return structs.replace(call, parse_error=f"the arguments are not valid JSON: {error}")
-    if isinstance(parsed, str) and (inner := _object_in(parsed)) is not None:
-        parsed, warning = inner, "the arguments were JSON inside of a JSON text"
+    if isinstance(parsed, str):
+        with suppress(orjson.JSONDecodeError):
+            parsed = orjson.loads(parsed)
+            warning = "the arguments were JSON inside of a JSON text"
     if not isinstance(parsed, dict):
         return structs.replace(call, parse_error="the arguments are not a JSON object")
-    if not _is_storable(parsed, _ARGUMENTS_DEPTH_MAX):
+    try:
+        check_object(parsed, "a call", depth=DEPTH_MAX - _ARGUMENTS_DEPTH_MAX)
+    except BadEntry:
         why = "the arguments are nested too deeply or hold a number too large"
         return structs.replace(call, parse_error=why)
     return structs.replace(call, arguments=parsed, parse_warning=warning)
-
-
-def _object_in(text: str) -> JsonObject | None:
-    try:
-        parsed = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    return parsed if isinstance(parsed, dict) else None
 
 
 def _repeated_key(raw_arguments: str) -> str | None:
@@ -97,26 +93,6 @@ def _repeated_key(raw_arguments: str) -> str | None:
         return None
     key = repeated[0][:_REASON_CHARACTERS_MAX]
     return f"the key {key!r} stands there more than once; the last value counts"
-
-
-def as_cut(call: ToolCallRequest, stop_reason: str) -> ToolCallRequest:
-    """Marks a tool call as not to be run, because the output may have ended inside it. The
-    model is given the reason."""
-    reason = stop_reason[:_REASON_CHARACTERS_MAX]
-    why = f"not run: the answer ended ({reason}) before the call was known to be whole"
-    return structs.replace(call, arguments=None, parse_error=why)
-
-
-def _is_storable(value: JsonValue, depth: int) -> bool:
-    match value:
-        case dict():
-            return depth > 0 and all(_is_storable(v, depth - 1) for v in value.values())
-        case list():
-            return depth > 0 and all(_is_storable(v, depth - 1) for v in value)
-        case float():
-            return math.isfinite(value)
-        case _:
-            return True
 
 
 WHOLE: Final = ("end", "tool_calls")
@@ -203,58 +179,39 @@ class ModelOutputAccumulator:
         turn_id: str,
         call: int,
         invocation: ModelInvocationDescriptor,
-        new_call_id: Callable[[], str],
         sent: SentContext | None = None,
+        new_call_id: Callable[[], str] | None = None,
     ) -> ModelOutputEntry:
+        """Without `new_call_id` of an answer that was cut off: tool calls are left out, because
+        they will not be run."""
         return ModelOutputEntry(
             turn_id=turn_id,
             call=call,
             content=self.text,
             reasoning=self.reasoning,
-            tool_calls=self._tool_calls(new_call_id),
+            tool_calls=() if new_call_id is None else self._tool_calls(new_call_id),
             invocation=invocation,
             sent=sent,
             usage=usage_as_json(self.usage),
             stop_reason=self.stop_reason,
-            parts=self._parts_in_order(),
-        )
-
-    def cut_entry(
-        self,
-        *,
-        turn_id: str,
-        call: int,
-        invocation: ModelInvocationDescriptor,
-        state: Literal["interrupted", "failed"],
-        error: JsonObject | None = None,
-    ) -> ModelOutputEntry:
-        """The entry of an answer that was cut off. Tool calls are left out, because they
-        will not be run."""
-        return ModelOutputEntry(
-            turn_id=turn_id,
-            call=call,
-            content=self.text,
-            reasoning=self.reasoning,
-            invocation=invocation,
-            usage=usage_as_json(self.usage),
-            state=state,
-            stop_reason=self.stop_reason,
-            error=error,
+            parts=() if new_call_id is None else self._parts_in_order(),
         )
 
     def _tool_calls(self, new_call_id: Callable[[], str]) -> tuple[ToolCallRequest, ...]:
-        if not self._calls:
-            return ()
         # Tool calls that may be incomplete: the last one if the output reached its length
         # limit, all of them if it was stopped for another reason.
         cut: Collection[int] = () if self.stop_reason in WHOLE else [*self._calls]
         if self.stop_reason == "length":
             cut = [*self._calls][-1:]
-        return tuple(
-            as_cut(call, self.stop_reason or "") if index in cut else call
-            for index, built in sorted(self._calls.items())
-            for call in (parse_tool_call(new_call_id(), built.tool_name, "".join(built.arguments)),)
-        )
+        reason = (self.stop_reason or "")[:_REASON_CHARACTERS_MAX]
+        why = f"not run: the answer ended ({reason}) before the call was known to be whole"
+        calls: list[ToolCallRequest] = []
+        for index, built in sorted(self._calls.items()):
+            call = parse_tool_call(new_call_id(), built.tool_name, "".join(built.arguments))
+            if index in cut:  # not to be run; the model is given the reason
+                call = structs.replace(call, arguments=None, parse_error=why)
+            calls.append(call)
+        return tuple(calls)
 
     def _kept(self, data: JsonObject) -> JsonObject:
         """If one opaque part can't be stored, all opaque parts are dropped: the provider

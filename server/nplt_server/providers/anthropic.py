@@ -630,7 +630,7 @@ class MessagesClient(VendorClient):
             query = {"after_id": after} if after else None
             page = await sdk.models.with_raw_response.list(limit=_PAGE_MODELS, extra_query=query)
             yield page
-            told = json_object_of(page.http_response.content) or {}
+            told = json_object_of(page.http_response.content)
             after = last if isinstance(last := told.get("last_id"), str) else None
             if told.get("has_more") is not True or after is None:
                 return

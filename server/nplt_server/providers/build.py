@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, assert_never
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
@@ -195,7 +195,10 @@ class LocalServers:
             return None
         if name not in self._found:
             base_url = f"http://127.0.0.1:{self._ports[name]}/v1"
-            self._found[name] = self._builder.build_local_server(name, base_url)
+            settings = OpenAISettings(
+                id=name, base_url=base_url, api="chat", tokens_field="max_tokens"
+            )
+            self._found[name] = self._builder.build_vendor(settings)
             self._router.add(self._found[name])
         return self._found[name]
 
@@ -260,25 +263,23 @@ class ProviderBuilder:
                         settings.id, window_tokens=window_tokens, patience=self._patience
                     )
                 case OpenAISettings() | AnthropicSettings():
-                    provider = (
-                        self._openai(settings)
-                        if isinstance(settings, OpenAISettings)
-                        else self._anthropic(settings)
-                    )
-                    provider.extra_bodies = self._extra_bodies(settings.id)
-                    provider.is_open = is_open(settings)
-                    return provider
+                    return self.build_vendor(settings)
                 case _:
                     assert_never(settings)
         except KeyMistake as mistake:
             sentence = f"providers, {settings.id}, {mistake.where}: {mistake}"
             raise ConfigurationError([sentence]) from None
 
-    def build_local_server(self, name: str, base_url: str) -> VendorProvider:
-        settings = OpenAISettings(id=name, base_url=base_url, api="chat", tokens_field="max_tokens")
-        provider = self._openai(settings)
-        provider.extra_bodies = self._extra_bodies(name)
-        provider.is_open = True
+    def build_vendor(self, settings: OpenAISettings | AnthropicSettings) -> VendorProvider:
+        if isinstance(settings, OpenAISettings):
+            provider = self._openai(settings)
+        else:
+            provider = self._anthropic(settings)
+        named = ((*name.partition("/"), told) for name, told in self._models.items())
+        provider.extra_bodies = {
+            model: told.extra_body for id_, _, model, told in named if id_ == settings.id
+        }
+        provider.is_open = is_open(settings)
         return provider
 
     def _key(self, settings: VendorSettings) -> str:
@@ -334,10 +335,6 @@ class ProviderBuilder:
         )
         models = models_of(settings, self._models)
         return VendorProvider(settings.id, client, vendor_api=MessagesApi(), models=models)
-
-    def _extra_bodies(self, provider_id: str) -> dict[str, dict[str, Any]]:
-        named = ((*name.partition("/"), told) for name, told in self._models.items())
-        return {model: told.extra_body for id_, _, model, told in named if id_ == provider_id}
 
 
 def discover_providers(environ: Mapping[str, str]) -> tuple[AnyProviderSettings, ...]:

@@ -90,10 +90,7 @@ class AnswerParser(ABC):
 
     def feed(self, data: bytes) -> list[ModelOutputDelta]:
         try:
-            event = json_object_of(data)
-            if event is None:
-                raise ValueError("an event is an object")
-            deltas = list(self._read(event))
+            deltas = list(self._read(json_object_of(data)))
         except (ValueError, TypeError, KeyError, AttributeError):
             raise unreadable(before_first_token=not self.has_spoken) from None
         if not self.has_spoken:
@@ -104,8 +101,6 @@ class AnswerParser(ABC):
         """Of a server that does not stream, whatever it is asked: the whole answer."""
         try:
             answer = json_object_of(body)
-            if answer is None:
-                raise ValueError("an answer is an object")
             if answer.get("error"):
                 raise self._failure(answer)
             return list(self._read_whole(answer))
@@ -207,16 +202,19 @@ class SseParser:
         return events
 
 
-def json_object_of(data: bytes) -> JsonObject | None:
-    """None: it is not one. Half an emoji, escaped, is JSON to Python's own parser alone."""
+def json_object_of(data: bytes) -> JsonObject:
+    """Raises `ValueError`: it is none. Half an emoji, escaped, is JSON to Python's own parser
+    alone."""
     try:
         parsed = orjson.loads(data)
     except orjson.JSONDecodeError:
         try:
             parsed = json.loads(data)
-        except (ValueError, RecursionError):
-            return None
-    return parsed if isinstance(parsed, dict) else None
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+    if not isinstance(parsed, dict):
+        raise ValueError("not an object")
+    return parsed
 
 
 # ------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from pathlib import Path
 from typing import Final
@@ -42,25 +42,24 @@ _WHO_IT_IS: Final = SystemMessage(instruction="You are a helpful assistant.")
 
 
 def without_tools(request: ModelRequest) -> ModelRequest:
-    context = tuple(_plain(request.context))
-    if not any(isinstance(message, SystemMessage) for message in context):
-        context = (_WHO_IT_IS, *context)
-    return structs.replace(request, tools=(), context=context)
-
-
-def _plain(context: Sequence[ContextMessage]) -> Iterator[ContextMessage]:
-    for message in context:
+    context: list[ContextMessage] = []
+    for message in request.context:
         match message:
             case ModelOutputMessage(tool_calls=(_, *_)):
                 if message.content:
-                    yield structs.replace(message, tool_calls=(), parts=())
+                    context.append(structs.replace(message, tool_calls=(), parts=()))
             case ToolResultsMessage():
                 said = "\n".join(result.result for result in message.results)
-                yield ModelInputMessage(
-                    content=said, live_screen=message.live_screen, seq=message.seq
+                context.append(
+                    ModelInputMessage(
+                        content=said, live_screen=message.live_screen, seq=message.seq
+                    )
                 )
             case _:
-                yield message
+                context.append(message)
+    if not any(isinstance(message, SystemMessage) for message in context):
+        context.insert(0, _WHO_IT_IS)
+    return structs.replace(request, tools=(), context=tuple(context))
 
 
 # ------------------------------------------------------------------------------
@@ -80,18 +79,17 @@ _QUIET = {"GGML_NO_BACKTRACE": "1"}
 
 
 class Engine:
-    """The process, its address and its key."""
+    """The process, its address and its key, and the provider that calls it."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.key = secrets.token_urlsafe(32)
+        self.pid = process.pid
         self.address = ""
+        self.chat: VendorProvider | None = None
+        """As soon as it is ready."""
         self._process = process
         self._last_words = b""
         self._listening = asyncio.create_task(self._listen())
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
 
     @property
     def has_ended(self) -> bool:
@@ -129,6 +127,8 @@ class Engine:
 
     async def leave(self) -> None:
         """The end of its input tells it to go, as our own end would."""
+        if self.chat is not None:
+            await self.chat.aclose()
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -184,9 +184,7 @@ class LocalProvider:
         self.window_tokens = window_tokens or FACTS.context_tokens
         self._file = file or installed_model() or Path(f"{MODEL}.gguf")
         self._engine: Engine | None = None
-        self._chat: VendorProvider | None = None
-        """Calls the engine that runs now."""
-        self._starting: asyncio.Task[tuple[Engine, VendorProvider]] | None = None
+        self._starting: asyncio.Task[Engine] | None = None
         self._is_closed = False
 
     def specification_of(self, model: str) -> str:
@@ -197,12 +195,11 @@ class LocalProvider:
     ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
         return aclosing(self._answer(without_tools(request)))
 
-    async def running(self) -> tuple[Engine, VendorProvider]:
-        """The engine, and the provider that calls it."""
+    async def running(self) -> Engine:
         if self._is_closed:
             raise ProviderUnavailable("the local model was stopped")
-        if self._engine is not None and self._chat is not None and not self._engine.has_ended:
-            return self._engine, self._chat
+        if self._engine is not None and not self._engine.has_ended:
+            return self._engine
         if self._starting is None or self._starting.done():
             self._starting = asyncio.create_task(self._start())
         # It is everyone's, so nobody's cancellation ends it.
@@ -225,9 +222,10 @@ class LocalProvider:
 
     async def _answer(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         for may_ask_again in (True, False):
-            engine, chat = await self.running()
+            engine = await self.running()
+            assert engine.chat is not None
             try:
-                async with chat.call_model(request) as deltas:
+                async with engine.chat.call_model(request) as deltas:
                     async for delta in deltas:
                         yield delta
                 return
@@ -236,21 +234,9 @@ class LocalProvider:
                 if not (is_lost and may_ask_again and failure.before_first_token):
                     raise
 
-    async def _start(self) -> tuple[Engine, VendorProvider]:
-        await self._leave()
-        engine = await self._start_engine()
-        client = OpenAIClient(
-            api_key=engine.key,
-            base_url=f"{engine.address}/v1",
-            headers=_ONE_CALL,
-            patience=self.patience,
-        )
-        chat = VendorProvider(self.id, client, vendor_api=_VENDOR_API, models=self.models)
-        self._engine, self._chat = engine, chat
-        return engine, chat
-
-    async def _start_engine(self) -> Engine:
+    async def _start(self) -> Engine:
         """Ready, or gone without a trace."""
+        await self._leave()
         if not self._file.is_file():
             raise ProviderUnavailable("the local model's file is not there")
         try:
@@ -275,12 +261,17 @@ class LocalProvider:
             await engine.leave()
             raise
         log.info("the local model %s is loaded (process %d)", MODEL, engine.pid)
+        client = OpenAIClient(
+            api_key=engine.key,
+            base_url=f"{engine.address}/v1",
+            headers=_ONE_CALL,
+            patience=self.patience,
+        )
+        engine.chat = VendorProvider(self.id, client, vendor_api=_VENDOR_API, models=self.models)
+        self._engine = engine
         return engine
 
     async def _leave(self) -> None:
         engine, self._engine = self._engine, None
-        chat, self._chat = self._chat, None
-        if chat is not None:
-            await chat.aclose()
         if engine is not None:
             await engine.leave()

@@ -235,36 +235,24 @@ class WordCounts:
     counted from where it was then; every call is shown the whole conversation again."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _Counted] = {}
+        self._known: dict[int, tuple[ContextMessage, ContextMessage, int, int]] = {}
+        """Of each: its first and its last message, their number, and their words."""
 
     async def of(self, context: Sequence[ContextMessage]) -> int:
-        known = self._known.pop(id(context[0]), None)
-        if known is None or not known.begins(context):
-            known = _Counted(context[0], context[0], 0, 0)
-        words, until = known.words, time.monotonic() + _COUNTING_SECONDS_MAX
-        for message in context[known.length :]:
+        first, last, length, words = self._known.pop(id(context[0]), (None, None, 0, 0))
+        is_grown = first is context[0] and len(context) >= length and context[length - 1] is last
+        if not is_grown:
+            length = words = 0
+        until = time.monotonic() + _COUNTING_SECONDS_MAX
+        for message in context[length:]:
             words += _count_words(message)
             if time.monotonic() > until:
                 await anyio.lowlevel.checkpoint()
                 until = time.monotonic() + _COUNTING_SECONDS_MAX
-        self._known[id(context[0])] = _Counted(context[0], context[-1], len(context), words)
+        self._known[id(context[0])] = (context[0], context[-1], len(context), words)
         while len(self._known) > _CONTEXTS_KNOWN_MAX:
             del self._known[next(iter(self._known))]
         return words
-
-
-class _Counted(Struct, frozen=True):
-    first: ContextMessage
-    last: ContextMessage
-    length: int
-    words: int
-
-    def begins(self, context: Sequence[ContextMessage]) -> bool:
-        return (
-            len(context) >= self.length
-            and context[0] is self.first
-            and context[self.length - 1] is self.last
-        )
 
 
 def _count_words(message: ContextMessage) -> int:
@@ -339,10 +327,10 @@ async def _pieces(said: Iterable[Piece] | AsyncIterable[Piece]) -> AsyncGenerato
     if isinstance(said, AsyncIterable):
         async for piece in said:
             yield piece
-    else:
-        for piece in said:
-            yield piece
-            await anyio.lowlevel.checkpoint()
+        return
+    for piece in said:
+        yield piece
+        await anyio.lowlevel.checkpoint()
 
 
 def load_function(name: str) -> ModelFunction:

@@ -275,7 +275,7 @@ def _emulated(api: Api) -> OpenStage:
 @asynccontextmanager
 async def open_local() -> AsyncIterator[Stage]:
     provider = LocalProvider(file=llama_server().model_file)
-    stage = LocalStage(provider, (await provider.running())[0].pid)
+    stage = LocalStage(provider, (await provider.running()).pid)
     async with _closing(stage):
         yield stage
 

@@ -53,7 +53,7 @@ async def answer_of(provider: LocalProvider) -> str:
 
 
 async def pid_of(provider: LocalProvider) -> int:
-    return (await provider.running())[0].pid
+    return (await provider.running()).pid
 
 
 def wait_until_gone(descriptor: int) -> None:
@@ -105,9 +105,9 @@ async def test_killed_in_mid_answer_it_is_not_asked_the_same_again(local: LocalP
 async def test_one_that_is_well_is_not_replaced_for_a_call_that_failed(
     local: LocalProvider,
 ) -> None:
-    running, _ = await local.running()
+    running = await local.running()
     assert not await local.is_lost(running)
-    assert (await local.running())[0] is running
+    assert await local.running() is running
 
 
 async def test_closing_ends_the_process_and_no_call_starts_another(local: LocalProvider) -> None:
@@ -146,7 +146,7 @@ from nplt_server.providers.local_model import LocalProvider
 
 async def main():
     provider = LocalProvider(file=Path(sys.argv[1]))
-    print((await provider.running())[0].pid, flush=True)
+    print((await provider.running()).pid, flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())
@@ -189,7 +189,7 @@ async def test_nobody_else_is_answered_or_finds_a_key(
     local: LocalProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-another")
-    running, _ = await local.running()
+    running = await local.running()
     assert await _status_without_key(running.address) == 401
     shown = [Path(f"/proc/{running.pid}/{name}") for name in ("environ", "cmdline")]
     for path in filter(Path.exists, shown):
