@@ -9,7 +9,7 @@ from tests.storage.store_makers import MemoryMaker
 from tests.support.redis_server import RedisServer, wait_until
 
 from nplt_storage import RedisStore
-from nplt_storage.testing.support import Writer, entries_of, ids_of, ticking_clock
+from nplt_storage.testing.rules import Writer, entries_of, ids_of, ticking_clock
 
 MAKE = MemoryMaker()
 """Only for its clock."""

@@ -22,7 +22,7 @@ from tests.support.redis_server import (
 
 from nplt_storage import RedisStore, StorageUnavailable, WrittenElsewhere
 from nplt_storage.testing import Ability, StoreConformance, StoreMaker
-from nplt_storage.testing.support import (
+from nplt_storage.testing.rules import (
     Writer,
     entries_of,
     ids_of,

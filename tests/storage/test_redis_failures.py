@@ -30,7 +30,7 @@ from nplt_storage.pages import WindowSize
 from nplt_storage.redis import store as store_module
 from nplt_storage.redis.store import RedisRecord
 from nplt_storage.rows import read_checkpoint
-from nplt_storage.testing.support import (
+from nplt_storage.testing.rules import (
     Writer,
     answer,
     entries_of,

@@ -16,7 +16,7 @@ from nplt_storage import Origin, PageQuery, RedisStore, pages
 from nplt_storage.entries import ClearEntry, Entry
 from nplt_storage.pages import WindowSize, read_end
 from nplt_storage.redis.connection import StreamSource
-from nplt_storage.testing.support import (
+from nplt_storage.testing.rules import (
     START,
     Writer,
     answer,

@@ -16,7 +16,7 @@ from tests.support.redis_server import RedisServer
 from nplt_storage import Opened, RedisStore, RowQuery, SearchQuery, StorageUnavailable
 from nplt_storage.entries import PinnedEntry
 from nplt_storage.redis.store import UserLists
-from nplt_storage.testing.support import START, Writer, ids_of
+from nplt_storage.testing.rules import START, Writer, ids_of
 
 MAKE = MemoryMaker()
 prefixes = count()

@@ -12,7 +12,7 @@ from tests.support.redis_server import RedisServer
 
 from nplt_storage import RedisStore
 from nplt_storage.store import Shared
-from nplt_storage.testing.support import ticking_clock
+from nplt_storage.testing.rules import ticking_clock
 
 prefixes = count()
 

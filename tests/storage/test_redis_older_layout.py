@@ -13,7 +13,7 @@ from tests.support.redis_server import RedisServer
 
 from nplt_storage import ConversationHeld, RedisStore
 from nplt_storage.maintenance.migrate import ids_in_redis
-from nplt_storage.testing.support import (
+from nplt_storage.testing.rules import (
     Writer,
     answer,
     asking,

@@ -26,7 +26,7 @@ from nplt_storage import (
 )
 from nplt_storage.redis import ownership, scripts
 from nplt_storage.redis.ownership import LEASE_SECONDS, Leases, Server
-from nplt_storage.testing.support import (
+from nplt_storage.testing.rules import (
     START,
     Writer,
     answer,

@@ -17,7 +17,7 @@ from tests.support.redis_server import RedisServer
 from tests.support.server_process import clean_environment
 
 from nplt_storage import ConversationReadOnly, RedisStore
-from nplt_storage.testing.support import Writer, entries_of, row_of, ticking_clock, without_gaps
+from nplt_storage.testing.rules import Writer, entries_of, row_of, ticking_clock, without_gaps
 
 PROGRAM = Path(__file__).parent / "redis_writer.py"
 CONTENDERS = Path(__file__).parent / "redis_contenders.py"

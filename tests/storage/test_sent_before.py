@@ -24,7 +24,7 @@ from nplt_storage.files import store as resent
 from nplt_storage.files.directory import INDEX_NAME
 from nplt_storage.history import sent_before
 from nplt_storage.redis.connection import StreamSource
-from nplt_storage.testing.support import Writer, ticking_clock
+from nplt_storage.testing.rules import Writer, ticking_clock
 
 prefixes = count()
 

@@ -21,7 +21,7 @@ from nplt_storage import ConversationHistory, ConversationStore, NotInReach, Pag
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry, RollbackEntry
 from nplt_storage.errors import BadEntry
 from nplt_storage.testing import StoreMaker
-from nplt_storage.testing.support import Writer, entries_of
+from nplt_storage.testing.rules import Writer, entries_of
 
 MOVES = st.lists(
     st.tuples(

@@ -23,12 +23,9 @@ import unittest
 from collections.abc import Callable
 from typing import Any
 
-from nplt_storage.testing import rules
-from nplt_storage.testing.support import Ability, Rule, RuleBroken, StoreMaker, rules_in
+from nplt_storage.testing.rules import RULES, Ability, Rule, RuleBroken, StoreMaker
 
 __all__ = ["RULES", "Ability", "Rule", "RuleBroken", "StoreConformance", "StoreMaker", "run_rule"]
-
-RULES: tuple[Rule, ...] = rules_in(rules)
 
 
 async def run_rule(rule: Rule, maker: StoreMaker) -> None:
