@@ -282,8 +282,7 @@ class JsonFile:
     def reading(self, through: int | None = None) -> Iterator[FileEntries]:
         """The entries as they stand now, or as they stood when `through` was the
         last; appends meanwhile are not among them."""
-        self.settle()
-        with plain_errors(self.session_id), self._taken() as (read, tail):
+        with self.reading_lines() as (read, tail):
             head_seq, end = tail.closing.head_seq, tail.end
             if through is not None and through < head_seq:
                 end = tail.entries(read).find(through + 1)
@@ -294,8 +293,15 @@ class JsonFile:
     def reading_lines(self) -> Iterator[tuple[Read, Tail]]:
         """Its bytes, and where the lines are among them."""
         self.settle()
-        with plain_errors(self.session_id), self._taken() as taken:
-            yield taken
+        with plain_errors(self.session_id):
+            with self._settling:
+                tail = self.tail
+                assert tail is not None
+                descriptor = self.files.open(self.path, os.O_RDONLY)
+            try:
+                yield reader_of(self.files, descriptor), tail
+            finally:
+                self.files.close(descriptor)
 
     def header(self) -> Header:
         with self.reading_lines() as (read, tail):
@@ -307,17 +313,6 @@ class JsonFile:
             self.files.rename(beside, self.path)
             self.tail = tail
         self.files.sync_directory(self.path.parent)
-
-    @contextmanager
-    def _taken(self) -> Iterator[tuple[Read, Tail]]:
-        with self._settling:
-            tail = self.tail
-            assert tail is not None
-            descriptor = self.files.open(self.path, os.O_RDONLY)
-        try:
-            yield reader_of(self.files, descriptor), tail
-        finally:
-            self.files.close(descriptor)
 
     def _made_whole(self) -> int:
         if self.tail is None:

@@ -40,7 +40,6 @@ from nplt_storage.files.format import (
     BadHeader,
     Damage,
     LaterFormat,
-    blobs_of,
     companions,
     session_id_of,
     survey,
@@ -125,7 +124,12 @@ class _Copy:
                 break
         else:
             raise CannotBackUp("conversations were deleted faster than they could be copied")
-        self._copy_strays(strays, copied)
+        # Attachments of conversations that are not kept in files.
+        here = {session_id_of(unit.removeprefix("history/")) for unit in copied}
+        for name in strays:
+            folder = self._source / "files" / name
+            if name not in here and not name.startswith(".") and not is_unfinished_copy(folder):
+                self._copy_tree(folder, self._target / "files" / name)
         with suppress(FileNotFoundError):
             self._copy_file(self._source / "trash" / DAYS_NAME, self._target / "trash" / DAYS_NAME)
         trash = sum(unit.startswith("trash/") for unit in copied)
@@ -145,11 +149,18 @@ class _Copy:
 
     def _copy(self, unit: str) -> bool:
         """False: it is gone, or on its way elsewhere."""
-        copy = self._copy_conversation if unit.startswith("history/") else self._copy_folder
+        source, target = self._source / unit, self._target / unit
         for _ in range(_LOOKS_MAX):
             try:
                 before = self._state(unit)
-                copy(unit)
+                if not unit.startswith("history/"):
+                    self._copy_tree(source, target)
+                else:
+                    self._copy_lines(source, target)
+                    for name in companions(self._names_in("history"), source):
+                        self._copy_tree(source.with_name(name), target.with_name(name))
+                    attachments = f"files/{session_id_of(source.name)}"
+                    self._copy_tree(self._source / attachments, self._target / attachments)
                 if self._state(unit) == before:
                     return True
             except FileNotFoundError:
@@ -163,21 +174,9 @@ class _Copy:
         path = self._source / unit
         if unit.startswith("history/"):
             return path.stat().st_ino
-        return sorted(str(each) for each in path.rglob("*"))
-
-    def _copy_conversation(self, unit: str) -> None:
-        source, target = self._source / unit, self._target / unit
-        self._copy_lines(source, target)
-        names = [name for name in self._names_in("history") if not name.startswith(".")]
-        for name in companions(names, source):
-            self._copy_tree(source.with_name(name), target.with_name(name))
-        session_id = session_id_of(source.name) or ""
-        self._copy_tree(self._attachments(session_id), self._target / "files" / session_id)
-
-    def _copy_folder(self, unit: str) -> None:
-        if not (self._source / unit).is_dir():
+        if not path.is_dir():
             raise FileNotFoundError
-        self._copy_tree(self._source / unit, self._target / unit)
+        return sorted(str(each) for each in path.rglob("*"))
 
     def _copy_lines(self, source: Path, target: Path) -> None:
         """A file that is damaged, or none of ours, is copied as it is."""
@@ -216,17 +215,6 @@ class _Copy:
             self._done.size += write_blocks(files, descriptor, blocks)
             files.sync(descriptor)
 
-    def _copy_strays(self, names: Iterable[str], copied: set[str]) -> None:
-        """Attachments of conversations that are not kept in files."""
-        here = {session_id_of(unit.removeprefix("history/")) for unit in copied}
-        for name in names:
-            folder = self._attachments(name)
-            if name not in here and not name.startswith(".") and not is_unfinished_copy(folder):
-                self._copy_tree(folder, self._target / "files" / name)
-
-    def _attachments(self, session_id: str) -> Path:
-        return self._source / "files" / session_id
-
     def _remove(self, unit: str) -> None:
         path = self._target / unit
         if unit.startswith("trash/"):
@@ -234,8 +222,9 @@ class _Copy:
             return
         beside = [each.name for each in path.parent.iterdir()]
         for name in (path.name, *companions(beside, path)):
-            if name != blobs_of(path).name:
-                path.with_name(name).unlink(missing_ok=True)
-        shutil.rmtree(blobs_of(path), ignore_errors=True)
-        session_id = session_id_of(path.name) or ""
-        shutil.rmtree(self._target / "files" / session_id, ignore_errors=True)
+            each = path.with_name(name)
+            if each.is_dir():
+                shutil.rmtree(each, ignore_errors=True)
+            else:
+                each.unlink(missing_ok=True)
+        shutil.rmtree(self._target / f"files/{session_id_of(path.name)}", ignore_errors=True)

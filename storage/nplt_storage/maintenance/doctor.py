@@ -11,7 +11,7 @@ import hashlib
 import os
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
@@ -59,51 +59,53 @@ from nplt_storage.rows import ConversationRow
 _MADE_BY: Final = f"schema {SCHEMA_VERSION}, rows {ROWS_VERSION},"
 
 
-class IndexCheck:
-    """The rows of the index. It is read before the files are, so that it can only be behind
+def _rows_of_index(data_dir: Path) -> dict[str, ConversationRow] | str:
+    """Or why it can't be used. It is read before the files are, so that it can only be behind
     them if something is written meanwhile."""
+    path = data_dir / INDEX_NAME
+    if not path.exists():
+        return "there is none; it is made at the next start"
+    for _ in range(_LOOKS_MAX):
+        before = _stamp(path)
+        found: dict[str, ConversationRow] | str
+        try:
+            with closing(_connect(path)) as connection:
+                made = first_value(connection, "SELECT value FROM marks WHERE name = 'made_by'")
+                if (made or "").startswith(_MADE_BY):
+                    table = RowTable(connection)
+                    rows = {id_: table.row(id_) for id_ in table.stamps()}
+                    found = {id_: row for id_, row in rows.items() if row is not None}
+                else:
+                    found = "another version made it; the next start makes it anew"
+        except sqlite3.Error as error:
+            found = f"it can't be read ({error}); the next start makes it anew"
+        if _stamp(path) == before:
+            return found
+    return "it was written to whenever it was looked at"
 
-    def __init__(self, data_dir: Path) -> None:
-        self._data_dir = data_dir
-        self._rows: dict[str, ConversationRow] = {}
-        self._unusable: str | None = None
-        path = data_dir / INDEX_NAME
-        if not path.exists():
-            self._unusable = "there is none; it is made at the next start"
-            return
-        for _ in range(_LOOKS_MAX):
-            before = _stamp(path)
-            try:
-                self._rows, self._unusable = {}, None
-                with closing(_connect(path)) as connection:
-                    made = first_value(connection, "SELECT value FROM marks WHERE name = 'made_by'")
-                    if (made or "").startswith(_MADE_BY):
-                        table = RowTable(connection)
-                        rows = {id_: table.row(id_) for id_ in table.stamps()}
-                        self._rows = {id_: row for id_, row in rows.items() if row is not None}
-                    else:
-                        self._unusable = "another version made it; the next start makes it anew"
-            except sqlite3.Error as error:
-                self._unusable = f"it can't be read ({error}); the next start makes it anew"
-            if _stamp(path) == before:
-                return
-        self._unusable = "it was written to whenever it was looked at"
 
-    def compare(self, sound: dict[str, ConversationRow], there: set[str]) -> Iterator[Finding]:
-        """`sound` are rows made of whole files just now, `there` all ids with a file."""
-        if self._unusable is not None:
-            yield note("no_catalogue", self._unusable)
-            return
-        for session_id, row in sorted(sound.items()):
-            finding = _difference(self._rows.get(session_id), row)
-            if finding is not None:
-                yield finding
-        deleted = set(map(deleted_id, _names_in(self._data_dir / "trash")))
-        for session_id in sorted(self._rows.keys() - there):
-            if session_id in deleted:
-                yield note("behind", f"it does not know yet that {session_id} was deleted")
-                continue
-            last = self._rows[session_id].head_seq
+def _compare_index(
+    known: dict[str, ConversationRow] | str,
+    sound: dict[str, ConversationRow],
+    there: Container[str],
+    deleted: Container[str | None],
+) -> Iterator[Finding]:
+    """`sound` are rows made of whole files just now, `there` all ids with a file, `deleted`
+    those in the trash."""
+    if isinstance(known, str):
+        yield note("no_catalogue", known)
+        return
+    for session_id, row in sorted(sound.items()):
+        finding = _difference(known.get(session_id), row)
+        if finding is not None:
+            yield finding
+    for session_id in sorted(known):
+        last = known[session_id].head_seq
+        if session_id in there:
+            continue
+        if session_id in deleted:
+            yield note("behind", f"it does not know yet that {session_id} was deleted")
+        else:
             message = f"it knows {session_id} ({last} entries), of which there is no file"
             yield Finding("file_gone", message, seqs=(1, max(last, 1)))
 
@@ -198,7 +200,7 @@ class Report(Struct, frozen=True, kw_only=True):
 def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -> Report:
     """`progress` is told how many of how many bytes have been read."""
     history = data_dir / "history"
-    index = IndexCheck(data_dir)
+    index = _rows_of_index(data_dir)
     try:
         names = sorted(os.listdir(history))  # noqa: PTH208
     except OSError as error:
@@ -230,7 +232,9 @@ def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -
         if name not in by_id and not name.startswith("."):
             message = f"attachments of conversation {name}, which is not here"
             findings.append(note("no_owner", message, file=f"files/{name}"))
-    findings += [replace(each, file=INDEX_NAME) for each in index.compare(rows, set(by_id))]
+    deleted = set(map(deleted_id, _names_in(data_dir / "trash")))
+    compared = _compare_index(index, rows, by_id, deleted)
+    findings += [replace(each, file=INDEX_NAME) for each in compared]
     findings.sort(key=lambda each: (each.file, not each.is_wrong, each.offset or 0, each.message))
     return Report(conversations=len(by_id), size=total, findings=tuple(findings))
 

@@ -24,16 +24,10 @@ import hashlib
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import (
-    AbstractContextManager,
-    ExitStack,
-    asynccontextmanager,
-    contextmanager,
-    suppress,
-)
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from itertools import count, islice
 from pathlib import Path
-from typing import Final, Literal, Protocol, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -512,14 +506,6 @@ class Moved(Struct, frozen=True, kw_only=True):
 OpenedSource: TypeAlias = tuple[Source, ReadAttachment | None]
 
 
-class Place(Protocol):
-    def ids(self) -> list[str]: ...
-
-    def open(self, session_id: str) -> AbstractContextManager[OpenedSource]:
-        """Raises `StorageError`."""
-        ...
-
-
 class DirectoryPlace:
     """The files of a data directory, read without taking it into use."""
 
@@ -561,6 +547,9 @@ class StorePlace:
     @contextmanager
     def open(self, session_id: str) -> Iterator[OpenedSource]:
         yield self._store, None
+
+
+Place: TypeAlias = DirectoryPlace | StorePlace
 
 
 async def migrate(
