@@ -1,7 +1,7 @@
 """Conversations kept as JSON files: the default backend.
 
-    store       `JsonFileStore`: the interface, and which conversations are open
-    record      `FileRecord`: the writer of one conversation, and redaction
+    store       `JsonFileStore`: the interface, and which conversations are open; the writer
+                of each, and redaction
     append      commits: the write, the sync, the acknowledgement
     commit_threads      syncs by the kernel, and threads for all other disk work
     conversation_file   one conversation's file: opening, reading, blobs
