@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
 import anyio.lowlevel
@@ -82,6 +82,8 @@ RequestHandler = Callable[["Session", Any, Answer], Awaitable[None]]
 
 @dataclass(slots=True, eq=False)
 class Session:
+    asks_owners: ClassVar[bool] = True
+    """Whether requests about other servers' conversations are relayed to them."""
     stream: FrameStream[Received]
     connection: ServerConnection
     server: ServerState
@@ -218,7 +220,10 @@ class Session:
             else:
                 await self.handlers[type(request)](self, request, answer)
         except (ConversationHeld, WrittenElsewhere) as error:
-            await self._ask_owner(request, answer, error, here)
+            if self.asks_owners:
+                await self._ask_owner(request, answer, error, here)
+            else:
+                self.refuse(answer, error)
         except Exception as error:
             self.refuse(answer, error)
 

@@ -17,6 +17,8 @@ the edge attaches again, and reads from the record how their turns ended.
 
 A client that reads too slowly lags at the edge, alone. If the link itself is too slow, what
 is sent over it waits in the channels, each with the limit that a client has.
+
+`edge` is the edge's side; here are the links and the owner's side.
 """
 
 from __future__ import annotations
@@ -25,39 +27,60 @@ import asyncio
 import logging
 import secrets
 import ssl
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
 from typing import Final
 
 import anyio
+import anyio.lowlevel
 from msgspec.structs import replace
 
 from nplt_protocol import (
     FRAME_PAYLOAD_BYTES_MAX,
     PROTOCOL_VERSION,
     ErrorCode,
+    JsonObject,
     ProtocolError,
+    Received,
     RequestError,
+    ServerConnection,
     WireLimits,
 )
 from nplt_protocol.client_connection import ClientConnection
 from nplt_protocol.connection import ConnectionRefused, ErrorReceived, Heard, ReplyReceived
 from nplt_protocol.frames import Frame
-from nplt_protocol.link import LinkConnection, peer_proof
-from nplt_protocol.messages import Hello, Welcome
+from nplt_protocol.link import (
+    CHANNELS_PER_MESSAGE_MAX,
+    ChannelClose,
+    ChannelData,
+    ChannelOpen,
+    LinkConnection,
+    decode_link_message,
+    encode_channel_close,
+    encode_channel_data,
+    peer_proof,
+)
+from nplt_protocol.messages import Hello, SessionEvent, Welcome
 from nplt_protocol.stream import FrameStream, open_stream
 from nplt_server import __version__
 from nplt_server.connections.session import Session
+from nplt_server.conversations.broadcast import BroadcastEvent
 from nplt_server.conversations.services import Spawn
 from nplt_server.dialects import Answer
-from nplt_server.relay.edge import EdgeLink, LinkLost, Relay, RelayedEvent
-from nplt_server.relay.owner import ChannelSession, OwnerLink
+from nplt_server.errors import error_to_tell
+from nplt_server.relay.edge import MOVED, EdgeLink, LinkLost, Relay, ping
+from nplt_storage.errors import ConversationHeld, WrittenElsewhere
 
-__all__ = ["Peers", "Relay", "RelayedEvent"]
+__all__ = ["Peers", "Relay"]
 
 log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS_MAX: Final = 3.0
 _ADDED_BYTES_MAX: Final = 4_096
 """What the edge adds to a request: ids."""
+_LINK_UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
+_BATCH_SECONDS_MAX: Final = 0.005
 
 
 class Peers:
@@ -191,3 +214,200 @@ class Peers:
         stream: FrameStream[Frame] = session.stream  # type: ignore[assignment]
         stream.connection = LinkConnection()
         await OwnerLink(session, stream, self._limits).run()
+
+
+class ChannelTransport(asyncio.Transport):
+    """The transport of a channel: what it is given goes over the link. The link counts what
+    is not sent yet, and blocks its channels."""
+
+    def __init__(self, link: OwnerLink, number: int, stream: FrameStream[Received]) -> None:
+        super().__init__()
+        self._link = link
+        self._number = number
+        self.stream = stream
+        self.may_read = anyio.Event()
+        self.may_read.set()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._link.write(self._number, bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        if self.may_read.is_set():
+            self.may_read = anyio.Event()
+
+    def resume_reading(self) -> None:
+        self.may_read.set()
+
+    def close(self) -> None:
+        self._link.close_channel(self._number)
+
+    abort = close
+
+    def end(self) -> None:
+        """The channel is closed: nothing comes any more."""
+        self.may_read.set()
+        asyncio.get_running_loop().call_soon(self.stream.connection_lost, None)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ChannelSession(Session):
+    """A client of another server, which vouches for it."""
+
+    asks_owners = False  # the edge does
+    may_decide: bool
+
+    @property
+    def can_decide(self) -> bool:
+        return self.may_decide
+
+    def greet(self) -> None:
+        """The edge has."""
+
+    def enter_fresh(self) -> None:
+        """The edge has fresh ones of its own."""
+        self.depart()
+
+    def hand_over(self) -> None:
+        if (here := self.conversation) is not None:
+            details: JsonObject = {"head_seq": here.history.head_seq}
+            told = SessionEvent(session_id=here.session_id, event="lagged", details=details)
+            self.deliver(BroadcastEvent(told, self.server.services.limits.message_bytes_max))
+
+    def refuse(self, answer: Answer, error: Exception) -> None:
+        told = error_to_tell(error, log, "a relayed request failed")
+        is_moved = isinstance(error, ConversationHeld | WrittenElsewhere)
+        if is_moved or told.code == ErrorCode.SHUTTING_DOWN:
+            told = RequestError(told.code, told.message, details={MOVED: True})
+        answer.refuse(told)
+
+
+class OwnerLink:
+    """A link from another server to this one."""
+
+    def __init__(self, accepted: Session, stream: FrameStream[Frame], limits: WireLimits) -> None:
+        self._server = accepted.server
+        self._handlers = accepted.handlers
+        self._stream = stream
+        self._name = accepted.address
+        self._limits = limits
+        self._channels: dict[int, ChannelTransport] = {}
+        self._due: dict[bytes, list[int]] = {}
+        """What is sent at the end of this tick, and over which channels."""
+        self._due_numbers: set[int] = set()
+        self._is_blocked = False
+
+    async def run(self) -> None:
+        pinging = asyncio.create_task(ping(self._stream))
+        try:
+            while batch := await self._stream.receive():
+                began = monotonic()
+                for message in batch:
+                    if isinstance(message, ConnectionRefused):
+                        raise ProtocolError(message.reason)
+                    await self._take(message)
+                    if monotonic() - began > _BATCH_SECONDS_MAX:
+                        await anyio.lowlevel.checkpoint()  # others want to be served too
+                        began = monotonic()
+        except ProtocolError as error:
+            log.warning("the link from %s ended: %s", self._name, error)
+        finally:
+            pinging.cancel()
+            self._stream.abort()
+            channels, self._channels = self._channels, {}
+            for channel in channels.values():
+                channel.end()
+
+    async def _take(self, message: Frame) -> None:
+        match decode_link_message(message):
+            case ChannelData(channels=numbers, frames=frames):
+                for number in numbers:
+                    if (channel := self._channels.get(number)) is not None:
+                        channel.stream.data_received(frames)
+                        # One that takes no more, because it stores an upload: the link waits.
+                        await channel.may_read.wait()
+            case ChannelOpen() as client:
+                self._open(client)
+            case ChannelClose(channel=number):
+                if (channel := self._channels.pop(number, None)) is not None:
+                    channel.end()
+            case _:
+                pass
+
+    def _open(self, client: ChannelOpen) -> None:
+        connection = ServerConnection(self._limits)
+        connection.skip_handshake()
+        stream: FrameStream[Received] = FrameStream(connection, limits=self._limits)
+        transport = self._channels[client.channel] = ChannelTransport(self, client.channel, stream)
+        stream.connection_made(transport)
+        if self._is_blocked:
+            stream.pause_writing()
+        session = ChannelSession(
+            stream,
+            connection,
+            self._server,
+            self._handlers,
+            user=client.user,
+            client_name=client.client,
+            is_authenticated=True,
+            may_decide=client.can_decide,
+        )
+        self._server.services.spawn(partial(self._serve, session))
+
+    async def _serve(self, session: ChannelSession) -> None:
+        peers = self._server.peers
+        assert peers is not None
+        peers.sessions.add(session)
+        try:
+            await session.run()
+        except Exception:
+            # The edge of a connection: whatever it does, the others live on.
+            log.exception("a channel of %s failed", self._name)
+        finally:
+            peers.sessions.discard(session)
+            session.stream.abort()
+
+    def write(self, number: int, data: bytes) -> None:
+        """Sent at the end of the tick; once, if many channels are given the same."""
+        if number in self._due_numbers:
+            self._flush()
+        if not self._due:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._due.setdefault(data, []).append(number)
+        self._due_numbers.add(number)
+
+    def _flush(self) -> None:
+        due, self._due = self._due, {}
+        self._due_numbers.clear()
+        for data, numbers in due.items():
+            for start in range(0, len(numbers), CHANNELS_PER_MESSAGE_MAX):
+                some = numbers[start : start + CHANNELS_PER_MESSAGE_MAX]
+                self._stream.send(encode_channel_data(some, data))
+        self._stream.flush()
+        if not self._is_blocked and self._stream.unsent_bytes > _LINK_UNSENT_BYTES_MAX:
+            self._is_blocked = True
+            for channel in self._channels.values():
+                channel.stream.pause_writing()
+            self._server.services.spawn(self._unblock)
+
+    async def _unblock(self) -> None:
+        await self._stream.drain()
+        self._is_blocked = False
+        for channel in tuple(self._channels.values()):
+            channel.stream.resume_writing()
+
+    def close_channel(self, number: int) -> None:
+        """This server ends it."""
+        channel = self._channels.pop(number, None)
+        if channel is not None:
+            self._flush()
+            self._stream.send(encode_channel_close(number))
+            channel.end()

@@ -42,7 +42,6 @@ from nplt_server.conversations.broadcast import BroadcastEvent
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.dialects import Answer
 from nplt_server.errors import error_to_tell
-from nplt_server.relay.owner import MOVED, ping
 from nplt_storage.entries import FaultEntry, ModelOutputEntry
 from nplt_storage.errors import ConversationHeld, WrittenElsewhere
 
@@ -56,6 +55,10 @@ RELAY_SECONDS_MAX: Final = 25.0
 _UNREACHED_SECONDS: Final = 4.0
 """After which an owner that has not been reached is asked, through the store, to hand over."""
 _PAUSE_SECONDS: Final = (0.02, 0.5)
+_PING_SECONDS: Final = 1.0
+_SILENCE_SECONDS_MAX: Final = 5.0
+MOVED: Final = "moved"
+"""A detail of an error between servers: another server is to be asked."""
 
 _CODES: Final = {shape: code for code, shape in messages.REQUEST_TYPES.items()}
 _HERE: Final = (messages.ModelSwitch, messages.ClearRequest, messages.Cancel, messages.Approval)
@@ -100,7 +103,7 @@ class Moved(Exception):
     """The server that was asked does not have the conversation, and did nothing."""
 
 
-Answered: TypeAlias = messages.Reply | messages.ErrorReport
+Answered: TypeAlias = messages.Reply | RequestError
 Outcome: TypeAlias = Answered | LinkLost | Moved
 """What comes of a request to another server."""
 
@@ -174,13 +177,7 @@ class Channel:
                 self._relay.hear(self, item)
             elif (waiting := self._waiting.pop(item.seq, None)) is not None:
                 code, heard = waiting
-                try:
-                    reply: Outcome = decode_reply(code, item.type, item.payload)
-                except RequestError as error:
-                    reply = messages.ErrorReport(code=error.code, message=error.message)
-                if isinstance(reply, messages.ErrorReport) and (reply.details or {}).get(MOVED):
-                    reply = Moved()
-                heard(reply)
+                heard(_outcome_of(code, item))
 
     def lost(self) -> None:
         waiting, self._waiting = self._waiting, {}
@@ -190,6 +187,18 @@ class Channel:
 
     def close(self) -> None:
         self.link.close_channel(self._number)
+
+
+async def ping(stream: FrameStream[Frame]) -> None:
+    """Ends a link on which nothing comes: the other server may be stopped or cut off."""
+    loop = asyncio.get_running_loop()
+    while not stream.closed:
+        stream.send(encode_frame(MessageType.PING, 0))
+        began = loop.time()
+        await anyio.sleep(_PING_SECONDS)
+        was_stopped = loop.time() - began > _SILENCE_SECONDS_MAX / 2  # this process itself
+        if not was_stopped and loop.time() - stream.last_received > _SILENCE_SECONDS_MAX:
+            stream.abort("the other server is silent")
 
 
 class EdgeLink:
@@ -450,8 +459,8 @@ class Relay:
     def _heard(self, channel: Channel, answer: Answer, reply: Answered) -> None:
         session = self._session
         match reply:
-            case messages.ErrorReport():
-                answer.refuse(_error_of(reply))
+            case RequestError():
+                answer.refuse(reply)
                 return
             case messages.Attached():
                 if channel is self.channel:
@@ -486,8 +495,8 @@ class Relay:
                 entered(reply.session_id, reply.model)
                 self.channel = channel
                 self._last_entry = reply.head_seq
-            elif isinstance(reply, messages.ErrorReport):
-                refused.append(_error_of(reply))
+            elif isinstance(reply, RequestError):
+                refused.append(reply)
 
         refused: list[RequestError] = []
         cursor = messages.Attach(session_id=self.session_id, observer=self._session.observer)
@@ -646,17 +655,25 @@ class Relay:
         self._channels = {}
 
 
-def _error_of(report: messages.ErrorReport) -> RequestError:
+def _outcome_of(code: MessageType, message: Enclosed) -> Outcome:
     try:
-        code = ErrorCode(report.code)
+        reply = decode_reply(code, message.type, message.payload)
+    except RequestError as error:
+        return error
+    if not isinstance(reply, messages.ErrorReport):
+        return reply
+    if (reply.details or {}).get(MOVED):
+        return Moved()
+    try:
+        error_code = ErrorCode(reply.code)
     except ValueError:  # of a later version
-        code = ErrorCode.INTERNAL
+        error_code = ErrorCode.INTERNAL
     return RequestError(
-        code,
-        report.message,
-        field=report.field,
-        retry_after=report.retry_after,
-        details=report.details,
+        error_code,
+        reply.message,
+        field=reply.field,
+        retry_after=reply.retry_after,
+        details=reply.details,
     )
 
 
