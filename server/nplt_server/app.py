@@ -25,7 +25,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
@@ -40,17 +39,9 @@ from nplt_protocol import (
     WireLimits,
 )
 from nplt_protocol.messages import SessionEvent
-from nplt_protocol.peer_user import can_look_up
 from nplt_protocol.stream import FrameStream
 from nplt_server import __version__
-from nplt_server.connections.admission import (
-    Admission,
-    Arrival,
-    LocalUsers,
-    Users,
-    local_token,
-    token_digest,
-)
+from nplt_server.connections.admission import Admission, Arrival
 from nplt_server.connections.session import ServerState, Session
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.registry import Registry
@@ -58,7 +49,6 @@ from nplt_server.conversations.services import (
     BackgroundTasks,
     ContextServices,
     Services,
-    Spawn,
     TokenCounting,
     TurnSlots,
     begin_epoch_and_summarize,
@@ -86,9 +76,6 @@ from nplt_storage.files.format import LOCAL_USER
 from nplt_storage.ids import new_entry_id, new_session_id
 from nplt_storage.rows import RowQuery
 
-if TYPE_CHECKING:
-    from nplt_server.relay import Peers
-
 log = logging.getLogger(__name__)
 
 _ALLOWED: dict[str, ToolPolicy] = {"notebook": "allow", "todo": "allow"}
@@ -96,7 +83,6 @@ _ALLOWED: dict[str, ToolPolicy] = {"notebook": "allow", "todo": "allow"}
 _INTERRUPT_SECONDS_MAX = 3.0
 _PROVIDERS_SECONDS_MAX = 2.0
 _RESUME_ATTEMPTS = 5
-_SECRET_BYTES_MIN = 16
 _RESUME_SECONDS = 5.0
 _BACK_OFF_SECONDS = (0.01, 1.0)
 _HOW_TO_GET_MORE = (
@@ -248,7 +234,7 @@ class Server(ServerState):
             accepted.close()
             return
         # Looked up at once: later its program may have closed it.
-        reason = reason or admission.local_users.reason_to_refuse(accepted)
+        reason = reason or admission.reason_to_refuse_user(accepted)
         number = admission.arrive(arrival)
         self.services.spawn(partial(self._receive, accepted, arrival, number, reason))
 
@@ -449,18 +435,42 @@ async def serve(
     """Serves until it is stopped; `ready` is told when connections are accepted. The
     histories and the sockets are open, and are closed by whoever opened them. `ends_copies`:
     no other process is copying attachments in this data directory."""
-    parts = build_parts(settings)
+    router, context, tools, mcp_servers = build_parts(settings)
     try:
         async with BackgroundTasks() as tasks:
-            token_sums = {user.name: user.token_sha256 for user in settings.users}
-            if not token_sums and settings.local_users != "any" and not can_look_up():
-                token_sums = {LOCAL_USER: token_digest(local_token())}
-            operators = [user.name for user in settings.users if user.operator]
-            users = Users(token_sums, operators)
+            greeting = banner(router.default_model, settings.providers)
+            admission = Admission(settings, greeting)
             limits = settings.limits
+            files = AttachmentFiles(settings.data_dir / "files")
+            reserve = settings.free_bytes_min
+            services = Services(
+                histories=histories,
+                files=files,
+                router=router,
+                tools=tools,
+                mcp_servers=mcp_servers,
+                limits=limits,
+                context=context,
+                clock=utc_now,
+                new_session_id=new_session_id,
+                new_entry_id=new_entry_id,
+                spawn=tasks.spawn,
+                slots=TurnSlots(limits, histories.shared),
+                quotas=Quotas(
+                    limits=limits,
+                    histories=histories,
+                    files=files.directory,
+                    need_tokens=admission.need_tokens,
+                    free_bytes_min=FREE_BYTES_MIN if reserve is None else reserve,
+                ),
+                approvals=settings.approvals,
+                sessions=settings.sessions,
+            )
             first_bytes_max = limits.frame_bytes_before_token_max
+            if not admission.need_tokens:
+                first_bytes_max = FRAME_PAYLOAD_BYTES_MAX
             wire_limits = WireLimits(
-                frame_bytes_max=first_bytes_max if users.need_tokens else FRAME_PAYLOAD_BYTES_MAX,
+                frame_bytes_max=first_bytes_max,
                 message_bytes_max=limits.message_bytes_max,
                 json_depth_max=limits.json_depth_max,
                 json_keys_max=limits.json_keys_max,
@@ -468,21 +478,19 @@ async def serve(
                 event_bytes_max=limits.event_bytes_max,
                 write_seconds_max=limits.write_seconds_max,
             )
-            services = _build_services(settings, histories, parts, tasks.spawn, users)
             server = Server(
                 settings=settings,
                 wire_limits=wire_limits,
                 tls=tls,
                 services=services,
                 registry=Registry(services),
-                admission=Admission(
-                    users=users,
-                    local_users=LocalUsers(settings.local_users),
-                    limits=limits,
-                    greeting=banner(services.router.default_model, settings.providers),
-                ),
-                peers=_build_peers(settings, wire_limits, tasks.spawn),
+                admission=admission,
             )
+            if settings.cluster.secret_file is not None:
+                from nplt_server.relay import Peers  # only where servers relay to each other
+
+                is_tls = tls is not None
+                server.peers = Peers(settings.cluster, wire_limits, tasks.spawn, is_tls=is_tls)
             if ends_copies:
                 await server.end_copies()
             if histories.shared is not None:
@@ -492,64 +500,7 @@ async def serve(
     finally:
         # All is on disk: a provider that does not close in time is abandoned.
         with anyio.move_on_after(_PROVIDERS_SECONDS_MAX, shield=True):
-            await parts[0].aclose()
-
-
-def _build_peers(settings: Settings, limits: WireLimits, spawn: Spawn) -> Peers | None:
-    cluster = settings.cluster
-    if cluster.secret_file is None:
-        return None
-    from nplt_server.relay import Peers  # only where several servers relay to each other
-
-    try:
-        secret = cluster.secret_file.read_bytes().strip()
-        tls = None
-        if settings.listen.tls is not None:
-            tls = ssl.create_default_context(cafile=cluster.ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError([f"cluster: can't read a file of it: {error}"]) from None
-    if len(secret) < _SECRET_BYTES_MIN:
-        raise ConfigurationError(
-            [f"cluster.secret_file: the secret needs at least {_SECRET_BYTES_MIN} bytes"]
-        )
-    return Peers(secret=secret, tls=tls, limits=limits, spawn=spawn)
-
-
-def _build_services(
-    settings: Settings,
-    histories: Histories,
-    parts: tuple[ProviderRouter, ContextServices, ToolRunner, McpServers],
-    spawn: Spawn,
-    users: Users,
-) -> Services:
-    router, context, tools, mcp_servers = parts
-    files = AttachmentFiles(settings.data_dir / "files")
-    # Of the first history kept in files, whose disk the uploads are on.
-    kept = (each.backend.options for each in settings.histories if each.backend.type == "json")
-    free_bytes_min = next(kept, {}).get("free_bytes_min")
-    return Services(
-        histories=histories,
-        files=files,
-        router=router,
-        tools=tools,
-        mcp_servers=mcp_servers,
-        limits=settings.limits,
-        context=context,
-        clock=utc_now,
-        new_session_id=new_session_id,
-        new_entry_id=new_entry_id,
-        spawn=spawn,
-        slots=TurnSlots(settings.limits, histories.shared),
-        quotas=Quotas(
-            limits=settings.limits,
-            histories=histories,
-            files=files.directory,
-            need_tokens=users.need_tokens,
-            free_bytes_min=free_bytes_min if isinstance(free_bytes_min, int) else FREE_BYTES_MIN,
-        ),
-        approvals=settings.approvals,
-        sessions=settings.sessions,
-    )
+            await router.aclose()
 
 
 def banner(default_model: str, providers: Sequence[AnyProviderSettings]) -> str:

@@ -533,6 +533,13 @@ class Settings(Part):
         return self.listen.local_users or ("any" if self.users else "owner")
 
     @property
+    def free_bytes_min(self) -> int | None:
+        """Of the first history kept in files, whose disk the uploads are on."""
+        kept = (each.backend.options for each in self.histories if each.backend.type == "json")
+        told = next(kept, {}).get("free_bytes_min")
+        return told if isinstance(told, int) else None
+
+    @property
     def is_private(self) -> bool:
         """Only those who may can connect, and nobody can listen in."""
         return is_loopback(self.listen.host) or bool(self.users and self.listen.tls)

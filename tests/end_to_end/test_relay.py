@@ -288,7 +288,7 @@ def test_an_owner_that_was_stopped_past_its_lease_writes_nothing_more(cluster: C
     assert [each["state"] for each in cut] == ["interrupted"]
     assert cut[0]["content"].startswith(seen)
     assert [each["state"] for each in answers["while it is stopped"]] == ["completed"]
-    assert "another server has it now" in owner.log
+    assert "another server has taken the conversation over" in owner.log
 
 
 def test_a_plain_client_hears_how_its_answer_ended_when_the_owner_was_killed(

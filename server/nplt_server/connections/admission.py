@@ -23,17 +23,17 @@ import pwd
 import secrets
 import socket
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import anyio
 
 from nplt_protocol.frames import ByteBudget
 from nplt_protocol.peer_user import GONE, can_look_up, find_user
 from nplt_server.conversations.services import Activity
-from nplt_server.settings import Limits, user_dir
+from nplt_server.settings import Settings, user_dir
 from nplt_storage.errors import StorageUnavailable
 from nplt_storage.files.format import LOCAL_USER
 from nplt_storage.store import Shared
@@ -75,63 +75,13 @@ class RateLimit:
         self._filled_at = now
 
 
-class Users:
-    """The users and the SHA-256 sums of their tokens. All sums are compared, in constant
-    time, so that nothing can be learned from how long a no takes."""
-
-    def __init__(self, token_sums: Mapping[str, str], operators: Collection[str]) -> None:
-        self._token_sums = token_sums
-        self._operators = operators
-        self.need_tokens = bool(token_sums)
-
-    def is_operator(self, user: str) -> bool:
-        """Whether this user is told about all users; the only user always is."""
-        return len(self._token_sums) <= 1 or user in self._operators
-
-    def authenticate(self, token: str | None) -> str | None:
-        """The user's name; `None` is a no."""
-        if not self.need_tokens:
-            return LOCAL_USER
-        given = token_digest(token or "")
-        found = None
-        for name, expected in self._token_sums.items():
-            if hmac.compare_digest(given, expected.lower()):
-                found = name
-        return found
-
-
 def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-class LocalUsers:
-    """The users of this machine who may connect, besides root: the server's own, all, or those
-    of these names. On systems that can't look up, the server makes a token."""
-
-    def __init__(self, allowed: Literal["owner", "any"] | Sequence[str]) -> None:
-        self._may_all = allowed == "any" or not can_look_up()
-        named = () if isinstance(allowed, str) else allowed
-        self._users = {0, os.geteuid(), *(pwd.getpwnam(name).pw_uid for name in named)}
-
-    def reason_to_refuse(self, accepted: socket.socket) -> str | None:
-        if self._may_all:
-            return None
-        try:
-            user = find_user(accepted)
-        except OSError as error:
-            return f"This server can't find out whose connection this is: {error}."
-        if user is None or user in self._users:
-            return None
-        if user == GONE:
-            return "This connection was closed before the server knew whose it is."
-        return (
-            f"This server belongs to {_name_of(os.geteuid())}, and you are {_name_of(user)}. "
-            "Start one of your own, or have listen.local_users set there."
-        )
-
-
-def local_token() -> str:
-    """The token of this user's programs; made at the first start, in a file of its own."""
+def _local_token() -> str:
+    """The token of this user's programs, for systems that can't tell whose a local connection
+    is; made at the first start, in a file of its own."""
     path = user_dir("state") / "token"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
@@ -176,13 +126,18 @@ _FREED_BYTES_MIN = 16 * 1024 * 1024
 
 
 class Admission:
-    def __init__(
-        self, *, users: Users, local_users: LocalUsers, limits: Limits, greeting: str
-    ) -> None:
-        self.users = users
-        self.local_users = local_users
-        self.limits = limits
+    def __init__(self, settings: Settings, greeting: str) -> None:
+        self.limits = limits = settings.limits
         self.greeting = greeting
+        self._token_sums = {user.name: user.token_sha256 for user in settings.users}
+        self._operators = {user.name for user in settings.users if user.operator}
+        self._may_all = settings.local_users == "any" or not can_look_up()
+        """Whether all users of this machine may connect, not only these, by number."""
+        named = () if isinstance(settings.local_users, str) else settings.local_users
+        self._local_users = {0, os.geteuid(), *(pwd.getpwnam(name).pw_uid for name in named)}
+        if not self._token_sums and settings.local_users != "any" and not can_look_up():
+            self._token_sums = {LOCAL_USER: token_digest(_local_token())}
+        self.need_tokens = bool(self._token_sums)
         self.connected = Activity()
         self._connections: dict[int, Session | Arrival] = {}
         """By number, in order of arrival, so that the oldest is found first."""
@@ -232,8 +187,41 @@ class Admission:
                 return None
         return f"The server is full ({self.limits.connections_max} connections). Try again later."
 
+    def reason_to_refuse_user(self, accepted: socket.socket) -> str | None:
+        """Of this machine; others are not looked up."""
+        if self._may_all:
+            return None
+        try:
+            user = find_user(accepted)
+        except OSError as error:
+            return f"This server can't find out whose connection this is: {error}."
+        if user is None or user in self._local_users:
+            return None
+        if user == GONE:
+            return "This connection was closed before the server knew whose it is."
+        return (
+            f"This server belongs to {_name_of(os.geteuid())}, and you are {_name_of(user)}. "
+            "Start one of your own, or have listen.local_users set there."
+        )
+
+    def is_operator(self, user: str) -> bool:
+        """Whether this user is told about all users; the only user always is."""
+        return len(self._token_sums) <= 1 or user in self._operators
+
+    def authenticate(self, token: str | None) -> str | None:
+        """The user's name; `None` is a no. All sums are compared, in constant time, so that
+        nothing can be learned from how long a no takes."""
+        if not self.need_tokens:
+            return LOCAL_USER
+        given = token_digest(token or "")
+        found = None
+        for name, expected in self._token_sums.items():
+            if hmac.compare_digest(given, expected.lower()):
+                found = name
+        return found
+
     def has_room_for(self, user: str) -> bool:
-        if not self.users.need_tokens:
+        if not self.need_tokens:
             return True
         mine = sum(1 for session in self if session.is_authenticated and session.user == user)
         return mine < self.limits.connections_per_user_max

@@ -121,7 +121,7 @@ class Session:
     @property
     def is_undecided(self) -> bool:
         """Whether it may be closed when others need the place."""
-        if self.server.admission.users.need_tokens:
+        if self.server.admission.need_tokens:
             return not self.is_authenticated
         return self.connection.dialect is None
 
@@ -180,7 +180,7 @@ class Session:
             self.send_away(received.reason, ErrorCode.MALFORMED)
             return
         presenter = self._presenter = self._presenter or presenter_for(self.connection, self.stream)
-        if self.server.admission.users.need_tokens:
+        if self.server.admission.need_tokens:
             if self.is_authenticated and (wait := self.server.admission.frames[self.user].borrow()):
                 await anyio.sleep(wait)
             if not presenter.has_handshake:
@@ -443,7 +443,7 @@ class Session:
         if self.uploads.are_late(now):
             self.server.services.spawn(self.uploads.drop_late)
         admission, limits = self.server.admission, self.server.admission.limits
-        must_log_in = admission.users.need_tokens and not self.is_authenticated
+        must_log_in = admission.need_tokens and not self.is_authenticated
         if must_log_in and now - self._connected_at > limits.hello_seconds_max:
             self.send_away("say HELLO, with a token, sooner")
         elif self.keepalive is not None:

@@ -68,8 +68,9 @@ from nplt_server.connections.session import Session
 from nplt_server.conversations.broadcast import BroadcastEvent
 from nplt_server.conversations.services import Spawn
 from nplt_server.dialects import Answer
-from nplt_server.errors import error_to_tell
+from nplt_server.errors import ConfigurationError, error_to_tell
 from nplt_server.relay.edge import MOVED, EdgeLink, LinkLost, Relay, ping
+from nplt_server.settings import ClusterSettings
 from nplt_storage.errors import ConversationHeld, WrittenElsewhere
 
 __all__ = ["Peers", "Relay"]
@@ -77,6 +78,7 @@ __all__ = ["Peers", "Relay"]
 log = logging.getLogger(__name__)
 
 _CONNECT_SECONDS_MAX: Final = 3.0
+_SECRET_BYTES_MIN: Final = 16
 _ADDED_BYTES_MAX: Final = 4_096
 """What the edge adds to a request: ids."""
 _LINK_UNSENT_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -87,10 +89,18 @@ class Peers:
     """The other servers of the cluster: links to them, and theirs to this one."""
 
     def __init__(
-        self, *, secret: bytes, tls: ssl.SSLContext | None, limits: WireLimits, spawn: Spawn
+        self, cluster: ClusterSettings, limits: WireLimits, spawn: Spawn, *, is_tls: bool
     ) -> None:
-        self._secret = secret
-        self._tls = tls
+        assert cluster.secret_file is not None
+        try:
+            self._secret = cluster.secret_file.read_bytes().strip()
+            self._tls = ssl.create_default_context(cafile=cluster.ca_file) if is_tls else None
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigurationError([f"cluster: can't read a file of it: {error}"]) from None
+        if len(self._secret) < _SECRET_BYTES_MIN:
+            raise ConfigurationError(
+                [f"cluster.secret_file: the secret needs at least {_SECRET_BYTES_MIN} bytes"]
+            )
         self._limits = replace(
             limits,
             frame_bytes_max=FRAME_PAYLOAD_BYTES_MAX,

@@ -58,7 +58,7 @@ async def hello(session: Session, request: Hello, answer: Answer) -> None:
         await session.server.peers.accept(session, request, answer)
         return
     admission = session.server.admission
-    user = admission.users.authenticate(request.token)
+    user = admission.authenticate(request.token)
     if user is None:
         admission.log_refusal(session.address, "its token is not known")
         await anyio.sleep(admission.penalty_for(session.address))
@@ -220,7 +220,7 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
     """An operator is told about all users' connections, turns and calls, others about their
     own. Conversations are always those of who asks."""
     services, admission = session.server.services, session.server.admission
-    is_operator = admission.users.is_operator(session.user)
+    is_operator = admission.is_operator(session.user)
     counted = [services.counters[session.user]]
     connections = sum(each.user == session.user and each.is_authenticated for each in admission)
     if is_operator:

@@ -24,7 +24,7 @@ async def prompt(session: Session, request: messages.Prompt, answer: Answer) -> 
     is_foreign = conversation is not session.conversation
 
     admission, services = session.server.admission, session.server.services
-    if admission.users.need_tokens:  # else the one user may do as it likes
+    if admission.need_tokens:  # else the one user may do as it likes
         if wait := admission.prompts[session.user].take():
             raise RequestError(
                 ErrorCode.RATE_LIMITED,
