@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from nplt_protocol.json_text import JsonObject
-from nplt_server.tools import Permission, ToolFailed
+from nplt_server.tools import ToolFailed
 from nplt_storage.entries import ToolCallRequest, ToolCallResult
 from nplt_storage.search import SearchHit
 
 
 class NobodyToAsk:
-    async def ask(self, tool_call: ToolCallRequest) -> Permission:
-        return Permission(allowed=False, why_not=f"nobody allows {tool_call.tool_name}")
+    async def ask(self, tool_call: ToolCallRequest) -> str | None:
+        return f"nobody allows {tool_call.tool_name}"
 
     async def why_not_now(self) -> str | None:
         return None

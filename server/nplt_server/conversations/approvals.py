@@ -27,7 +27,7 @@ from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import Approval, ApprovalDecided, ApprovalRequest
-from nplt_server.tools import Permission, ToolPolicy
+from nplt_server.tools import ToolPolicy
 from nplt_storage.codec import time_as_text
 from nplt_storage.entries import ApprovalEntry, Entry, ForkedEntry, ToolCallRequest
 from nplt_storage.errors import StorageError
@@ -91,9 +91,10 @@ _WHY_DENIED: Final = {
 }
 
 
-def permission_by(decision: ApprovalEntry) -> Permission:
+def why_denied(decision: ApprovalEntry) -> str | None:
+    """In a sentence for the model; `None`: it was allowed."""
     if decision.state == "allowed":
-        return Permission(allowed=True)
+        return None
     tool, who = decision.tool_name, decision.decided_by
     if who is None:
         why = _WHY_DENIED.get(decision.reason or "", "it was not given")
@@ -102,7 +103,7 @@ def permission_by(decision: ApprovalEntry) -> Permission:
         why_not = f"{who} said no to {tool} in this conversation"
     else:
         why_not = f"{who} said no to this call of {tool}"
-    return Permission(allowed=False, why_not=f"not run: {why_not}")
+    return f"not run: {why_not}"
 
 
 _WHOLE_CHARACTERS_MAX: Final = 6_000
@@ -198,14 +199,13 @@ class Approvals:
 
     # Asking
 
-    async def ask(self, turn: TurnRun, tool_call: ToolCallRequest) -> Permission:
+    async def ask(self, turn: TurnRun, tool_call: ToolCallRequest) -> str | None:
         try:
             remembered = (await self._remembered()).get(tool_call.tool_name)
-            return permission_by(remembered or await self._decision_on(turn, tool_call))
+            return why_denied(remembered or await self._decision_on(turn, tool_call))
         except StorageError as error:
             log.warning("%s: nobody could be asked: %s", self._conversation.session_id, error)
-            why_not = "not run: nobody could be asked, for nothing can be written down now"
-            return Permission(allowed=False, why_not=why_not)
+            return "not run: nobody could be asked, for nothing can be written down now"
 
     async def _decision_on(self, turn: TurnRun, tool_call: ToolCallRequest) -> ApprovalEntry:
         before = last_words_of_step(self._conversation.history, turn.turn_id).get(

@@ -43,7 +43,7 @@ from nplt_server.errors import (
 )
 from nplt_server.providers.accumulator import ModelOutputAccumulator, usage_as_json
 from nplt_server.providers.router import ModelRoute
-from nplt_server.tools import Permission, ToolFailed
+from nplt_server.tools import ToolFailed
 from nplt_storage.entries import (
     AttachmentEntry,
     Entry,
@@ -300,9 +300,9 @@ class TurnRun:
 
     # Its tools
 
-    async def ask(self, tool_call: ToolCallRequest) -> Permission:
-        """Asks people whether the tool call may run. Meanwhile the turn's clock is stopped
-        and its slot is free for other turns."""
+    async def ask(self, tool_call: ToolCallRequest) -> str | None:
+        """Asks people whether the tool call may run, and gives why not. Meanwhile the turn's
+        clock is stopped and its slot is free for other turns."""
         self.asks_people = True
         with self.clock.stopped():
             self.give_back_slot()

@@ -24,7 +24,7 @@ import anyio
 from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import ActiveTurn, TurnFinished, TurnStarted
-from nplt_server.conversations.approvals import is_open_question, last_words_of_step, permission_by
+from nplt_server.conversations.approvals import is_open_question, last_words_of_step, why_denied
 from nplt_server.conversations.services import Activity
 from nplt_server.conversations.turn import TurnRun, TurnSuspended
 from nplt_server.errors import error_to_tell
@@ -437,5 +437,5 @@ class TurnQueue:
         if last is None or last.state == "allowed":
             return tools.unknown(tool_call, reason)
         if last.state == "denied":
-            return tools.skipped(tool_call, permission_by(last).why_not)
+            return tools.skipped(tool_call, why_denied(last) or "")
         return tools.skipped(tool_call, f"not run: {reason}")

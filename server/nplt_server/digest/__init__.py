@@ -39,6 +39,7 @@ _LINES_MAX: Final = 200
 _LINES_MIN: Final = 6
 _SENTENCE_ENDS: Final = (".", "!", "?", "。", "！", "？", ":", "：")
 _CODE_ENDS: Final = ("{", "}", ";", "):", "(", ");", "},", "=>", "])", "\\")
+_CODE_STARTS: Final = ("#", "//", "/*", "+", "-", " ")
 _CODE_SIGNS: Final = (" = ", " == ", "->", "=>", "()", " += ", "self.", "return ", "&&", "||")
 _LOG: Final = re.compile(
     r"[\[(]?\d{2,4}[-/:.]\d\d[-/:.]\d\d|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d"
@@ -65,13 +66,14 @@ def _is_code(lines: list[TextLine]) -> bool:
     strong = sum(is_definition(line.text) or is_import(line.text) for line in lines)
     if strong < 2:
         return False
-    return strong + sum(_looks_like_code(line.text) for line in lines) >= len(lines) // 2
-
-
-def _looks_like_code(line: str) -> bool:
-    if line.endswith(_CODE_ENDS) or line[:4].isspace():
-        return True
-    return line.startswith(("#", "//", "/*", "+", "-", " ")) or any(s in line for s in _CODE_SIGNS)
+    alike = sum(
+        line.text.endswith(_CODE_ENDS)
+        or line.text.startswith(_CODE_STARTS)
+        or line.text[:4].isspace()
+        or any(sign in line.text for sign in _CODE_SIGNS)
+        for line in lines
+    )
+    return strong + alike >= len(lines) // 2
 
 
 def _is_table(lines: list[TextLine]) -> bool:

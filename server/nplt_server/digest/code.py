@@ -186,7 +186,11 @@ def outline_of_listing(text: str, *, name: str = "") -> PassageOutline:
         sort = _DIGITS.sub("#", line.text[:_LISTING_LINE_LOOKED_AT])
         of_words = _REST if sort in sorts_seen else _NEW[trouble]
         sorts_seen.add(sort)
-        weight = max(_worth_of_place(index, len(lines) - 1 - index), of_words)
+        from_end = len(lines) - 1 - index
+        of_place = _NEAR_THE_ENDS - min(index, 3) if min(index, from_end) < 3 else _REST
+        if index == 0 or from_end == 0:
+            of_place = _FIRST if index == 0 else _LAST
+        weight = max(of_place, of_words)
         passages.append(passage_of(text, line, weight, _LISTING_LINE_CHARACTERS_MAX))
     if "error" in troubles:
         first = troubles.index("error")
@@ -199,12 +203,6 @@ def outline_of_listing(text: str, *, name: str = "") -> PassageOutline:
         if found := troubles.count(trouble):
             label += f", {found:,} with {trouble}s"
     return PassageOutline(text=text, passages=passages, label=f"[{label}]")
-
-
-def _worth_of_place(from_start: int, from_end: int) -> int:
-    if from_start == 0 or from_end == 0:
-        return _FIRST if from_start == 0 else _LAST
-    return _NEAR_THE_ENDS - min(from_start, 3) if min(from_start, from_end) < 3 else _REST
 
 
 def troubles_in(lines: Sequence[TextLine]) -> list[Trouble]:

@@ -112,12 +112,6 @@ def informative(sentence: str) -> int:
     return 5 * has_digit + 5 * has_path + 4 * is_quoting + 2 * has_name
 
 
-def signals_in(text: str) -> dict[str, int]:
-    """Those of `_SIGNALS` that occur: most don't, and need not be looked for again."""
-    lowered = text.lower()
-    return {word: points for word, points in _SIGNALS.items() if word in lowered}
-
-
 def decisiveness(sentence: str, signals: Mapping[str, int]) -> int:
     """How much it sounds like a decision, advice, a request or a finding."""
     if not signals:
@@ -238,7 +232,9 @@ _SENTENCES_MAX: Final = 400
 def outline_of_prose(text: str) -> PassageOutline:
     ranges = sampled_ranges(text)
     blocks = [block for start, end in ranges for block in blocks_of(text, start, end)]
-    signals = signals_in("\n".join(text[start:end] for start, end in ranges))
+    # Of the signals those that occur: most don't, and need not be looked for again.
+    lowered = "\n".join(text[start:end] for start, end in ranges).lower()
+    signals = {word: points for word, points in _SIGNALS.items() if word in lowered}
     running: list[Passage] = []
     others: list[Passage] = []
     announced = 0
@@ -250,21 +246,17 @@ def outline_of_prose(text: str) -> PassageOutline:
             running += _running(text, block, order, signals=signals, announced=announced)
             announced = 0
         elif block.kind == "heading":
-            others += _heading(text, block, order)
+            line = block.lines[0].text.lstrip()
+            depth = len(line) - len(line.lstrip("#"))
+            weight = _TITLE if depth == 1 else _CHAPTER - 4 * depth
+            pieces = _pieces(text, block.start, block.end, weight=weight, order=order)
+            others += [structs.replace(piece, is_heading=depth != 1) for piece in pieces]
             announced = decisiveness(text[block.start : block.end], signals)
         elif block.kind == "fence":
             others += _fence(text, block, order)
         else:
             others += _table(text, block, order)
     return PassageOutline(text=text, passages=others + _with_both_ends(running))
-
-
-def _heading(text: str, block: Block, order: int) -> Iterator[Passage]:
-    line = block.lines[0].text.lstrip()
-    depth = len(line) - len(line.lstrip("#"))
-    weight = _TITLE if depth == 1 else _CHAPTER - 4 * depth
-    for piece in _pieces(text, block.start, block.end, weight=weight, order=order):
-        yield structs.replace(piece, is_heading=depth != 1)
 
 
 def _running(

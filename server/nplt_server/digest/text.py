@@ -98,7 +98,9 @@ def may_cut(text: str, place: int) -> bool:
     before, after = text[place - 1], text[place]
     if before < "\u0300" and after < "\u0300":
         return not (before == "\r" and after == "\n")
-    if _clings(after) or before == _JOINER:
+    if before == _JOINER or unicodedata.category(after) in _CLINGING_CATEGORIES:
+        return False
+    if any(first <= after <= last for first, last in _CLINGING_RANGES):
         return False
     if unicodedata.combining(before) == _VIRAMA:
         return unicodedata.category(after) != "Lo"
@@ -112,12 +114,6 @@ def may_cut(text: str, place: int) -> bool:
 def one_line(text: str) -> str:
     """Every run of white space, line ends above all, as one space."""
     return " ".join(text.split())
-
-
-def _clings(character: str) -> bool:
-    if unicodedata.category(character) in _CLINGING_CATEGORIES:
-        return True
-    return any(first <= character <= last for first, last in _CLINGING_RANGES)
 
 
 # ------------------------------------------------------------------------------

@@ -188,14 +188,10 @@ def did_you_mean(name: str, names: Collection[str]) -> str:
 # Waiting for an answer does not count as the tool's time.
 
 
-class Permission(Struct, frozen=True, kw_only=True):
-    allowed: bool
-    why_not: str = ""
-    """A sentence for the model."""
-
-
 class Asker(Protocol):
-    async def ask(self, tool_call: ToolCallRequest) -> Permission: ...
+    async def ask(self, tool_call: ToolCallRequest) -> str | None:
+        """Why it may not run, in a sentence for the model; `None`: it may."""
+        ...
 
     async def why_not_now(self) -> str | None:
         """Asked right before a tool is run: the reason why it must not be, if there is one."""

@@ -229,11 +229,10 @@ class ToolRunner:
             finished(result)
 
         async def run(number: int, call: ToolCallRequest, tool: Tool) -> None:
-            if policy_of(tool.description, self._policies) == "ask":
-                permission = await asker.ask(call)
-                if not permission.allowed:
-                    hear(number, self.skipped(call, permission.why_not))
-                    return
+            must_ask = policy_of(tool.description, self._policies) == "ask"
+            if must_ask and (why_not := await asker.ask(call)) is not None:
+                hear(number, self.skipped(call, why_not))
+                return
             async with places:
                 if (why_not := await asker.why_not_now()) is not None:
                     hear(number, self.skipped(call, why_not))

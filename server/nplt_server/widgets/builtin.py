@@ -7,7 +7,7 @@ as it was meant changes nothing and says why.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Literal, TypeAlias, TypeGuard, assert_never
 
 from msgspec import Struct, structs
@@ -28,7 +28,7 @@ class NotebookWidget(Widget):
     description = "What the model noted down for itself."
 
     def __init__(self) -> None:
-        self.tools = (typed_tool(notebook, name="notebook", tool_class="write"),)
+        self.tools = (typed_tool(notebook, tool_class="write"),)
 
     def render_live_screen(self, view: WidgetView) -> str | None:
         return f"## Notebook\n{view.notebook.rstrip()}" if view.notebook.strip() else None
@@ -127,13 +127,14 @@ class TodoList(Struct, frozen=True, kw_only=True):
     def from_state(cls, state: Mapping[str, JsonValue]) -> TodoList:
         """An erased state is an empty list, and what is no item is passed over."""
         kept, said = state.get("items"), state.get("next_number")
-        items: list[TodoItem] = []
-        for item in kept if isinstance(kept, list) else []:
-            match item:
-                case {"number": number, "text": str(text), "done": bool(done)} if _is_number(
-                    number
-                ):
-                    items.append(TodoItem(number=number, text=text, done=done))
+        items = [
+            TodoItem(number=number, text=text, done=done)
+            for item in (kept if isinstance(kept, list) else [])
+            if isinstance(item, dict)
+            and _is_number(number := item.get("number"))
+            and isinstance(text := item.get("text"), str)
+            and isinstance(done := item.get("done"), bool)
+        ]
         after_all = max((item.number for item in items), default=0) + 1
         next_number = max(after_all, said if _is_number(said) else 1)
         return cls(items=tuple(items), next_number=next_number)
@@ -163,18 +164,6 @@ class TodoList(Struct, frozen=True, kw_only=True):
             added.append(TodoItem(number=number, text=line))
         return TodoList(items=(*self.items, *added), next_number=self.next_number + len(added))
 
-    def named(self, numbers: Iterable[int]) -> set[int]:
-        """Those numbers; each must be there."""
-        named = set(numbers)
-        there = [item.number for item in self.items]
-        if missing := sorted(named.difference(there)):
-            listed = ", ".join(map(str, there)) or "none: the list is empty"
-            raise ToolFailed(
-                f"there is no item {', '.join(map(str, missing))}, so nothing was changed; "
-                f"the items are {listed}"
-            )
-        return named
-
 
 def _is_number(value: JsonValue) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
@@ -188,15 +177,13 @@ def _is_number(value: JsonValue) -> TypeGuard[int]:
 
 TodoAction: TypeAlias = Literal["add", "done", "reopen", "remove", "clear"]
 
-_NAME: Final = "todo"
-
 
 class TodoWidget(Widget):
-    name = _NAME
+    name = "todo"
     description = "What the model has set out to do, and what of it is done."
 
     def __init__(self) -> None:
-        self.tools = (typed_tool(todo, name=_NAME, tool_class="write"),)
+        self.tools = (typed_tool(todo, tool_class="write"),)
 
     def render_live_screen(self, view: WidgetView) -> str | None:
         items = TodoList.from_state(view.widget_state(self.name)).items
@@ -244,7 +231,7 @@ async def todo(
         after, told = changed(TodoList.from_state(state), action, texts=texts, numbers=numbers)
         return after.as_state()
 
-    await host.update_widget(_NAME, change)
+    await host.update_widget(TodoWidget.name, change)
     return told
 
 
@@ -268,7 +255,12 @@ def changed(
         return structs.replace(todos, items=()), told
     if not numbers:
         raise ToolFailed(f"{action} takes numbers, those the list shows")
-    named = todos.named(numbers)
+    named, there = set(numbers), [item.number for item in todos.items]
+    if missing := sorted(named.difference(there)):
+        raise ToolFailed(
+            f"there is no item {', '.join(map(str, missing))}, so nothing was changed; "
+            f"the items are {', '.join(map(str, there)) or 'none: the list is empty'}"
+        )
     if action == "remove":
         items = [item for item in todos.items if item.number not in named]
         return structs.replace(todos, items=tuple(items)), f"Removed {listed}."
