@@ -25,33 +25,31 @@ class StorageError(Exception):
     pass
 
 
-class ConversationNotFound(StorageError):
-    def __init__(self, session_id: str) -> None:
-        super().__init__(f"there is no conversation {session_id!r}")
+class _OfConversation(StorageError):
+    says = ""
+
+    def __init__(self, session_id: str, reason: str = "") -> None:
+        super().__init__(self.says.format(id=session_id, reason=reason))
         self.session_id = session_id
+        self.reason = reason
 
 
-class ConversationExists(StorageError):
-    def __init__(self, session_id: str) -> None:
-        super().__init__(f"there is a conversation {session_id!r} already")
-        self.session_id = session_id
+class ConversationNotFound(_OfConversation):
+    says = "there is no conversation {id!r}"
 
 
-class ConversationDamaged(StorageError):
+class ConversationExists(_OfConversation):
+    says = "there is a conversation {id!r} already"
+
+
+class ConversationDamaged(_OfConversation):
+    says = "the record of conversation {id!r} is damaged: {reason}"
     can_be_repaired = False
     """Whether its store can do that (`Repairable`)."""
 
-    def __init__(self, session_id: str, reason: str) -> None:
-        super().__init__(f"the record of conversation {session_id!r} is damaged: {reason}")
-        self.session_id = session_id
-        self.reason = reason
 
-
-class ConversationReadOnly(StorageError):
-    def __init__(self, session_id: str, reason: str) -> None:
-        super().__init__(f"conversation {session_id!r} can't be written to now: {reason}")
-        self.session_id = session_id
-        self.reason = reason
+class ConversationReadOnly(_OfConversation):
+    says = "conversation {id!r} can't be written to now: {reason}"
 
 
 class ConversationHeld(ConversationReadOnly):

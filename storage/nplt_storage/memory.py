@@ -59,6 +59,11 @@ class StoredConversation(Struct):
     said: list[Piece] = field(default_factory=list)
     writer: MemoryRecord | None = None
 
+    @classmethod
+    def new(cls, session_id: str, origin: Origin) -> StoredConversation:
+        row = new_row(session_id, user=origin.user, created_at=origin.created_at)
+        return cls(origin, row)
+
     def check(self, entry: Entry) -> None:
         if entry.seq != len(self.entries) + 1:
             raise BadEntry(f"entry {entry.seq} can't follow entry {len(self.entries)}")
@@ -106,7 +111,7 @@ class MemoryRecord:
         kept.entries = [without_words_of(erased, tombstone, entry) for entry in kept.entries]
         for blob_id in blobs_named_by([erased]) - blobs_named_by(kept.entries):
             kept.blobs.pop(blob_id, None)
-        start = new_row(self.session_id, user=kept.row.user, created_at=kept.row.created_at)
+        start = StoredConversation.new(self.session_id, kept.origin).row
         start = replace(start, last_accessed=kept.row.last_accessed)
         kept.row = fold_all(start, kept.entries)
         return tombstone
@@ -167,10 +172,7 @@ class MemoryStore:
     async def create(self, session_id: str, *, user: str) -> Record:
         self._check_free(session_id)
         check_text(user, "the user's name")
-        now = self._clock()
-        kept = StoredConversation(
-            Origin(user=user, created_at=now), new_row(session_id, user=user, created_at=now)
-        )
+        kept = StoredConversation.new(session_id, Origin(user=user, created_at=self._clock()))
         self._kept[session_id] = kept
         kept.writer = self._record(session_id, kept)
         return kept.writer
@@ -227,8 +229,7 @@ class MemoryStore:
     @asynccontextmanager
     async def build(self, session_id: str, origin: Origin) -> AsyncIterator[Builder]:
         self._check_free(session_id)
-        row = new_row(session_id, user=origin.user, created_at=origin.created_at)
-        kept = StoredConversation(origin, row)
+        kept = StoredConversation.new(session_id, origin)
         yield MemoryBuilder(kept)
         self._check_free(session_id)
         self._kept[session_id] = kept

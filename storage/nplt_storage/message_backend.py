@@ -39,7 +39,7 @@ from nplt_storage.files.format import LOCAL_USER
 from nplt_storage.ids import is_session_id, new_entry_id
 from nplt_storage.memory import EntryList, MemoryRecord, MemoryStore, StoredConversation
 from nplt_storage.pages import ActiveRanges, MessagePage, PageQuery
-from nplt_storage.rows import ConversationRow, fold_all, new_row
+from nplt_storage.rows import ConversationRow, fold_all
 from nplt_storage.store import Builder, Opened, Origin, StoreDescription
 
 METHODS = ("get_history", "append_message", "clear_history")
@@ -178,12 +178,9 @@ class MessageBackendStore(MemoryStore):
             document = json.dumps({"session_id": session_id, "messages": found})
             header, entries = read_foreign(document.encode(), session_id, new_id=new_entry_id)
         if entries and session_id not in self._kept:
-            row = new_row(session_id, user=LOCAL_USER, created_at=header.created_at)
-            self._kept[session_id] = StoredConversation(
-                Origin(user=LOCAL_USER, created_at=header.created_at),
-                fold_all(row, entries),
-                entries,
-            )
+            origin = Origin(user=LOCAL_USER, created_at=header.created_at)
+            self._kept[session_id] = kept = StoredConversation.new(session_id, origin)
+            kept.row, kept.entries = fold_all(kept.row, entries), entries
 
     async def open(self, session_id: str) -> Opened:
         await self._load(session_id)

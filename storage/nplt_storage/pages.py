@@ -544,8 +544,7 @@ class _Page:
                 yield entry
 
     def _take(self, entry: Entry, side: list[tuple[int, JsonObject]]) -> bool:
-        query = self._query
-        message = self._project(entry)
+        query, message = self._query, self._project(entry)
         size = query.size(message) + 1
         if size > self._room:
             if self._newer or self._older:
