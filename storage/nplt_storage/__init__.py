@@ -1,7 +1,7 @@
 """Keeps conversations as append-only entries, in files, in Redis or in memory.
 
     entries, codec          the types of entries, and how one is written as a line
-    history, turns          one conversation in memory
+    history                 one conversation in memory, its turns
     rows, messages, pages   what lists and readers are shown of it
     search, redaction       finding and erasing what was said
     store                   the interface every backend implements

@@ -18,11 +18,11 @@ enough. What it returns is a copy or immutable. No I/O, no clock.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice, pairwise, takewhile
-from typing import Final, TypeAlias, TypeVar, overload
+from typing import Final, Literal, TypeAlias, TypeVar, overload
 
 import orjson
 from msgspec import Struct, field
@@ -32,6 +32,7 @@ from nplt_storage.codec import check_time
 from nplt_storage.entries import (
     ArchivedEntry,
     CheckpointEntry,
+    ClearEntry,
     CompactionEntry,
     Entry,
     EpochEntry,
@@ -73,9 +74,55 @@ from nplt_storage.rows import (
     through,
     widget_key,
 )
-from nplt_storage.turns import Turn, Turns, TurnState
 
 __all__ = ["ConversationHistory", "HistorySnapshot", "NotInReach", "Ranges"]
+
+# ------------------------------------------------------------------------------
+# Turns
+#
+# Models are shown turns in the order of their prompts, whenever they ended, so that a prompt
+# that was cancelled while it waited is not inserted before what a running turn has seen.
+# Whatever a file holds is accepted (a turn without a prompt, results without a call).
+
+TurnState: TypeAlias = Literal["waiting", "running", "completed", "interrupted", "failed"]
+ContextEntry: TypeAlias = ModelInputEntry | ModelOutputEntry | ToolResultsEntry
+
+
+class Turn(Struct, kw_only=True, gc=False):
+    number: int
+    """Of its prompt; of its first entry, where there is no prompt."""
+    prompt: ModelInputEntry | None = None
+    entries: list[ContextEntry] = field(default_factory=list)
+    end: ModelOutputEntry | FaultEntry | None = None
+    unanswered: ModelOutputEntry | None = None
+    """The latest output, while its calls have no results."""
+    last_call: int = -1
+    abandoned: bool = False
+    """It had not ended where the conversation was forked or rolled back to."""
+
+    @property
+    def state(self) -> TurnState:
+        if self.end is not None:
+            return self.end.state
+        if self.abandoned:
+            return "interrupted"
+        begun = len(self.entries) > (self.prompt is not None)
+        return "running" if begun else "waiting"
+
+    @property
+    def never_began(self) -> bool:
+        """Its prompt was taken back while it waited."""
+        return isinstance(self.end, FaultEntry) and self.end.never_began
+
+    @property
+    def is_over(self) -> bool:
+        return self.end is not None or self.abandoned
+
+    @property
+    def open_tool_calls(self) -> tuple[ToolCallRequest, ...]:
+        if self.is_over or self.unanswered is None:
+            return ()
+        return self.unanswered.tool_calls
 
 
 # ------------------------------------------------------------------------------
@@ -119,7 +166,12 @@ class ActiveEntries:
         """Those of the entries that are not hidden. Whatever was under way where a hidden
         range begins was left there."""
         self.entries: list[Entry] = []
-        self.turns = Turns()
+        self.turns: dict[str | None, Turn] = {}
+        self.shown: list[Turn] = []
+        """The turns that began and ended and that no clear has hidden, by number. The same
+        list as long as it only grew at its end, another one once anything else happened to
+        it: who has read some of it can tell whether to go on from there."""
+        self.unfinished: dict[str | None, ModelInputEntry] = {}
         self.spoken: list[ModelInputEntry | ModelOutputEntry] = []
         self.results: ResultsByCall = {}
         self.state_entries: dict[StateKey, list[StateEntry]] = {}
@@ -129,21 +181,32 @@ class ActiveEntries:
         gap = next(gaps, None)
         for entry in entries:
             while gap is not None and gap[1] < entry.seq:
-                self.turns.abandon_unfinished()
+                self.abandon_unfinished()
                 gap = next(gaps, None)
             if gap is None or entry.seq < gap[0]:
                 self.add(entry)
         if gap is not None:
-            self.turns.abandon_unfinished()
+            self.abandon_unfinished()
+
+    def abandon_unfinished(self) -> None:
+        """Turns without an end are over: models do not see them, and they are not resumed."""
+        for turn_id in self.unfinished:
+            self.turns[turn_id].abandoned = True
+        self.unfinished.clear()
 
     def add(self, entry: Entry) -> None:
         self.entries.append(entry)
-        self.turns.add(entry)
         match entry:
             case ModelInputEntry() | ModelOutputEntry():
                 self.spoken.append(entry)
+                self._add_to_turn(entry)
             case ToolResultsEntry():
                 self.results[entry.turn_id, entry.call] = entry
+                self._add_to_turn(entry)
+            case FaultEntry():
+                self._add_to_turn(entry)
+            case ForkedEntry():
+                self.abandon_unfinished()
             case EpochEntry():
                 self.epoch = entry
             case QuarantineEntry(lifted=True):
@@ -152,8 +215,48 @@ class ActiveEntries:
                 self.quarantined[entry.target_seq] = entry
             case _ if isinstance(entry, StateEntry):
                 self.state_entries.setdefault(state_key_of(entry), []).append(entry)
+                if isinstance(entry, ClearEntry):
+                    self.shown = []
             case _:
                 pass
+
+    def _add_to_turn(self, entry: ContextEntry | FaultEntry) -> None:
+        if entry.turn_id is None:
+            return
+        turn = self.turns.get(entry.turn_id)
+        if turn is None:
+            turn = self.turns[entry.turn_id] = Turn(number=entry.seq)
+        if not isinstance(entry, FaultEntry):
+            turn.entries.append(entry)
+        match entry:
+            case ModelInputEntry():
+                if turn.prompt is None:
+                    turn.prompt = entry
+                    if turn.end is None:
+                        turn.number = entry.seq
+                        self.unfinished[entry.turn_id] = entry
+            case ModelOutputEntry():
+                turn.last_call = entry.call
+                turn.unanswered = entry if entry.tool_calls else None
+                if entry.ends_turn:
+                    self._end(turn, entry)
+            case ToolResultsEntry():
+                turn.unanswered = None
+            case FaultEntry():
+                self._end(turn, entry)
+
+    def _end(self, turn: Turn, end: ModelOutputEntry | FaultEntry) -> None:
+        if turn.end is not None:
+            return
+        turn.end = end
+        self.unfinished.pop(end.turn_id, None)
+        if turn.never_began:
+            return
+        if not self.shown or self.shown[-1].number < turn.number:
+            self.shown.append(turn)
+        else:
+            place = bisect_left(self.shown, turn.number, key=lambda shown: shown.number)
+            self.shown = [*self.shown[:place], turn, *self.shown[place:]]
 
 
 def place_after(entries: Sequence[Entry], seq: int) -> int:
@@ -266,25 +369,25 @@ def _skip_hidden(seq: int, ranges: list[tuple[int, int]]) -> int:
 # are already stored are not checked by these rules.
 
 
-def check_next(entry: Entry, turns: Turns, head_seq: int) -> None:
+def check_next(entry: Entry, active: ActiveEntries, head_seq: int) -> None:
     match entry:
         case ModelInputEntry():
-            _check_prompt(entry, turns)
+            _check_prompt(entry, active)
         case ModelOutputEntry():
-            _check_output(entry, _open_turn(entry, turns))
+            _check_output(entry, _open_turn(entry, active))
         case ToolResultsEntry():
-            _check_results(entry, _open_turn(entry, turns))
+            _check_results(entry, _open_turn(entry, active))
         case FaultEntry():
-            _open_turn(entry, turns)
+            _open_turn(entry, active)
         case RenamedEntry():
             if not entry.name.strip():
                 raise BadEntry("a name is not blank")
         case RollbackEntry():
-            _check_rollback(entry, turns, head_seq)
+            _check_rollback(entry, active, head_seq)
         case EpochEntry():
             if entry.summary_through:
                 _check_there(entry, entry.summary_through, head_seq)
-            _check_open(entry, turns)
+            _check_open(entry, active)
         case (
             CompactionEntry(through_seq=seq)
             | QuarantineEntry(target_seq=seq)
@@ -294,21 +397,21 @@ def check_next(entry: Entry, turns: Turns, head_seq: int) -> None:
         case UnknownEntry():
             raise BadEntry(f"this version does not know entries of kind {entry.kind!r}")
         case _:
-            _check_open(entry, turns)
+            _check_open(entry, active)
 
 
-def _check_open(entry: Entry, turns: Turns) -> None:
-    turn = turns.get(entry.turn_id)
+def _check_open(entry: Entry, active: ActiveEntries) -> None:
+    turn = active.turns.get(entry.turn_id)
     if turn is not None and turn.is_over:
         raise BadEntry(f"turn {entry.turn_id} has ended")
 
 
-def _check_prompt(entry: ModelInputEntry, turns: Turns) -> None:
+def _check_prompt(entry: ModelInputEntry, active: ActiveEntries) -> None:
     if not entry.content.strip():
         raise BadEntry("a prompt is not blank")
     if not entry.turn_id:
         raise BadEntry("a prompt begins a turn: it needs a turn_id")
-    if turns.get(entry.turn_id) is not None:
+    if entry.turn_id in active.turns:
         raise BadEntry(f"turn {entry.turn_id} has begun before")
 
 
@@ -330,8 +433,8 @@ def _check_results(entry: ToolResultsEntry, turn: Turn) -> None:
         raise BadEntry(f"results for {given} do not pair, in order, with the tool calls {asked}")
 
 
-def _open_turn(entry: Entry, turns: Turns) -> Turn:
-    turn = turns.get(entry.turn_id)
+def _open_turn(entry: Entry, active: ActiveEntries) -> Turn:
+    turn = active.turns.get(entry.turn_id)
     if turn is None or turn.prompt is None:
         raise BadEntry(f"there is no prompt of turn {entry.turn_id}")
     if turn.is_over:
@@ -339,12 +442,12 @@ def _open_turn(entry: Entry, turns: Turns) -> Turn:
     return turn
 
 
-def _check_rollback(entry: RollbackEntry, turns: Turns, head_seq: int) -> None:
+def _check_rollback(entry: RollbackEntry, active: ActiveEntries, head_seq: int) -> None:
     if entry.to_seq:  # 0: to before the first entry
         _check_there(entry, entry.to_seq, head_seq)
     if entry.to_seq == head_seq and not entry.turns:
         raise BadEntry(f"there is nothing after entry {head_seq} to take back")
-    if turns.unfinished():
+    if active.unfinished:
         raise BadEntry("an answer is still running: nothing can be taken back until it has ended")
 
 
@@ -591,7 +694,7 @@ class ConversationHistory:
         return None if turn is None else turn.end
 
     def unfinished_turns(self) -> list[ModelInputEntry]:
-        return self._active.turns.unfinished()
+        return list(self._active.unfinished.values())
 
     def open_tool_calls(self, turn_id: str) -> tuple[ToolCallRequest, ...]:
         turn = self.turn(turn_id)
@@ -601,9 +704,9 @@ class ConversationHistory:
 
     @property
     def shown_turns(self) -> Sequence[Turn]:
-        """Ended turns, as `turns.Turns.shown`; each turn is shown those with a lower
+        """Ended turns, as `ActiveEntries.shown`; each turn is shown those with a lower
         number than its own. To be looked at, not to be changed."""
-        return self._all_active.turns.shown
+        return self._all_active.shown
 
     def get_context(self, max_turns: int = 5) -> list[JsonObject]:
         turns_max = max_turns if self.turns_max is None else min(max_turns, self.turns_max)
@@ -631,12 +734,11 @@ class ConversationHistory:
         check_time(timestamp, "timestamp")
         if not id:
             raise BadEntry("an entry needs an id")
-        turns = self._active.turns
-        check_next(draft, turns, self.head_seq)
+        check_next(draft, self._active, self.head_seq)
         entry = replace(draft, seq=self.head_seq + 1, id=id, timestamp=timestamp)
         # What follows from the record is known better here than to who asks.
         if isinstance(entry, ToolResultsEntry):
-            turn = turns.get(entry.turn_id)
+            turn = self._active.turns.get(entry.turn_id)
             return replace(entry, call=turn.last_call if turn else entry.call)
         if isinstance(entry, RollbackEntry):
             try:
@@ -666,7 +768,7 @@ class ConversationHistory:
         return self._checked(RollbackEntry(to_seq=self._before_last_rollback(), redo=True), in_full)
 
     def _checked(self, draft: RollbackEntry, in_full: bool) -> RollbackEntry:
-        check_next(draft, self._active.turns, self.head_seq)
+        check_next(draft, self._active, self.head_seq)
         return self._completed(draft, in_full=in_full)
 
     def turns_from(self, seq: int) -> list[str]:
@@ -933,13 +1035,12 @@ def sent_before(
     prompt = next(following, None)
     if not isinstance(prompt, ModelInputEntry) or message_id not in (None, prompt.message_id):
         return None
-    turns = Turns()
-    turns.add(prompt)
-    turn = turns.get(prompt.turn_id)
+    read = ActiveEntries([prompt])
+    turn = read.turns.get(prompt.turn_id)
     state: TurnState = "completed"
     if turn is not None:
         for entry in following:
-            turns.add(entry)
+            read.add(entry)
             if turn.is_over:
                 break
         state = turn.state

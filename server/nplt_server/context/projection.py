@@ -47,8 +47,7 @@ from nplt_storage.entries import (
     QuarantineEntry,
     SystemInstructionEntry,
 )
-from nplt_storage.history import ConversationHistory
-from nplt_storage.turns import Turn
+from nplt_storage.history import ConversationHistory, Turn
 
 # ------------------------------------------------------------------------------
 # When an epoch is due

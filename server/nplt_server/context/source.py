@@ -37,8 +37,7 @@ from nplt_storage.entries import (
     ModelOutputEntry,
     SentContext,
 )
-from nplt_storage.history import ConversationHistory
-from nplt_storage.turns import ContextEntry, Turn
+from nplt_storage.history import ContextEntry, ConversationHistory, Turn
 
 # ------------------------------------------------------------------------------
 # Selection: which turns are shown, and at which level

@@ -43,9 +43,8 @@ from nplt_storage.entries import (
     SystemInstructionEntry,
     ToolResultsEntry,
 )
-from nplt_storage.history import ConversationHistory, is_in
+from nplt_storage.history import ConversationHistory, Turn, is_in
 from nplt_storage.messages import model_name
-from nplt_storage.turns import Turn
 
 if TYPE_CHECKING:
     from nplt_server.conversations.conversation import Conversation

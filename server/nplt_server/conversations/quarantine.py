@@ -25,8 +25,7 @@ from nplt_storage.entries import (
     ToolResultsEntry,
     WidgetEntry,
 )
-from nplt_storage.history import ConversationHistory
-from nplt_storage.turns import ContextEntry
+from nplt_storage.history import ContextEntry, ConversationHistory
 
 if TYPE_CHECKING:
     from nplt_server.conversations.conversation import Conversation

@@ -39,8 +39,7 @@ from nplt_storage.entries import (
     RollbackEntry,
 )
 from nplt_storage.errors import StorageError
-from nplt_storage.history import ConversationHistory
-from nplt_storage.turns import Turn
+from nplt_storage.history import ConversationHistory, Turn
 
 if TYPE_CHECKING:
     from nplt_server.conversations.conversation import Conversation

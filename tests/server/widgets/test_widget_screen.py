@@ -18,8 +18,7 @@ from nplt_server.context.messages import (
 )
 from nplt_server.conversations.agent_state import BLANK_SCREEN, render_screen
 from nplt_storage.entries import ClearEntry, Entry, EpochEntry, ModelInputEntry, ToolResultsEntry
-from nplt_storage.history import ConversationHistory
-from nplt_storage.turns import Turn
+from nplt_storage.history import ConversationHistory, Turn
 
 NOTED = "# [Live Screen]\n\n## Notebook\ntea"
 
