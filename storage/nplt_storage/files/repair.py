@@ -739,9 +739,9 @@ class _RepairedLines:
 
 def _joined(parts: Iterable[bytes | Span]) -> tuple[bytes | Span, ...]:
     """Neighbours are one part."""
-    joined: list[bytes | Span] = []
+    joined: list[bytes | Span] = [b""]
     for part in parts:
-        last = joined[-1] if joined else None
+        last = joined[-1]
         if isinstance(part, tuple) and isinstance(last, tuple) and last[1] == part[0]:
             joined[-1] = (last[0], part[1])
         elif isinstance(part, bytes) and isinstance(last, bytes):
@@ -754,14 +754,10 @@ def _joined(parts: Iterable[bytes | Span]) -> tuple[bytes | Span, ...]:
 def _is_as_it_was(parts: Iterable[bytes | Span], read: Read, size: int) -> bool:
     place = 0
     for part in parts:
-        if isinstance(part, tuple):
-            if part[0] != place:
-                return False
-            place = part[1]
-        else:
-            if read(place, len(part)) != part:
-                return False
-            place += len(part)
+        start, end = part if isinstance(part, tuple) else (place, place + len(part))
+        if start != place or (isinstance(part, bytes) and read(start, len(part)) != part):
+            return False
+        place = end
     return place == size
 
 

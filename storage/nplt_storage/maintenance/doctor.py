@@ -222,8 +222,12 @@ def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -
         for name in group:
             path = history / name
             found = _examined(path, session_id, told)
-            local = [*found.findings, *_modes(path), *_blobs(data_dir, blobs_of(path), found)]
-            local += _attachments(data_dir, data_dir / "files" / session_id, found)
+            local = [*found.findings, *_beside(data_dir, path, session_id, found)]
+            with suppress(OSError):  # that it can't be read was said
+                mode = path.stat().st_mode
+                if stat.S_ISREG(mode) and stat.S_IMODE(mode) != PRIVATE_FILE:
+                    message = f"its mode is {stat.S_IMODE(mode):04o}, not {PRIVATE_FILE:04o}"
+                    local.append(note("mode", message))
             findings += [replace(each, file=each.file or f"history/{name}") for each in local]
             if found.row is not None and found.is_sound and len(group) == 1:
                 rows[session_id] = found.row
@@ -237,15 +241,6 @@ def examine_directory(data_dir: Path, *, progress: Callable[[int, int], None]) -
     findings += [replace(each, file=INDEX_NAME) for each in compared]
     findings.sort(key=lambda each: (each.file, not each.is_wrong, each.offset or 0, each.message))
     return Report(conversations=len(by_id), size=total, findings=tuple(findings))
-
-
-def _modes(path: Path) -> Iterator[Finding]:
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        return  # that it can't be read was said
-    if stat.S_ISREG(mode) and stat.S_IMODE(mode) != PRIVATE_FILE:
-        yield note("mode", f"its mode is {stat.S_IMODE(mode):04o}, not {PRIVATE_FILE:04o}")
 
 
 def _examined(path: Path, session_id: str, progress: Callable[[int], None]) -> Examination:
@@ -296,31 +291,30 @@ def _side_files(names: list[str], by_id: dict[str, list[str]]) -> Iterator[Findi
             yield note(code, message, file=f"history/{name}")
 
 
-def _blobs(data_dir: Path, folder: Path, found: Examination) -> Iterator[Finding]:
+def _beside(data_dir: Path, path: Path, session_id: str, found: Examination) -> Iterator[Finding]:
+    """What the entries name, and what no entry names."""
+    folder = blobs_of(path)
     for blob in found.blobs.values():
         if wrong := _compare(folder / Path(blob.blob_id).name, blob.size, blob.sha256):
             yield Finding("bad_blob", f"blob {blob.blob_id} {wrong}")
-    for name in _names_in(folder):
-        if name not in found.blobs and found.is_sound:
+    for name in _names_in(folder) if found.is_sound else ():
+        if name not in found.blobs:
             where = str(folder.relative_to(data_dir))
             yield note("unnamed_blob", f"no entry names blob {name}", file=where)
-
-
-def _attachments(data_dir: Path, folder: Path, found: Examination) -> Iterator[Finding]:
+    folder = data_dir / "files" / session_id
     for entry in found.attachments.values():
-        path = folder / Path(entry.file_id).name
+        attachment = folder / Path(entry.file_id).name
         if entry.redacted_at is None:
-            wrong = _compare(path, entry.size, entry.sha256)
+            wrong = _compare(attachment, entry.size, entry.sha256)
         else:
-            wrong = "was erased, and is still there" if path.exists() else None
+            wrong = "was erased, and is still there" if attachment.exists() else None
         if wrong:
             message = f"attachment {entry.file_id} of entry {entry.seq} {wrong}"
             yield Finding("bad_attachment", message)
-    for name in _names_in(folder):
-        if name not in found.attachments and found.is_sound:
+    for name in _names_in(folder) if found.is_sound else ():
+        if name not in found.attachments:
             message = f"no entry names {name}" + ("" if is_file_id(name) else ", half a file")
-            where = str(folder.relative_to(data_dir))
-            yield note("unnamed_attachment", message, file=where)
+            yield note("unnamed_attachment", message, file=f"files/{session_id}")
 
 
 def _compare(path: Path, size: int, sha256: str) -> str | None:
