@@ -1,4 +1,4 @@
-"""The connection to Redis: one, one behind Sentinel, or a cluster; and streams read over it.
+"""The connection to Redis: one, one behind Sentinel, or a cluster.
 
 Every command has a deadline, and none is repeated automatically, because only the
 caller knows whether it may run twice. Commands run in worker threads.
@@ -29,20 +29,9 @@ from redis.exceptions import (
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from nplt_storage.codec import (
-    BadLine,
-    decode_line,
-    decode_verified,
-    encode_line,
-    time_as_text,
-    verify_line,
-)
-from nplt_storage.entries import CheckpointEntry, Entry, ModelInputEntry
-from nplt_storage.errors import BadEntry, ConversationDamaged, StorageUnavailable
-from nplt_storage.ids import new_entry_id
+from nplt_storage.errors import StorageUnavailable
 from nplt_storage.redis.address import RedisAddress, read_address
 from nplt_storage.redis.scripts import Keyspace
-from nplt_storage.rows import ConversationRow, RowPlace, fold
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -312,153 +301,3 @@ def how_durable(connection: RedisConnection) -> str:
         return disk
     connected = f"{replicas} connected, min-replicas-to-write {needed}"
     return f"{disk}; a failover may take what {lost} ({connected})"
-
-
-def place_as_bytes(place: RowPlace) -> bytes:
-    """Sorts as places do, so that Redis can keep a user's list in order."""
-    pinned, updated_at, session_id = place
-    return f"{int(pinned)}{time_as_text(updated_at)}{session_id}".encode()
-
-
-def read_place(place: bytes) -> tuple[str, str]:
-    """Its time, as text, and its session id."""
-    return place[1:33].decode(), place[33:].decode()
-
-
-def name_of(entry: Entry) -> str:
-    """The message_id of a prompt; empty for every other entry."""
-    return (entry.message_id or "") if isinstance(entry, ModelInputEntry) else ""
-
-
-def place_in_stream(entry: Entry) -> bytes:
-    """What is noted under a prompt's name as long as its line is kept."""
-    return b"[%d]" % entry.seq
-
-
-_LINES_AT_FIRST: Final = 24
-_LINES_MAX: Final = 1000
-_BYTES_AT_ONCE: Final = 1024 * 1024
-
-
-class StreamSource:
-    """The lines up to `head_seq`, as they are in Redis when they are met."""
-
-    def __init__(
-        self, session_id: str, log: str, connection: RedisConnection, *, head_seq: int
-    ) -> None:
-        self.head_seq = head_seq
-        self.bytes_read = 0
-        self._session_id = session_id
-        self._log = log
-        self._connection = connection
-
-    def before(self, seq: int) -> Iterator[Entry]:
-        lines = self._walk("XREVRANGE", min(seq - 1, self.head_seq), -1)
-        return map(self._decoded, lines)
-
-    def after(self, seq: int) -> Iterator[Entry]:
-        return map(self._decoded, self.lines_after(seq))
-
-    def at(self, seq: int) -> Entry | None:
-        if not 1 <= seq <= self.head_seq:
-            return None
-        found = self._read("XRANGE", seq, seq, 1)
-        return self._decoded(found[0][1]) if found else None
-
-    def lines_after(self, seq: int) -> Iterator[bytes]:
-        return self._walk("XRANGE", max(seq, 0) + 1, 1)
-
-    def _walk(self, command: str, start: int, step: int) -> Iterator[bytes]:
-        last = 1 if step < 0 else self.head_seq
-        expected: int | None = None
-        count = _LINES_AT_FIRST
-        while (last - start) * step >= 0:
-            found = self._read(command, start, last, count)
-            for seq, line in found:
-                if expected is not None and seq != expected:
-                    raise self._damaged(f"entry {expected} is missing")
-                yield line
-                expected = seq + step
-            if len(found) < count or expected is None:
-                return
-            start = expected
-            mean = sum(len(line) for _, line in found) // len(found)
-            count = max(1, min(_LINES_MAX, _BYTES_AT_ONCE // max(mean, 1)))
-
-    def _read(self, command: str, start: int, last: int, count: int) -> list[tuple[int, bytes]]:
-        found = self._connection.ask(command, self._log, start, last, "COUNT", count)
-        lines: list[tuple[int, bytes]] = []
-        for entry_id, fields in found:
-            seq, line = int(entry_id.partition(b"-")[0]), bytes(fields.get(b"line", b""))
-            try:
-                numbered = verify_line(line)
-            except BadLine as error:
-                raise self._damaged(f"entry {seq}: {error}") from error
-            if numbered != seq:
-                raise self._damaged(f"entry {seq} says it is entry {numbered}")
-            self.bytes_read += len(line)
-            lines.append((seq, line))
-        return lines
-
-    def _decoded(self, line: bytes) -> Entry:
-        try:
-            return decode_verified(line)
-        except BadLine as error:
-            raise self._damaged(str(error)) from error
-
-    def _damaged(self, reason: str) -> ConversationDamaged:
-        return ConversationDamaged(self._session_id, reason)
-
-
-def decode_checkpoint(session_id: str, line: bytes | None) -> CheckpointEntry | None:
-    if not line:
-        return None
-    try:
-        entry = decode_line(line)
-    except BadLine as error:
-        raise ConversationDamaged(session_id, f"its checkpoint: {error}") from error
-    if not isinstance(entry, CheckpointEntry):
-        raise ConversationDamaged(session_id, "its checkpoint is something else")
-    return entry
-
-
-# ------------------------------------------------------------------------------
-# A stream that is being built or rewritten
-#
-# It expires an hour after its last line, in case the process dies.
-
-_KEPT_SECONDS: Final = 3600
-
-
-class NewStream:
-    """Blocking: used inside a worker thread."""
-
-    def __init__(self, connection: RedisConnection, row: ConversationRow) -> None:
-        self.row = row
-        """As it is after the entries so far; at first, as it is before them."""
-        self.keys = connection.keyspace.of(row.session_id, f"@new:{new_entry_id()}:")
-        self._connection = connection
-
-    def add(self, entries: Iterable[Entry]) -> None:
-        commands: list[tuple[Argument, ...]] = []
-        size = 0
-        for entry in entries:
-            if entry.seq != self.row.head_seq + 1:
-                raise BadEntry(f"entry {entry.seq} can't follow entry {self.row.head_seq}")
-            line = encode_line(entry)
-            commands.append(("XADD", self.keys.log, f"{entry.seq}-0", "line", line))
-            if name := name_of(entry):
-                commands.append(("HSETNX", self.keys.prompts, name, place_in_stream(entry)))
-            self.row = fold(self.row, entry)
-            size += len(line)
-            if size > _BYTES_AT_ONCE:
-                self.send(*commands)
-                commands, size = [], 0
-        self.send(*commands)
-
-    def send(self, *commands: tuple[Argument, ...]) -> None:
-        expiring = [("EXPIRE", key, _KEPT_SECONDS) for key in self.keys]
-        self._connection.call_many([*commands, *expiring])
-
-    def drop(self) -> None:
-        self._connection.call("DEL", *self.keys)
