@@ -48,7 +48,6 @@ from nplt_storage.file_system import FoundFile
 from nplt_storage.rows import (
     ConversationRow,
     RowPage,
-    RowPlace,
     RowQuery,
     cut_page,
     is_troubled,
@@ -58,7 +57,6 @@ from nplt_storage.rows import (
 )
 from nplt_storage.search import (
     WORDS_VERSION,
-    FoundMessage,
     SearchHit,
     SearchPage,
     SearchPlace,
@@ -397,105 +395,6 @@ _KEEP = (
 _END_OF_TEXT = "\U0010ffff"
 
 
-class RowTable:
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._users: dict[str, int] = {}
-
-    def keep(self, row: ConversationRow, stamp: FileStamp) -> int:
-        """The conversation's key, the same as long as it is known."""
-        values = (
-            *(row.session_id, self.user_key(row.user)),
-            *(row.pinned, row.archived, bool(row.unfinished), is_troubled(row)),
-            *(microseconds(row.updated_at), microseconds(row.last_accessed)),
-            *(*astuple(stamp.file), stamp.end_offset, stamp.head_seq, stamp.synced),
-            *(row.name, row.name.casefold(), row_as_bytes(row)),
-        )
-        return int(first_value(self._connection, _KEEP, *values))
-
-    def touch(self, session_id: str, at: datetime) -> None:
-        self._connection.execute(
-            "UPDATE conversations SET last_accessed = max(last_accessed, ?) WHERE session_id = ?",
-            (microseconds(at), session_id),
-        )
-
-    def remove(self, session_id: str) -> tuple[int, int] | None:
-        """Its key and its user's, if it was known."""
-        question = "DELETE FROM conversations WHERE session_id = ? RETURNING key, user"
-        found: tuple[int, int] | None = self._connection.execute(question, (session_id,)).fetchone()
-        return found
-
-    def user_key(self, user: str) -> int:
-        key = self._users.get(user)
-        if key is None:
-            self._connection.execute("INSERT OR IGNORE INTO users (name) VALUES (?)", (user,))
-            key = self._users[user] = self.known_user(user)
-        return key
-
-    def row(self, session_id: str) -> ConversationRow | None:
-        known = self.known(session_id)
-        return None if known is None else known[0]
-
-    def key(self, session_id: str) -> int | None:
-        question = "SELECT key FROM conversations WHERE session_id = ?"
-        key: int | None = first_value(self._connection, question, session_id)
-        return key
-
-    def row_of_key(self, key: int) -> ConversationRow | None:
-        question = "SELECT row, last_accessed FROM conversations WHERE key = ?"
-        found = self._connection.execute(question, (key,)).fetchone()
-        return None if found is None else _row(*found)
-
-    def known(self, session_id: str) -> tuple[ConversationRow, FileStamp] | None:
-        question = f"SELECT row, last_accessed, {_STAMP} FROM conversations WHERE session_id = ?"
-        found = self._connection.execute(question, (session_id,)).fetchone()
-        return None if found is None else (_row(*found[:2]), _stamp(*found[2:]))
-
-    def stamps(self, ids: Sequence[str] | None = None) -> dict[str, FileStamp]:
-        """Of these, or of all."""
-        question = f"SELECT session_id, {_STAMP} FROM conversations"
-        if ids is not None:
-            question += f" WHERE session_id IN ({', '.join('?' * len(ids))})"
-        found = self._connection.execute(question, ids or ())
-        return {row[0]: _stamp(*row[1:]) for row in found}
-
-    def count(self, user: str) -> int:
-        question = "SELECT count(*) FROM conversations WHERE user = ?"
-        return int(first_value(self._connection, question, self.known_user(user)))
-
-    def page(self, user: str, query: RowQuery, after: RowPlace | None) -> RowPage:
-        conditions: list[str] = ["user = ?"]
-        values: list[object] = [self.known_user(user)]
-        if after is not None:
-            conditions.append("(pinned, updated_at, session_id) < (?, ?, ?)")
-            values += (after[0], microseconds(after[1]), after[2])
-        if query.archived is not None:
-            conditions.append("archived = ?")
-            values.append(query.archived)
-        if query.name_has is not None:
-            conditions.append("instr(name_folded, ?) > 0")
-            values.append(query.name_has.casefold())
-        if query.name_is is not None:
-            conditions.append("name = ?")
-            values.append(query.name_is)
-        if query.id_prefix:
-            conditions.append("session_id >= ? AND session_id < ?")
-            values += (query.id_prefix, query.id_prefix + _END_OF_TEXT)
-        if query.unfinished:
-            conditions.append("unfinished = 1")
-        if query.troubled:
-            conditions.append("troubled = 1")
-        found = self._connection.execute(
-            f"SELECT row, last_accessed FROM conversations WHERE {' AND '.join(conditions)} "
-            "ORDER BY pinned DESC, updated_at DESC, session_id DESC LIMIT ?",
-            [*values, query.limit + 1],
-        )
-        return cut_page([_row(*one) for one in found], query.limit)
-
-    def known_user(self, user: str) -> int:
-        return first_value(self._connection, "SELECT key FROM users WHERE name = ?", user) or 0
-
-
 def _row(data: bytes, last_accessed: int) -> ConversationRow:
     try:
         return row_from_bytes(data, last_accessed=from_microseconds(last_accessed))
@@ -587,39 +486,6 @@ class TextIndex:
             self._connection.execute("DELETE FROM messages WHERE id = ?", (number,))
         return len(found)
 
-    def search(
-        self,
-        rows: RowTable,
-        user: str,
-        query: SearchQuery,
-        wanted: Wanted,
-        before: SearchPlace | None,
-    ) -> list[FoundMessage]:
-        """Newest first, one more than the limit if there is more."""
-        last = _LAST_ID if before is None else before[0] << _SLOT_BITS | _SLOTS
-        found: list[tuple[SearchPlace, int, SearchHit]] = []
-        until = monotonic() + query.seconds_max
-        self._connection.set_progress_handler(lambda: monotonic() > until, _STEPS_BETWEEN)
-        try:
-            expression = _expression(rows.known_user(user), wanted)
-            with closing(self._connection.execute(_SEARCH, (expression, last))) as candidates:
-                for message in _in_order(candidates, rows):
-                    if before is None or message[0] < before:
-                        found.append(message)
-                        if len(found) > query.limit:
-                            break
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
-                raise took_too_long(query) from None
-            raise
-        finally:
-            self._connection.set_progress_handler(None, 0)
-        question = "SELECT text FROM messages WHERE id = ?"
-        return [
-            (place, hit, _unpacked(first_value(self._connection, question, number)))
-            for place, number, hit in found
-        ]
-
     def merge(self, pages: int, *, begin: bool) -> bool:
         """Brings the index closer to one piece, in which nothing removed is left; writes
         about so many pages. Whether there is more to do."""
@@ -628,21 +494,6 @@ class TextIndex:
         self._connection.execute("INSERT INTO said (said, rank) VALUES ('merge', ?)", (amount,))
         # As SQLite's manual has it: one change is the command itself.
         return self._connection.total_changes - before >= 2
-
-
-def _in_order(
-    candidates: Iterable[tuple[int, int, int, int, str]], rows: RowTable
-) -> Iterator[tuple[SearchPlace, int, SearchHit]]:
-    """The active messages: place, number, hit; within a moment by conversation and entry."""
-    row_of = cache(rows.row_of_key)
-    for at, of_one_moment in groupby(candidates, key=lambda found: found[0] >> _SLOT_BITS):
-        messages: list[tuple[SearchPlace, int, SearchHit]] = []
-        for number, conversation, seq, said_at, role in of_one_moment:
-            row = row_of(conversation)
-            if row is not None and stands(row, seq):
-                hit = hit_without_snippet(row, seq, role, from_microseconds(said_at))
-                messages.append(((at, row.session_id, seq), number, hit))
-        yield from sorted(messages, reverse=True)
 
 
 def _indexed(user: int, said: list[str]) -> str:
@@ -684,7 +535,7 @@ _KEEP_THROUGH = "INSERT OR REPLACE INTO prompts_known VALUES (?, ?)"
 class IndexTables:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self.rows = RowTable(connection)
+        self._users: dict[str, int] = {}
         has_texts = first_value(connection, "SELECT 1 FROM sqlite_schema WHERE name = 'said'")
         self.texts = TextIndex(connection) if has_texts else None
         self.untidy = True
@@ -723,16 +574,16 @@ class IndexTables:
         for known in latest.values():
             self._learn(known)
         for session_id, at in touched.items():
-            self.rows.touch(session_id, at)
+            self.touch(session_id, at)
 
     def _learn(self, known: tuple[EntriesAdded, list[Entry]] | None) -> None:
         if known is None:
             return
         piece, entries = known
-        key = self.rows.keep(piece.row, piece.stamp)
+        key = self.keep(piece.row, piece.stamp)
         self._add_prompts(key, entries)
         if self.texts is not None:
-            self.texts.add(key, self.rows.user_key(piece.row.user), entries)
+            self.texts.add(key, self.user_key(piece.row.user), entries)
 
     def _add_prompts(self, key: int, entries: Iterable[Entry]) -> None:
         known = through = self._prompts_through(key)
@@ -749,7 +600,7 @@ class IndexTables:
             self._connection.execute(_KEEP_THROUGH, (key, through))
 
     def _learn_prompts(self, found: PromptsFound) -> None:
-        key = self.rows.key(found.session_id)
+        key = self.key(found.session_id)
         if key is not None:
             self._connection.executemany(
                 "INSERT OR REPLACE INTO prompts VALUES (?, ?, ?)",
@@ -764,7 +615,7 @@ class IndexTables:
 
     def prompt(self, session_id: str, message_id: str) -> tuple[int | None, int]:
         """Its number, and up to which entry all of them are known."""
-        key = self.rows.key(session_id)
+        key = self.key(session_id)
         if key is None:
             return None, 0
         question = "SELECT seq FROM prompts WHERE conversation = ? AND message_id = ?"
@@ -780,13 +631,138 @@ class IndexTables:
             return SearchPage(hits=())
         if self.texts is None:
             raise StorageUnavailable("messages can't be searched now; the server's log says why")
-        found = self.texts.search(self.rows, user, query, wanted, before)
-        return cut_search_page(found, wanted, query.limit)
+        last = _LAST_ID if before is None else before[0] << _SLOT_BITS | _SLOTS
+        found: list[tuple[SearchPlace, int, SearchHit]] = []
+        until = monotonic() + query.seconds_max
+        self._connection.set_progress_handler(lambda: monotonic() > until, _STEPS_BETWEEN)
+        try:
+            expression = _expression(self.known_user(user), wanted)
+            with closing(self._connection.execute(_SEARCH, (expression, last))) as candidates:
+                for message in self._in_order(candidates):
+                    if before is None or message[0] < before:
+                        found.append(message)
+                        if len(found) > query.limit:
+                            break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+                raise took_too_long(query) from None
+            raise
+        finally:
+            self._connection.set_progress_handler(None, 0)
+        question = "SELECT text FROM messages WHERE id = ?"
+        messages = [
+            (place, hit, _unpacked(first_value(self._connection, question, number)))
+            for place, number, hit in found
+        ]
+        return cut_search_page(messages, wanted, query.limit)
+
+    def _in_order(
+        self, candidates: Iterable[tuple[int, int, int, int, str]]
+    ) -> Iterator[tuple[SearchPlace, int, SearchHit]]:
+        """The active messages: place, number, hit; within a moment by conversation and entry."""
+        row_of = cache(self._row_of_key)
+        for at, of_one_moment in groupby(candidates, key=lambda found: found[0] >> _SLOT_BITS):
+            messages: list[tuple[SearchPlace, int, SearchHit]] = []
+            for number, conversation, seq, said_at, role in of_one_moment:
+                row = row_of(conversation)
+                if row is not None and stands(row, seq):
+                    hit = hit_without_snippet(row, seq, role, from_microseconds(said_at))
+                    messages.append(((at, row.session_id, seq), number, hit))
+            yield from sorted(messages, reverse=True)
+
+    def keep(self, row: ConversationRow, stamp: FileStamp) -> int:
+        """The conversation's key, the same as long as it is known."""
+        values = (
+            *(row.session_id, self.user_key(row.user)),
+            *(row.pinned, row.archived, bool(row.unfinished), is_troubled(row)),
+            *(microseconds(row.updated_at), microseconds(row.last_accessed)),
+            *(*astuple(stamp.file), stamp.end_offset, stamp.head_seq, stamp.synced),
+            *(row.name, row.name.casefold(), row_as_bytes(row)),
+        )
+        return int(first_value(self._connection, _KEEP, *values))
+
+    def touch(self, session_id: str, at: datetime) -> None:
+        self._connection.execute(
+            "UPDATE conversations SET last_accessed = max(last_accessed, ?) WHERE session_id = ?",
+            (microseconds(at), session_id),
+        )
+
+    def user_key(self, user: str) -> int:
+        key = self._users.get(user)
+        if key is None:
+            self._connection.execute("INSERT OR IGNORE INTO users (name) VALUES (?)", (user,))
+            key = self._users[user] = self.known_user(user)
+        return key
+
+    def row(self, session_id: str) -> ConversationRow | None:
+        known = self.known(session_id)
+        return None if known is None else known[0]
+
+    def key(self, session_id: str) -> int | None:
+        question = "SELECT key FROM conversations WHERE session_id = ?"
+        key: int | None = first_value(self._connection, question, session_id)
+        return key
+
+    def _row_of_key(self, key: int) -> ConversationRow | None:
+        question = "SELECT row, last_accessed FROM conversations WHERE key = ?"
+        found = self._connection.execute(question, (key,)).fetchone()
+        return None if found is None else _row(*found)
+
+    def known(self, session_id: str) -> tuple[ConversationRow, FileStamp] | None:
+        question = f"SELECT row, last_accessed, {_STAMP} FROM conversations WHERE session_id = ?"
+        found = self._connection.execute(question, (session_id,)).fetchone()
+        return None if found is None else (_row(*found[:2]), _stamp(*found[2:]))
+
+    def stamps(self, ids: Sequence[str] | None = None) -> dict[str, FileStamp]:
+        """Of these, or of all."""
+        question = f"SELECT session_id, {_STAMP} FROM conversations"
+        if ids is not None:
+            question += f" WHERE session_id IN ({', '.join('?' * len(ids))})"
+        found = self._connection.execute(question, ids or ())
+        return {row[0]: _stamp(*row[1:]) for row in found}
+
+    def count(self, user: str) -> int:
+        question = "SELECT count(*) FROM conversations WHERE user = ?"
+        return int(first_value(self._connection, question, self.known_user(user)))
+
+    def page(self, user: str, query: RowQuery) -> RowPage:
+        """Raises `BadCursor`."""
+        after = None if query.cursor is None else read_cursor(query.cursor)
+        conditions: list[str] = ["user = ?"]
+        values: list[object] = [self.known_user(user)]
+        if after is not None:
+            conditions.append("(pinned, updated_at, session_id) < (?, ?, ?)")
+            values += (after[0], microseconds(after[1]), after[2])
+        if query.archived is not None:
+            conditions.append("archived = ?")
+            values.append(query.archived)
+        if query.name_has is not None:
+            conditions.append("instr(name_folded, ?) > 0")
+            values.append(query.name_has.casefold())
+        if query.name_is is not None:
+            conditions.append("name = ?")
+            values.append(query.name_is)
+        if query.id_prefix:
+            conditions.append("session_id >= ? AND session_id < ?")
+            values += (query.id_prefix, query.id_prefix + _END_OF_TEXT)
+        if query.unfinished:
+            conditions.append("unfinished = 1")
+        if query.troubled:
+            conditions.append("troubled = 1")
+        found = self._connection.execute(
+            f"SELECT row, last_accessed FROM conversations WHERE {' AND '.join(conditions)} "
+            "ORDER BY pinned DESC, updated_at DESC, session_id DESC LIMIT ?",
+            [*values, query.limit + 1],
+        )
+        return cut_page([_row(*one) for one in found], query.limit)
+
+    def known_user(self, user: str) -> int:
+        return first_value(self._connection, "SELECT key FROM users WHERE name = ?", user) or 0
 
     def _begin_anew(self, piece: EntriesAdded) -> EntriesAdded:
         """Gives what is known then."""
         session_id = piece.row.session_id
-        before = self.rows.row(session_id)
+        before = self.row(session_id)
         self._remove(session_id)
         if before is not None:
             if piece.row.damaged and before.message_count >= piece.row.message_count:
@@ -794,23 +770,24 @@ class IndexTables:
                 piece = replace(piece, row=replace(before, damaged=True))
             elif piece.row.lost is None and before.lost is not None:
                 piece = replace(piece, row=replace(piece.row, lost=before.lost))
-            self.rows.keep(piece.row, piece.stamp)
-            self.rows.touch(session_id, before.last_accessed)
+            self.keep(piece.row, piece.stamp)
+            self.touch(session_id, before.last_accessed)
         if before is not None and not before.damaged:
             # The file was replaced: what it no longer says must not stay here either.
             self._mark()
         return piece
 
     def _remove(self, session_id: str) -> None:
-        removed = self.rows.remove(session_id)
+        question = "DELETE FROM conversations WHERE session_id = ? RETURNING key, user"
+        removed = self._connection.execute(question, (session_id,)).fetchone()
         if removed is not None:
             self._connection.execute("INSERT INTO leftovers VALUES (?, ?)", removed)
             self.untidy = True
 
     def _redact(self, note: EntryRedacted) -> None:
-        key = self.rows.keep(note.row, note.stamp)
+        key = self.keep(note.row, note.stamp)
         if self.texts is not None:
-            user = self.rows.user_key(note.row.user)
+            user = self.user_key(note.row.user)
             self.texts.remove(user, "conversation = ? AND seq = ?", key, note.seq)
         self._mark()
 
@@ -930,7 +907,7 @@ class IndexDatabase:
 
     def changes(self) -> Iterator[Surveyed]:
         """What the files say that is not known yet."""
-        yield from self._survey(self.answer(lambda tables: tables.rows.stamps()))
+        yield from self._survey(self.answer(lambda tables: tables.stamps()))
 
     def tidy(self) -> None:
         self._has_given_up = True
@@ -1091,19 +1068,18 @@ class ConversationIndex:
     # Questions
 
     async def row(self, session_id: str) -> ConversationRow | None:
-        return await self._ask(lambda tables: tables.rows.row(session_id))
+        return await self._ask(lambda tables: tables.row(session_id))
 
     async def known(self, session_id: str) -> tuple[ConversationRow, FileStamp] | None:
         """The row, and the file it was made from."""
-        return await self._ask(lambda tables: tables.rows.known(session_id))
+        return await self._ask(lambda tables: tables.known(session_id))
 
     async def list(self, user: str, query: RowQuery) -> RowPage:
         """Raises `BadCursor`."""
-        after = None if query.cursor is None else read_cursor(query.cursor)
-        return await self._ask(lambda tables: tables.rows.page(user, query, after))
+        return await self._ask(lambda tables: tables.page(user, query))
 
     async def count(self, user: str) -> int:
-        return await self._ask(lambda tables: tables.rows.count(user))
+        return await self._ask(lambda tables: tables.count(user))
 
     async def search(self, user: str, query: SearchQuery) -> SearchPage:
         """Beside the writer, so that nobody else waits for it; one for each user at a time.
@@ -1136,7 +1112,7 @@ class ConversationIndex:
 
     async def stamps(self, ids: Sequence[str] | None = None) -> dict[str, FileStamp]:
         """Of these, or of all."""
-        return await self._ask(lambda tables: tables.rows.stamps(ids))
+        return await self._ask(lambda tables: tables.stamps(ids))
 
     async def close(self) -> None:
         """All that was noted is in the file afterwards."""

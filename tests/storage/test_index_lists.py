@@ -15,8 +15,14 @@ from tests.storage.conversations import START, Pen, answer, prompt
 from tests.storage.surveyed_files import SurveyedFile, SurveyedFiles
 
 from nplt_storage import BadCursor, ConversationRow, RowQuery
-from nplt_storage.index import ConversationIndex, IndexTables, make_anew, transaction
-from nplt_storage.rows import page_of, read_cursor
+from nplt_storage.index import (
+    ConversationGone,
+    ConversationIndex,
+    IndexTables,
+    make_anew,
+    transaction,
+)
+from nplt_storage.rows import new_row, page_of, write_cursor
 
 NAMES = ["Käse", "kÄSE und Brot", "new conversation", "Notes\x00", "ﬁsh", ""]
 IDS = [f"{first}{second}{third}" for first in "ab0" for second in "ab_" for third in "aZ"]
@@ -74,28 +80,29 @@ def test_any_list_is_walked_as_if_it_were_sorted_whole(
     tables = IndexTables(connection)
     with transaction(connection):
         for session_id in IDS:
-            tables.rows.remove(session_id)
+            tables.apply([ConversationGone(session_id=session_id)])
         for row in rows:
-            tables.rows.keep(row, SurveyedFile(row.session_id).stamp)
+            tables.keep(row, SurveyedFile(row.session_id).stamp)
     of_ada = [row for row in rows if row.user == "ada"]
     cursor: str | None = None
     while True:
         asked = replace(query, cursor=cursor)
-        page = tables.rows.page("ada", asked, read_cursor(cursor) if cursor else None)
+        page = tables.page("ada", asked)
         assert page == page_of(of_ada, asked)
         cursor = page.next_cursor
         if cursor is None:
             break
-    assert tables.rows.count("ada") == len(of_ada)
+    assert tables.count("ada") == len(of_ada)
 
 
 def test_no_page_of_a_list_needs_all_rows_to_be_sorted(tmp_path: Path) -> None:
     asked: list[str] = []
     connection = make_anew(tmp_path / "catalog.sqlite")
     connection.set_trace_callback(asked.append)
-    place = (True, START, "s1")
+    pinned = replace(new_row("s1", user="ada", created_at=START), pinned=True)
+    cursor = write_cursor(pinned)
     for query in (RowQuery(), RowQuery(archived=False), RowQuery(unfinished=True)):
-        IndexTables(connection).rows.page("ada", query, place)
+        IndexTables(connection).page("ada", replace(query, cursor=cursor))
     connection.set_trace_callback(None)
     lists = [question for question in asked if "ORDER BY" in question]
     assert len(lists) == 3

@@ -27,7 +27,7 @@ from nplt_storage.index import (
     ConversationIndex,
     EntriesAdded,
     FileStamp,
-    TextIndex,
+    IndexTables,
 )
 from nplt_storage.rows import page_of
 from nplt_storage.search import search_entries
@@ -276,14 +276,14 @@ async def test_nobody_else_may_read_it(path: Path) -> None:
 async def test_nobody_waits_for_a_search(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = some_files()
     index = await caught_up(path, files)
-    begun, may_end, search = threading.Event(), threading.Event(), TextIndex.search
+    begun, may_end, search = threading.Event(), threading.Event(), IndexTables.search
 
     def slow(*arguments: Any, **options: Any) -> Any:
         begun.set()
         may_end.wait()
         return search(*arguments, **options)
 
-    monkeypatch.setattr(TextIndex, "search", slow)
+    monkeypatch.setattr(IndexTables, "search", slow)
     searching = asyncio.create_task(index.search("ada", FOX))
     await asyncio.to_thread(begun.wait)
     assert len((await index.list("ada", ALL)).rows) == 5

@@ -38,7 +38,6 @@ from nplt_storage.index import (
     SCHEMA_VERSION,
     ConversationGone,
     IndexTables,
-    RowTable,
     checkpoint,
     first_value,
     open_database,
@@ -72,7 +71,7 @@ def _rows_of_index(data_dir: Path) -> dict[str, ConversationRow] | str:
             with closing(_connect(path)) as connection:
                 made = first_value(connection, "SELECT value FROM marks WHERE name = 'made_by'")
                 if (made or "").startswith(_MADE_BY):
-                    table = RowTable(connection)
+                    table = IndexTables(connection)
                     rows = {id_: table.row(id_) for id_ in table.stamps()}
                     found = {id_: row for id_, row in rows.items() if row is not None}
                 else:
