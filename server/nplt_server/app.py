@@ -67,8 +67,7 @@ from nplt_server.tools import Tool, ToolPolicy, unknown_tools
 from nplt_server.tools.builtin import builtin_tools
 from nplt_server.tools.mcp import McpServerConfig, McpServers
 from nplt_server.tools.runner import AllTools, ToolRunner
-from nplt_server.widgets import widget_tools
-from nplt_server.widgets.builtin import default_widgets
+from nplt_server.widgets import default_widgets, widget_tools
 from nplt_storage.attachments import AttachmentFiles, end_copy, unfinished_copies
 from nplt_storage.errors import ConversationReadOnly, StorageError
 from nplt_storage.files.directory import FREE_BYTES_MIN

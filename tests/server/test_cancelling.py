@@ -13,7 +13,7 @@ from tests.server.services import Clock
 from nplt_server.context.messages import ToolResultsMessage
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, ToolCallPiece
 from nplt_server.tools.builtin import now_tool
-from nplt_server.widgets.builtin import default_widgets
+from nplt_server.widgets import default_widgets
 from nplt_storage.entries import FaultEntry, ModelOutputEntry, ToolResultsEntry
 from nplt_storage.history import ConversationHistory
 

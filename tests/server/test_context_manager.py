@@ -39,7 +39,7 @@ from nplt_server.providers import (
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.tokens import CharacterCounter
 from nplt_server.usage import ModelPrices
-from nplt_server.widgets.builtin import default_widgets
+from nplt_server.widgets import default_widgets
 from nplt_storage.entries import (
     CompactionEntry,
     Entry,

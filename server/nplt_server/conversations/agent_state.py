@@ -24,8 +24,7 @@ from nplt_server.context.projection import Policy, Projection
 from nplt_server.context.source import CallBudget, ContextView, Measure, PromptReference
 from nplt_server.tokens import CharacterCounter
 from nplt_server.tools import Tool
-from nplt_server.widgets import Widget, WidgetView, widget_tools
-from nplt_server.widgets.builtin import NOTEBOOK_BYTES_MAX, notebook_bytes
+from nplt_server.widgets import NOTEBOOK_BYTES_MAX, Widget, WidgetView, notebook_bytes, widget_tools
 from nplt_storage.entries import (
     LIVE_SCREEN,
     LevelOfDetailSections,

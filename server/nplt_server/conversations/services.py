@@ -29,8 +29,7 @@ from nplt_server.tokens import Correction, TokenCounter, best_counter
 from nplt_server.tools import ToolOffer
 from nplt_server.tools.mcp import McpServers
 from nplt_server.tools.runner import ToolRunner
-from nplt_server.widgets import Widget
-from nplt_server.widgets.builtin import default_widgets
+from nplt_server.widgets import Widget, default_widgets
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.entries import EpochEntry
 from nplt_storage.errors import StorageUnavailable

@@ -22,7 +22,7 @@ from tests.vendors.models import ClaudeModel, GptModel
 from nplt_protocol.messages import AgentThought, SessionEvent
 from nplt_server.conversations import operations
 from nplt_server.providers import Provider
-from nplt_server.widgets.builtin import TodoList
+from nplt_server.widgets import TodoList
 from nplt_storage.entries import (
     CompactionEntry,
     Entry,

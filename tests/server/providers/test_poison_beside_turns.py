@@ -25,7 +25,7 @@ from nplt_server.providers import ModelFacts
 from nplt_server.settings import ContextSettings
 from nplt_server.tokens import CharacterCounter
 from nplt_server.tools.typed import typed_tool
-from nplt_server.widgets.builtin import NotebookWidget
+from nplt_server.widgets import NotebookWidget
 from nplt_storage.entries import NotebookEntry, SystemInstructionEntry
 
 THINKING = {

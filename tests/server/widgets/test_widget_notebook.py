@@ -9,7 +9,7 @@ import pytest
 from tests.server.widgets.widget_stage import WIDGETS, Stage, now
 
 from nplt_server.tools import ToolFailed
-from nplt_server.widgets.builtin import NOTEBOOK_BYTES_MAX, edited
+from nplt_server.widgets import NOTEBOOK_BYTES_MAX, edited
 from nplt_storage.entries import NotebookEntry
 from nplt_storage.errors import BadEntry
 

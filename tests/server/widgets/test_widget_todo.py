@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.server.widgets.widget_stage import Stage
 
 from nplt_server.tools import ToolFailed
-from nplt_server.widgets.builtin import (
+from nplt_server.widgets import (
     ITEMS_MAX,
     TEXT_CHARACTERS_MAX,
     TodoAction,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from nplt_protocol.json_text import JsonObject
 from nplt_server.conversations.agent_state import AgentState
 from nplt_server.conversations.record_writer import RecordWriter
-from nplt_server.widgets.builtin import default_widgets
+from nplt_server.widgets import default_widgets
 from nplt_storage.codec import decode_line, encode_line
 from nplt_storage.entries import (
     UNSTAMPED,
