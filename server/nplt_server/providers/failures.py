@@ -99,10 +99,9 @@ _NAME: Final = re.compile(r"[\w.\[\]:/-]{1,80}")
 _SENTENCE_CHARACTERS_MAX: Final = 300
 _HIDDEN: Final = "…"
 _KEYS: Final = re.compile(
-    r"\b(?:bearer|basic)\s+\S+"
+    r"(?i)\b(?:bearer|basic)\s+\S+"
     r"|\b(?:sk|pk|rk|gsk|xai|hf|nvapi|key)[-_][^\s'\"`,;]+|\bAIza[\w-]+"
-    r"|(?<![\w-])(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{24,}(?![\w-])",
-    re.IGNORECASE,
+    r"|(?<![\w-])(?=[A-Za-z]*\d)(?=\d*[A-Za-z])[A-Za-z0-9]{24,}(?![\w-])"
 )
 _QUOTED: Final = re.compile(r"(?<!\w)'([^']+)'|\"([^\"]+)\"|`([^`]+)`|«([^»]+)»|“([^”]+)”")
 _RUN_WORDS_MIN: Final = 4
@@ -229,41 +228,34 @@ _INDEX_DIGITS_MAX = 6
 _INDEX = rf"\.?\[?(\d{{1,{_INDEX_DIGITS_MAX}}})\b"
 _NAMED_MESSAGE = re.compile(rf"\b(?:messages|input){_INDEX}(?:\]?\.content{_INDEX})?")
 _TOO_LARGE = re.compile(
-    r"context.length|context.window|context.size|prompt is too long|too many tokens"
-    r"|exceed.context|request_too_large|maximum context",
-    re.IGNORECASE,
+    r"(?i)context.length|context.window|context.size|prompt is too long|too many tokens"
+    r"|exceed.context|request_too_large|maximum context"
 )
 # An account without money is told as 429, or as 400; waiting does not fill it.
 _NO_MONEY = re.compile(
-    r"insufficient_quota|billing_hard_limit_reached|billing_error|credit balance is too low"
-    r"|insufficient (?:balance|credit|funds)|budget has been exceeded|exceeded.budget",
-    re.IGNORECASE,
+    r"(?i)insufficient_quota|billing_hard_limit_reached|billing_error|credit balance is too low"
+    r"|insufficient (?:balance|credit|funds)|budget has been exceeded|exceeded.budget"
 )
 # OpenAI and Groq; Anthropic; OpenRouter; Mistral; DeepSeek; LiteLLM; Azure; Gemini; Ollama
 _NO_SUCH_MODEL = re.compile(
-    r"model_not_found|\bmodel: [\w.:/-]+$|not a valid model|invalid_model|invalid model\b"
+    r"(?i)model_not_found|\bmodel: [\w.:/-]+$|not a valid model|invalid_model|invalid model\b"
     r"|model not exist|DeploymentNotFound|models/\S+ is not found|unknown.model"
     r"|\bmodel [`'\"]?[\w.:/-]+[`'\"]? (?:does not exist|(?:is |was )?not found)"
-    r"|does not have access to model",
-    re.IGNORECASE,
+    r"|does not have access to model"
 )
 # Gemini, xAI and LiteLLM answer 400 for a wrong key.
 _NO_KEY = re.compile(
-    r"invalid_api_key|API_KEY_INVALID|authentication_?error|incorrect api key"
+    r"(?i)invalid_api_key|API_KEY_INVALID|authentication_?error|incorrect api key"
     r"|api.key.{0,20}(?:not valid|invalid|not found|expired)|invalid (?:x-api-key|api.?key|token)"
-    r"|invalid proxy server token|unauthenticated",
-    re.IGNORECASE,
+    r"|invalid proxy server token|unauthenticated"
 )
 # More in one request than the account may send in a minute: waiting does not help either.
 _TOO_LARGE_FOR_A_MINUTE = re.compile(r"request too large", re.IGNORECASE)
 # OpenAI, of tools with GPT-5.4 and later, and of models that only the one API has
-_OTHER_API = re.compile(
-    r"(?:use|in|with) (?:the )?(?:/?v1/)?(?:responses|chat/completions)\b", re.I
-)
+_OTHER_API = re.compile(r"(?i)(?:use|in|with) (?:the )?(?:/?v1/)?(?:responses|chat/completions)\b")
 _THOUGHTS = re.compile(
-    r"invalid_encrypted_content|encrypted content|invalid .?signature.? in"
-    r"|thinking.? (?:or .{0,3}redacted_thinking.? )?blocks?\b",
-    re.IGNORECASE,
+    r"(?i)invalid_encrypted_content|encrypted content|invalid .?signature.? in"
+    r"|thinking.? (?:or .{0,3}redacted_thinking.? )?blocks?\b"
 )
 _OF_CONTENT = ("messages", "input", "prompt")
 # How Anthropic begins: `tools.0.custom.name: …`
@@ -314,12 +306,12 @@ def _failure(status: int, told: VendorError, retry_after: str | None) -> Provide
             "add credit there, or choose another model"
         )
     if status == 401 or (is_refused and _NO_KEY.search(all_words)):
-        wrong_key = ProviderUnauthorized(
+        failure = ProviderUnauthorized(
             f"the provider does not accept the API key ({status}); "
             "check the server's settings: api_key_env or api_key_file of the provider"
         )
-        wrong_key.of_provider = True
-        return wrong_key
+        failure.of_provider = True
+        return failure
     if status == 403:
         return ProviderUnauthorized(
             "the provider does not allow this to the account of the API key (403); "

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import anyio
 from msgspec import Struct, field
 
-from nplt_protocol import ErrorCode, JsonObject, RequestError
+from nplt_protocol import ErrorCode, JsonObject, JsonValue, RequestError
 from nplt_server.errors import (
     AnswerCut,
     ProviderError,
@@ -174,29 +174,23 @@ class BreakerPermit:
 # ------------------------------------------------------------------------------
 # Metrics of one model since the server started, for STATUS
 
-FailureKind: TypeAlias = Literal[
-    "paused", "timed_out", "unavailable", "unauthorized", "too_large", "refused", "cut"
-]
 BUCKET_SECONDS: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0)
 """Upper bounds of the buckets; one more bucket holds longer durations."""
 
 
-def kind_of(error: ProviderError) -> FailureKind:
-    match error:
-        case ProviderPaused():
-            return "paused"
-        case AnswerCut():
-            return "cut"
-        case ProviderUnavailable(timed_out=True):
-            return "timed_out"
-        case ProviderUnavailable():
-            return "unavailable"
-        case ProviderUnauthorized():
-            return "unauthorized"
-        case RequestTooLarge():
-            return "too_large"
-        case _:
-            return "refused"
+_KINDS: Final = (
+    (ProviderPaused, "paused"),
+    (AnswerCut, "cut"),
+    (ProviderUnavailable, "unavailable"),
+    (ProviderUnauthorized, "unauthorized"),
+    (RequestTooLarge, "too_large"),
+)
+
+
+def kind_of(error: ProviderError) -> str:
+    if isinstance(error, ProviderUnavailable) and error.timed_out:
+        return "timed_out"
+    return next((kind for each, kind in _KINDS if isinstance(error, each)), "refused")
 
 
 class Durations(Struct):
@@ -230,7 +224,7 @@ class ModelMetrics(Struct):
     retries: int = 0
     fail_overs: int = 0
     """How often a fallback was called instead of this model."""
-    failures: Counter[FailureKind] = field(default_factory=Counter[FailureKind])
+    failures: Counter[str] = field(default_factory=Counter[str])
     first_token: Durations = field(default_factory=Durations)
     whole: Durations = field(default_factory=Durations)
     """Durations of complete calls."""
@@ -247,10 +241,9 @@ class ModelMetrics(Struct):
         self.cache_write_tokens += max(0, usage.cache_write_tokens)
 
     def as_json(self, prices: ModelPrices | None) -> JsonObject:
-        failures: JsonObject = {str(kind): number for kind, number in self.failures.items()}
         metrics: JsonObject = {
             "calls": self.calls,
-            "failures": failures,
+            "failures": dict[str, JsonValue](self.failures),
             "retries": self.retries,
             "fail_overs": self.fail_overs,
             "first_token_seconds": self.first_token.as_json(),

@@ -161,23 +161,15 @@ async def _in_other_process(schema: JsonObject, answer: str | None) -> str | Non
     from anyio.to_process import run_sync
 
     try:
-        return await run_sync(_fault_in_time, schema, answer, cancellable=True)
+        return await run_sync(_fault, schema, answer, cancellable=True)
     except anyio.BrokenWorkerProcess:
         return f"it can't be checked within {_CHECK_SECONDS_MAX:g} s; the schema is too complex"
 
 
-def _fault_in_time(schema: JsonObject, answer: str | None) -> str | None:
-    """In the other process. The time is the processor's, however busy the machine is, and its
-    signal ends the process, also inside of a pattern."""
-    signal.setitimer(signal.ITIMER_VIRTUAL, _CHECK_SECONDS_MAX)
-    try:
-        return _fault(schema, answer)
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-
-
 def _fault(schema: JsonObject, answer: str | None) -> str | None:
-    """What is wrong with the answer, or with the schema itself."""
+    """What is wrong with the answer, or with the schema itself. In the other process. The time
+    is the processor's, however busy the machine is, and its signal ends the process, also
+    inside of a pattern."""
     from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]
     from jsonschema.exceptions import best_match  # type: ignore[import-untyped]
     from jsonschema.validators import validator_for  # type: ignore[import-untyped]
@@ -185,9 +177,10 @@ def _fault(schema: JsonObject, answer: str | None) -> str | None:
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import DRAFT202012
 
-    kind_of_validator: Any = validator_for(schema, default=Draft202012Validator)
-    validator = kind_of_validator(schema, registry=Registry())
+    signal.setitimer(signal.ITIMER_VIRTUAL, _CHECK_SECONDS_MAX)
     try:
+        kind_of_validator: Any = validator_for(schema, default=Draft202012Validator)
+        validator = kind_of_validator(schema, registry=Registry())
         if answer is None:
             kind_of_validator.check_schema(schema, format_checker=kind_of_validator.FORMAT_CHECKER)
             resource = Resource.from_contents(schema, default_specification=DRAFT202012)
@@ -204,15 +197,15 @@ def _fault(schema: JsonObject, answer: str | None) -> str | None:
         return "it refers to itself without end"
     except ValueError as wrong:
         return str(wrong)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     if error is None:
         return None
+    said, half = error.message, _FAULT_CHARACTERS_MAX // 2
+    if len(said) > _FAULT_CHARACTERS_MAX:
+        said = f"{said[:half]} … {said[-half:]}"
     place = "".join(f"/{step}" for step in error.absolute_path)
-    return _short(error.message) + (f" (at {place[:100]})" if place else "")
-
-
-def _short(text: str) -> str:
-    limit = _FAULT_CHARACTERS_MAX
-    return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-limit // 2 :]}"
+    return f"{said} (at {place[:100]})" if place else str(said)
 
 
 # ------------------------------------------------------------------------------
@@ -292,54 +285,49 @@ def for_anthropic(schema: Mapping[str, JsonValue]) -> JsonObject | None:
     """A schema that allows at least what a model has to be told, in Anthropic's words; `None`:
     there is none."""
     try:
-        return _AnthropicSchema(schema).rendered
+        return _for_anthropic(dict(schema), schema, ())
     except ValueError:
         return None
 
 
-class _AnthropicSchema:
-    """Raises `ValueError` for what can't be said."""
+def _for_anthropic(
+    schema: Any, root: Mapping[str, JsonValue], within: tuple[str, ...]
+) -> JsonObject:
+    """Raises `ValueError` for what can't be said. `within`: the references that led here."""
 
-    def __init__(self, schema: Mapping[str, JsonValue]) -> None:
-        self._root = schema
-        self.rendered = self._render(dict(schema), ())
+    def inner(part: Any) -> JsonObject:
+        return _for_anthropic(part, root, within)
 
-    def _render(self, schema: Any, within: tuple[str, ...]) -> JsonObject:
-        if not isinstance(schema, dict):
-            raise ValueError("true or false is no schema here")
-        told: JsonObject = {}
-        for word in ("$defs", "definitions"):
-            if isinstance(schema.get(word), dict):
-                told[word] = {n: self._render(each, within) for n, each in schema[word].items()}
-        if "$ref" in schema:
-            self._check_ends(schema["$ref"], within)
-            return {**told, "$ref": schema["$ref"]}
-        told |= {word: schema[word] for word in ("title", "description") if word in schema}
-        if "enum" in schema or "const" in schema:
-            if any(isinstance(each, list | dict) for each in _literals(schema)):
-                raise ValueError("only plain values can be listed")
-            return told | {word: schema[word] for word in ("enum", "const") if word in schema}
-        if shapes := schema.get("anyOf") or schema.get("oneOf"):
-            return {**told, "anyOf": [self._render(each, within) for each in shapes]}
-        return told | self._typed(schema, within)
+    if not isinstance(schema, dict):
+        raise ValueError("true or false is no schema here")
+    told: JsonObject = {}
+    for word in ("$defs", "definitions"):
+        if isinstance(schema.get(word), dict):
+            told[word] = {name: inner(each) for name, each in schema[word].items()}
+    if "$ref" in schema:
+        reference = str(schema["$ref"])
+        if reference in within:
+            raise ValueError("it refers to itself")  # and so has no end
+        _for_anthropic(referred_to(root, reference), root, (*within, reference))
+        return {**told, "$ref": schema["$ref"]}
+    told |= {word: schema[word] for word in ("title", "description") if word in schema}
+    if literals := {word: schema[word] for word in ("enum", "const") if word in schema}:
+        listed = literals.get("enum")
+        plain = [*(listed if isinstance(listed, list) else ()), literals.get("const")]
+        if any(isinstance(each, list | dict) for each in plain):
+            raise ValueError("only plain values can be listed")
+        return told | literals
+    if shapes := schema.get("anyOf") or schema.get("oneOf"):
+        return {**told, "anyOf": [inner(each) for each in shapes]}
+    return told | _typed_for_anthropic(schema, inner)
 
-    def _typed(self, schema: JsonObject, within: tuple[str, ...]) -> JsonObject:
-        if "type" not in schema:
-            raise ValueError("any value at all")
-        told: JsonObject = {"type": schema["type"]}
-        kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
-        if "object" in kinds:
-            told |= self._object(schema, within)
-        if "array" in kinds:
-            if "items" in schema:
-                told["items"] = self._render(schema["items"], within)
-            if schema.get("minItems") in (0, 1):
-                told["minItems"] = schema["minItems"]
-        if "string" in kinds and schema.get("format") in _ANTHROPIC_FORMATS:
-            told["format"] = schema["format"]
-        return told
 
-    def _object(self, schema: JsonObject, within: tuple[str, ...]) -> JsonObject:
+def _typed_for_anthropic(schema: JsonObject, inner: Callable[[Any], JsonObject]) -> JsonObject:
+    if "type" not in schema:
+        raise ValueError("any value at all")
+    told: JsonObject = {"type": schema["type"]}
+    kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    if "object" in kinds:
         properties, required = schema.get("properties"), schema.get("required", [])
         if not isinstance(properties, dict) or not isinstance(required, list):
             raise ValueError("an object of any properties")
@@ -347,22 +335,18 @@ class _AnthropicSchema:
             raise ValueError("properties of any name")
         if "allOf" in schema or not properties.keys() >= set(map(str, required)):
             raise ValueError("properties that are named elsewhere")
-        told: JsonObject = {
-            "properties": {name: self._render(each, within) for name, each in properties.items()},
-            "additionalProperties": False,
-        }
-        return told | ({"required": required} if required else {})
-
-    def _check_ends(self, reference: Any, within: tuple[str, ...]) -> None:
-        """Follows it, for a schema that leads back to itself has no end."""
-        if reference in within:
-            raise ValueError("it refers to itself")
-        self._render(referred_to(self._root, str(reference)), (*within, str(reference)))
-
-
-def _literals(schema: JsonObject) -> list[JsonValue]:
-    listed = schema.get("enum")
-    return [*(listed if isinstance(listed, list) else ()), schema.get("const")]
+        told["properties"] = {name: inner(each) for name, each in properties.items()}
+        told["additionalProperties"] = False
+        if required:
+            told["required"] = required
+    if "array" in kinds:
+        if "items" in schema:
+            told["items"] = inner(schema["items"])
+        if schema.get("minItems") in (0, 1):
+            told["minItems"] = schema["minItems"]
+    if "string" in kinds and schema.get("format") in _ANTHROPIC_FORMATS:
+        told["format"] = schema["format"]
+    return told
 
 
 def referred_to(root: Mapping[str, JsonValue], reference: str) -> JsonValue:
