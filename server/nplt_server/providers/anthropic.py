@@ -7,8 +7,9 @@ client. Rendering and parsing are pure. What a model supports is read off its na
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, assert_never
 
 import orjson
@@ -41,7 +42,6 @@ from nplt_server.providers.compiler import (
     CompiledContext,
     CompiledStep,
     UserStep,
-    blocks_of,
     fitting_tool_name,
     own_names,
 )
@@ -104,7 +104,7 @@ def _user_blocks(step: UserStep, ids: Mapping[str, str]) -> _Blocks:
 def _answer_blocks(step: AssistantStep, ids: Mapping[str, str]) -> _Blocks:
     blocks: _Blocks = []
     thought = ""
-    for block in blocks_of(step):
+    for block in step.blocks:
         match block:
             case TextPiece(text=text):
                 if text.strip():
@@ -137,20 +137,15 @@ def _sent_ids(steps: Sequence[CompiledStep]) -> dict[str, str]:
     ids = {call.call_id: call.call_id for step in answers for call in step.calls}
     taken = set(ids)
     for step in answers:
-        if vendor_ids := list(_vendor_ids(step)):
-            calls = (block for block in blocks_of(step) if isinstance(block, CompiledCall))
-            for call, vendor_id in zip(calls, vendor_ids, strict=False):
-                if vendor_id not in taken and _VENDOR_ID.fullmatch(vendor_id):
-                    taken.add(vendor_id)
-                    ids[call.call_id] = vendor_id
+        opaque = (block.data for block in step.blocks if isinstance(block, OpaquePiece))
+        listed = (told for data in opaque if isinstance(told := data.get("call_ids"), list))
+        calls = (block for block in step.blocks if isinstance(block, CompiledCall))
+        vendor_ids = (each for each in chain.from_iterable(listed) if isinstance(each, str))
+        for call, vendor_id in zip(calls, vendor_ids, strict=False):
+            if vendor_id not in taken and _VENDOR_ID.fullmatch(vendor_id):
+                taken.add(vendor_id)
+                ids[call.call_id] = vendor_id
     return ids
-
-
-def _vendor_ids(step: AssistantStep) -> Iterator[str]:
-    for part in step.parts:
-        told = (part.data or {}).get("call_ids")
-        if isinstance(told, list):
-            yield from (each for each in told if isinstance(each, str))
 
 
 # ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from operator import is_
 from typing import Final, TypeAlias
 
 import orjson
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from nplt_protocol import JsonValue
 from nplt_server.context.messages import (
@@ -29,7 +29,6 @@ from nplt_server.providers import OpaquePiece, ReasoningPiece, TextPiece
 from nplt_server.tools import ToolDescription, fitting_name, name_fits
 from nplt_storage.entries import (
     ModelInvocationDescriptor,
-    OutputPart,
     ToolCallRequest,
     ToolStatus,
 )
@@ -84,16 +83,25 @@ class UserStep(Struct, frozen=True, kw_only=True):
     """All entries it stands for, those left out of it included."""
 
 
+AnswerBlock: TypeAlias = TextPiece | ReasoningPiece | OpaquePiece | CompiledCall
+
+
 class AssistantStep(Struct, frozen=True, kw_only=True):
-    text: str = ""
-    """Empty only where there are calls."""
+    blocks: tuple[AnswerBlock, ...]
+    """As they came where that is known; else the reasoning, the text and the calls. Reasoning
+    and what is opaque are only there for the very model that is asked now. A reasoning may be
+    empty: what is opaque behind it may still sign it."""
     calls: tuple[CompiledCall, ...] = ()
-    reasoning: str = ""
-    """Only of the very model that is asked now; as `parts`."""
-    parts: tuple[OutputPart, ...] = ()
-    """Where there are any they cover all of text, reasoning and calls; read them with
-    `blocks_of`."""
     seqs: tuple[int, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """Empty only where there are calls."""
+        return "".join(block.text for block in self.blocks if isinstance(block, TextPiece))
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(block.text for block in self.blocks if isinstance(block, ReasoningPiece))
 
 
 CompiledStep: TypeAlias = UserStep | AssistantStep
@@ -103,34 +111,6 @@ class CompiledContext(Struct, frozen=True, kw_only=True):
     system: str
     """Empty: there is none."""
     steps: tuple[CompiledStep, ...]
-
-
-AnswerBlock: TypeAlias = TextPiece | ReasoningPiece | OpaquePiece | CompiledCall
-
-
-def blocks_of(step: AssistantStep) -> Iterator[AnswerBlock]:
-    """An answer piece by piece, as it came where that is known; else its reasoning, its text
-    and its calls. A reasoning may be empty: what is opaque behind it may still sign it."""
-    if not step.parts:
-        if step.reasoning:
-            yield ReasoningPiece(text=step.reasoning)
-        if step.text:
-            yield TextPiece(text=step.text)
-        yield from step.calls
-        return
-    said = thought = 0
-    for part in step.parts:
-        match part.kind:
-            case "text":
-                yield TextPiece(text=step.text[said : said + part.size])
-                said += part.size
-            case "reasoning":
-                yield ReasoningPiece(text=step.reasoning[thought : thought + part.size])
-                thought += part.size
-            case "call":
-                yield step.calls[part.size]
-            case "opaque":
-                yield OpaquePiece(data=part.data or {})
 
 
 class VendorRules(Struct, frozen=True, kw_only=True):
@@ -224,39 +204,41 @@ def own_names(tools: Iterable[ToolDescription]) -> dict[str, str]:
 # differently, or the parts do not match this answer, none of them is sent. Reasoning at the
 # very end that led to nothing is not sent either.
 
-_OwnParts: TypeAlias = tuple[str, str, tuple[OutputPart, ...]]
-"""Text, reasoning and parts of an answer."""
 
-
-def fitting_parts(message: ModelOutputMessage, changed: Collection[int]) -> _OwnParts | None:
-    """`changed`: the places of calls that are shown differently."""
+def fitting_blocks(
+    message: ModelOutputMessage, calls: Sequence[CompiledCall], changed: Collection[int]
+) -> list[AnswerBlock]:
+    """Empty: they can't be sent. `changed`: the places of calls that are shown differently."""
     if not _cover(message):
-        return None
-    kept: list[OutputPart] = []
-    texts: list[str] = []
-    said = 0
+        return []
+    blocks: list[AnswerBlock] = []
+    said = thought = 0
     is_as_it_came = True
     for part in message.parts:
+        if part.kind in ("reasoning", "opaque") and not is_as_it_came:
+            return []
         match part.kind:
             case "text":
                 text = message.content[said : said + part.size]
                 said += part.size
-                if not text.strip():
-                    is_as_it_came = is_as_it_came and not text
-                    continue
-                texts.append(text)
+                if text.strip():
+                    blocks.append(TextPiece(text=text))
+                elif text:
+                    is_as_it_came = False
             case "call":
                 is_as_it_came = is_as_it_came and part.size not in changed
-            case "reasoning" | "opaque":
-                if not is_as_it_came:
-                    return None
-        kept.append(part)
-    last_said = max((n for n, part in enumerate(kept) if part.kind in ("text", "call")), default=-1)
-    behind = [n for n in range(last_said + 1, len(kept)) if kept[n].kind == "reasoning"]
-    if behind:
-        del kept[behind[0] :]
-    thought = sum(part.size for part in kept if part.kind == "reasoning")
-    return "".join(texts), message.reasoning[:thought], tuple(kept)
+                blocks.append(calls[part.size])
+            case "reasoning":
+                text = message.reasoning[thought : thought + part.size]
+                thought += part.size
+                blocks.append(ReasoningPiece(text=text))
+            case "opaque":
+                blocks.append(OpaquePiece(data=part.data or {}))
+    spoken = [n for n, block in enumerate(blocks) if isinstance(block, TextPiece | CompiledCall)]
+    for place in range(spoken[-1] + 1 if spoken else 0, len(blocks)):
+        if isinstance(blocks[place], ReasoningPiece):
+            return blocks[:place]
+    return blocks
 
 
 def _cover(message: ModelOutputMessage) -> bool:
@@ -408,24 +390,8 @@ class Compilation:
         if not text.strip() and not message.tool_calls:
             return  # it says nothing
         user_step = self._user_step()
-        self._asked, self._said = [], []
-        changed: set[int] = set()
-        for place, call in enumerate(message.tool_calls):
-            name = fitting_tool_name(call.tool_name)
-            arguments, is_as_written = sendable_arguments(call, self._characters_max)
-            if name != call.tool_name or not is_as_written:
-                changed.add(place)
-            call_id = self._new_call_id(call.tool_call_id)
-            compiled = CompiledCall(call_id=call_id, tool_name=name, arguments_json=arguments)
-            self._asked.append((call.tool_call_id, compiled))
-        answer = AssistantStep(
-            text=text if text.strip() else "",
-            calls=tuple(call for _, call in self._asked),
-            seqs=(message.seq,) if message.seq else (),
-        )
-        if (own := self._own_parts(message, changed)) is not None:
-            said, reasoning, parts = own
-            answer = structs.replace(answer, text=said, reasoning=reasoning, parts=parts)
+        self._said = []
+        answer = self._answer(message, text)
         if user_step is not None:
             self._steps.append(user_step)
         elif not self._steps:
@@ -435,9 +401,39 @@ class Compilation:
             before = self._steps.pop()
             assert isinstance(before, AssistantStep)
             both = self._sendable("\n\n".join(filter(None, (before.text, answer.text))))
-            seqs = before.seqs + answer.seqs
-            answer = AssistantStep(text=both, calls=answer.calls, seqs=seqs)
+            answer = AssistantStep(
+                blocks=(TextPiece(text=both), *answer.calls),
+                calls=answer.calls,
+                seqs=before.seqs + answer.seqs,
+            )
         self._steps.append(answer)
+
+    def _answer(self, message: ModelOutputMessage, text: str) -> AssistantStep:
+        calls: list[CompiledCall] = []
+        changed: set[int] = set()
+        for place, call in enumerate(message.tool_calls):
+            name = fitting_tool_name(call.tool_name)
+            arguments, is_as_written = sendable_arguments(call, self._characters_max)
+            if name != call.tool_name or not is_as_written:
+                changed.add(place)
+            call_id = self._new_call_id(call.tool_call_id)
+            calls.append(CompiledCall(call_id=call_id, tool_name=name, arguments_json=arguments))
+        own_ids = (call.tool_call_id for call in message.tool_calls)
+        self._asked = list(zip(own_ids, calls, strict=True))
+        blocks: list[AnswerBlock] = [TextPiece(text=text), *calls] if text.strip() else [*calls]
+        if self._is_own(message):
+            reasoning = self._sendable(message.reasoning)
+            if message.parts:
+                if (text, reasoning) == (message.content, message.reasoning):
+                    blocks = fitting_blocks(message, calls, changed) or blocks
+            elif reasoning:
+                blocks.insert(0, ReasoningPiece(text=reasoning))
+        seqs = (message.seq,) if message.seq else ()
+        return AssistantStep(blocks=tuple(blocks), calls=tuple(calls), seqs=seqs)
+
+    def _is_own(self, message: ModelOutputMessage) -> bool:
+        """Whether the model that is asked gave this answer."""
+        return message.invocation == self._origin
 
     def _new_call_id(self, own_id: str) -> str:
         """The record's, if the vendor takes it. One that is too long, has other characters or
@@ -451,16 +447,6 @@ class Compilation:
             call_id = f"call_{digest.hexdigest()[:_ID_DIGITS]}"[-self._id_characters_max :]
         self._call_ids.add(call_id)
         return call_id
-
-    def _own_parts(self, message: ModelOutputMessage, changed: Collection[int]) -> _OwnParts | None:
-        if message.invocation != self._origin or not (message.reasoning or message.parts):
-            return None
-        text, reasoning = self._sendable(message.content), self._sendable(message.reasoning)
-        if not message.parts:
-            return text if text.strip() else "", reasoning, ()
-        if (text, reasoning) != (message.content, message.reasoning):
-            return None
-        return fitting_parts(message, changed)
 
 
 # ------------------------------------------------------------------------------

@@ -41,7 +41,6 @@ from nplt_server.providers.compiler import (
     CompiledContext,
     UserStep,
     VendorRules,
-    blocks_of,
     fitting_tool_name,
     own_names,
 )
@@ -415,7 +414,7 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
 
     def _answer(self, step: AssistantStep, model: str) -> JsonObject:
         message: JsonObject = {"role": "assistant", "content": step.text or None}
-        opaque = [block.data for block in blocks_of(step) if isinstance(block, OpaquePiece)]
+        opaque = [block.data for block in step.blocks if isinstance(block, OpaquePiece)]
         if step.calls:
             extras = {
                 place: data[_EXTRA_CONTENT]
@@ -669,7 +668,7 @@ def _answer_items(step: AssistantStep, given_ids: set[str]) -> list[JsonObject]:
     """`given_ids`: those that stand in the request already."""
     items: list[JsonObject] = []
     ids_may_return = True
-    for block in blocks_of(step):
+    for block in step.blocks:
         match block:
             case TextPiece(text=text):
                 if text.strip():

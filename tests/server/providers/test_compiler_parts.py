@@ -15,7 +15,6 @@ from nplt_server.providers.compiler import (
     CompiledContext,
     ContextCompiler,
     VendorRules,
-    blocks_of,
 )
 from nplt_storage.entries import ModelInvocationDescriptor, OutputPart
 
@@ -45,7 +44,7 @@ def compiled(*messages: ContextMessage) -> CompiledContext:
 def blocks(compiled: CompiledContext) -> list[AnswerBlock]:
     step = compiled.steps[1]
     assert isinstance(step, AssistantStep)
-    return list(blocks_of(step))
+    return list(step.blocks)
 
 
 def test_the_model_it_came_from_gets_every_part_back_in_its_place() -> None:

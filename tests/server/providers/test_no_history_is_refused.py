@@ -17,7 +17,6 @@ from nplt_storage.entries import (
     EpochEntry,
     FaultEntry,
     ModelOutputEntry,
-    OutputPart,
     ToolResultsEntry,
 )
 
@@ -72,17 +71,15 @@ def as_it_is(name: str) -> str:
     return name
 
 
-def reasoning_for_everyone(
-    self: compiler.Compilation, message: ModelOutputMessage, *_: object
-) -> tuple[str, str, tuple[OutputPart, ...]]:
-    return message.content, message.reasoning, message.parts
+def always(self: compiler.Compilation, message: ModelOutputMessage) -> bool:
+    return True
 
 
 @pytest.mark.parametrize(
     ("where", "repair", "sabotage"),
     [
         (compiler, "fitting_tool_name", as_it_is),
-        (compiler.Compilation, "_own_parts", reasoning_for_everyone),
+        (compiler.Compilation, "_is_own", always),
     ],
 )
 def test_a_repair_that_is_left_out_is_noticed(
