@@ -86,10 +86,10 @@ async def test_other_calls_of_the_step_are_run_while_people_think() -> None:
 async def test_while_it_waits_for_people_a_conversation_waits_and_its_clock_stands_still() -> None:
     async with asking() as here:
         (question,) = await here.ask("write")
-        states = [here.conversation.state]
+        states = [here.conversation.queue.state]
         await here.answer(question.approval_id, "allow")
         await here.ended()
-        assert [*states, here.conversation.state] == ["waiting", "idle"]
+        assert [*states, here.conversation.queue.state] == ["waiting", "idle"]
 
 
 async def test_the_clock_of_a_turn_goes_on_where_it_was_stopped() -> None:

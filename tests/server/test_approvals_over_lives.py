@@ -18,7 +18,7 @@ async def test_a_question_waits_for_its_answer_across_a_restart_under_the_same_i
         (pending,) = again.snapshot().pending_approvals
         assert pending["approval_id"] == question.approval_id
         assert pending["expires_at"] == question.expires_at
-        assert again.state == "running" or again.state == "waiting"
+        assert again.queue.state == "running" or again.queue.state == "waiting"
         await here.start_anew()
         await here.answer(question.approval_id, "allow")
         assert (await here.ended()).state == "completed"

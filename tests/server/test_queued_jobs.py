@@ -130,7 +130,7 @@ async def test_a_conversation_has_work_while_a_chore_runs_or_waits() -> None:
         assert here.conversation.queue.is_busy
         await here.until_begun()
         assert here.conversation.queue.is_busy
-        assert here.conversation.state == "idle"
+        assert here.conversation.queue.state == "idle"
         here.conversation.interrupt("enough")
         await here.conversation.activity.quiet()
         assert not here.conversation.queue.is_busy

@@ -195,29 +195,26 @@ class TurnEvents:
         self._writer = conversation.writer
         self._session_id = conversation.session_id
         self._turn_id = turn_id
-        self._call = 0
         self._kind: DeltaKind = "text"
         self._pieces: list[str] = []
-        self._sent_offsets: dict[DeltaKind, int] = {"text": 0, "reasoning": 0}
-        self._queued_offsets: dict[DeltaKind, int] = {"text": 0, "reasoning": 0}
-        """What was sent, and what is held."""
         self._held: list[_HeldEvents] = []
         self._flush_scheduled: asyncio.Handle | None = None
+        self.begin_call(0)
 
     def begin_call(self, call: int) -> None:
         if self._pieces or self._held:
             self.flush()
             self.send_held()
         self._call = call
-        self._sent_offsets = {"text": 0, "reasoning": 0}
-        self._queued_offsets = {"text": 0, "reasoning": 0}
+        self._sent_offsets: dict[DeltaKind, int] = {"text": 0, "reasoning": 0}
+        self._queued_offsets: dict[DeltaKind, int] = {"text": 0, "reasoning": 0}
+        """What was sent, and what is held."""
 
     def offset(self, kind: DeltaKind) -> int:
         """How many code points of the current call were sent so far."""
         return self._sent_offsets[kind]
 
     def thought(self, what: str, content: str) -> None:
-        self.flush()
         self._emit(
             AgentThought(
                 session_id=self._session_id, turn_id=self._turn_id, type=what, content=content
@@ -225,7 +222,6 @@ class TurnEvents:
         )
 
     def tool_started(self, tool_call: ToolCallRequest) -> None:
-        self.flush()
         short = len(tool_call.raw_arguments) <= _RESULT_CHARACTERS_MAX
         self._emit(
             ToolStarted(
@@ -239,7 +235,6 @@ class TurnEvents:
         )
 
     def tool_finished(self, result: ToolCallResult) -> None:
-        self.flush()
         cut = len(result.result) > _RESULT_CHARACTERS_MAX
         self._emit(
             ToolFinished(
@@ -275,7 +270,8 @@ class TurnEvents:
             journaled.add_done_callback(lambda _: self._send_ready())
 
     def _emit(self, event: Event) -> None:
-        """After what is held."""
+        """After the text so far, and what is held."""
+        self.flush()
         if self._held:
             self._held.append((None, [event], "text", 0))
         else:

@@ -33,7 +33,7 @@ from nplt_server.conversations.model_call import ModelCall
 from nplt_server.conversations.record_writer import EntryT, RecordWriter
 from nplt_server.conversations.services import Activity, OverThreshold, Services
 from nplt_server.conversations.turn import TurnRun
-from nplt_server.conversations.turn_queue import QueuedJob, TurnQueue, TurnQueueState, call_guarded
+from nplt_server.conversations.turn_queue import QueuedJob, TurnQueue, call_guarded
 from nplt_server.histories import HistoryProfile
 from nplt_storage.entries import (
     AttachmentEntry,
@@ -115,7 +115,8 @@ class Conversation:
         self._not_begun: tuple[HistoryProfile, str | None] | None = (profile, model)
         """Until its record is needed: where it will be kept, and the model."""
         if opened is not None:
-            self.writer = self._begin(opened)
+            self._not_begun = None
+            self.writer = RecordWriter(self, profile, opened)
         self._context: ContextManager | None = None
 
     if not TYPE_CHECKING:
@@ -124,7 +125,9 @@ class Conversation:
             """Called for a part that is not there yet, and once only."""
             match name:
                 case "writer":
-                    self.writer = self._begin(None)
+                    assert self._not_begun is not None
+                    (profile, model), self._not_begun = self._not_begun, None
+                    self.writer = RecordWriter(self, profile, model=model)
                 case "queue":
                     self.queue = TurnQueue(self)
                 case "approvals":
@@ -132,11 +135,6 @@ class Conversation:
                 case _:
                     raise AttributeError(name)
             return getattr(self, name)
-
-    def _begin(self, opened: Opened | None) -> RecordWriter:
-        assert self._not_begun is not None
-        (profile, model), self._not_begun = self._not_begun, None
-        return RecordWriter(self, profile, opened, model=model)
 
     # Its state
 
@@ -180,10 +178,6 @@ class Conversation:
         if self._context is None:
             self._context = ContextManager(self)
         return self._context
-
-    @property
-    def state(self) -> TurnQueueState:
-        return self.queue.state
 
     @property
     def is_busy(self) -> bool:
@@ -587,11 +581,10 @@ class Conversation:
 
     async def _check_attachments(self, wanted: tuple[str, ...]) -> None:
         if len(wanted) > ATTACHMENTS_MAX:
-            raise RequestError(
-                ErrorCode.TOO_LARGE,
-                f"a prompt takes at most {ATTACHMENTS_MAX} files; send the others with another one",
-                field="attachments",
+            most = (
+                f"a prompt takes at most {ATTACHMENTS_MAX} files; send the others with another one"
             )
+            raise RequestError(ErrorCode.TOO_LARGE, most, field="attachments")
         held = (entry for entry in self.history.entries if isinstance(entry, AttachmentEntry))
         there = {entry.file_id for entry in held if entry.redacted_at is None}
         for file_id in wanted:

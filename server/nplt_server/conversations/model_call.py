@@ -27,7 +27,6 @@ from msgspec.structs import replace
 
 from nplt_protocol import ErrorCode
 from nplt_server import logs
-from nplt_server.conversations.broadcast import TurnEvents
 from nplt_server.conversations.quarantine import RefusalRecovery
 from nplt_server.errors import (
     AnswerCut,
@@ -42,7 +41,6 @@ from nplt_server.errors import (
 )
 from nplt_server.providers import (
     CallRoom,
-    ModelOutputDelta,
     ModelRequest,
     ReasoningPiece,
     TextPiece,
@@ -145,7 +143,13 @@ class ModelCall:
             with anyio.CancelScope(deadline=monotonic() + limits.call_seconds_max) as in_time:
                 async with turn.route.call_model(request) as deltas:
                     async for delta in deltas:
-                        _apply_delta(delta, output, turn.events)
+                        clean = cleaned(delta)
+                        # Applied before it is sent: a replay covers all that was sent.
+                        output.apply(clean)
+                        if isinstance(clean, TextPiece):
+                            turn.events.add("text", clean.text)
+                        elif isinstance(clean, ReasoningPiece):
+                            turn.events.add("reasoning", clean.text)
         finally:
             turn.events.flush()
             if logs.provider.on:
@@ -267,22 +271,6 @@ class ModelCall:
         self.turn.output = None
         self.turn.events.begin_call(self.turn.call)
         self.turn.events.thought("retrying", why)
-
-
-def _apply_delta(
-    delta: ModelOutputDelta, output: ModelOutputAccumulator, events: TurnEvents
-) -> None:
-    """Applies the delta to the accumulator before it is emitted, so that a replay covers all
-    that was emitted."""
-    delta = cleaned(delta)
-    output.apply(delta)
-    match delta:
-        case TextPiece(text=text):
-            events.add("text", text)
-        case ReasoningPiece(text=text):
-            events.add("reasoning", text)
-        case _:
-            pass
 
 
 async def call_quietly(

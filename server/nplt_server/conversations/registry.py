@@ -106,18 +106,14 @@ class Registry:
 
     async def find(self, session_id: str, user: str) -> FoundConversation | None:
         """Where it is kept, and its row; `None` while it is only reserved."""
-        conversation = self._open.get(session_id)
+        conversation, found = self._open.get(session_id), None
         if conversation is not None and conversation.row is not None:
             found = FoundConversation(profile=conversation.profile, row=conversation.row)
-        else:
-            is_id = is_session_id(session_id)
-            kept = await self._services.histories.find(session_id) if is_id else None
-            if kept is None:
-                if not self._is_reserved(session_id, user):
-                    raise no_such_conversation(session_id)
-                return None
-            found = kept
-        if found.row.user != user:
+        elif is_session_id(session_id):
+            found = await self._services.histories.find(session_id)
+        if found is None and self._is_reserved(session_id, user):
+            return None
+        if found is None or found.row.user != user:
             raise no_such_conversation(session_id)
         return found
 
@@ -169,22 +165,19 @@ class Registry:
     async def _last(self, user: str) -> str:
         """Lists are newest first, except that pinned ones come before all others."""
         query = RowQuery(limit=_ROWS_LOOKED_AT, archived=False)
-        newest: ConversationRow | None = None
-        while True:
-            page = await self._services.histories.list(user, query)
-            for row in page.rows:
-                if newest is None or row.updated_at > newest.updated_at:
-                    newest = row
-            is_over = page.next_cursor is None or not page.rows[-1].pinned
-            if is_over and newest is not None:
-                return newest.session_id
-            if is_over:
-                raise RequestError(
-                    ErrorCode.NOT_FOUND,
-                    "there is no conversation yet; the first prompt makes one",
-                    field="session_id",
-                )
+        page = await self._services.histories.list(user, query)
+        rows = [*page.rows]
+        while page.next_cursor is not None and page.rows[-1].pinned:
             query = replace(query, cursor=page.next_cursor)
+            page = await self._services.histories.list(user, query)
+            rows += page.rows
+        if not rows:
+            raise RequestError(
+                ErrorCode.NOT_FOUND,
+                "there is no conversation yet; the first prompt makes one",
+                field="session_id",
+            )
+        return max(rows, key=lambda row: row.updated_at).session_id
 
     # Looking around
 
@@ -192,15 +185,13 @@ class Registry:
         """What is not open here may be open at another server: its row tells."""
         conversation = self._open.get(row.session_id)
         if conversation is not None:
-            return conversation.state
+            return conversation.queue.state
         is_shared = self._services.histories.shared is not None
         return "running" if row.unfinished and is_shared else "idle"
 
     def turn_holder(self, turn_id: str, user: str) -> Conversation | None:
-        for conversation in self._open.values():
-            if conversation.user == user and conversation.queue.holds(turn_id):
-                return conversation
-        return None
+        mine = (each for each in self._open.values() if each.user == user)
+        return next((each for each in mine if each.queue.holds(turn_id)), None)
 
     # Going out
 
@@ -305,9 +296,8 @@ class Registry:
         """By anybody, in any history, or reserved for a conversation yet to come; or by
         what someone other than that user deleted, and may want back."""
         histories = self._services.histories
-        if session_id in self._open or session_id in self._reserved:
-            return True
-        if await histories.find(session_id) is not None:
+        is_here = session_id in self._open or session_id in self._reserved
+        if is_here or await histories.find(session_id) is not None:
             return True
         return await histories.is_trash_of_another(session_id, user)
 
@@ -407,11 +397,7 @@ class Registry:
             return self._open_unstored(session_id, self._reserved[session_id])
         opened = await found.profile.store.open(session_id)
         conversation = Conversation(
-            session_id,
-            user=user,
-            services=self._services,
-            profile=found.profile,
-            opened=opened,
+            session_id, user=user, services=self._services, profile=found.profile, opened=opened
         )
         try:
             await conversation.queue.resume_unfinished()

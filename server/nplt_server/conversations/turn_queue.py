@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeAlias, TypeVar
 
@@ -66,15 +66,14 @@ class QueuedJob(Generic[_Given]):
     work: Callable[[], Awaitable[_Given]]
     done: Callable[[_Given], None]
     failed: Callable[[Exception], None]
-    _has_begun: bool = False
     _why_dropped: RequestError | None = None
-    _scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    _scope: anyio.CancelScope | None = None
+    """Once it has begun."""
 
     async def run(self) -> None:
         if self._why_dropped is not None:
             return  # `failed` was called already
-        self._has_begun = True
-        with self._scope:
+        with anyio.CancelScope() as self._scope:
             try:
                 given = await self.work()
             except Exception as error:
@@ -89,10 +88,10 @@ class QueuedJob(Generic[_Given]):
         if self._why_dropped is not None:
             return
         self._why_dropped = why
-        if self._has_begun:
-            self._scope.cancel()
-        else:
+        if self._scope is None:
             call_guarded(self.failed, why)
+        else:
+            self._scope.cancel()
 
 
 QueueItem: TypeAlias = TurnRun | QueuedJob[Any]
@@ -188,10 +187,9 @@ class TurnQueue:
         return False
 
     def cancel_all(self, reason: str) -> None:
-        for turn_id in self.waiting:
+        running = (self.running.turn_id,) if self.running is not None else ()
+        for turn_id in (*self.waiting, *running):
             self.cancel(turn_id, reason)
-        if self.running is not None:
-            self.running.cancel(reason)
 
     def interrupt(self, reason: str) -> None:
         """The server stops: what runs ends now, unless it can be suspended."""
@@ -202,8 +200,7 @@ class TurnQueue:
     def suspend(self, reason: str) -> None:
         """A turn that waits for people, and for nothing else, goes on waiting after the
         server was started anew."""
-        running = self.running
-        approvals = self._conversation.approvals
+        approvals, running = self._conversation.approvals, self.running
         if running is not None and approvals.is_all_that_is_left(running.turn_id):
             running.suspend(reason)
 
@@ -279,17 +276,16 @@ class TurnQueue:
 
     async def _end_unstarted(self, turn: TurnRun) -> None:
         self._services.counters[self._conversation.user].turns_started += 1
-        reason = turn.cancel_reason
         fault = FaultEntry(
             turn_id=turn.turn_id,
-            content=reason,
+            content=turn.cancel_reason,
             code="cancelled",
             state="interrupted",
             never_began=True,
         )
-        error: JsonObject = {"code": "cancelled", "message": reason}
         try:
             entry = await self._conversation.writer.append(fault)
+            error: JsonObject = {"code": "cancelled", "message": turn.cancel_reason}
             finished = turn.finished("interrupted", entry.seq, error)
         except Exception as problem:
             finished = self._unrecorded(turn, problem)

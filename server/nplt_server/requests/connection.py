@@ -229,7 +229,7 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
     for one in counted:
         finished.update(one.turns_finished)
     mine = [each for each in session.server.registry if each.user == session.user]
-    states = Counter(conversation.state for conversation in mine)
+    states = Counter(conversation.queue.state for conversation in mine)
     cluster = await _cluster(services.histories) if is_operator else None
     present: JsonObject | None = None
     if (here := session.conversation) is not None:
