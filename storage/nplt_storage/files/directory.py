@@ -152,16 +152,13 @@ class FileReading:
             log.warning("%s: %s", self._path.name, error)
             reason = error.reason if isinstance(error, ConversationDamaged) else str(error)
             self._damage[self._session_id] = reason
-            row = replace(self._all_that_can_be_read(), damaged=True)
+            row = self._row
+            # Every line that verifies, also behind the damage.
+            with suppress(OSError), opened_to_read(self._disk, self._path) as (read, size):
+                empty = new_row(self._session_id, user=row.user, created_at=row.created_at)
+                row = fold_all(empty, sound_entries(read, size, self._session_id))
             stamp = void_stamp(self._path.name, self._known)
-            yield EntriesAdded(row=row, stamp=stamp, anew=self._is_first)
-
-    def _all_that_can_be_read(self) -> ConversationRow:
-        """The row of every line that verifies, also behind the damage."""
-        empty = new_row(self._session_id, user=self._row.user, created_at=self._row.created_at)
-        with suppress(OSError), opened_to_read(self._disk, self._path) as (read, size):
-            return fold_all(empty, sound_entries(read, size, self._session_id))
-        return self._row
+            yield EntriesAdded(row=replace(row, damaged=True), stamp=stamp, anew=self._is_first)
 
     def onward(self, row: ConversationRow) -> Iterator[EntriesAdded]:
         """What was written since `known`, when the row was like that; `DoesNotFollow`
@@ -175,9 +172,10 @@ class FileReading:
                 opened_to_read(self._disk, self._path) as (read, size),
             ):
                 found = survey_file(read, size, self._session_id)
-                if found.end < known.end_offset:
-                    raise DoesNotFollow
-                if found.end == known.end_offset and found.head_seq != known.head_seq:
+                is_same_end = found.end == known.end_offset
+                if found.end < known.end_offset or (
+                    is_same_end and found.head_seq != known.head_seq
+                ):
                     raise DoesNotFollow
                 self._row, self._is_first = row, False
                 yield from self._lines(read, found, start=known.end_offset)
@@ -199,11 +197,10 @@ class FileReading:
 
     def _lines(self, read: Read, found: Survey, *, start: int) -> Iterator[EntriesAdded]:
         here = self._disk.found(self._path)
-        lines = FileEntries(read, first=found.first, end=found.end)
         piece: list[Entry] = []
         begin, due = start, self._row.head_seq + 1
         try:
-            for line in lines.lines(start) if start < found.end else ():
+            for line in FileEntries(read, first=found.first, end=found.end).lines(start):
                 if line.seq != due:
                     raise ConversationDamaged(self._session_id, f"line {due} is not in its place")
                 piece.append(decode_verified(line.data))
