@@ -84,6 +84,7 @@ _PROVIDERS_SECONDS_MAX = 2.0
 _RESUME_ATTEMPTS = 5
 _RESUME_SECONDS = 5.0
 _BACK_OFF_SECONDS = (0.01, 1.0)
+_FREED_BYTES_MIN = 16 * 1024 * 1024
 _HOW_TO_GET_MORE = (
     "set OPENAI_API_KEY or ANTHROPIC_API_KEY where the server starts, "
     "or list providers in its settings"
@@ -174,6 +175,8 @@ class Server(ServerState):
     _tools: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     _stopping: anyio.Event = field(default_factory=anyio.Event)
     _drain_scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    _trimmed_at: int = 0
+    """What unfinished messages had given back when memory was last given to the system."""
 
     def stop(self) -> None:
         """Once: finish what runs, within limits. Twice: interrupt it now."""
@@ -339,7 +342,8 @@ class Server(ServerState):
             session.check_timeouts(now)
         self.admission.forgive(now)
         await self.registry.close_unused()
-        if self.admission.has_dropped_much():
+        if self.admission.unfinished.given_back - self._trimmed_at >= _FREED_BYTES_MIN:
+            self._trimmed_at = self.admission.unfinished.given_back
             import ctypes  # rarely needed
 
             # Freed memory goes back to the system, which the C library does not do by itself.

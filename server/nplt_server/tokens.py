@@ -18,19 +18,14 @@ from msgspec import Struct, field
 
 from nplt_server.digest.text import clean_text
 
-# ------------------------------------------------------------------------------
-# Counting in bounded time
-#
-# Counting holds the interpreter, in a thread too. A text of up to `WHOLE_CHARACTERS_MAX`
-# characters is counted whole; of a longer one evenly spread samples of that length.
-
 WHOLE_CHARACTERS_MAX: Final = 64 * 1024
 SAMPLE_CHARACTERS: Final = 1024
 _SAMPLES: Final = WHOLE_CHARACTERS_MAX // SAMPLE_CHARACTERS
 
 
 def counted_in_samples(text: str, count: Callable[[str], int]) -> int:
-    """By `count` for a text that is not too long, else by its rate over the samples."""
+    """By `count` for a text that is not too long, else by its rate over evenly spread samples:
+    counting holds the interpreter, in a thread too."""
     if len(text) <= WHOLE_CHARACTERS_MAX:
         return count(text)
     last = len(text) - SAMPLE_CHARACTERS
@@ -194,15 +189,9 @@ def _table() -> str:
     return "".join(kinds)
 
 
-# ------------------------------------------------------------------------------
-# The exact counter: o200k, if its package is installed
-#
-# rs-bpe (the extra `tokens`) contains the vocabulary; nothing is downloaded. It holds the
-# interpreter while it counts, so long texts are sampled.
-
-
 def load_o200k() -> FunctionCounter | None:
-    """None where the package is not installed. Takes a tenth of a second and 70 MB."""
+    """The exact counter. rs-bpe (the extra `tokens`) contains the vocabulary; nothing is
+    downloaded. None where it is not installed. Takes a tenth of a second and 70 MB."""
     try:
         tokenizer = import_module("rs_bpe.bpe").openai.o200k_base()
     except ImportError:
@@ -240,13 +229,6 @@ def best_counter() -> TokenCounter:
     return load_o200k() or CharacterCounter()
 
 
-# ------------------------------------------------------------------------------
-# Correction by what a provider charged
-#
-# Vocabularies differ, and providers add tokens around messages. After each call the ratio of
-# charged to counted moves half of the way to the new one. Ratios are whole thousandths, so
-# that figures are the same everywhere and a converted budget never grows.
-
 EVEN: Final = 1000
 RATIO_MIN: Final = 500
 RATIO_MAX: Final = 2000
@@ -259,6 +241,11 @@ MODELS_MAX: Final = 64
 
 
 class Correction(Struct, frozen=True, kw_only=True):
+    """By what a provider charged: vocabularies differ, and providers add tokens around messages.
+    After each call the ratio of charged to counted moves half of the way to the new one. Ratios
+    are whole thousandths, so that figures are the same everywhere and a converted budget never
+    grows."""
+
     ratios: Mapping[str, int] = field(default_factory=dict[str, int])
     """Charged to counted in thousandths, by model; the one seen last is last."""
 

@@ -21,7 +21,7 @@ from nplt_server.context.source import CallBudget, ContextView, EpochPlan, Selec
 from nplt_server.conversations.context_report import EntryReport, context_report, rows_within
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices, TokenCounting
-from nplt_server.dialects.plain import reply_text, without_markup
+from nplt_server.dialects import reply_text, without_markup
 from nplt_server.providers import ModelFacts
 from nplt_server.settings import ContextSettings
 from nplt_server.tokens import CharacterCounter

@@ -22,7 +22,7 @@ from nplt_protocol.messages import (
 from nplt_protocol.server_connection import ServerConnection
 from nplt_protocol.stream import FrameStream
 from nplt_server.conversations.broadcast import BroadcastEvent
-from nplt_server.dialects.plain import HELD_SECONDS, PlainPresenter
+from nplt_server.dialects import HELD_SECONDS, PlainPresenter
 
 
 class Sent:

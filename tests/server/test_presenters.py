@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from nplt_protocol.messages import SessionRows
-from nplt_server.dialects.plain import (
+from nplt_server.dialects import (
     PieceCutter,
     fit_frame,
     json_without_markup,

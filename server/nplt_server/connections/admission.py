@@ -55,24 +55,16 @@ class RateLimit:
         self.tokens = size
         self._filled_at = anyio.current_time()
 
-    def take(self) -> float:
-        """Takes one, and gives 0; or takes none, and gives the seconds to wait."""
-        self._fill()
-        if self.tokens >= 1:
-            self.tokens -= 1
-            return 0.0
-        return math.ceil((1 - self.tokens) / self._rate * 1_000) / 1_000
-
-    def borrow(self) -> float:
-        """Takes one in any case; gives the seconds until it has been paid for."""
-        self._fill()
-        self.tokens -= 1
-        return max(0.0, -self.tokens / self._rate)
-
-    def _fill(self) -> None:
+    def take(self, *, on_credit: bool = False) -> float:
+        """Gives the seconds until there is one, in whole milliseconds. Takes it if there is one
+        now, or on credit."""
         now = anyio.current_time()
         self.tokens = min(self._size, self.tokens + (now - self._filled_at) * self._rate)
         self._filled_at = now
+        wait = max(0.0, (1 - self.tokens) / self._rate)
+        if not wait or on_credit:
+            self.tokens -= 1
+        return math.ceil(wait * 1_000) / 1_000
 
 
 def token_digest(token: str) -> str:
@@ -122,7 +114,6 @@ FAILED_TOKENS_MAX = 3
 _ADDRESSES_MAX = 10_000
 _FORGIVE_SECONDS = 600.0
 _LOG_SECONDS = 60.0
-_FREED_BYTES_MIN = 16 * 1024 * 1024
 
 
 class Admission:
@@ -158,7 +149,6 @@ class Admission:
         self.unfinished_of_user: dict[str, ByteBudget] = defaultdict(
             lambda: ByteBudget(limits.unfinished_bytes_per_user_max, self.unfinished)
         )
-        self._freed_before = 0
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -225,14 +215,6 @@ class Admission:
             return True
         mine = sum(1 for session in self if session.is_authenticated and session.user == user)
         return mine < self.limits.connections_per_user_max
-
-    def has_dropped_much(self) -> bool:
-        """Whether much memory was freed since this was asked last."""
-        freed = self.unfinished.given_back
-        if freed - self._freed_before < _FREED_BYTES_MIN:
-            return False
-        self._freed_before = freed
-        return True
 
     def arrive(self, arrival: Arrival) -> int:
         """A connection was accepted; gives its number."""

@@ -180,8 +180,9 @@ class Session:
             self.send_away(received.reason, ErrorCode.MALFORMED)
             return
         presenter = self._presenter = self._presenter or presenter_for(self.connection, self.stream)
-        if self.server.admission.need_tokens:
-            if self.is_authenticated and (wait := self.server.admission.frames[self.user].borrow()):
+        admission = self.server.admission
+        if admission.need_tokens:
+            if self.is_authenticated and (wait := admission.frames[self.user].take(on_credit=True)):
                 await anyio.sleep(wait)
             if not presenter.has_handshake:
                 self.send_away(NO_TOKEN)

@@ -8,11 +8,12 @@ that one mistake gives one error and not hundreds.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from time import monotonic
+
+from msgspec.structs import replace
 
 from nplt_protocol import ErrorCode, RequestError
 from nplt_protocol.messages import FileData, FileMetadata, FileStored
@@ -33,7 +34,6 @@ _AT_ONCE_MAX = 8
 @dataclass(slots=True, kw_only=True)
 class _Incoming:
     announced: FileMetadata
-    filename: str
     answer: Answer
     session_id: str
     user: str
@@ -51,7 +51,8 @@ class Uploads:
         self._services = services
         self._registry = registry
         self._incoming: dict[int, _Incoming] = {}
-        self._failed: OrderedDict[int, None] | None = None
+        self._failed: dict[int, None] | None = None
+        """Those that were refused, oldest first: their bytes may come all the same."""
         self._imports: dict[str, _Incoming] | None = None
         """Those that are whole, belong to no conversation and wait for IMPORT."""
 
@@ -64,7 +65,7 @@ class Uploads:
             self._failed.pop(key, None)
         stack = AsyncExitStack()
         try:
-            filename = self._checked_filename(announced)
+            announced = self._checked(announced)
             stack.enter_context(self._services.quotas.upload(user, announced.size))
             await self._services.quotas.check_file(user)
             belongs_to = None if announced.purpose == "import" else session_id
@@ -76,7 +77,6 @@ class Uploads:
             return
         self._incoming[key] = incoming = _Incoming(
             announced=announced,
-            filename=filename,
             answer=answer,
             session_id=session_id,
             user=user,
@@ -99,11 +99,8 @@ class Uploads:
             return
         try:
             if len(data.data) > incoming.missing:
-                raise RequestError(
-                    ErrorCode.MALFORMED,
-                    "the file is longer than the size that was announced; send it again",
-                    field="size",
-                )
+                longer = "the file is longer than the size that was announced; send it again"
+                raise RequestError(ErrorCode.MALFORMED, longer, field="size")
             if (reason := self._services.histories.default.store.read_only_reason) is not None:
                 raise RequestError(ErrorCode.READ_ONLY, f"the file can't be stored: {reason}")
             incoming.missing -= len(data.data)
@@ -116,12 +113,9 @@ class Uploads:
 
     async def give_up(self) -> None:
         """The rest of what was announced can't come any more."""
+        shorter = "the file is shorter than the size that was announced; send it again"
         for key, incoming in tuple(self._incoming.items()):
-            cut = RequestError(
-                ErrorCode.MALFORMED,
-                "the file is shorter than the size that was announced; send it again",
-                field="size",
-            )
+            cut = RequestError(ErrorCode.MALFORMED, shorter, field="size")
             await self._fail(key, incoming.answer, cut)
 
     def are_late(self, now: float) -> bool:
@@ -139,20 +133,16 @@ class Uploads:
                 await self.drop_import(file_id)
 
     def swallow(self, key: int) -> None:
-        """What was announced under that number was refused: its bytes may come all the same."""
         if key in self._incoming:
             return  # whoever took its number did not announce it
-        if self._failed is None:
-            self._failed = OrderedDict()
+        self._failed = self._failed or {}
         self._failed[key] = None
         if len(self._failed) > _FAILED_MAX:
-            self._failed.popitem(last=False)
+            del self._failed[next(iter(self._failed))]
 
     async def abandon(self) -> None:
-        for key in tuple(self._incoming):
-            await self._drop(key)
-        for file_id in tuple(self._imports or ()):
-            await self.drop_import(file_id)
+        for incoming in (*self._incoming.values(), *(self._imports or {}).values()):
+            await incoming.stack.aclose()
 
     async def import_named(self, file_id: str) -> Path | None:
         incoming = (self._imports or {}).get(file_id)
@@ -176,9 +166,8 @@ class Uploads:
                 await self._fail(key, incoming.answer, error)
                 return
             await self._drop(key)
-        incoming.answer.give(
-            FileStored(file_id=stored.file_id, size=stored.size, sha256=stored.sha256)
-        )
+        told = FileStored(file_id=stored.file_id, size=stored.size, sha256=stored.sha256)
+        incoming.answer.give(told)
 
     async def _attach(self, incoming: _Incoming) -> StoredFile:
         # By its id: it may have been closed and opened again meanwhile, or deleted.
@@ -188,7 +177,7 @@ class Uploads:
             stored = await incoming.upload.finish()
             fact = AttachmentEntry(
                 file_id=stored.file_id,
-                filename=incoming.filename,
+                filename=incoming.announced.filename,
                 size=stored.size,
                 sha256=stored.sha256,
                 content_type=incoming.announced.content_type,
@@ -213,8 +202,9 @@ class Uploads:
         if incoming is not None:
             await incoming.stack.aclose()
 
-    def _checked_filename(self, announced: FileMetadata) -> str:
-        """Its last part: where a file lay on someone else's disk is not our business."""
+    def _checked(self, announced: FileMetadata) -> FileMetadata:
+        """With the last part of its name: where a file lay on someone else's disk is not our
+        business."""
         last = PurePosixPath(PureWindowsPath(announced.filename).name).name
         if not last or last in (".", "..") or len(last) > 255 or not last.isprintable():
             raise RequestError(
@@ -234,4 +224,4 @@ class Uploads:
                 ErrorCode.BUSY,
                 f"at most {_AT_ONCE_MAX} files can be sent at a time; wait until one is stored",
             )
-        return last
+        return replace(announced, filename=last)

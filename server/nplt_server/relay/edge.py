@@ -533,6 +533,7 @@ class Relay:
     def hear(self, channel: Channel, event: RelayedEvent) -> None:
         if channel is not self.channel:
             return
+        tell = self._session.send_event  # most events are not even decoded
         match event.message.type:
             case MessageType.TEXT_DELTA:
                 self._last_delta = event
@@ -544,15 +545,13 @@ class Relay:
                 told = event.event
                 if isinstance(told, messages.SessionEvent) and told.event == "shutdown":
                     return  # of the owner, not of this server
+                tell = self._session.deliver
+            case MessageType.TURN_FINISHED:
+                tell = self._session.deliver
             case _:
                 pass
-        # Most events are not even decoded.
-        is_heard = event.message.type in (MessageType.TURN_FINISHED, MessageType.SESSION_EVENT)
         try:
-            if is_heard:
-                self._session.deliver(event)
-            else:
-                self._session.send_event(event)
+            tell(event)
         except Exception:
             log.exception("a relayed event could not be told")
             self._session.dropped()
@@ -563,13 +562,9 @@ class Relay:
             return
         self.channel = None
         if self._session.can_attach:
-            self._deliver(
-                messages.SessionEvent(
-                    session_id=self.session_id,
-                    event="lagged",
-                    details={"head_seq": self.head_seq},
-                )
-            )
+            details: JsonObject = {"head_seq": self.head_seq}
+            id_ = self.session_id
+            self._deliver(messages.SessionEvent(session_id=id_, event="lagged", details=details))
         elif self._session.own_turns:
             self._session.server.services.spawn(self._resume)
 
