@@ -70,7 +70,7 @@ def done(turn_id: str) -> TurnEnded:
 
 def test_what_was_typed_ahead_is_printed_when_its_turn_begins() -> None:
     page = Scrollback()
-    page.printer.sending("of 1", "first")
+    page.printer.unsent["of 1"] = "first"
     assert page.printer.waiting == ["first"]
     page.apply(asked("1", "first"), began("1"), grew("1", "an"), asked("2", "second"))
     assert page.printer.waiting == ["second"]

@@ -36,7 +36,6 @@ class ApprovalWanted(Struct, frozen=True, kw_only=True):
     """On several lines."""
     line: str = ""
     """The same on one line, shortened."""
-    expires_at: str = ""
     is_mine: bool = False
     """The turn that asks was started here."""
 
@@ -70,7 +69,6 @@ def approval_wanted(request: ApprovalRequest, *, is_mine: bool = False) -> Appro
         tool_name=safe_line(request.tool_name),
         arguments=safe_json(request.arguments, indent=2) + (f"\n… {cut}" if cut else ""),
         line=f"{line} {cut}".rstrip(),
-        expires_at=safe_line(request.expires_at),
         is_mine=is_mine,
     )
 

@@ -185,15 +185,14 @@ async def _role(chat: ChatDisplay, argument: str) -> None:
 
 @_command("[LEVEL]", "how much the model thinks")
 async def _effort(chat: ChatDisplay, argument: str) -> None:
-    client = chat.session.client
+    client, known = chat.session.client, (*EFFORTS, "default")
     if not argument:
         current = str(((await client.models()).options or {}).get("effort", "default"))
-        argument = await chat.choose("efforts", (*EFFORTS, "default"), current) or ""
+        argument = await chat.choose("efforts", known, current) or ""
     if not argument:
         return
-    if argument not in (*EFFORTS, "default"):
-        known = ", ".join((*EFFORTS, "default"))
-        raise RequestRefused(f"/effort takes one of {known}.", code="malformed")
+    if argument not in known:
+        raise RequestRefused(f"/effort takes one of {', '.join(known)}.", code="malformed")
     await client.switch_model(options={"effort": None if argument == "default" else argument})
     chat.remark(f"the effort is now {argument}, in this conversation")
 
@@ -351,9 +350,8 @@ async def _fork(chat: ChatDisplay, argument: str) -> None:
 
 @_command("[TEXT]", "what the model would be sent")
 async def _context(chat: ChatDisplay, argument: str) -> None:
-    await chat.show_text(
-        reports.context_text(await chat.session.client.context(text=argument or None))
-    )
+    account = await chat.session.client.context(text=argument or None)
+    await chat.show_text(reports.context_text(account))
 
 
 @_command("", "show the model older turns in less detail")

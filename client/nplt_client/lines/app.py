@@ -82,7 +82,6 @@ class LineChat(ChatDisplay):
     """A person types, not a pipe."""
     is_sequential = False
     """Reads the next line when the answer to the one before is complete."""
-    shows_status = False
     exit_code = 0
 
     def __init__(self, session: ChatSession, folder: Path) -> None:
@@ -236,7 +235,7 @@ class LineChat(ChatDisplay):
                 self.flush()
 
     def _refresh_usage(self) -> None:
-        if self.shows_status:
+        if not self.is_sequential:  # there is a status line
             self.begin(self.session.refresh_usage())
 
     # What commands do

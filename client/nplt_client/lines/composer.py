@@ -20,7 +20,7 @@ from pathlib import Path
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import in_terminal
 from prompt_toolkit.buffer import Buffer
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.completion import CompleteEvent, Completion, DummyCompleter
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
@@ -129,7 +129,6 @@ class PromptChat(LineChat):
         ("Esc, Ctrl+C", "stop the answer; Ctrl+C twice or Ctrl+D: leave"),
         ("Esc Esc", "also take back all prompts that wait"),
     )
-    shows_status = True
 
     def __init__(
         self,
@@ -358,15 +357,15 @@ class PromptChat(LineChat):
         self._prompt.app.invalidate()
 
     async def sending(self, message_id: str, text: str) -> None:
-        self._printer.sending(message_id, safe(text))
+        self._printer.unsent[message_id] = safe(text)
         self._prompt.app.invalidate()
 
     def accepted(self, message_id: str, turn_id: str) -> None:
-        self._printer.take_back(message_id)
+        self._printer.unsent.pop(message_id, None)
 
     async def refused(self, message_id: str, text: str) -> None:
         """It is put back, selected: typing replaces it."""
-        self._printer.take_back(message_id)
+        self._printer.unsent.pop(message_id, None)
         if not self.draft:
             self.fill(text)
             buffer = self._prompt.default_buffer
@@ -481,29 +480,19 @@ class _SharedHistory(History):
         self._prompts.add(string)
 
 
-class _SlashCompleter(Completer):
+class _SlashCompleter(DummyCompleter):
     def __init__(self, session: ChatSession) -> None:
         self._session = session
 
     async def get_completions_async(
         self, document: Document, complete_event: CompleteEvent
     ) -> AsyncGenerator[Completion, None]:
-        if document.text_before_cursor in COMMANDS_WITH_NAMES:
-            await self._session.refresh_names()
-        for one in self.get_completions(document, complete_event):
-            yield one
-
-    def get_completions(
-        self, document: Document, complete_event: CompleteEvent
-    ) -> Iterable[Completion]:
-        typed = document.text_before_cursor
-        for one in suggestions(typed, self._session.client.welcome.models, self._session.names):
-            yield Completion(
-                sanitize(one.line),
-                start_position=-len(typed),
-                display=sanitize_line(one.shown),
-                display_meta=one.help,
-            )
+        session, typed = self._session, document.text_before_cursor
+        if typed in COMMANDS_WITH_NAMES:
+            await session.refresh_names()
+        for one in suggestions(typed, session.client.welcome.models, session.names):
+            line, shown = sanitize(one.line), sanitize_line(one.shown)
+            yield Completion(line, -len(typed), display=shown, display_meta=one.help)
 
 
 def _size() -> Size:

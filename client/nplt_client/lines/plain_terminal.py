@@ -136,8 +136,7 @@ class LineReader:
                 self._changed.wait()
             texts = list(self._output)
             self._output.clear()
-            is_over = self._result.done()
-            wanted = None if texts or is_over else self._wanted
+            wanted = None if texts or self._result.done() else self._wanted
             if wanted is not None:
                 self._wanted, self._shown, self._is_reading = None, wanted[0], True
         for stream, text in texts:
@@ -145,7 +144,7 @@ class LineReader:
             stream.flush()
         if wanted is not None:
             self._read_wanted(*wanted)
-        return bool(texts) or not self._result.done()
+        return bool(texts) or wanted is not None
 
     def _read_wanted(self, question: str, draft: str, result: Future[str | None]) -> None:
         line: str | None = ""

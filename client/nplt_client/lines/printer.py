@@ -65,7 +65,13 @@ class MarkdownBlockSplitter:
         blocks: list[str] = []
         for line in whole:
             blocks.extend(self._add(f"{line}\n"))
-        return [*blocks, *self._look_ahead()]
+        # The first word of a paragraph already ends the block before it.
+        after_empty = bool(self._lines) and not self._lines[-1].strip()
+        if self._closing is None and after_empty and _IS_TEXT.match(self._begun):
+            self._lines.append(self._begun)
+            blocks.extend(self._cut_before_last())
+            self._lines.pop()
+        return blocks
 
     def end(self) -> list[str]:
         left, self._lines, self._begun, self._closing = self.unfinished, [], "", None
@@ -83,16 +89,6 @@ class MarkdownBlockSplitter:
         after_empty = len(self._lines) > 1 and not self._lines[-2].strip()
         may_begin_block = after_empty or _BEGINS_BY_ITSELF.match(line)
         return self._cut_before_last() if may_begin_block else []
-
-    def _look_ahead(self) -> list[str]:
-        """The first word of a paragraph already ends the block before it."""
-        after_empty = bool(self._lines) and not self._lines[-1].strip()
-        if self._closing is not None or not after_empty or not _IS_TEXT.match(self._begun):
-            return []
-        self._lines.append(self._begun)
-        blocks = self._cut_before_last()
-        self._lines.pop()
-        return blocks
 
     def _cut_before_last(self) -> list[str]:
         tokens = markdown_parser().parse("".join(self._lines))
@@ -368,7 +364,8 @@ class ChangePrinter:
         self.answers: deque[str] = deque(maxlen=TURNS_REMEMBERED)
         self._scrollback = scrollback
         self._name_of_others = name_of_others
-        self._unsent: dict[str, str] = {}
+        self.unsent: dict[str, str] = {}
+        """Our own prompts, by message id, before the server has sent an event about them."""
         self._open: dict[str, PrintedTurn] = {}
         self._ended: deque[str] = deque(maxlen=TURNS_REMEMBERED)
 
@@ -379,14 +376,7 @@ class ChangePrinter:
     @property
     def waiting(self) -> list[str]:
         accepted = [turn.waiting.text for turn in self._open.values() if turn.waiting]
-        return [*accepted, *self._unsent.values()]
-
-    def sending(self, message_id: str, text: str) -> None:
-        """Our own prompt, before the server has sent an event about it."""
-        self._unsent[message_id] = text
-
-    def take_back(self, message_id: str) -> None:
-        self._unsent.pop(message_id, None)
+        return [*accepted, *self.unsent.values()]
 
     def start_over(self) -> None:
         """In another conversation."""
@@ -412,7 +402,7 @@ class ChangePrinter:
         turn = self._open.setdefault(change.turn_id, PrintedTurn(self._scrollback))
         if isinstance(change, changes.PromptShown):
             turn.prompt = turn.prompt or change
-            self._unsent.pop(change.message_id or "", None)
+            self.unsent.pop(change.message_id or "", None)
             return
         turn.begin(self._name_of_others)
         turn.apply(change)

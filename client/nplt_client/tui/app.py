@@ -408,20 +408,16 @@ class ChatApp(ChatDisplay, App[bool]):
             self.remark(INCOMPLETE)
         picker = SessionPicker(rows, client, wanted)
         chosen = await self.push_screen_wait(picker)
-        if chosen is not None:
-            await self._go_to(chosen, picker.seq_found_in(chosen))
-        elif client.session_id != here:
-            await self.session.move(client.attach(client.session_id))
-
-    async def _go_to(self, session_id: str, seq: int) -> None:
-        client = self.session.client
-        if session_id != client.session_id:
-            await self.session.move(client.switch(session_id))
-        if not seq:
+        if chosen is None:
+            if client.session_id != here:
+                await self.session.move(client.attach(client.session_id))
             return
-        async with self.transcript.going_to(seq):
-            if not await self.session.show_back_to(seq):
-                self.remark("what was found is further up than this shows")
+        if chosen != client.session_id:
+            await self.session.move(client.switch(chosen))
+        if seq := picker.seq_found_in(chosen):
+            async with self.transcript.going_to(seq):
+                if not await self.session.show_back_to(seq):
+                    self.remark("what was found is further up than this shows")
 
     async def search(self, wanted: str) -> None:
         await self.show_sessions(wanted)

@@ -31,19 +31,14 @@ async def handle_key_now(widget: Widget, event: Key, write: Callable[[str], None
     """
     if event.is_printable:
         return
-    if event.character is not None and is_text_character(event.character):
-        write(event.character)
-    elif not await _run_binding(widget, event.key):
-        return
-    event.stop()
-    event.prevent_default()
-
-
-async def _run_binding(widget: Widget, key: str) -> bool:
-    for binding in widget._bindings.key_to_bindings.get(key, ()):
-        if await widget.app.run_action(binding.action, widget):
-            return True
-    return False
+    is_handled = is_text_character(event.character or "")
+    if is_handled:
+        write(event.character or "")
+    for binding in widget._bindings.key_to_bindings.get(event.key, ()):
+        is_handled = is_handled or await widget.app.run_action(binding.action, widget)
+    if is_handled:
+        event.stop()
+        event.prevent_default()
 
 
 def is_text_character(character: str) -> bool:
@@ -87,25 +82,20 @@ class PasteParser(XTermParser):
             yield from super().feed(data)
         while data:
             mark = BRACKETED_PASTE_START if self._pasted is None else BRACKETED_PASTE_END
-            read, data = self._read_to(mark, data)
+            known = len(self._tail)
+            place = (self._tail + data).find(mark)
+            if place >= 0:
+                end = place + len(mark) - known
+                self._tail, read, data = "", data[:end], data[end:]
+            else:
+                self._tail = (self._tail + data)[-(len(mark) - 1) :]
+                read, data = data, ""
             if self._pasted is None:
                 yield from super().feed(read)
             else:
                 self._pasted.append(read)
-            if self._tail == mark:
-                self._tail = ""
+            if place >= 0:
                 yield from self._switch()
-
-    def _read_to(self, mark: str, data: str) -> tuple[str, str]:
-        """What belongs to it, up to the end of the mark if that is in there; the rest."""
-        known = len(self._tail)
-        place = (self._tail + data).find(mark)
-        if place >= 0:
-            self._tail = mark
-            end = place + len(mark) - known
-            return data[:end], data[end:]
-        self._tail = (self._tail + data)[-(len(mark) - 1) :]
-        return data, ""
 
     def _switch(self) -> Iterable[Message]:
         """The mark was read: a paste begins, or is over."""
