@@ -237,15 +237,37 @@ _KEPT_SECONDS: Final = 3600
 
 
 class NewStream:
-    """Blocking: used inside a worker thread."""
-
     def __init__(self, connection: RedisConnection, row: ConversationRow) -> None:
         self.row = row
         """As it is after the entries so far; at first, as it is before them."""
+        self.checkpoint_line = b""
+        """The state before the first entry, where it is not the first there ever was."""
         self.keys = connection.keyspace.of(row.session_id, f"@new:{new_entry_id()}:")
         self._connection = connection
 
-    def add(self, entries: Iterable[Entry]) -> None:
+    @in_worker_thread
+    def add(self, entries: Sequence[Entry]) -> None:
+        own, first = self.row, entries[0] if entries else None
+        if own.head_seq == 0 and isinstance(first, CheckpointEntry) and first.seq > 1:
+            # A copy of a conversation that was trimmed begins with what is left of the rest.
+            found = read_checkpoint(first)
+            if found is None:
+                raise BadEntry(f"entry {first.seq} can't be the first: its state can't be read")
+            self.checkpoint_line = encode_line(first)
+            named = {"session_id": own.session_id, "user": own.user, "created_at": own.created_at}
+            self.row = replace(fold(found.row, first), first_seq=first.seq + 1, **named)
+            entries = entries[1:]
+        self.write(entries)
+
+    @in_worker_thread
+    def keep_blob(self, data: bytes) -> BlobReference:
+        blob = BlobReference.of(data)
+        self._send(("HSET", self.keys.blobs, blob.blob_id, data))
+        return blob
+
+    # In a worker thread
+
+    def write(self, entries: Iterable[Entry]) -> None:
         commands: list[tuple[Argument, ...]] = []
         size = 0
         for entry in entries:
@@ -258,16 +280,16 @@ class NewStream:
             self.row = fold(self.row, entry)
             size += len(line)
             if size > _BYTES_AT_ONCE:
-                self.send(*commands)
+                self._send(*commands)
                 commands, size = [], 0
-        self.send(*commands)
-
-    def send(self, *commands: tuple[Argument, ...]) -> None:
-        expiring = [("EXPIRE", key, _KEPT_SECONDS) for key in self.keys]
-        self._connection.call_many([*commands, *expiring])
+        self._send(*commands)
 
     def drop(self) -> None:
         self._connection.call("DEL", *self.keys)
+
+    def _send(self, *commands: tuple[Argument, ...]) -> None:
+        expiring = [("EXPIRE", key, _KEPT_SECONDS) for key in self.keys]
+        self._connection.call_many([*commands, *expiring])
 
 
 # ------------------------------------------------------------------------------
@@ -397,67 +419,6 @@ _WaitingPiece: TypeAlias = tuple[tuple[str, int], bytes, Future[None]]
 """Turn and call, the encoded piece, and what ends when it was sent."""
 
 
-class PartialAnswers:
-    """What the running call of one conversation says, piece by piece.
-
-    After a piece that did not get through, nothing more of that call is sent:
-    what is there must be how it began, not a text with a hole.
-    """
-
-    def __init__(self, store: RedisStore, owned: Ownership, so_far: PartialAnswer | None) -> None:
-        self._store = store
-        self._owned = owned
-        self._call = self._sent_call = (so_far.turn_id, so_far.call) if so_far else None
-        self._pieces: deque[_WaitingPiece] = deque()
-        self._is_broken = False
-        self._sending = Lock()
-
-    def journal_delta(self, piece: Piece) -> Future[None]:
-        """Done when Redis has it, or won't get it."""
-        self._call = piece[:2]
-        try:
-            encoded = orjson.dumps(piece) + b"\n"
-        except orjson.JSONEncodeError:
-            encoded = b""  # half a surrogate pair: nobody could read it
-        sent: Future[None] = get_running_loop().create_future()
-        self._pieces.append((self._call, encoded, sent))
-        self._store._sender.post(self._send)
-        return sent
-
-    def ended_by(self, entry: Entry) -> bool:
-        """Whether this entry holds that call's whole answer, or ends its turn. Blocks while a
-        piece is on its way, so that none arrives after this."""
-        if self._call is None or not outdates(entry, *self._call):
-            return False
-        with self._sending:
-            _settle([self._pieces.popleft() for _ in range(len(self._pieces))])
-            self._call = self._sent_call = None
-        return True
-
-    def _send(self) -> None:
-        with self._sending:
-            pieces = [self._pieces.popleft() for _ in range(len(self._pieces))]
-            try:
-                if pieces:
-                    self._send_all(pieces)
-            finally:
-                _settle(pieces)
-
-    def _send_all(self, pieces: Sequence[_WaitingPiece]) -> None:
-        call = pieces[-1][0]
-        spoken = [encoded for of, encoded, _ in pieces if of == call]
-        begins = call != self._sent_call
-        if self._is_broken and not begins:
-            return
-        self._sent_call, self._is_broken = call, True
-        leases, owned = self._store._leases, self._owned
-        if all(spoken) and not leases.is_over(owned):
-            lease = (owned.token, leases.milliseconds)
-            said = (int(begins), b"".join(spoken))
-            run = self._store._connection.run
-            self._is_broken = run(scripts.APPEND_LIVE, owned.keys, *lease, *said) != b"done"
-
-
 def _settle(pieces: Sequence[_WaitingPiece]) -> None:
     """In whatever thread: whoever waits for them goes on."""
 
@@ -585,7 +546,11 @@ class RedisRecord:
         self._store = store
         self._connection = store._connection
         self._leases = store._leases
-        self._partial_answers = PartialAnswers(store, owned, said)
+        self._call = self._sent_call = (said.turn_id, said.call) if said else None
+        """The running call, and the one whose text Redis has: that, or how it began."""
+        self._pieces: deque[_WaitingPiece] = deque()
+        self._is_broken = False
+        self._sending = Lock()
         self._is_closed = False
         self._lock = Lock()
         self._spans = TurnSpans()
@@ -614,9 +579,48 @@ class RedisRecord:
     def journal_delta(
         self, turn_id: str, call: int, kind: DeltaKind, text: str
     ) -> Future[None] | None:
+        """Done when Redis has it, or won't get it."""
         if self._is_closed:
             return None
-        return self._partial_answers.journal_delta((turn_id, call, kind, text))
+        self._call = (turn_id, call)
+        try:
+            encoded = orjson.dumps((turn_id, call, kind, text)) + b"\n"
+        except orjson.JSONEncodeError:
+            encoded = b""  # half a surrogate pair: nobody could read it
+        sent: Future[None] = get_running_loop().create_future()
+        self._pieces.append((self._call, encoded, sent))
+        self._store._sender.post(self._send_pieces)
+        return sent
+
+    def _send_pieces(self) -> None:
+        """After a piece that did not get through, nothing more of that call is sent: what is
+        there must be how it began, not a text with a hole."""
+        with self._sending:
+            pieces = [self._pieces.popleft() for _ in range(len(self._pieces))]
+            try:
+                call = pieces[-1][0] if pieces else self._sent_call
+                spoken = [encoded for of, encoded, _ in pieces if of == call]
+                begins = call != self._sent_call
+                if not pieces or (self._is_broken and not begins):
+                    return
+                self._sent_call, self._is_broken = call, True
+                if all(spoken) and not self._leases.is_over(self.owned):
+                    lease = (self.owned.token, self._leases.milliseconds)
+                    said = (int(begins), b"".join(spoken))
+                    run = partial(self._connection.run, scripts.APPEND_LIVE, self.owned.keys)
+                    self._is_broken = run(*lease, *said) != b"done"
+            finally:
+                _settle(pieces)
+
+    def _ends_answer(self, entry: Entry) -> bool:
+        """Whether this entry holds the running call's whole answer, or ends its turn. Blocks
+        while a piece is on its way, so that none arrives after this."""
+        if self._call is None or not outdates(entry, *self._call):
+            return False
+        with self._sending:
+            _settle([self._pieces.popleft() for _ in range(len(self._pieces))])
+            self._call = self._sent_call = None
+        return True
 
     @in_worker_thread
     def keep_blob(self, data: bytes) -> BlobReference:
@@ -668,7 +672,7 @@ class RedisRecord:
                 raise BadEntry(f"entry {entry.seq} can't follow entry {before.head_seq}")
             if isinstance(entry, RollbackEntry) and entry.to_seq < before.first_seq - 1:
                 raise BadEntry(f"entry {entry.to_seq} is no longer kept: nothing leads back to it")
-            is_said = self._partial_answers.ended_by(entry)
+            is_said = self._ends_answer(entry)
             row = fold(before, entry)
             self._commit(entry, line, row, forget=is_said)
             self._row = row
@@ -820,7 +824,7 @@ class RedisRecord:
                 self._connection, replace(floor, head_seq=first_seq - 1, first_seq=first_seq)
             )
             try:
-                made.add(rewritten())
+                made.write(rewritten())
                 self._write(
                     scripts.REWRITE,
                     *(before.head_seq, encode_line(checkpoint) if checkpoint else b""),
@@ -872,43 +876,6 @@ TRASH_SECONDS: Final = 30 * 24 * 3600
 _BATCH_ENTRIES: Final = 100
 _MINUTE: Final = 60_000
 """In milliseconds."""
-
-
-class RedisBuilder:
-    """Builds a conversation, whole or not at all."""
-
-    def __init__(self, connection: RedisConnection, session_id: str, origin: Origin) -> None:
-        self._connection = connection
-        row = new_row(session_id, user=origin.user, created_at=origin.created_at)
-        self.made = NewStream(connection, row)
-        self.checkpoint_line = b""
-        """The state before the first entry, where it is not the first there ever was."""
-
-    @in_worker_thread
-    def add(self, entries: Sequence[Entry]) -> None:
-        own = self.made.row
-        first = entries[0] if entries else None
-        if own.head_seq == 0 and isinstance(first, CheckpointEntry) and first.seq > 1:
-            # A copy of a conversation that was trimmed begins with what is left of the rest.
-            found = read_checkpoint(first)
-            if found is None:
-                raise BadEntry(f"entry {first.seq} can't be the first: its state can't be read")
-            self.made.row = replace(
-                fold(found.row, first),
-                session_id=own.session_id,
-                user=own.user,
-                created_at=own.created_at,
-                first_seq=first.seq + 1,
-            )
-            self.checkpoint_line = encode_line(first)
-            entries = entries[1:]
-        self.made.add(entries)
-
-    @in_worker_thread
-    def keep_blob(self, data: bytes) -> BlobReference:
-        blob = BlobReference.of(data)
-        self.made.send(("HSET", self.made.keys.blobs, blob.blob_id, data))
-        return blob
 
 
 class RedisStore:
@@ -1073,7 +1040,7 @@ class RedisStore:
             source = self._source(row)
             _check_ends(source, row, checkpoint)
             held = read_end(source, row)
-            pieces = map(orjson.loads, (found[4] or b"").splitlines())
+            pieces = [decode(line, type=Piece) for line in (found[4] or b"").splitlines()]
             said = not_yet_an_entry(joined(pieces), row, held)
             record = RedisRecord(self, row, owned, checkpoint, said)
             turns_max = self._turns_max or None
@@ -1205,22 +1172,23 @@ class RedisStore:
         _check_id(session_id)
         if await self.row(session_id) is not None:
             raise ConversationExists(session_id)
-        builder = RedisBuilder(self._connection, session_id, origin)
+        row = new_row(session_id, user=origin.user, created_at=origin.created_at)
+        made = NewStream(self._connection, row)
         try:
-            yield builder
-            await self._connection.in_thread(self._publish, builder, origin)
+            yield made
+            await self._connection.in_thread(self._publish, made, origin)
         except BaseException:
-            await self._connection.in_thread(builder.made.drop)
+            await self._connection.in_thread(made.drop)
             raise
 
-    def _publish(self, builder: RedisBuilder, origin: Origin) -> None:
-        row = builder.made.row
+    def _publish(self, made: NewStream, origin: Origin) -> None:
+        row = made.row
         self._list(row)
         answer = self._connection.run(
             scripts.PUBLISH,
-            [*self._keyspace.of(row.session_id), *builder.made.keys],
+            [*self._keyspace.of(row.session_id), *made.keys],
             *(row_as_bytes(row), row.user, origin_as_bytes(origin), row.head_seq),
-            *(builder.checkpoint_line, self._ttl_milliseconds),
+            *(made.checkpoint_line, self._ttl_milliseconds),
         )
         if answer == b"taken":
             raise ConversationExists(row.session_id)
