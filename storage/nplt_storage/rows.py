@@ -193,7 +193,6 @@ class ConversationRow(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 _NUMBERED = {
     SystemInstructionEntry.kind: "system_seq",
     NotebookEntry.kind: "notebook_seq",
-    CompactionEntry.kind: "compaction_seq",
     ClearEntry.kind: "compaction_seq",
     EpochEntry.kind: "epoch_seq",
 }
@@ -256,10 +255,11 @@ def _take_in(values: dict[str, Any], entry: Entry) -> None:
             values |= {"unfinished": ()} if is_import else _ELSEWHERE
         case CheckpointEntry() if "billed" in entry.state:
             _bill_again(values, entry.state)
-        case _ if entry.kind in _NUMBERED:
+        case SystemInstructionEntry() | NotebookEntry() | ClearEntry() | EpochEntry():
             values[_NUMBERED[entry.kind]] = entry.seq
-            if isinstance(entry, CompactionEntry):
-                _bill(values, entry)
+        case CompactionEntry():
+            values["compaction_seq"] = entry.seq
+            _bill(values, entry)
         case _:
             pass
 

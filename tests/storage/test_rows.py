@@ -7,10 +7,11 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from tests.storage.conversations import START, Pen, answer, asking, call, chat, clear, prompt
 
 from nplt_storage import ConversationHistory, ConversationRow, RowQuery
-from nplt_storage.entries import Entry, ModelSwitchedEntry, RenamedEntry
+from nplt_storage.entries import Entry, ModelSwitchedEntry, RenamedEntry, UnknownEntry
 from nplt_storage.rows import fold_all, name_from, new_row, page_of
 
 
@@ -68,6 +69,13 @@ def test_a_row_counts_messages_and_knows_the_model_and_the_head() -> None:
     row = _row(prompt("t1"), answer("t1"), ModelSwitchedEntry(model="p/m"), clear())
     assert (row.message_count, row.model, row.head_seq) == (2, "p/m", 4)
     assert row.updated_at == START + timedelta(seconds=3)
+
+
+@pytest.mark.parametrize("kind", ["system_instruction", "notebook", "clear", "epoch", "compaction"])
+def test_what_can_not_be_read_as_its_kind_says_nothing(kind: str) -> None:
+    odd = UnknownEntry(seq=1, id="e", kind=kind, timestamp=START, fields={"content": 5})
+    before = new_row("s1", user="ada", created_at=START)
+    assert fold_all(before, [odd]) == replace(before, head_seq=1)
 
 
 def test_the_row_and_the_history_count_alike() -> None:
