@@ -14,7 +14,6 @@ from asyncio import Future, ensure_future
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from itertools import takewhile
 from typing import Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from msgspec import Struct, field
@@ -321,16 +320,21 @@ Piece: TypeAlias = tuple[str, int, DeltaKind, str]
 
 
 def joined(pieces: Iterable[Piece]) -> PartialAnswer | None:
-    found = list(pieces)
-    if not found:
+    said: tuple[str, int] | None = None
+    parts: dict[str, list[str]] = {}
+    for turn_id, call, kind, text in pieces:
+        if said != (turn_id, call):
+            said = (turn_id, call)
+            parts = {"text": [], "reasoning": []}
+        parts[kind].append(text)
+    if said is None:
         return None
-    turn_id, call, *_ = found[-1]
-    newest_first = list(takewhile(lambda piece: piece[:2] == (turn_id, call), reversed(found)))
-
-    def said(wanted: DeltaKind) -> str:
-        return "".join(text for _, _, kind, text in reversed(newest_first) if kind == wanted)
-
-    return PartialAnswer(turn_id=turn_id, call=call, text=said("text"), reasoning=said("reasoning"))
+    return PartialAnswer(
+        turn_id=said[0],
+        call=said[1],
+        text="".join(parts["text"]),
+        reasoning="".join(parts["reasoning"]),
+    )
 
 
 def outdates(entry: Entry, turn_id: str, call: int) -> bool:
