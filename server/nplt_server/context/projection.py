@@ -15,7 +15,6 @@ from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from nplt_server.context.fitting import fit
 from nplt_server.context.messages import (
     ContextMessage,
     ModelInputMessage,
@@ -32,6 +31,7 @@ from nplt_server.context.source import (
     Measure,
     Measured,
     PromptReference,
+    fit,
     plan_epoch,
     select,
     tokens_of,
@@ -444,7 +444,9 @@ class Projection:
             aged = source.aged()
             if aged.is_too_long():
                 return fit(aged)
-            return aged.view(aged.everything(), has_head=bool(aged.head()))
+            system, head, own = aged.system(), aged.head(), aged.steps(aged.own_steps())
+            measured = [*system, *head, *aged.messages_of(aged.turns()), *own]
+            return aged.view(measured, has_head=bool(head))
         compiled = self._compile(source, keep=epoch is None)
         if compiled is None:
             return fit(source)

@@ -2,7 +2,8 @@
 
 A context is the system instruction, a head (summary and live screen), older turns as the
 epoch shows them, and the running turn. Nothing here changes the history. Tokens are counted
-when they are needed.
+when they are needed. What does not fit is shortened for one call (`fit`), without a model and
+without a new epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from nplt_server.context.messages import (
     ModelOutputMessage,
     SystemMessage,
     ToolResultsMessage,
+    cut_middle,
     last_screen_in,
+    left_out,
     message_of,
     steps_of,
 )
@@ -36,6 +39,7 @@ from nplt_storage.entries import (
     ModelInputEntry,
     ModelOutputEntry,
     SentContext,
+    ToolCallResult,
 )
 from nplt_storage.history import ContextEntry, ConversationHistory, Turn
 
@@ -475,10 +479,6 @@ class ContextSource(Struct, frozen=True, kw_only=True):
     def own_steps(self) -> list[ContextStep]:
         return [] if self.own is None else list(steps_of(self.own, self.quarantined))
 
-    def everything(self) -> list[Measured]:
-        own = self.steps(self.own_steps())
-        return [*self.system(), *self.head(), *self.messages_of(self.turns()), *own]
-
     def is_too_long(self) -> bool:
         """Counting stops once the limit is exceeded."""
         if (room := self.call_budget.room) is None:
@@ -526,3 +526,198 @@ class ContextSource(Struct, frozen=True, kw_only=True):
             if not isinstance(entry, ModelOutputEntry)
         )
         return structs.replace(self.with_screen_in_head(), newest_seq=next(newest, 0))
+
+
+# ------------------------------------------------------------------------------
+# Fitting, without a model, for this call only
+#
+# For a window too small for the running epoch, a giant prompt, or results that pile up inside
+# one turn. In this order:
+#
+#     older turns             as a new epoch would show them, down to none
+#     the head                cut to a quarter of the room
+#     the turn's older steps  to summary, to gist, then removed one by one
+#     its newest results      cut in their middle; a tool can read the rest
+#     the prompt              cut in its middle, last
+#
+# Tool calls and results stay together. The same record gives the same context. If the
+# instruction and the tools alone don't fit, `ContextTooSmall` is raised. The current live
+# screen is shown in the head.
+
+_FILLED: Final = 0.7
+"""How much of the budget is filled, so that a few more calls of the same turn fit."""
+_PROMPT_TOKENS_MIN: Final = 32
+"""Enough for the mark that replaces the middle of a prompt."""
+_SHORTER: Final[tuple[LevelOfDetail, ...]] = ("summary", "gist")
+
+
+class ContextTooSmall(Exception):
+    """The instruction and the tools exceed the budget. The user has to choose a model with a
+    larger window, or offer fewer tools."""
+
+    def __init__(self, needed: int, budget: int) -> None:
+        super().__init__(
+            f"instruction and tools alone take {needed:,} of {budget:,} tokens, "
+            "and leave no room for a prompt; shorten the instruction or choose another model"
+        )
+        self.needed = needed
+        self.budget = budget
+
+
+def fit(source: ContextSource) -> ContextView:
+    assert source.call_budget.budget_tokens is not None
+    budget = source.call_budget.budget_tokens
+    source = source.with_screen_in_head()
+    system = source.system()
+    room = budget - source.call_budget.tools_tokens - tokens_of(system)
+    if room < _PROMPT_TOKENS_MIN:
+        raise ContextTooSmall(budget - room, budget)
+    head_room = min(source.head_tokens_max(), room // 4)
+    own = _fit_own(source, room - head_room)
+    source = source.with_selection(_choose_turns(source, own, fixed=budget - room + head_room))
+    turns = source.messages_of(source.turns())
+    head = source.head()
+    if tokens_of(head) > head_room:
+        message = head[0].message
+        assert isinstance(message, ModelInputMessage)
+        # Summary and screen are cut as one text.
+        text = cut_middle(message.text, head_room - MESSAGE_TOKENS, count=source.measure.text)
+        cut = structs.replace(message, content=text, live_screen=None, level="cut")
+        head = [source.measure.message(cut)] if text else []
+    return source.view([*system, *head, *turns, *own], has_head=bool(head), is_trimmed=True)
+
+
+def _choose_turns(source: ContextSource, own: list[Measured], *, fixed: int) -> Selection:
+    """Chooses the older turns by the size of the prompt alone if the rest of the running
+    turn fits too: then all calls of the turn see the same older turns."""
+    budget, all_own = source.call_budget.budget_tokens or 0, tokens_of(own)
+    selection = source.selection
+    for regarded in (tokens_of(own[:1]), all_own):
+        plan = plan_epoch(
+            source.turns(newest_first=True),
+            budget=budget,
+            fixed=fixed + regarded,
+            tokens=source.turn_tokens,
+            keep=_FILLED,
+        )
+        selection = source.selection.within(plan, source.shown_turns)
+        chosen = structs.replace(source, selection=selection)
+        if fixed + all_own + tokens_of(chosen.messages_of(chosen.turns())) <= budget:
+            break
+    return selection
+
+
+def _fit_own(source: ContextSource, room: int) -> list[Measured]:
+    steps = source.own_steps()
+    prompt: list[Measured] = []
+    if steps and isinstance(steps[0][0], ModelInputEntry):
+        prompt, steps = source.step(steps[0], "live"), steps[1:]
+    newest = source.steps(steps[-1:])
+    older = _fit_older(source, steps[:-1], room, tokens_of(prompt) + tokens_of(newest))
+    left = room - tokens_of(older)
+    if tokens_of(prompt) + tokens_of(newest) > left:
+        for_prompt = min(tokens_of(prompt), _PROMPT_TOKENS_MIN)
+        for_newest = min(max(left - tokens_of(prompt), left // 2), left - for_prompt)
+        newest = [cut for step in steps[-1:] for cut in _cut_step(source, step, for_newest)]
+        left -= tokens_of(newest)
+        prompt = [cut for each in prompt for cut in _cut_text(each, left, source.measure)]
+    return [*prompt, *older, *newest]
+
+
+def _fit_older(
+    source: ContextSource, steps: list[ContextStep], room: int, others: int
+) -> list[Measured]:
+    """Shortens the steps, oldest first, and then removes them, until the others fit or the
+    steps take no more than a quarter of the room."""
+    shown = [source.step(step, "live") for step in steps]
+    tokens = sum(map(tokens_of, shown))
+    for place, level in [(place, level) for level in _SHORTER for place in range(len(steps))]:
+        if tokens + others <= room:
+            break
+        shorter = source.step(steps[place], level)
+        tokens += tokens_of(shorter) - tokens_of(shown[place])
+        shown[place] = shorter
+    quarter = min(room // 4, room - _PROMPT_TOKENS_MIN)
+    while shown and tokens + others > room and tokens > quarter:
+        tokens -= tokens_of(shown.pop(0))
+    return [measured for step in shown for measured in step]
+
+
+# ------------------------------------------------------------------------------
+# Cutting the steps of a running turn
+#
+# A cut result says how to read the rest. If not even that fits, the whole step is left out:
+# providers refuse a tool call without its result.
+
+
+def _cut_step(source: ContextSource, step: ContextStep, tokens_max: int) -> list[Measured]:
+    live = source.step(step, "live")
+    if tokens_of(live) <= tokens_max:
+        return live
+    message = live[-1].message
+    if not isinstance(message, ToolResultsMessage):
+        rest = live[1:]  # of a rejected answer: the request to mend it
+        cut = _cut_text(live[0], tokens_max - tokens_of(rest), source.measure)
+        return [*cut, *rest] if cut else []
+    # The output and its tool calls, in as much detail as fits; at least its gist.
+    output = live[0]
+    for level in _SHORTER:
+        if output.tokens > tokens_max // 4:
+            output = source.step(step[:1], level)[0]
+    results = _cut_results(message, tokens_max - output.tokens, source.measure)
+    return [] if results is None else [output, results]
+
+
+def _cut_text(measured: Measured, tokens_max: int, measure: Measure) -> list[Measured]:
+    """A prompt or an answer, cut in its middle; an empty list if there is no room for it."""
+    message = measured.message
+    if measured.tokens <= tokens_max:
+        return [measured]
+    if not isinstance(message, ModelInputMessage | ModelOutputMessage):
+        return []
+    taken = MESSAGE_TOKENS
+    if isinstance(message, ModelInputMessage) and (message.attachments or message.schema):
+        bare = tuple(one.without_contents("attachment_no_room") for one in message.attachments)
+        message = structs.replace(message, attachments=bare, schema="", level="cut")
+        measured = measure.message(message)
+        if measured.tokens <= tokens_max:
+            return [measured]
+        taken = measured.tokens - measure.text(message.content)
+    content = cut_middle(message.content, tokens_max - taken, count=measure.text)
+    cut = structs.replace(message, content=content, level="cut")
+    return [measure.message(cut)] if content else []
+
+
+def _cut_results(message: ToolResultsMessage, tokens_max: int, measure: Measure) -> Measured | None:
+    marks = MESSAGE_TOKENS + len(message.results) * CALL_TOKENS
+    sizes = [measure.text(result.result) for result in message.results]
+    shares = fair_shares(sizes, tokens_max - marks)
+    results: list[ToolCallResult] = []
+    for result, size, share in zip(message.results, sizes, shares, strict=True):
+        text = result.result if size <= share else _cut_result(result, share, measure)
+        if result.result and not text:
+            return None
+        results.append(structs.replace(result, result=text))
+    bare = structs.replace(message, results=tuple(results), images=(), level="cut")
+    return measure.message(bare)
+
+
+def _cut_result(result: ToolCallResult, tokens_max: int, measure: Measure) -> str:
+    def readable(characters: int) -> str:
+        how = f'read_result reads them, tool_call_id "{result.tool_call_id}"'
+        return f"[… {characters:,} characters left out: {how} …]"
+
+    text = cut_middle(result.result, tokens_max, count=measure.text, mark=readable)
+    return text or cut_middle(result.result, tokens_max, count=measure.text, mark=left_out)
+
+
+def fair_shares(sizes: Sequence[int], room: int) -> list[int]:
+    """Divides the room: sizes below an equal share are granted in full, the others share
+    the rest equally."""
+    shares = [0] * len(sizes)
+    left = max(0, room)
+    smallest_first = sorted(range(len(sizes)), key=sizes.__getitem__)
+    for done, place in enumerate(smallest_first):
+        shares[place] = min(sizes[place], left // (len(sizes) - done))
+        left -= shares[place]
+    return shares

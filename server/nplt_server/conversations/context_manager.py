@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from msgspec.structs import replace
 
 from nplt_server import logs
-from nplt_server.context.fitting import ContextTooSmall
 from nplt_server.context.messages import (
     AttachmentContents,
     AttachmentReason,
@@ -31,7 +30,13 @@ from nplt_server.context.messages import (
     file_ids_of,
 )
 from nplt_server.context.projection import EpochReason, Projection
-from nplt_server.context.source import CallBudget, ContextView, Measure, PromptReference
+from nplt_server.context.source import (
+    CallBudget,
+    ContextTooSmall,
+    ContextView,
+    Measure,
+    PromptReference,
+)
 from nplt_server.conversations.agent_state import AgentState
 from nplt_server.conversations.record_writer import QUICK_ENTRIES_MAX, RecordWriter
 from nplt_server.conversations.summarizer import ConversationNamer, Summarizer

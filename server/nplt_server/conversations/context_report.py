@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from nplt_protocol.codec import to_object
 from nplt_protocol.json_text import JsonObject, JsonValue
 from nplt_protocol.messages import ContextAccount, UsageAccount
-from nplt_server.context.fitting import ContextTooSmall
 from nplt_server.context.messages import (
     ContextAttachment,
     ContextMessage,
@@ -32,7 +31,7 @@ from nplt_server.context.messages import (
     steps_of,
 )
 from nplt_server.context.projection import Projection
-from nplt_server.context.source import ContextView, PromptReference
+from nplt_server.context.source import ContextTooSmall, ContextView, PromptReference
 from nplt_server.errors import WindowTooSmall
 from nplt_server.usage import billed_series, occupancy_of
 from nplt_storage.entries import (

@@ -98,7 +98,7 @@ def kind_of_text(text: str) -> TextKind:
     lines = lines_of(text, 0, min(len(text), _LOOKED_AT_CHARACTERS))[:_LINES_MAX]
     if any(line.text.startswith(FILE_OF_DIFF) for line in lines):
         return "diff"
-    if len(lines) < _LINES_MIN or any(is_fence(line.text) for line in lines):
+    if len(lines) < _LINES_MIN or any(line.text.lstrip().startswith(_FENCES) for line in lines):
         return "prose"
     if _is_code(lines):
         return "code"
@@ -519,10 +519,6 @@ def blocks_of(text: str, start: int, end: int) -> list[Block]:
                 if bare.startswith(fence) and not bare.strip(fence[0]):
                     break
     return blocks
-
-
-def is_fence(line: str) -> bool:
-    return line.lstrip().startswith(_FENCES)
 
 
 def kind_of_line(line: str) -> BlockKind:

@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 from typing import Annotated, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from msgspec import Struct, structs
+from msgspec import structs
 from pydantic import Field
 
 from nplt_server.digest.text import one_line
@@ -52,12 +52,18 @@ _IN_WORDS: Final = {
 }
 
 
-class OpenPath(Struct, frozen=True, kw_only=True):
-    path: PurePath
-    """Where it really is."""
-    descriptor: int
-    size: int
-    is_directory: bool
+FILE_BYTES_MAX: Final = 16 * 1024 * 1024
+SHOWN_BYTES_MAX: Final = 24_000
+"""Less than what is shown of a result at once."""
+
+_LINES_MAX: Final = 2_000
+_READ_BYTES: Final = 1024 * 1024
+_LOOKED_AT_BYTES: Final = 8_192
+"""For a NUL, which no text has."""
+ENTRIES_MAX: Final = 100_000
+"""Of one directory that are looked at."""
+
+_LIMIT_MAX: Final = 1_000
 
 
 class AllowedRoots:
@@ -66,25 +72,94 @@ class AllowedRoots:
         self.roots = tuple(roots)
         self._never = tuple(never)
 
+    def tools(self) -> Iterator[Tool]:
+        """Their descriptions say where they may look."""
+        places = ", ".join(map(str, self.roots))
+        for tool in (typed_tool(self.read_file), typed_tool(self.list_files)):
+            words = f"{tool.description.description} Open to you: {places}"
+            description = structs.replace(tool.description, description=words)
+            yield structs.replace(tool, description=description)
+
+    def read_file(
+        self,
+        path: Annotated[str, Field(description="absolute, or relative to an allowed directory")],
+        offset: Annotated[int, Field(ge=1, description="first line; 1 is the file's first")] = 1,
+        limit: Annotated[int, Field(ge=1, le=_LINES_MAX, description="how many lines")] = 500,
+    ) -> str:
+        """Lines of a text file on the server."""
+        with self._open(path) as (place, descriptor, status):
+            if stat.S_ISDIR(status.st_mode):
+                raise ToolFailed(f"{place} is a directory: list_files shows it")
+            data = bytearray()
+            while piece := os.read(descriptor, _READ_BYTES):
+                data += piece
+                if b"\0" in data[:_LOOKED_AT_BYTES]:
+                    raise ToolFailed(f"{place} is a binary file of {status.st_size:,} bytes")
+                if len(data) > FILE_BYTES_MAX:
+                    most = f"files of up to {FILE_BYTES_MAX:,} bytes are read"
+                    raise ToolFailed(f"{place} is too large: {most}")
+        # Not splitlines, which knows line ends that no editor counts.
+        lines = data.decode("utf-8-sig", errors="replace").split("\n")
+        if lines[-1] == "":
+            lines.pop()
+        if not lines:
+            return f"[{place} is empty]"
+        if offset > len(lines):
+            raise ToolFailed(f"{place} has only {len(lines)} lines")
+        taken = _as_many_as_fit(lines[offset - 1 : offset - 1 + limit])
+        last = offset + len(taken) - 1
+        what_next = "the end" if last == len(lines) else f"next offset {last + 1}"
+        where = f"[{place}, lines {offset} to {last} of {len(lines)}; {what_next}]"
+        return "\n".join([where, *taken])
+
+    def list_files(
+        self,
+        path: Annotated[
+            str,
+            Field(description="absolute, or relative to an allowed directory; empty: those"),
+        ] = "",
+        offset: Annotated[int, Field(ge=0, description="how many entries to pass over")] = 0,
+        limit: Annotated[int, Field(ge=1, le=_LIMIT_MAX, description="how many to show")] = 200,
+    ) -> str:
+        """The files and directories in a directory on the server, with their sizes."""
+        if not path and len(self.roots) > 1:
+            return "\n".join(f"{root}/" for root in self.roots)
+        with self._open(path) as (place, descriptor, status):
+            if not stat.S_ISDIR(status.st_mode):
+                return f"[{place} is a file of {status.st_size:,} bytes]"
+            with os.scandir(descriptor) as found:
+                entries = sorted(islice(found, ENTRIES_MAX + 1), key=lambda entry: entry.name)
+            if len(entries) > ENTRIES_MAX:
+                raise ToolFailed(f"{place} has more than {ENTRIES_MAX:,} entries")
+            shown = [_file_line(entry) for entry in entries[offset : offset + limit]]
+        if not entries:
+            return f"[{place} is empty]"
+        if not shown:
+            raise ToolFailed(f"{place} has only {len(entries)} entries")
+        last = offset + len(shown)
+        what_next = "the end" if last == len(entries) else f"next offset {last}"
+        where = f"[{place}, entries {offset + 1} to {last} of {len(entries)}; {what_next}]"
+        return "\n".join([where, *shown])
+
     @contextmanager
-    def open(self, path: str) -> Iterator[OpenPath]:
-        """Absolute, or relative to a root: the first one where there is such a thing."""
+    def _open(self, path: str) -> Iterator[tuple[PurePath, int, os.stat_result]]:
+        """Absolute, or relative to a root: the first one where there is such a thing. Gives
+        where it really is, and a descriptor."""
         failure: ToolFailed | None = None
         for candidate in dict.fromkeys(root / path for root in self.roots):
             try:
-                opened = self._open(candidate, path)
+                real, descriptor = self._open_real(candidate, repr(path[:_PATH_CHARACTERS_SHOWN]))
             except ToolFailed as failed:
                 failure = failure or failed
                 continue
             try:
-                yield opened
+                yield real, descriptor, os.fstat(descriptor)
             finally:
-                os.close(opened.descriptor)
+                os.close(descriptor)
             return
         raise failure or ToolFailed("no directory is open to you")
 
-    def _open(self, candidate: Path, asked: str) -> OpenPath:
-        shown = repr(asked[:_PATH_CHARACTERS_SHOWN])
+    def _open_real(self, candidate: Path, shown: str) -> tuple[PurePath, int]:
         try:
             real = PurePath(realpath(candidate))
             root = self._root_of(real)
@@ -92,22 +167,16 @@ class AllowedRoots:
                 raise ToolFailed(f"{shown} is outside of the directories that are open to you")
             descriptor = _open_below(root, real.relative_to(root).parts)
             try:
-                status = os.fstat(descriptor)
-                _must_be_plain(status)
+                _must_be_plain(os.fstat(descriptor))
             except OSError:
                 os.close(descriptor)
                 raise
+            return real, descriptor
         except ValueError:  # a NUL, half a character
             raise ToolFailed(f"{shown} is not a path") from None
         except OSError as error:
             words = _IN_WORDS.get(error.errno or 0, "it can't be read")
             raise ToolFailed(f"{shown}: {words}") from None
-        return OpenPath(
-            path=real,
-            descriptor=descriptor,
-            size=status.st_size,
-            is_directory=stat.S_ISDIR(status.st_mode),
-        )
 
     def _root_of(self, real: PurePath) -> PurePath | None:
         # Asked anew each time: what leads where may change.
@@ -116,13 +185,6 @@ class AllowedRoots:
             return None
         roots = (PurePath(realpath(root)) for root in self.roots)
         return next((root for root in roots if real.is_relative_to(root)), None)
-
-
-def naming_roots(tool: Tool, allowed: AllowedRoots) -> Tool:
-    """The same, and its description says where it may look."""
-    places = ", ".join(map(str, allowed.roots))
-    words = f"{tool.description.description} Open to you: {places}"
-    return structs.replace(tool, description=structs.replace(tool.description, description=words))
 
 
 def _open_below(root: PurePath, parts: Sequence[str]) -> int:
@@ -148,55 +210,6 @@ def _must_be_plain(status: os.stat_result) -> None:
         raise OSError(errno.ENXIO, "special")
 
 
-FILE_BYTES_MAX: Final = 16 * 1024 * 1024
-SHOWN_BYTES_MAX: Final = 24_000
-"""Less than what is shown of a result at once."""
-
-_LINES_MAX: Final = 2_000
-_READ_BYTES: Final = 1024 * 1024
-_LOOKED_AT_BYTES: Final = 8_192
-"""For a NUL, which no text has."""
-
-
-def read_file_tool(allowed: AllowedRoots) -> Tool:
-    def read_file(
-        path: Annotated[str, Field(description="absolute, or relative to an allowed directory")],
-        offset: Annotated[int, Field(ge=1, description="first line; 1 is the file's first")] = 1,
-        limit: Annotated[int, Field(ge=1, le=_LINES_MAX, description="how many lines")] = 500,
-    ) -> str:
-        """Lines of a text file on the server."""
-        with allowed.open(path) as opened:
-            if opened.is_directory:
-                raise ToolFailed(f"{opened.path} is a directory: list_files shows it")
-            lines = _read_lines(opened)
-        if not lines:
-            return f"[{opened.path} is empty]"
-        if offset > len(lines):
-            raise ToolFailed(f"{opened.path} has only {len(lines)} lines")
-        taken = _as_many_as_fit(lines[offset - 1 : offset - 1 + limit])
-        last = offset + len(taken) - 1
-        what_next = "the end" if last == len(lines) else f"next offset {last + 1}"
-        place = f"[{opened.path}, lines {offset} to {last} of {len(lines)}; {what_next}]"
-        return "\n".join([place, *taken])
-
-    return naming_roots(typed_tool(read_file), allowed)
-
-
-def _read_lines(opened: OpenPath) -> list[str]:
-    data = bytearray()
-    while piece := os.read(opened.descriptor, _READ_BYTES):
-        data += piece
-        if b"\0" in data[:_LOOKED_AT_BYTES]:
-            raise ToolFailed(f"{opened.path} is a binary file of {opened.size:,} bytes")
-        if len(data) > FILE_BYTES_MAX:
-            raise ToolFailed(
-                f"{opened.path} is too large: files of up to {FILE_BYTES_MAX:,} bytes are read"
-            )
-    # Not splitlines, which knows line ends that no editor counts.
-    lines = data.decode("utf-8-sig", errors="replace").split("\n")
-    return lines[:-1] if lines[-1] == "" else lines
-
-
 def _as_many_as_fit(lines: Sequence[str]) -> list[str]:
     """At least one, if need be only its beginning."""
     taken: list[str] = []
@@ -211,44 +224,6 @@ def _as_many_as_fit(lines: Sequence[str]) -> list[str]:
             break
         taken.append(line)
     return taken
-
-
-ENTRIES_MAX: Final = 100_000
-"""Of one directory that are looked at."""
-
-_LIMIT_MAX: Final = 1_000
-
-
-def list_files_tool(allowed: AllowedRoots) -> Tool:
-    def list_files(
-        path: Annotated[
-            str,
-            Field(description="absolute, or relative to an allowed directory; empty: those"),
-        ] = "",
-        offset: Annotated[int, Field(ge=0, description="how many entries to pass over")] = 0,
-        limit: Annotated[int, Field(ge=1, le=_LIMIT_MAX, description="how many to show")] = 200,
-    ) -> str:
-        """The files and directories in a directory on the server, with their sizes."""
-        if not path and len(allowed.roots) > 1:
-            return "\n".join(f"{root}/" for root in allowed.roots)
-        with allowed.open(path) as opened:
-            if not opened.is_directory:
-                return f"[{opened.path} is a file of {opened.size:,} bytes]"
-            with os.scandir(opened.descriptor) as found:
-                entries = sorted(islice(found, ENTRIES_MAX + 1), key=lambda entry: entry.name)
-            if len(entries) > ENTRIES_MAX:
-                raise ToolFailed(f"{opened.path} has more than {ENTRIES_MAX:,} entries")
-            shown = [_file_line(entry) for entry in entries[offset : offset + limit]]
-        if not entries:
-            return f"[{opened.path} is empty]"
-        if not shown:
-            raise ToolFailed(f"{opened.path} has only {len(entries)} entries")
-        last = offset + len(shown)
-        what_next = "the end" if last == len(entries) else f"next offset {last}"
-        place = f"[{opened.path}, entries {offset + 1} to {last} of {len(entries)}; {what_next}]"
-        return "\n".join([place, *shown])
-
-    return naming_roots(typed_tool(list_files), allowed)
 
 
 def _file_line(entry: os.DirEntry[str]) -> str:
@@ -409,5 +384,4 @@ def builtin_tools(
     tools = (now_tool(clock), *others)
     if not roots:
         return tools
-    allowed = AllowedRoots(roots, never=never)
-    return (*tools, read_file_tool(allowed), list_files_tool(allowed))
+    return (*tools, *AllowedRoots(roots, never=never).tools())

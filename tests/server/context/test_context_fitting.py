@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from tests.server.context.context_stage import Quarters, Talk, render_context, words
 from tests.storage.conversations import call
 
-from nplt_server.context.fitting import ContextTooSmall, fair_shares
 from nplt_server.context.messages import (
     ModelInputMessage,
     ToolResultsMessage,
@@ -17,7 +16,7 @@ from nplt_server.context.messages import (
     shorten_call,
 )
 from nplt_server.context.projection import Projection
-from nplt_server.context.source import CallBudget, Measure
+from nplt_server.context.source import CallBudget, ContextTooSmall, Measure, fair_shares
 from nplt_storage.entries import EpochEntry, SystemInstructionEntry, ToolCallRequest
 
 count = Quarters().count

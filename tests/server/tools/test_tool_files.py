@@ -23,10 +23,7 @@ SECRET = "nobody may read this"
 class Files:
     def __init__(self, *roots: Path) -> None:
         allowed = AllowedRoots(roots)
-        self._tools = {
-            tool.description.name: tool
-            for tool in (builtin.read_file_tool(allowed), builtin.list_files_tool(allowed))
-        }
+        self._tools = {tool.description.name: tool for tool in allowed.tools()}
 
     @property
     def descriptions(self) -> list[str]:

@@ -181,28 +181,24 @@ class McpServer:
         while True:
             self.state = "connecting"
             self._connected_at = math.inf
-            self.error = await self._live_once()
+            connection = self._connection = McpConnection(self)
+            try:
+                await connection.live()
+            except Exception as error:  # whatever it is, it is the trouble of this server alone
+                while isinstance(error, ExceptionGroup):  # task groups wrap it, several deep
+                    error = error.exceptions[0]
+                log.debug("mcp %s: the connection ended", self.config.name, exc_info=error)
+                self.error = connection.ended
+                if self.error in (None, CLOSED):
+                    self.error = _reason(error, self.config)
+            finally:
+                self._connection = None
             if anyio.current_time() - self._connected_at > self._pauses.seconds_max:
                 pause = self._pauses.seconds_min
             self.state = "waiting"
             log.warning("mcp %s: %s; again in %g s", self.config.name, self.error, pause)
             await anyio.sleep(pause)
             pause = min(pause * 2, self._pauses.seconds_max)
-
-    async def _live_once(self) -> str:
-        """Why it ended. Whatever it is, it is the trouble of this server alone."""
-        connection = self._connection = McpConnection(self)
-        try:
-            await connection.live()
-        except Exception as error:
-            while isinstance(error, ExceptionGroup):  # task groups wrap it, several deep
-                error = error.exceptions[0]
-            log.debug("mcp %s: the connection ended", self.config.name, exc_info=error)
-            fault = connection.ended
-            return fault if fault not in (None, CLOSED) else _reason(error, self.config)
-        finally:
-            self._connection = None
-        return "the connection ended"
 
     @property
     def described(self) -> JsonObject:

@@ -87,17 +87,11 @@ def _block(block: mcp_types.ContentBlock) -> str:
         case "resource":
             resource = block.resource
             uri, kind = one_line(resource.uri), one_line(resource.mime_type or "")
-            if (text := _text_in(resource)) is not None:
+            text: str | None = getattr(resource, "text", None)
+            if text is not None:
                 return f"[{uri}{', ' if kind else ''}{kind}]\n{text}"
             size = _base64_bytes(getattr(resource, "blob", ""))
             return f"[{uri}, {kind or 'unknown type'}, {size:,} bytes]"
-
-
-def _text_in(
-    resource: mcp_types.TextResourceContents | mcp_types.BlobResourceContents,
-) -> str | None:
-    text: str | None = getattr(resource, "text", None)
-    return text
 
 
 def _base64_bytes(data: str) -> int:
@@ -165,7 +159,7 @@ def pictures_in(result: mcp_types.CallToolResult) -> list[McpFile]:
 
 def file_of_resource(uri: str, read: mcp_types.ReadResourceResult) -> McpFile:
     """The texts of all its parts; where there is none, the data of the first."""
-    found = map(_text_in, read.contents)
+    found = [getattr(part, "text", None) for part in read.contents]
     texts = [clean_foreign(text) for text in found if text is not None]
     first = read.contents[0] if read.contents else None
     kind = one_line((first.mime_type if first is not None else None) or "text/plain")
