@@ -136,7 +136,7 @@ class Broadcast:
 
 
 _NAME_CHARACTERS_MAX: Final = 64
-_CLIENTS_MAX: Final = 100
+CLIENTS_MAX: Final = 100
 """A presence event lists so many clients, in order of arrival; `count` is the total."""
 
 
@@ -163,14 +163,9 @@ def _announce_presence(
     clients: tuple[ConnectedClient, ...],
 ) -> None:
     if conversation.broadcast and client is not NO_CLIENT:
-        named: list[JsonValue] = [each.as_json() for each in clients[:_CLIENTS_MAX]]
+        named: list[JsonValue] = [each.as_json() for each in clients[:CLIENTS_MAX]]
         details: JsonObject = {"clients": named, "count": len(clients), what: client.as_json()}
         conversation.announce("presence", details)
-
-
-def clients_with(conversation: Conversation, newcomer: ConnectedClient) -> tuple[JsonObject, ...]:
-    others = conversation.broadcast.clients[: _CLIENTS_MAX - 1]
-    return tuple(client.as_json() for client in (*others, newcomer))
 
 
 _DELTA_CHARACTERS_MAX = 64 * 1024

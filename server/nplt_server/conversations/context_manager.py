@@ -470,7 +470,10 @@ class AttachmentReader:
         if entry is None or entry.redacted_at is not None:
             return ContextAttachment(name="(erased)", reason="attachment_missing")
         try:
-            image_type = _image_type(await self._bytes(entry, _MAGIC_BYTES))
+            start = await self._bytes(entry, _MAGIC_BYTES)
+            is_webp = start[:4] == b"RIFF" and start[8:12] == b"WEBP"
+            types = (kind for magic, kind in _IMAGES.items() if start.startswith(magic))
+            image_type = "image/webp" if is_webp else next(types, None)
             if image_type is None:
                 return _text(entry, await self._bytes(entry, TEXT_BYTES_MAX + 1))
         except StorageError as error:
@@ -483,12 +486,6 @@ class AttachmentReader:
     async def _bytes(self, entry: AttachmentEntry, length: int) -> bytes:
         session_id = self._writer.session_id
         return await self._files.read(session_id, entry.file_id, offset=0, length=length)
-
-
-def _image_type(start: bytes) -> str | None:
-    if start[:4] == b"RIFF" and start[8:12] == b"WEBP":
-        return "image/webp"
-    return next((kind for magic, kind in _IMAGES.items() if start.startswith(magic)), None)
 
 
 def _text(entry: AttachmentEntry, data: bytes) -> ContextAttachment:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, overload
@@ -26,7 +26,13 @@ from nplt_protocol.messages import Attached, Prompt, Receipt, SessionEvent, Usag
 from nplt_server import logs
 from nplt_server.context.source import CallBudget
 from nplt_server.conversations.approvals import Approvals
-from nplt_server.conversations.broadcast import Broadcast, entry_event
+from nplt_server.conversations.broadcast import (
+    CLIENTS_MAX,
+    NO_CLIENT,
+    Broadcast,
+    ConnectedClient,
+    entry_event,
+)
 from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.conversations.context_report import usage_of
 from nplt_server.conversations.model_call import ModelCall
@@ -47,7 +53,7 @@ from nplt_storage.entries import (
     ToolCallResult,
     ToolResultsEntry,
 )
-from nplt_storage.errors import BadEntry, WrittenElsewhere
+from nplt_storage.errors import StorageError, WrittenElsewhere
 from nplt_storage.history import (
     ConversationHistory,
     NotInReach,
@@ -190,7 +196,8 @@ class Conversation:
     def is_unused(self) -> bool:
         return not self.broadcast and not self.is_busy
 
-    def snapshot(self, clients: tuple[JsonObject, ...] = ()) -> Attached:
+    def snapshot(self, newcomer: ConnectedClient = NO_CLIENT) -> Attached:
+        """For a client that attaches now."""
         return Attached(
             session_id=self.session_id,
             name=self.name,
@@ -199,7 +206,10 @@ class Conversation:
             active_turn=self.queue.active_turn,
             queue=self.queue.waiting,
             pending_approvals=tuple(map(to_object, self.approvals.pending)),
-            clients=clients,
+            clients=tuple(
+                client.as_json()
+                for client in (*self.broadcast.clients[: CLIENTS_MAX - 1], newcomer)
+            ),
         )
 
     # Prompts and jobs
@@ -237,7 +247,11 @@ class Conversation:
                 entry = await self._write_prompt(prompt, model)
             except Exception:
                 if rollback is not None:
-                    await self.writer.undo(rollback)
+                    self.entry_written(rollback)
+                    try:
+                        await self.writer.append(self.history.redo())
+                    except StorageError as error:
+                        log.warning("%s: entry %d stays: %s", self.session_id, rollback.seq, error)
                 raise
             ahead = self.queue.add(TurnRun(self, entry))
             # Its task is there before the receipt is queued for sending, so that the receipt
@@ -246,7 +260,7 @@ class Conversation:
             call_guarded(receipt, self._first_receipt(entry, ahead=ahead))
             if rollback is not None:
                 self.entry_written(rollback)
-                self._announce_rollback(rollback)
+                self.announce_rollback(rollback)
             self.entry_written(entry)
             if self.deleted:  # it was on its way while the conversation was deleted
                 self.cancel(entry.turn_id or "", "the conversation was deleted")
@@ -282,34 +296,7 @@ class Conversation:
         )
         return self.context.state.append_model_input(draft, with_event=False)
 
-    async def roll_back(
-        self, to_seq: int = 0, *, turns: Sequence[str] = (), redo: bool = False
-    ) -> RollbackEntry:
-        """Takes back those turns, or else all that came after `to_seq`; with `redo`, brings
-        back what was taken back last."""
-
-        def drafted(history: ConversationHistory, in_full: bool) -> RollbackEntry:
-            if redo:
-                return history.redo(in_full=in_full)
-            if turns:
-                return history.rollback_turns(list(dict.fromkeys(turns)), in_full=in_full)
-            return history.rollback_to(to_seq, in_full=in_full)
-
-        async with self.writer.exclusive():
-            self.check_at_rest()
-            try:
-                draft = await drafted_rollback(self.writer, drafted)
-            except BadEntry as error:
-                if not turns and not redo:
-                    raise
-                field = "redo" if redo else "turns"
-                raise RequestError(ErrorCode.NOT_FOUND, str(error), field=field) from error
-            self.check_at_rest()
-            entry = await self.append_entry(draft)
-        self._announce_rollback(entry)
-        return entry
-
-    def _announce_rollback(self, entry: RollbackEntry) -> None:
+    def announce_rollback(self, entry: RollbackEntry) -> None:
         told: JsonObject = {"to_seq": entry.to_seq, "head_seq": entry.seq}
         if entry.turns:
             told["turns"] = list(entry.turns)

@@ -24,7 +24,7 @@ from nplt_protocol.messages import (
     RolledBack,
     SessionCreated,
 )
-from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.conversation import Conversation, drafted_rollback
 from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import Services
 from nplt_storage.copying import NewFork
@@ -36,6 +36,7 @@ from nplt_storage.entries import (
     ModelOutputEntry,
     ModelSwitchedEntry,
     RenamedEntry,
+    RollbackEntry,
 )
 from nplt_storage.errors import BadEntry, ConversationExists
 from nplt_storage.history import ConversationHistory
@@ -128,7 +129,28 @@ async def roll_back(
     turns: Sequence[str] = (),
     redo: bool = False,
 ) -> RolledBack:
-    entry = await conversation.roll_back(to_seq, turns=turns, redo=redo)
+    """Takes back those turns, or else all that came after `to_seq`; with `redo`, brings back
+    what was taken back last."""
+
+    def drafted(history: ConversationHistory, in_full: bool) -> RollbackEntry:
+        if redo:
+            return history.redo(in_full=in_full)
+        if turns:
+            return history.rollback_turns(list(dict.fromkeys(turns)), in_full=in_full)
+        return history.rollback_to(to_seq, in_full=in_full)
+
+    async with conversation.writer.exclusive():
+        conversation.check_at_rest()
+        try:
+            draft = await drafted_rollback(conversation.writer, drafted)
+        except BadEntry as error:
+            if not turns and not redo:
+                raise
+            field = "redo" if redo else "turns"
+            raise RequestError(ErrorCode.NOT_FOUND, str(error), field=field) from error
+        conversation.check_at_rest()
+        entry = await conversation.append_entry(draft)
+    conversation.announce_rollback(entry)
     return RolledBack(session_id=conversation.session_id, head_seq=entry.seq, turns=entry.turns)
 
 

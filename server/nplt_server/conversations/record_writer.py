@@ -257,15 +257,6 @@ class RecordWriter:
         """One at a time for each user."""
         return await self._conversation.services.heavy.run(self._conversation.user, work)
 
-    async def undo(self, entry: Entry) -> None:
-        """Rolls back an entry because the one after it could not be written. If the
-        rollback can't be written either, the entry stays."""
-        self._conversation.entry_written(entry)
-        try:
-            await self.append(self.history.redo())
-        except StorageError as error:
-            log.warning("%s: entry %d stays: %s", self.session_id, entry.seq, error)
-
     async def redact(self, seq: int) -> Entry:
         """Erases the text of an entry for good. The history is read again afterwards, because
         the old one still holds the text. Called between turns."""

@@ -286,19 +286,13 @@ class ConversationNamer(_BackgroundCall):
         model = self._services.context.namer
         if model is None or self.is_running or self._services.draining:
             return
-        turn = self._first_turn()
-        if turn is None:
-            return
-        self._scope = anyio.CancelScope()
-        self._services.spawn(partial(self._give_name, model, turn, self._scope))
-
-    def _first_turn(self) -> Turn | None:
-        """If it is the only one so far, and nobody has given a name."""
         history = self._conversation.history
         if not history.is_in_reach or history.first_seq > 1 or self._has_name():
-            return None
+            return
         shown = history.shown_turns
-        return shown[0] if len(shown) == 1 and not history.hidden else None
+        if len(shown) == 1 and not history.hidden:
+            self._scope = anyio.CancelScope()
+            self._services.spawn(partial(self._give_name, model, shown[0], self._scope))
 
     def _has_name(self) -> bool:
         """One that is no mere first words."""

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from nplt_protocol import ErrorCode, RequestError, messages
 from nplt_server.connections.session import Session, client_of
 from nplt_server.conversations import operations
-from nplt_server.conversations.broadcast import clients_with, replay_of
+from nplt_server.conversations.broadcast import replay_of
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import checked_name
 from nplt_server.dialects import Answer
@@ -182,9 +182,7 @@ def _attach(
     frames, resync = replay_of(conversation, cursor)
     session.depart()
     observer = cursor.observer if cursor else False
-    snapshot = conversation.snapshot(
-        clients_with(conversation, client_of(session, observer=observer))
-    )
+    snapshot = conversation.snapshot(client_of(session, observer=observer))
     answer.give(replace(snapshot, resync=True) if resync else snapshot)
     session.replay(frames)
     session.enter(conversation, observer=observer)

@@ -38,7 +38,24 @@ async def history(session: Session, request: messages.HistoryRequest, answer: An
             messages=(), has_more_before=False, has_more_after=False, before=cursor, after=cursor
         )
     else:
-        query = _page_query(session, request, answer.bytes_max)
+        asked = FRAME_PAYLOAD_BYTES_MAX
+        if request.max_bytes is not None:
+            asked = max(request.max_bytes, _PAGE_BYTES_MIN)
+        server_bytes_max = session.server.services.limits.message_bytes_max
+        bytes_max = min(asked, server_bytes_max, answer.bytes_max or asked)
+        query = PageQuery(
+            before=request.before,
+            after=request.after,
+            around=request.around,
+            limit=min(request.limit, _PAGE_MESSAGES_MAX),
+            bytes_max=max(1_024, bytes_max - _ENVELOPE_BYTES),
+            roles=request.roles or ("user", "assistant"),
+            view=request.view,
+            order=request.order,
+            detail=request.detail,
+            levels=levels_of,
+            size=written_size,
+        )
         page = await found.profile.store.page(session_id, query)
         found = await session.server.registry.find(session_id, session.user) or found
     row, here = found.row if found else None, session.conversation
@@ -60,29 +77,6 @@ async def history(session: Session, request: messages.HistoryRequest, answer: An
             ),
             model=session.server.services.router.choose(chosen),
         )
-    )
-
-
-def _page_query(
-    session: Session, request: messages.HistoryRequest, client_bytes_max: int | None
-) -> PageQuery:
-    asked = FRAME_PAYLOAD_BYTES_MAX
-    if request.max_bytes is not None:
-        asked = max(request.max_bytes, _PAGE_BYTES_MIN)
-    server_bytes_max = session.server.services.limits.message_bytes_max
-    bytes_max = min(asked, server_bytes_max, client_bytes_max or asked)
-    return PageQuery(
-        before=request.before,
-        after=request.after,
-        around=request.around,
-        limit=min(request.limit, _PAGE_MESSAGES_MAX),
-        bytes_max=max(1_024, bytes_max - _ENVELOPE_BYTES),
-        roles=request.roles or ("user", "assistant"),
-        view=request.view,
-        order=request.order,
-        detail=request.detail,
-        levels=levels_of,
-        size=written_size,
     )
 
 
