@@ -64,19 +64,22 @@ class KeyMistake(Exception):
 def read_key(provider: VendorSettings, environ: Mapping[str, str]) -> SecretStr:
     """Empty where none is asked for: servers of one's own often need none."""
     if provider.api_key_file is not None:
-        path = provider.api_key_file
-        return _checked(_read_file(path), "api_key_file", holder=str(path))
-    name = provider.api_key_env
-    if name is None:
-        if provider.base_url is not None:
+        where, holder = "api_key_file", str(provider.api_key_file)
+        key = _read_file(provider.api_key_file)
+    else:
+        if provider.api_key_env is None and provider.base_url is not None:
             return SecretStr("")  # what is for the vendor is not for everybody
-        name = standard_variable(provider, "API_KEY")
-    key = environ.get(name, "").strip()
-    if not key:
-        # Variables are written in capitals; anything else may be the key itself.
-        told = name if name.isupper() else "variable of that name"
-        raise KeyMistake("api_key_env", f"there is no {told} in the environment")
-    return _checked(key, "api_key_env", holder=name)
+        standard = standard_variable(provider, "API_KEY")
+        where, holder = "api_key_env", provider.api_key_env or standard
+        key = environ.get(holder, "").strip()
+        if not key:
+            # Variables are written in capitals; anything else may be the key itself.
+            told = holder if holder.isupper() else "variable of that name"
+            raise KeyMistake(where, f"there is no {told} in the environment")
+    # The HTTP library would say so too, and quote it.
+    if any(not "!" <= character <= "~" for character in key):
+        raise KeyMistake(where, f"what {holder} holds has characters that no key has")
+    return SecretStr(key)
 
 
 def base_url_of(provider: VendorSettings, environ: Mapping[str, str]) -> str | None:
@@ -87,13 +90,6 @@ def base_url_of(provider: VendorSettings, environ: Mapping[str, str]) -> str | N
 
 def standard_variable(provider: VendorSettings, what: str) -> str:
     return f"{provider.type.upper()}_{what}"
-
-
-def _checked(key: str, where: str, *, holder: str) -> SecretStr:
-    # The HTTP library would say so too, and quote it.
-    if any(not "!" <= character <= "~" for character in key):
-        raise KeyMistake(where, f"what {holder} holds has characters that no key has")
-    return SecretStr(key)
 
 
 def _read_file(path: Path) -> str:

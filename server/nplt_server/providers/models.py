@@ -12,6 +12,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence, Set
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from importlib.util import find_spec
@@ -225,10 +226,6 @@ class ModelList(Struct, frozen=True, kw_only=True):
     models: tuple[ListedModel, ...]
     at: datetime
 
-    @property
-    def names(self) -> list[str]:
-        return [model.name for model in self.models if not _NOT_FOR_TALK.match(model.name.lower())]
-
 
 def read_list(answer: JsonValue) -> tuple[ListedModel, ...]:
     """Raises `ValueError` for what is no list of models."""
@@ -300,10 +297,14 @@ class ModelLists:
         """By provider: its list, when it was made, and whether it is being asked for."""
         told: JsonObject = {}
         for id_ in (*self._listers, *(self._asking - self._listers.keys())):
-            known, one = self.of(id_), dict[str, JsonValue]()
-            if known is not None:
-                one = {"models": [*known.names], "at": known.at.isoformat(timespec="seconds")}
-            told[id_] = one | ({"asking": True} if id_ in self._asking else {})
+            one: JsonObject = {}
+            if (known := self.of(id_)) is not None:
+                names = (model.name for model in known.models)
+                one["models"] = [each for each in names if not _NOT_FOR_TALK.match(each.lower())]
+                one["at"] = known.at.isoformat(timespec="seconds")
+            if id_ in self._asking:
+                one["asking"] = True
+            told[id_] = one
         return told
 
     def begin(self) -> list[ModelLister]:
@@ -411,50 +412,31 @@ _PROBE_BYTES_MAX: Final = 1024 * 1024
 
 async def probe(port: int) -> tuple[ListedModel, ...] | None:
     """The models of the server at that port of this machine; `None`: there is none."""
-    writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(_PROBE_SECONDS):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            head = f"GET /v1/models HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n"
-            writer.write(head.encode())
-            answer = bytearray()
-            while len(answer) < _PROBE_BYTES_MAX and (chunk := await reader.read(65_536)):
-                answer += chunk
-                if _is_whole(answer):
-                    break
-    except (OSError, TimeoutError):
-        return None
-    finally:
-        if writer is not None:
-            writer.close()
-    head_bytes, _, body = bytes(answer).partition(b"\r\n\r\n")
-    if not re.match(rb"HTTP/1\.\d 200\b", head_bytes):
-        return None
-    try:
-        return read_list(orjson.loads(_unchunked(head_bytes, body))) or None
-    except ValueError:
+            with closing(writer):
+                writer.write(f"GET /v1/models HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+                head = await reader.readuntil(b"\r\n\r\n")
+                if not re.match(rb"HTTP/1\.\d 200\b", head):
+                    return None
+                return read_list(orjson.loads(await _body(reader, head))) or None
+    except (OSError, EOFError, ValueError, asyncio.LimitOverrunError):
         return None
 
 
-def _is_whole(answer: bytearray) -> bool:
-    """Of servers that keep the connection open all the same."""
-    head, stop, body = bytes(answer).partition(b"\r\n\r\n")
-    length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
-    if length is not None:
-        return len(body) >= int(length[1])
-    return bool(stop) and _CHUNKED.search(head) is not None and body.endswith(b"0\r\n\r\n")
-
-
-_CHUNKED: Final = re.compile(rb"(?i)\r\ntransfer-encoding: *chunked")
-
-
-def _unchunked(head: bytes, body: bytes) -> bytes:
-    if _CHUNKED.search(head) is None:
-        return body
+async def _body(reader: asyncio.StreamReader, head: bytes) -> bytes:
+    """Without waiting for the end of the connection, which some servers keep open all the same.
+    One that is too long ends somewhere, and so is no JSON."""
+    if not re.search(rb"(?i)\r\ntransfer-encoding: *chunked", head):
+        told = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+        length = int(told[1]) if told else _PROBE_BYTES_MAX
+        try:
+            return await reader.readexactly(min(length, _PROBE_BYTES_MAX))
+        except asyncio.IncompleteReadError as end:
+            return end.partial
     whole = bytearray()
-    while body:
-        size, _, body = body.partition(b"\r\n")
-        length = int(size.split(b";")[0], 16)
-        whole += body[:length]
-        body = body[length + 2 :] if length else b""
+    while size := int((await reader.readline()).partition(b";")[0], 16):
+        whole += await reader.readexactly(min(size, _PROBE_BYTES_MAX - len(whole)))
+        await reader.readline()
     return bytes(whole)

@@ -284,10 +284,6 @@ class ModelRoute:
         self.metrics = ModelMetrics()
 
     @property
-    def is_paused(self) -> bool:
-        return "open" in (self.provider_breaker.state, self.breaker.state)
-
-    @property
     def invocation(self) -> ModelInvocationDescriptor:
         """Its specification may change, once, when the provider learns which API the model
         needs."""
@@ -589,7 +585,8 @@ class ProviderRouter:
         whose breaker is not open; `None` if there is none."""
         for model in self.fallback:
             route = self.route_of(model)
-            if model not in tried and route.id != avoid and not route.is_paused:
+            is_paused = "open" in (route.provider_breaker.state, route.breaker.state)
+            if model not in tried and route.id != avoid and not is_paused:
                 return model
         return None
 
