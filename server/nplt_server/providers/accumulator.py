@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Final, Literal, assert_never
+from typing import Final, assert_never
 
 import orjson
 from msgspec import Struct, field, structs
@@ -31,6 +31,7 @@ from nplt_storage.entries import (
     ModelInvocationDescriptor,
     ModelOutputEntry,
     OutputPart,
+    PartKind,
     SentContext,
     ToolCallRequest,
 )
@@ -108,6 +109,12 @@ class _PartialToolCall(Struct):
     arguments: list[str] = field(default_factory=list)
 
 
+class _Part(Struct):
+    kind: PartKind
+    size: int = 0
+    data: JsonObject | None = None
+
+
 class ModelOutputAccumulator:
     def __init__(self, *, answer_bytes_max: int) -> None:
         self._answer_bytes_max = answer_bytes_max
@@ -115,11 +122,8 @@ class ModelOutputAccumulator:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, _PartialToolCall] = {}
-        self._parts: list[OutputPart] = []
-        self._run_kind: Literal["text", "reasoning"] | None = None
-        self._run_length = 0
+        self._parts: list[_Part] = []
         self._is_verbatim = True
-        self._has_opaque = False
         self.text_length = 0
         self.usage: UsageReport | None = None
         self.stop_reason: str | None = None
@@ -127,26 +131,23 @@ class ModelOutputAccumulator:
     def apply(self, delta: ModelOutputDelta) -> None:
         match delta:
             case TextPiece(text=text):
-                self._add_to_run("text", text)
+                self._add_to_parts("text", text)
                 self._text.append(text)
                 self.text_length += len(text)
             case ReasoningPiece(text=text):
-                self._add_to_run("reasoning", text)
+                self._add_to_parts("reasoning", text)
                 self._reasoning.append(text)
             case ToolCallPiece():
                 self._count(delta.tool_name)
                 self._count(delta.arguments)
                 if delta.index not in self._calls:
                     self._count_bytes(_TOOL_CALL_BYTES)
-                    self._end_run()
-                    self._parts.append(OutputPart(kind="call", size=delta.index))
+                    self._parts.append(_Part(kind="call", size=delta.index))
                 call = self._calls.setdefault(delta.index, _PartialToolCall())
                 call.tool_name += delta.tool_name
                 call.arguments.append(delta.arguments)
             case OpaquePiece(data=data):
-                self._end_run()
-                self._has_opaque = True
-                self._parts.append(OutputPart(kind="opaque", data=self._kept(dict(data))))
+                self._parts.append(_Part(kind="opaque", data=self._kept(dict(data))))
             case UsageReport():
                 self.usage = _within_range(delta)
             case Stopped(reason=reason):
@@ -166,7 +167,7 @@ class ModelOutputAccumulator:
     @property
     def has_begun(self) -> bool:
         """Whether there is any output, including reasoning."""
-        return self._run_kind is not None or bool(self._parts)
+        return bool(self._parts)
 
     @property
     def is_empty(self) -> bool:
@@ -224,26 +225,23 @@ class ModelOutputAccumulator:
         self._count_bytes(len(orjson.dumps(data)))
         return data
 
-    def _add_to_run(self, kind: Literal["text", "reasoning"], text: str) -> None:
+    def _add_to_parts(self, kind: PartKind, text: str) -> None:
         """Merges consecutive pieces of one kind into one part. Raises before adding."""
         self._count(text)
-        if self._run_kind != kind:
-            self._end_run()
-            self._run_kind, self._run_length = kind, 0
-        self._run_length += len(text)
-
-    def _end_run(self) -> None:
-        if self._run_kind is not None:
-            self._parts.append(OutputPart(kind=self._run_kind, size=self._run_length))
-            self._run_kind = None
+        if not self._parts or self._parts[-1].kind != kind:
+            self._parts.append(_Part(kind=kind))
+        self._parts[-1].size += len(text)
 
     def _parts_in_order(self) -> tuple[OutputPart, ...]:
-        self._end_run()
-        if not self._is_verbatim or not self._has_opaque:
+        if not self._is_verbatim or not any(part.kind == "opaque" for part in self._parts):
             return ()
         places = {index: place for place, index in enumerate(sorted(self._calls))}
         return tuple(
-            structs.replace(part, size=places[part.size]) if part.kind == "call" else part
+            OutputPart(
+                kind=part.kind,
+                size=places[part.size] if part.kind == "call" else part.size,
+                data=part.data,
+            )
             for part in self._parts
         )
 

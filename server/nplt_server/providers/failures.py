@@ -6,6 +6,7 @@ parameter it names, and its sentence, without keys and without text of the promp
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator, Mapping
@@ -123,17 +124,14 @@ def without_prompt(words: VendorWords, body: Mapping[str, Any], key: str) -> Ven
     said = "\n".join(
         " ".join(text.split()) for name in _MESSAGES for text in _texts(body.get(name))
     )
-    names = {text for name in body if name not in _MESSAGES for text in _names(body[name])} | set(
-        body
+    named = json.dumps(
+        {name: "" if name in _MESSAGES else body[name] for name in body}, default=str
     )
 
     def unless_said(found: re.Match[str]) -> str:
         quoted = next(filter(None, found.groups()))
-        return (
-            found[0].replace(quoted, _HIDDEN)
-            if quoted in said and quoted not in names
-            else found[0]
-        )
+        is_hidden = quoted in said and json.dumps(quoted) not in named
+        return found[0].replace(quoted, _HIDDEN) if is_hidden else found[0]
 
     shown = {
         name: value.replace(key, _HIDDEN) if key else value
@@ -172,17 +170,6 @@ def _texts(value: Any) -> Iterator[str]:
                     yield from _texts(each)
         case _:
             pass
-
-
-def _names(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        yield from value
-        value = list(value.values())
-    if isinstance(value, list):
-        for each in value:
-            yield from _names(each)
-    elif isinstance(value, str):
-        yield value
 
 
 # ------------------------------------------------------------------------------
