@@ -2,7 +2,6 @@
 
 The messages do not depend on a vendor's format. This module also groups a turn's entries
 into steps that are shown together or not at all, and finds the current live screen.
-
 """
 
 from __future__ import annotations

@@ -183,46 +183,6 @@ def _newest_after(history: ConversationHistory, seq: int) -> Iterator[Entry]:
     return takewhile(lambda entry: entry.seq > seq, reversed(history.active))
 
 
-# ------------------------------------------------------------------------------
-# What an epoch shows
-
-
-def _planned(draft: EpochEntry, source: ContextSource, history: ConversationHistory) -> EpochEntry:
-    """Plans all turns in memory anew: turns that an earlier epoch left out are shown again
-    if there is room. `omitted_through` is the entry right before the first turn that is shown,
-    so that opening the conversation reads no further back. Unfinished turns will be shown
-    live."""
-    own = source.steps(source.own_steps())
-    plan = plan_epoch(
-        source.turns(newest_first=True),
-        budget=draft.budget_tokens,
-        fixed=source.call_budget.tools_tokens
-        + source.head_tokens_max()
-        + tokens_of([*source.system(), *own]),
-        tokens=source.turn_tokens,
-        keep=source.call_budget.keep,
-    )
-    shown = (turn.number for turn in source.turns() if turn.number > plan.omitted_through)
-    open_numbers = [prompt.seq for prompt in history.unfinished_turns()]
-    if source.own is not None:
-        open_numbers.append(source.own.number)
-    if needed := [*open_numbers, *islice(shown, 1)]:
-        omitted = min(needed) - 1
-    elif source.selection.until:
-        omitted = source.shown_turns[source.selection.until - 1].number
-    else:
-        omitted = history.head_seq
-    last = min(open_numbers, default=history.head_seq + 1) - 1
-    gist = max(omitted, min(plan.gist_through, last))
-    return structs.replace(
-        draft,
-        omitted_through=omitted,
-        gist_through=gist,
-        summary_through=max(gist, min(plan.summary_through, last)),
-        omitted_turns=_omitted_turns(history, source, omitted),
-    )
-
-
 def _omitted_turns(history: ConversationHistory, source: ContextSource, through: int) -> int:
     """Counts the turns in memory; of those before them the epoch before this one says it."""
     turns = [turn.number for turn in source.shown_turns if not source.selection.covers(turn)]
@@ -255,41 +215,6 @@ class SummaryTask(Struct, frozen=True, kw_only=True):
     would say little."""
     tokens: int
     """Of the summary and the messages."""
-
-
-def _summary_task(
-    source: ContextSource, draft: EpochEntry, *, room: int | None
-) -> SummaryTask | None:
-    """`room`: how many tokens the model may be given; the turns are planned as in an epoch
-    that would use all of it."""
-    source = structs.replace(source, screens=False)
-    selection = source.selection
-    turns = _turns_to_summarize(source, draft.summary_through)
-    shown_summary, fixed = None, 0
-    if selection.summary:
-        shown_summary = ModelInputMessage(seq=selection.epoch_seq, content=selection.summary)
-        fixed = source.measure.message(shown_summary).tokens
-    plan = EpochPlan()
-    if room is not None:
-        tokens = source.turn_tokens
-        plan = plan_epoch(reversed(turns), budget=room - fixed, fixed=0, tokens=tokens, keep=1.0)
-    given = [turn for turn in turns if turn.number > plan.omitted_through]
-    as_planned = structs.replace(source, selection=structs.replace(selection, plan=plan))
-    measured = as_planned.messages_of(given)
-    if not measured:
-        return None
-    leaves_out = len(given) < len(turns)
-    from_seq = given[0].number
-    if selection.compaction is not None and not leaves_out:
-        from_seq = min(from_seq, selection.compaction.from_seq)
-    return SummaryTask(
-        from_seq=from_seq,
-        through_seq=max(turn.end.seq for turn in given if turn.end),
-        shown_summary=shown_summary,
-        leaves_out=leaves_out,
-        messages=tuple(each.message for each in measured),
-        tokens=fixed + tokens_of(measured),
-    )
 
 
 def _turns_to_summarize(source: ContextSource, summary_through: int) -> list[Turn]:
@@ -525,13 +450,45 @@ class Projection:
         prompt_ref: PromptReference = None,
         screen: str = "",
     ) -> EpochEntry:
-        """A draft of an epoch for a change that `due_epoch` may not see, because it is not an
-        entry."""
-        budget = call_budget.budget_tokens or 0
+        """A draft of an epoch, also for a change that is not an entry, so that `due_epoch`
+        can't see it. Plans all turns in memory anew: turns that an earlier epoch left out are
+        shown again if there is room. `omitted_through` is the entry right before the first
+        turn that is shown, so that opening the conversation reads no further back. Unfinished
+        turns will be shown live."""
+        history, budget = self.history, call_budget.budget_tokens or 0
         if reason != "asked":
-            budget = max(budget, _recent_budget(self.history, prompt_ref))
+            budget = max(budget, _recent_budget(history, prompt_ref))
         draft = EpochEntry(reason=reason, budget_tokens=budget, screen=screen)
-        return _planned(draft, self._source_in(draft, prompt_ref, call_budget), self.history)
+        source = self._source_in(draft, prompt_ref, call_budget)
+        own = source.steps(source.own_steps())
+        plan = plan_epoch(
+            source.turns(newest_first=True),
+            budget=budget,
+            fixed=call_budget.tools_tokens
+            + source.head_tokens_max()
+            + tokens_of([*source.system(), *own]),
+            tokens=source.turn_tokens,
+            keep=call_budget.keep,
+        )
+        shown = (turn.number for turn in source.turns() if turn.number > plan.omitted_through)
+        open_numbers = [prompt.seq for prompt in history.unfinished_turns()]
+        if source.own is not None:
+            open_numbers.append(source.own.number)
+        if needed := [*open_numbers, *islice(shown, 1)]:
+            omitted = min(needed) - 1
+        elif source.selection.until:
+            omitted = source.shown_turns[source.selection.until - 1].number
+        else:
+            omitted = history.head_seq
+        last = min(open_numbers, default=history.head_seq + 1) - 1
+        gist = max(omitted, min(plan.gist_through, last))
+        return structs.replace(
+            draft,
+            omitted_through=omitted,
+            gist_through=gist,
+            summary_through=max(gist, min(plan.summary_through, last)),
+            omitted_turns=_omitted_turns(history, source, omitted),
+        )
 
     def asked_epoch(self, call_budget: CallBudget, *, screen: str = "") -> EpochEntry:
         """A draft of the epoch for COMPACT. Uses a fresh summary if there is one; otherwise
@@ -551,8 +508,39 @@ class Projection:
         self, prompt_ref: PromptReference, draft: EpochEntry, *, room: int | None = None
     ) -> SummaryTask | None:
         """What a model would have to summarize, so that the epoch can show a summary instead
-        of turns in less detail; `None` if there is nothing."""
-        return _summary_task(self._source_in(draft, prompt_ref, _EVERYTHING), draft, room=room)
+        of turns in less detail; `None` if there is nothing. `room`: how many tokens the model
+        may be given; the turns are planned as in an epoch that would use all of it."""
+        source = self._source_in(draft, prompt_ref, _EVERYTHING)
+        source = structs.replace(source, screens=False)
+        selection = source.selection
+        turns = _turns_to_summarize(source, draft.summary_through)
+        shown_summary, fixed = None, 0
+        if selection.summary:
+            shown_summary = ModelInputMessage(seq=selection.epoch_seq, content=selection.summary)
+            fixed = source.measure.message(shown_summary).tokens
+        plan = EpochPlan()
+        if room is not None:
+            tokens = source.turn_tokens
+            plan = plan_epoch(
+                reversed(turns), budget=room - fixed, fixed=0, tokens=tokens, keep=1.0
+            )
+        given = [turn for turn in turns if turn.number > plan.omitted_through]
+        as_planned = structs.replace(source, selection=structs.replace(selection, plan=plan))
+        measured = as_planned.messages_of(given)
+        if not measured:
+            return None
+        leaves_out = len(given) < len(turns)
+        from_seq = given[0].number
+        if selection.compaction is not None and not leaves_out:
+            from_seq = min(from_seq, selection.compaction.from_seq)
+        return SummaryTask(
+            from_seq=from_seq,
+            through_seq=max(turn.end.seq for turn in given if turn.end),
+            shown_summary=shown_summary,
+            leaves_out=leaves_out,
+            messages=tuple(each.message for each in measured),
+            tokens=fixed + tokens_of(measured),
+        )
 
     def _next_tokens(self, source: ContextSource, *, keep: bool) -> int:
         """The tokens of the next context; the budget plus one if the context does not fit."""
