@@ -276,13 +276,11 @@ def context_text(account: messages.ContextAccount) -> str:
 
 def _context_row(row: JsonObject) -> tuple[str, ...]:
     seq, through = number_in(row, "seq"), number_in(row, "through_seq")
-    role, kind, detail, reason = (
-        word_in(row, name) for name in ("role", "kind", "detail", "reason")
-    )
+    role, kind = word_in(row, "role"), word_in(row, "kind")
+    detail, reason = word_in(row, "detail"), word_in(row, "reason")
+    place = f"{seq}-{through}" if through > seq else str(seq)
     if not seq:
         place = "next" if kind == "model_input" else "-"
-    else:
-        place = f"{seq}-{through}" if through > seq else str(seq)
     why = "" if reason in (detail, role, kind) else _WHY.get(reason) or reason.replace("_", " ")
     what = _first_words(row)
     if through > seq and "detail" in row:  # a run of entries that is one row
@@ -309,18 +307,14 @@ def _first_words(row: JsonObject) -> str:
 
 
 def tools_text(listed: messages.ToolList) -> str:
-    rows = [
-        (
-            *(word_in(tool, name) for name in ("name", "class", "policy")),
-            _first_sentence(word_in(tool, "description")),
-        )
-        for tool in listed.tools
-    ]
+    rows: list[tuple[str, ...]] = []
+    for tool in listed.tools:
+        about = _first_sentence(word_in(tool, "description"))
+        rows.append((*(word_in(tool, name) for name in ("name", "class", "policy")), about))
     header = ("NAME", "CLASS", "POLICY", "DESCRIPTION")
     parts = [table(header, rows, cell_width_max=_DESCRIPTION_WIDTH_MAX) if rows else "no tools"]
-    if unoffered := sum(
-        tool.get("offered") is False and tool.get("policy") != "deny" for tool in listed.tools
-    ):
+    wanted = [tool for tool in listed.tools if tool.get("policy") != "deny"]
+    if unoffered := sum(tool.get("offered") is False for tool in wanted):
         parts.append(
             f"{unoffered:,} of them are not offered: models take no more. Deny some that you"
             " do not need (docs/tools.md)."

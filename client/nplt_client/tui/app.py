@@ -188,7 +188,7 @@ class ChatApp(ChatDisplay, App[bool]):
         App.__init__(self, ansi_color=True if colourless else None)
         ChatDisplay.__init__(self, session, state_folder)
         self._hint = NewerHint()
-        self.transcript = Transcript(self._hint)
+        self.transcript = Transcript(self._hint, self._read_older)
         self._history = PromptHistory(state_folder / "prompts.jsonl")
         self._first_theme = "terminal" if colourless else remembered_theme(self.theme_file)
         self._suggestions = SuggestionList(session)
@@ -513,7 +513,7 @@ class ChatApp(ChatDisplay, App[bool]):
 
     # What the transcript asks for
 
-    def on_transcript_older_wanted(self) -> None:
+    def _read_older(self) -> None:
         if isinstance(self.session.client.connection, Online):
             self.run_worker(self.attempt(self.session.show_older()), group="older", exclusive=True)
 

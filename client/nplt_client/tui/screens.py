@@ -168,10 +168,6 @@ class PickerScreen(ModalScreen[str | None]):
     def typed_changed(self, typed: str) -> None:
         self.show_matches()
 
-    def enter(self) -> None:
-        if self.marked is not None:
-            self.dismiss(self.marked)
-
     def show_details(self, key: str) -> None:
         self.query_one("#below", Static).update(Content(self.details_of(key)))
 
@@ -186,7 +182,8 @@ class PickerScreen(ModalScreen[str | None]):
 
     def action_enter(self) -> None:
         self.catch_up()
-        self.enter()
+        if self.marked is not None:
+            self.dismiss(self.marked)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(event.option.id)
@@ -433,9 +430,9 @@ class SessionPicker(PickerScreen):
             self._write(self._sessions[key].name)
             self._show_keys("Enter gives it this name · Esc leaves it as it is")
 
-    def enter(self) -> None:
+    def action_enter(self) -> None:
         if self._renaming is None:
-            super().enter()
+            super().action_enter()
             return
         if name := self.wanted.strip():
             self.run_worker(self._attempt(self._rename(self._renaming, name)))

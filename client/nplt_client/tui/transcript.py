@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import ClassVar, assert_never
 
@@ -12,7 +12,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Click
-from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
@@ -244,10 +243,9 @@ class Transcript(VerticalScroll, can_focus=False):
     """The conversation: a view per turn, notices between them.
 
     It follows the end of the text unless the person scrolled up; then it stays where it
-    is, and counts what is new. Scrolling to the top asks for older messages
-    (`OlderWanted`). Only views near what is looked at are laid out, the others keep their
-    height and nothing else. Those far above are dropped while the end is read, and read
-    again when scrolled to.
+    is, and counts what is new. Scrolling to the top reads older messages. Only views near
+    what is looked at are laid out, the others keep their height and nothing else. Those
+    far above are dropped while the end is read, and read again when scrolled to.
     """
 
     DEFAULT_CSS = """
@@ -263,12 +261,10 @@ class Transcript(VerticalScroll, can_focus=False):
     }
     """
 
-    class OlderWanted(Message):
-        """The person looks at the top of what is loaded."""
-
-    def __init__(self, hint: NewerHint) -> None:
+    def __init__(self, hint: NewerHint, read_older: Callable[[], object]) -> None:
         super().__init__()
         self._hint = hint
+        self._read_older = read_older
         self.follows = True
         self.has_older = False
         self.is_raw = False
@@ -480,7 +476,7 @@ class Transcript(VerticalScroll, can_focus=False):
             self.follows = True
             self._count(0)
         if new_value <= 0 and old_value > 0 and self.has_older:
-            self.post_message(self.OlderWanted())
+            self._read_older()
 
     def _count(self, new: int) -> None:
         if new != self._new:
