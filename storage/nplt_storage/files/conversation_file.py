@@ -160,20 +160,16 @@ def _keep_original(files: FileOperations, path: Path, original: bytes) -> None:
         kept = path.with_name(f"{path.name}.orig" + (f"-{number}" if number > 1 else ""))
         try:
             with opened_to_read(files, kept) as (read, size):
-                # A crash may have come between keeping it and replacing it.
-                if size == len(original) and _is_same(read, original):
+                # A crash may have come between keeping it and replacing it. Compared in blocks:
+                # other threads wait for each comparison.
+                if size == len(original) and all(
+                    read(at, _BLOCK_BYTES) == original[at : at + _BLOCK_BYTES]
+                    for at in range(0, size, _BLOCK_BYTES)
+                ):
                     return
         except FileNotFoundError:
             write_new_file(files, kept, original)
             return
-
-
-def _is_same(read: Read, data: bytes) -> bool:
-    """Compared in blocks: other threads wait for each comparison."""
-    return all(
-        read(at, _BLOCK_BYTES) == data[at : at + _BLOCK_BYTES]
-        for at in range(0, len(data), _BLOCK_BYTES)
-    )
 
 
 class NewFile:

@@ -537,18 +537,14 @@ def _last_sound_line(read: Read, first: int, size: int) -> tuple[Line | None, in
         except BadLine as reason:
             closing = decode_closing(segment.data[:_CLOSING_BYTES_MAX])
             closed_at = max(closed_at, closing.head_seq if closing else 0)
-            unreadable += _lines_in(segment.data)
+            # A segment may hold two lines: the newline between them may be what is broken.
+            unreadable += segment.data.startswith((b'{"seq":', b',{"seq":'))
+            unreadable += len(_JOINT.findall(segment.data))
             if unreadable > 1:
                 raise Damage(f"more than one line at the end can't be read: {reason}") from reason
     if closed_at:
         raise Damage(f"no line can be read, yet there were {closed_at}")
     return None, closed_at
-
-
-def _lines_in(data: bytes) -> int:
-    """How many lines begin in a segment that can't be read: the newline between
-    two may itself be what is broken."""
-    return data.startswith((b'{"seq":', b',{"seq":')) + len(_JOINT.findall(data))
 
 
 def make_whole(files: FileOperations, descriptor: int, path: Path, *, tail: Tail) -> None:

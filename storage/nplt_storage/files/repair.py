@@ -136,7 +136,7 @@ def bounded(read: Read, bytes_max: int = LINE_BYTES_MAX) -> Read:
 
 
 def our_header(read: Read, size: int) -> tuple[Header, int]:
-    """The header and its length. Raises `BadHeader`, `LaterFormat` or `TooLong`."""
+    """The header and its length. Raises `BadHeader`, `LaterFormat` or `LineTooLong`."""
     if read(0, 1) != b"{":
         raise BadHeader("the first line is not one of ours")
     return read_header(bounded(read), size)
