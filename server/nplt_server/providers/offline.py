@@ -25,7 +25,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterable,
-    Iterator,
     Sequence,
 )
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
@@ -132,34 +131,43 @@ class OfflineProvider(_StreamingProvider):
 def write_script(
     context: Sequence[ContextMessage], *, heard: int, schema: JsonObject | None = None
 ) -> Script:
-    last = context[-1]
+    last, thoughts, seconds = context[-1], "", None
     if isinstance(last, ToolResultsMessage):
-        text = "\n".join(result.result for result in last.results)
-        text = text or "(the tool said nothing)"
-        text = text if schema is None else _by_schema(schema, text, context)
-        return _answer(text, heard=heard)
-    prompt = last.content if isinstance(last, ModelInputMessage) else ""
-    command, _, rest = prompt.partition(" ")
-    match command:
-        case "!slow":
-            seconds, text = _slow_arguments(rest)
-            return _answer(text, heard=heard, seconds=seconds)
-        case "!fail":
-            # Not one that passes: nobody should wait and ask again.
-            raise ProviderError("offline/echo fails, as it was asked to")
-        case "!tool":
-            name, _, arguments = rest.strip().partition(" ")
-            call = ToolCallPiece(index=0, tool_name=name, arguments=arguments.strip() or "{}")
-            usage = UsageReport(input_tokens=heard, output_tokens=1)
-            return Script(deltas=(call, Stopped(reason="tool_calls"), usage), length=3)
-        case "!think":
-            return _answer(rest.strip() or "hm", heard=heard, thoughts=rest.strip() or "hm")
-        case _:
-            text = prompt if schema is None else _by_schema(schema, prompt, context)
-            return _answer(text, heard=heard)
+        said = "\n".join(result.result for result in last.results)
+        text = _by_schema(schema, said or "(the tool said nothing)", context)
+    else:
+        prompt = last.content if isinstance(last, ModelInputMessage) else ""
+        command, _, rest = prompt.partition(" ")
+        match command:
+            case "!slow":
+                seconds, text = _slow_arguments(rest)
+            case "!fail":
+                # Not one that passes: nobody should wait and ask again.
+                raise ProviderError("offline/echo fails, as it was asked to")
+            case "!tool":
+                name, _, arguments = rest.strip().partition(" ")
+                call = ToolCallPiece(index=0, tool_name=name, arguments=arguments.strip() or "{}")
+                usage = UsageReport(input_tokens=heard, output_tokens=1)
+                return Script(deltas=(call, Stopped(reason="tool_calls"), usage), length=3)
+            case "!think":
+                text = thoughts = rest.strip() or "hm"
+            case _:
+                text = _by_schema(schema, prompt, context)
+    words = _count(text)
+    return Script(
+        deltas=chain(
+            (ReasoningPiece(text=found[0]) for found in _WORDS.finditer(thoughts)),
+            (TextPiece(text=found[0]) for found in _WORDS.finditer(text)),
+            (Stopped(reason="end"), UsageReport(input_tokens=heard, output_tokens=words)),
+        ),
+        length=_count(thoughts) + words + 2,
+        seconds=seconds,
+    )
 
 
-def _by_schema(schema: JsonObject, text: str, context: Sequence[ContextMessage]) -> str:
+def _by_schema(schema: JsonObject | None, text: str, context: Sequence[ContextMessage]) -> str:
+    if schema is None:
+        return text
     prompts = [each for each in context if isinstance(each, ModelInputMessage) and each.schema]
     if prompts and isinstance(context[-1], ModelInputMessage) and context[-1] is not prompts[-1]:
         text = f"{prompts[-1].content} (mended)"  # that did not fit, or was no JSON
@@ -200,23 +208,6 @@ def _sample(schema: Any, root: JsonObject, text: str, levels: int) -> JsonValue:
             return False
         case _:
             return None
-
-
-def _answer(text: str, *, heard: int, seconds: float | None = None, thoughts: str = "") -> Script:
-    words = _count(text)
-    return Script(
-        deltas=chain(
-            (ReasoningPiece(text=word) for word in _words(thoughts)),
-            (TextPiece(text=word) for word in _words(text)),
-            (Stopped(reason="end"), UsageReport(input_tokens=heard, output_tokens=words)),
-        ),
-        length=_count(thoughts) + words + 2,
-        seconds=seconds,
-    )
-
-
-def _words(text: str) -> Iterator[str]:
-    return (match.group() for match in _WORDS.finditer(text))
 
 
 def _slow_arguments(rest: str) -> tuple[float, str]:
