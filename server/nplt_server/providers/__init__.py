@@ -81,14 +81,15 @@ class Stopped(Struct, frozen=True, kw_only=True):
 ModelOutputDelta: TypeAlias = (
     TextPiece | ReasoningPiece | ToolCallPiece | OpaquePiece | UsageReport | Stopped
 )
+DeltaStream: TypeAlias = AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]
+"""Leaving it closes the provider's stream at once."""
 
 
 # ------------------------------------------------------------------------------
 # The provider port
 #
-# `call_model` is an async context manager of deltas: leaving it closes the provider's stream
-# at once. A provider only reads the request. It fails with a `ProviderError`; any other
-# exception is a bug of the provider and also ends the turn as `failed`.
+# A provider only reads the request. It fails with a `ProviderError`; any other exception is a
+# bug of the provider and also ends the turn as `failed`.
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
@@ -168,9 +169,7 @@ class Provider(Protocol):
     @property
     def models(self) -> tuple[str, ...]: ...
 
-    def call_model(
-        self, request: ModelRequest
-    ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]: ...
+    def call_model(self, request: ModelRequest) -> DeltaStream: ...
 
     async def aclose(self) -> None:
         """When the server stops: no call runs any more."""

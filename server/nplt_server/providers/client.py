@@ -28,6 +28,7 @@ from nplt_server.errors import (
     ProviderUnavailable,
 )
 from nplt_server.providers import (
+    DeltaStream,
     ModelOutputDelta,
     ModelRequest,
     Patience,
@@ -452,9 +453,8 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
 
 
 _OF_SCHEMAS = re.compile(
-    r"response_format|text\.format|output_config|output_format|json_schema|schema|grammar"
-    r"|mime type",
-    re.IGNORECASE,
+    r"(?i)response_format|text\.format|output_config|output_format|json_schema|schema|grammar"
+    r"|mime type"
 )
 """In a refusal: what it is about."""
 _REFUSED_SCHEMAS_MAX = 1_000
@@ -490,9 +490,7 @@ class VendorProvider(ModelLister):
     def specification_of(self, model: str) -> str:
         return self._api_of(model).specification
 
-    def call_model(
-        self, request: ModelRequest
-    ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
+    def call_model(self, request: ModelRequest) -> DeltaStream:
         return aclosing(self._stream(request))
 
     async def aclose(self) -> None:

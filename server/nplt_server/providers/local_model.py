@@ -11,8 +11,8 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +26,7 @@ from nplt_server.context.messages import (
     ToolResultsMessage,
 )
 from nplt_server.errors import ProviderUnavailable
-from nplt_server.providers import ModelOutputDelta, ModelRequest, Patience
+from nplt_server.providers import DeltaStream, ModelOutputDelta, ModelRequest, Patience
 from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.models import FACTS, MODEL, installed_model
 from nplt_server.providers.openai import ChatApi, OpenAIClient
@@ -190,9 +190,7 @@ class LocalProvider:
     def specification_of(self, model: str) -> str:
         return _VENDOR_API.specification
 
-    def call_model(
-        self, request: ModelRequest
-    ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
+    def call_model(self, request: ModelRequest) -> DeltaStream:
         return aclosing(self._answer(without_tools(request)))
 
     async def running(self) -> Engine:

@@ -21,13 +21,12 @@ import time
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
-    AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from contextlib import aclosing, suppress
 from inspect import isawaitable
 from itertools import chain
 from typing import Any, ClassVar, TypeAlias, cast
@@ -48,6 +47,7 @@ from nplt_server.context.messages import (
 )
 from nplt_server.errors import ConfigurationError, ProviderError, ProviderRefused
 from nplt_server.providers import (
+    DeltaStream,
     ModelOutputDelta,
     ModelRequest,
     ReasoningPiece,
@@ -83,9 +83,7 @@ class Script(Struct, frozen=True, kw_only=True):
 class _StreamingProvider:
     specification: ClassVar[str]
 
-    def call_model(
-        self, request: ModelRequest
-    ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
+    def call_model(self, request: ModelRequest) -> DeltaStream:
         return aclosing(self._stream(request))
 
     async def aclose(self) -> None:

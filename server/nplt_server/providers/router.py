@@ -16,14 +16,13 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
     Mapping,
     Sequence,
 )
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import aclosing
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -41,6 +40,7 @@ from nplt_server.errors import (
     RequestTooLarge,
 )
 from nplt_server.providers import (
+    DeltaStream,
     ModelOutputDelta,
     ModelRequest,
     Provider,
@@ -293,9 +293,7 @@ class ModelRoute:
             model=self._model,
         )
 
-    def call_model(
-        self, request: ModelRequest
-    ) -> AbstractAsyncContextManager[AsyncIterator[ModelOutputDelta]]:
+    def call_model(self, request: ModelRequest) -> DeltaStream:
         return aclosing(self._call(request))
 
     async def _call(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
