@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, product
 from typing import Final, TypeAlias, assert_never
 
 from msgspec import Struct, structs
@@ -631,7 +631,7 @@ def _fit_older(
     steps take no more than a quarter of the room."""
     shown = [source.step(step, "live") for step in steps]
     tokens = sum(map(tokens_of, shown))
-    for place, level in [(place, level) for level in _SHORTER for place in range(len(steps))]:
+    for level, place in product(_SHORTER, range(len(steps))):
         if tokens + others <= room:
             break
         shorter = source.step(steps[place], level)
