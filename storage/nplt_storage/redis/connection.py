@@ -7,10 +7,11 @@ caller knows whether it may run twice. Commands run in worker threads.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial, wraps
 from threading import Lock
+from types import CoroutineType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import anyio
@@ -200,14 +201,14 @@ _Self = TypeVar("_Self", bound=_Connected)
 
 def in_worker_thread(
     method: Callable[Concatenate[_Self, P], T],
-) -> Callable[Concatenate[_Self, P], Coroutine[Any, Any, T]]:
+) -> Callable[Concatenate[_Self, P], CoroutineType[Any, Any, T]]:
     """Makes a method that blocks one that is awaited."""
 
     @wraps(method)
     async def awaited(self: _Self, /, *arguments: P.args, **options: P.kwargs) -> T:
         return await self._connection.in_thread(partial(method, self, *arguments, **options))
 
-    return awaited
+    return awaited  # type: ignore[return-value]  # mypy takes it for any Coroutine
 
 
 @contextmanager
