@@ -19,7 +19,6 @@ skipped. Nothing here needs pytest: `RULES` can be run by any program.
 from __future__ import annotations
 
 import asyncio
-import unittest
 from collections.abc import Callable
 from typing import Any
 
@@ -28,14 +27,7 @@ from nplt_storage.testing.rules import RULES, Ability, Rule, RuleBroken, StoreMa
 __all__ = ["RULES", "Ability", "Rule", "RuleBroken", "StoreConformance", "StoreMaker", "run_rule"]
 
 
-async def run_rule(rule: Rule, maker: StoreMaker) -> None:
-    """Raises `RuleBroken`, or whatever the store raised, if it does not hold."""
-    if rule.needs is not None and rule.needs not in maker.can:
-        raise unittest.SkipTest(f"these stores don't {rule.needs}")
-    try:
-        await rule.run(maker)
-    finally:
-        await maker.close()
+run_rule = Rule.run
 
 
 class StoreConformance:
@@ -44,7 +36,7 @@ class StoreConformance:
 
 def _as_test(rule: Rule) -> Callable[[Any, StoreMaker], None]:
     def test(_self: Any, maker: StoreMaker) -> None:
-        asyncio.run(run_rule(rule, maker))
+        asyncio.run(rule.run(maker))
 
     test.__name__ = f"test_{rule.name}"
     return test
