@@ -62,4 +62,4 @@ async def test_asking_for_an_account_writes_nothing() -> None:
     async with _instructed() as stage:
         await _account(stage, "hello")
         assert stage.conversation.history.head_seq == 0
-        assert not stage.conversation.is_stored
+        assert not stage.conversation.writer.is_stored

@@ -102,6 +102,6 @@ async def test_a_commit_that_is_under_way_is_finished_before_its_writer_is_cance
         assert conversation.history.head_seq == 2
         assert conversation.name == "second"
         assert (await conversation.writer.append(RenamedEntry(name="third"))).seq == 3
-        await conversation.close()
+        await conversation.writer.close()
         await store.close()
         tasks.cancel_scope.cancel()

@@ -48,7 +48,7 @@ async def write_long_conversation(store: ConversationStore) -> None:
 
 
 async def upload_while_it_is_read_again(conversation: Conversation) -> None:
-    while conversation.is_stored:
+    while conversation.writer.is_stored:
         await anyio.lowlevel.checkpoint()
     # Whoever looks meanwhile sees what stood before.
     assert conversation.history.recent(1)[0].content == f"answer {TURNS - 1}"
@@ -86,6 +86,6 @@ async def test_a_rollback_to_before_what_is_held_is_done_and_told_to_the_model(
         await Stage(conversation).play("go on")
         said = [m.content for m in requests[0].context if isinstance(m, ModelInputMessage)]
         assert said[-3:] == ["prompt 0", "prompt 1", "go on"]
-        await conversation.close()
+        await conversation.writer.close()
         tasks.cancel_scope.cancel()
     await store.close()

@@ -183,14 +183,14 @@ async def leave_and_return(play: SlowPlay, *, last: str) -> str | None:
             await there.context.state.set_system_instruction("Be brief.")
         case _:
             await there.context.begin_epoch(EpochEntry(reason="asked"))
-    await there.close()
+    await there.writer.close()
     play.services.draining = False
     again = Conversation(
         "s1",
         user="local",
         services=play.services,
-        profile=there.profile,
-        opened=await there.profile.store.open("s1"),
+        profile=there.writer.profile,
+        opened=await there.writer.profile.store.open("s1"),
     )
     await again.queue.resume_unfinished()
     await again.activity.quiet()

@@ -73,7 +73,7 @@ async def test_a_record_is_known_though_who_asked_for_it_went_away() -> None:
             await here.store.asked.wait()
             client.cancel_scope.cancel()
             here.store.may_go_on.set()
-        assert here.conversation.is_stored
+        assert here.conversation.writer.is_stored
         assert (await here.stage.play()).state == "completed"
 
 
@@ -90,4 +90,4 @@ async def test_nothing_is_left_of_a_record_created_while_its_conversation_was_de
         here.store.may_go_on.set()
         await anyio.wait_all_tasks_blocked()
         assert await here.store.count("local") == 0
-        assert not here.conversation.is_stored
+        assert not here.conversation.writer.is_stored

@@ -183,7 +183,7 @@ class Approvals:
             if self._older is not None and self._older[0]() is history:
                 return remembered_decisions(history, self._older[1])
             older: list[Entry] = []
-            async for batch in self._conversation.profile.store.entries(history.session_id):
+            async for batch in self._conversation.writer.profile.store.entries(history.session_id):
                 older += [entry for entry in batch if _is_needed(entry, history)]
             self._older = (ref(history), older)  # which may have been read again meanwhile
         return remembered_decisions(history)

@@ -154,18 +154,6 @@ class Conversation:
         return self.writer.history
 
     @property
-    def profile(self) -> HistoryProfile:
-        return self.writer.profile
-
-    @property
-    def is_stored(self) -> bool:
-        return self.writer.is_stored
-
-    @property
-    def is_stale(self) -> bool:
-        return self.writer.is_stale
-
-    @property
     def row(self) -> ConversationRow | None:
         return self.writer.row
 
@@ -188,7 +176,7 @@ class Conversation:
     @property
     def is_busy(self) -> bool:
         # The ends of turns that could not be written yet; not to an outdated record.
-        owes = self.queue.owes_ends and not self.is_stale
+        owes = self.queue.owes_ends and not self.writer.is_stale
         summarizes = self._context is not None and self._context.is_summarizing
         return bool(len(self.queue)) or owes or summarizes or not self.activity.is_quiet
 
@@ -273,7 +261,7 @@ class Conversation:
         if prompt is None:
             if history.holds_all:
                 return None
-            return await self.profile.store.prompt_by_message_id(self.session_id, message_id)
+            return await self.writer.profile.store.prompt_by_message_id(self.session_id, message_id)
         turn_id = prompt.turn_id or ""
         state = history.turn_state(turn_id)
         if state is None:  # rolled back: the end of its turn is still in the record
@@ -475,7 +463,7 @@ class Conversation:
         """The system message stays; what was said is no longer shown to models. Gives the
         last seq that is cleared."""
         through = 0
-        if self.is_stored:
+        if self.writer.is_stored:
             through = (await self.append_entry(ClearEntry())).seq - 1
         self.announce("cleared", {"cleared_through_seq": through})
         return through
@@ -518,14 +506,6 @@ class Conversation:
         if self._context is not None:
             self._context.stop_summarizing()
 
-    async def close(self) -> None:
-        await self.writer.close()
-
-    async def reopen(self) -> None:
-        """It was closed to be deleted, and could not be."""
-        await self.writer.reopen()
-        self.deleted = False
-
     # Checks
 
     def check_at_rest(self) -> None:
@@ -554,7 +534,7 @@ class Conversation:
     def _check_not_given_away(self) -> None:
         """Raises if the conversation was given to another server, so that the request is relayed
         there."""
-        if self.is_leaving and self.is_stale:
+        if self.is_leaving and self.writer.is_stale:
             raise WrittenElsewhere("another server is to have it")
 
     def _check_room(self) -> None:

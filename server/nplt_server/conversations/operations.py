@@ -258,7 +258,9 @@ async def redact(conversation: Conversation, seq: int) -> Redacted:
     conversation.context.stop_summarizing()
     check_redactable(writer.history, seq)
     drawn: list[int] = []
-    async for batch in conversation.profile.store.entries(conversation.session_id, after=seq):
+    async for batch in conversation.writer.profile.store.entries(
+        conversation.session_id, after=seq
+    ):
         stands = (entry for entry in batch if entry.redacted_at is None)
         drawn += [entry.seq for entry in stands if seq in _made_from(entry)]
     try:
@@ -271,7 +273,7 @@ async def redact(conversation: Conversation, seq: int) -> Redacted:
         await conversation.services.files.remove(writer.session_id, tombstone.file_id)
     seqs: list[JsonValue] = [seq, *drawn]
     conversation.announce("redacted", {"seq": seq, "seqs": seqs})
-    is_shown = not isinstance(tombstone, RenamedEntry) and not conversation.is_stale
+    is_shown = not isinstance(tombstone, RenamedEntry) and not conversation.writer.is_stale
     active = reversed(conversation.history.active)
     if is_shown and any(isinstance(each, ModelOutputEntry) for each in active):
         # What was sent so far can't be sent again, so what models are shown begins anew.

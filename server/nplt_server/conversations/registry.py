@@ -89,14 +89,14 @@ class Registry:
             raise RequestError(
                 ErrorCode.SHUTTING_DOWN, "the server is shutting down; try again later"
             )
-        if conversation is None or conversation.is_stale:
+        if conversation is None or conversation.writer.is_stale:
             async with self.alone_with(session_id):
                 conversation = self._open.get(session_id)
-                if conversation is not None and conversation.is_stale:
+                if conversation is not None and conversation.writer.is_stale:
                     # Another server has written to it: who comes in now sees what it wrote.
                     await conversation.activity.quiet()
                     del self._open[session_id]
-                    await conversation.close()
+                    await conversation.writer.close()
                     conversation = None
                 conversation = conversation or await self._load(session_id, user)
         if conversation.deleted or conversation.user != user:
@@ -108,7 +108,7 @@ class Registry:
         """Where it is kept, and its row; `None` while it is only reserved."""
         conversation, found = self._open.get(session_id), None
         if conversation is not None and conversation.row is not None:
-            found = FoundConversation(profile=conversation.profile, row=conversation.row)
+            found = FoundConversation(profile=conversation.writer.profile, row=conversation.row)
         elif is_session_id(session_id):
             found = await self._services.histories.find(session_id)
         if found is None and self._is_reserved(session_id, user):
@@ -199,7 +199,7 @@ class Registry:
         """Its last subscriber may have gone: nothing is kept of a conversation in
         which nothing was said. Its id stays reserved."""
         is_ours = self._open.get(conversation.session_id) is conversation
-        if is_ours and conversation.is_unused and not conversation.is_stored:
+        if is_ours and conversation.is_unused and not conversation.writer.is_stored:
             session_id, record = conversation.session_id, conversation.writer
             del self._open[session_id]
             if session_id in self._reserved:
@@ -217,15 +217,18 @@ class Registry:
             if conversation is not None:
                 conversation.delete("the conversation was deleted")
                 await conversation.activity.quiet()
-                store = conversation.profile.store if conversation.is_stored else None
-                await conversation.close()  # also if it isn't stored: nobody shall store it now
+                store = conversation.writer.profile.store if conversation.writer.is_stored else None
+                await (
+                    conversation.writer.close()
+                )  # also if it isn't stored: nobody shall store it now
             try:
                 if store is not None:
                     await store.delete(session_id)
             except Exception:
                 if conversation is not None:
                     # It is still there, and so are those who stand in it.
-                    await conversation.reopen()
+                    await conversation.writer.reopen()
+                    conversation.deleted = False
                 raise
             self._open.pop(session_id, None)
             self._reserved.pop(session_id, None)
@@ -248,7 +251,7 @@ class Registry:
                 conversation.announce("lagged", {"head_seq": conversation.history.head_seq})
                 await conversation.activity.quiet()
                 self._open.pop(session_id, None)
-                await conversation.close()
+                await conversation.writer.close()
             try:
                 done = await found.profile.store.repair(session_id)
             except ConversationDamaged as error:
@@ -315,14 +318,14 @@ class Registry:
                 if conversation.is_unused:
                     # First out of sight: who wants it now waits for the lock, and opens it anew.
                     self._open.pop(conversation.session_id, None)
-                    await conversation.close()
+                    await conversation.writer.close()
 
     async def check_owned(self) -> None:
         """Conversations that are held for a time only. If that time is over they are
         reclaimed, or whoever is attached is told to attach again; those that another server
         has asked for are given away."""
         for conversation in self:
-            if not conversation.has_begun or conversation.is_stale:
+            if not conversation.has_begun or conversation.writer.is_stale:
                 continue
             lease = conversation.writer.lease
             if lease is None:
@@ -347,7 +350,7 @@ class Registry:
         async with self.alone_with(conversation.session_id):
             self._handed_over.add(conversation.session_id)
             self._open.pop(conversation.session_id, None)
-            await conversation.close()
+            await conversation.writer.close()
 
     async def _give_away(self, conversation: Conversation, within: float) -> None:
         """To the server that has asked for it: when the turn that runs has ended, or after so
@@ -363,7 +366,9 @@ class Registry:
             conversation.is_leaving = False  # it is wanted no more: the turn goes on
             return
         async with self.alone_with(session_id):
-            is_ours = self._open.get(session_id) is conversation and not conversation.is_stale
+            is_ours = (
+                self._open.get(session_id) is conversation and not conversation.writer.is_stale
+            )
             if not is_ours or self._services.draining:
                 return
             conversation.interrupt(why, ErrorCode.UNAVAILABLE)
@@ -375,7 +380,7 @@ class Registry:
             except StorageError as error:
                 log.warning("%s: what waits could not be noted: %s", session_id, error)
             del self._open[session_id]
-            await conversation.close()
+            await conversation.writer.close()
 
     async def ask_for(self, held: ConversationHeld, user: str) -> None:
         """Asks the server that has it, and can't be reached, to hand it over."""
@@ -387,7 +392,7 @@ class Registry:
         """Side by side: one that is slow keeps nobody else waiting."""
         async with anyio.create_task_group() as tasks:
             for conversation in self:
-                tasks.start_soon(conversation.close)
+                tasks.start_soon(conversation.writer.close)
         self._open.clear()
 
     async def _load(self, session_id: str, user: str) -> Conversation:
@@ -403,7 +408,7 @@ class Registry:
             await conversation.queue.resume_unfinished()
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await conversation.close()
+                await conversation.writer.close()
             raise
         self._open[session_id] = conversation
         return conversation

@@ -423,7 +423,7 @@ class TurnToolHost:
         return None
 
     async def read_blob(self, blob_id: str, offset: int, length: int) -> bytes:
-        store = self._conversation.profile.store
+        store = self._conversation.writer.profile.store
         return await store.blob(self.session_id, blob_id, offset, length)
 
     async def search(self, query: str, limit: int) -> Sequence[SearchHit]:

@@ -186,7 +186,9 @@ def _attach(
     answer.give(replace(snapshot, resync=True) if resync else snapshot)
     session.replay(frames)
     session.enter(conversation, observer=observer)
-    conversation.profile.store.touch(conversation.session_id, session.server.services.clock())
+    conversation.writer.profile.store.touch(
+        conversation.session_id, session.server.services.clock()
+    )
 
 
 async def detach(session: Session, request: messages.Detach, answer: Answer) -> None:
