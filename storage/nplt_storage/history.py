@@ -370,24 +370,17 @@ def _skip_hidden(seq: int, ranges: list[tuple[int, int]]) -> int:
 
 
 def check_next(entry: Entry, active: ActiveEntries, head_seq: int) -> None:
+    turn = active.turns.get(entry.turn_id)
     match entry:
         case ModelInputEntry():
-            _check_prompt(entry, active)
-        case ModelOutputEntry():
-            _check_output(entry, _open_turn(entry, active))
-        case ToolResultsEntry():
-            _check_results(entry, _open_turn(entry, active))
-        case FaultEntry():
-            _open_turn(entry, active)
+            _check_prompt(entry, turn)
+        case ModelOutputEntry() | ToolResultsEntry() | FaultEntry():
+            _check_in_turn(entry, turn)
         case RenamedEntry():
             if not entry.name.strip():
                 raise BadEntry("a name is not blank")
         case RollbackEntry():
             _check_rollback(entry, active, head_seq)
-        case EpochEntry():
-            if entry.summary_through:
-                _check_there(entry, entry.summary_through, head_seq)
-            _check_open(entry, active)
         case (
             CompactionEntry(through_seq=seq)
             | QuarantineEntry(target_seq=seq)
@@ -397,49 +390,44 @@ def check_next(entry: Entry, active: ActiveEntries, head_seq: int) -> None:
         case UnknownEntry():
             raise BadEntry(f"this version does not know entries of kind {entry.kind!r}")
         case _:
-            _check_open(entry, active)
+            if isinstance(entry, EpochEntry) and entry.summary_through:
+                _check_there(entry, entry.summary_through, head_seq)
+            if turn is not None and turn.is_over:
+                raise BadEntry(f"turn {entry.turn_id} has ended")
 
 
-def _check_open(entry: Entry, active: ActiveEntries) -> None:
-    turn = active.turns.get(entry.turn_id)
-    if turn is not None and turn.is_over:
-        raise BadEntry(f"turn {entry.turn_id} has ended")
-
-
-def _check_prompt(entry: ModelInputEntry, active: ActiveEntries) -> None:
+def _check_prompt(entry: ModelInputEntry, turn: Turn | None) -> None:
     if not entry.content.strip():
         raise BadEntry("a prompt is not blank")
     if not entry.turn_id:
         raise BadEntry("a prompt begins a turn: it needs a turn_id")
-    if entry.turn_id in active.turns:
+    if turn is not None:
         raise BadEntry(f"turn {entry.turn_id} has begun before")
 
 
-def _check_output(entry: ModelOutputEntry, turn: Turn) -> None:
-    if turn.open_tool_calls:
-        raise BadEntry(f"turn {entry.turn_id} has tool calls without results")
-    if entry.call <= turn.last_call:
-        raise BadEntry(f"call {entry.call} of turn {entry.turn_id} has its output already")
-    if not entry.content and not entry.tool_calls and entry.state == "completed":
-        raise BadEntry("a completed output has text or tool calls")
-
-
-def _check_results(entry: ToolResultsEntry, turn: Turn) -> None:
-    asked = [(call.tool_call_id, call.tool_name) for call in turn.open_tool_calls]
-    if not asked:
-        raise BadEntry(f"turn {entry.turn_id} has no tool calls that wait for results")
-    given = [(result.tool_call_id, result.tool_name) for result in entry.results]
-    if asked != given:
-        raise BadEntry(f"results for {given} do not pair, in order, with the tool calls {asked}")
-
-
-def _open_turn(entry: Entry, active: ActiveEntries) -> Turn:
-    turn = active.turns.get(entry.turn_id)
+def _check_in_turn(
+    entry: ModelOutputEntry | ToolResultsEntry | FaultEntry, turn: Turn | None
+) -> None:
     if turn is None or turn.prompt is None:
         raise BadEntry(f"there is no prompt of turn {entry.turn_id}")
     if turn.is_over:
         raise BadEntry(f"turn {entry.turn_id} has ended")
-    return turn
+    asked = [(call.tool_call_id, call.tool_name) for call in turn.open_tool_calls]
+    if isinstance(entry, ModelOutputEntry):
+        if asked:
+            raise BadEntry(f"turn {entry.turn_id} has tool calls without results")
+        if entry.call <= turn.last_call:
+            raise BadEntry(f"call {entry.call} of turn {entry.turn_id} has its output already")
+        if not entry.content and not entry.tool_calls and entry.state == "completed":
+            raise BadEntry("a completed output has text or tool calls")
+    elif isinstance(entry, ToolResultsEntry):
+        if not asked:
+            raise BadEntry(f"turn {entry.turn_id} has no tool calls that wait for results")
+        given = [(result.tool_call_id, result.tool_name) for result in entry.results]
+        if asked != given:
+            raise BadEntry(
+                f"results for {given} do not pair, in order, with the tool calls {asked}"
+            )
 
 
 def _check_rollback(entry: RollbackEntry, active: ActiveEntries, head_seq: int) -> None:
