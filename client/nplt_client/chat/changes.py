@@ -372,9 +372,8 @@ class EventTranslator:
             case messages.SessionEvent():
                 yield from _session_changes(event)
             case messages.ErrorReport():
-                yield NoticeShown(
-                    text=f"the server says: {safe_line(event.message)}", is_error=True
-                )
+                words = f"the server says: {safe_line(event.message)}"
+                yield NoticeShown(text=words, is_error=True)
 
     def _grow(
         self, turn_id: str, call: int, text: str, *, kind: TextKind = "answer", is_new: bool = True
@@ -394,17 +393,17 @@ class EventTranslator:
         match entry.get("role"):
             case "user" if turn_id:
                 listed = entry.get("attachments")
-                files = listed if isinstance(listed, list) else ()
+                files = [
+                    self._files.get(str(file_id)) or attachment_words({"file_id": file_id})
+                    for file_id in (listed if isinstance(listed, list) else ())
+                ]
                 yield PromptShown(
                     turn_id=turn_id,
                     text=safe(word_in(entry, "content")),
                     message_id=word_in(entry, "message_id") or None,
                     seq=number_in(entry, "seq"),
                     is_mine=self._started_here(turn_id),
-                    attachments=tuple(
-                        self._files.get(str(file_id)) or attachment_words({"file_id": file_id})
-                        for file_id in files
-                    ),
+                    attachments=tuple(files),
                 )
             case "assistant" if turn_id:
                 call = event.call or 0

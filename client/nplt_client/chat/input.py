@@ -42,7 +42,12 @@ class PromptHistory:
         except OSError:
             return []
         self._lines = len(lines)
-        prompts = [prompt for line in lines if (prompt := _prompt_in(line)) is not None]
+        prompts: list[str] = []
+        for line in lines:
+            with contextlib.suppress(ValueError):
+                value = json.loads(line)
+                if isinstance(value, str) and parse_prompt(value) is not None:
+                    prompts.append(value)
         return prompts[-self._kept :]
 
     def add(self, prompt: str) -> None:
@@ -65,14 +70,6 @@ def _write(path: Path, flags: int, prompts: Iterable[str]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.writelines(json.dumps(prompt).encode() + b"\n" for prompt in prompts)
-
-
-def _prompt_in(line: bytes) -> str | None:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return None
-    return value if isinstance(value, str) and parse_prompt(value) is not None else None
 
 
 class PromptRecall:

@@ -203,6 +203,4 @@ class AnswerWriter:
 
     def end_line(self) -> None:
         if not self._ends_line:
-            self._stream.write("\n")
-            self._stream.flush()
-            self._ends_line = True
+            self.write("\n")
