@@ -204,7 +204,7 @@ async def test_a_long_conversation_is_not_read_whole_for_a_page_or_to_open_it(
         return decoded(self, line)
 
     monkeypatch.setattr(StreamSource, "_decoded", counted)
-    source = StreamSource("s1", f"{prefix}{{s1}}:log", store._connection, head_seq=row.head_seq)
+    source = StreamSource(store._connection, "s1", row.head_seq)
     monkeypatch.setattr(pages, "WindowSize", partial(WindowSize, entries=50))
     held = read_end(source, row)
     assert len(held) in range(50, 60)

@@ -149,14 +149,12 @@ _BYTES_AT_ONCE: Final = 1024 * 1024
 class StreamSource:
     """The lines up to `head_seq`, as they are in Redis when they are met."""
 
-    def __init__(
-        self, session_id: str, log: str, connection: RedisConnection, *, head_seq: int
-    ) -> None:
+    def __init__(self, connection: RedisConnection, session_id: str, head_seq: int) -> None:
         self.head_seq = head_seq
         self.bytes_read = 0
-        self._session_id = session_id
-        self._log = log
         self._connection = connection
+        self._session_id = session_id
+        self._log = connection.keyspace.of(session_id).log
 
     def before(self, seq: int) -> Iterator[Entry]:
         lines = self._walk("XREVRANGE", min(seq - 1, self.head_seq), -1)
@@ -704,8 +702,8 @@ class RedisRecord:
             try:
                 attempt()
             except WrittenElsewhere:
-                lines = self._source(entry.seq).lines_after(entry.seq - 1)
-                if digest not in map(_digest, lines):
+                source = StreamSource(self._connection, self.session_id, entry.seq)
+                if digest not in map(_digest, source.lines_after(entry.seq - 1)):
                     raise
 
     def _write(self, script: str, *arguments: Argument, also: Sequence[str] = ()) -> None:
@@ -760,7 +758,8 @@ class RedisRecord:
         if first <= row.first_seq:
             return
         try:
-            gone = list(self._source(first - 1).after(row.first_seq - 1))
+            source = StreamSource(self._connection, self.session_id, first - 1)
+            gone = list(source.after(row.first_seq - 1))
             if len(gone) != first - row.first_seq:
                 raise ConversationDamaged(self.session_id, "entries are missing")
             floor = self._floor(self._checkpoint)
@@ -802,7 +801,7 @@ class RedisRecord:
             if not self._is_floor_known:
                 self._learn_floor()
             before, checkpoint = self._row, self._checkpoint
-            source = self._source(before.head_seq)
+            source = StreamSource(self._connection, self.session_id, before.head_seq)
             is_checkpoint = checkpoint is not None and checkpoint.seq == seq
             erased = checkpoint if is_checkpoint else source.at(seq)
             if erased is None:
@@ -838,11 +837,6 @@ class RedisRecord:
             self._row, self._checkpoint = made.row, checkpoint
             self._store._lists.moved(before, made.row)
             return tombstone
-
-    def _source(self, head_seq: int) -> StreamSource:
-        return StreamSource(
-            self.session_id, self.owned.keys.log, self._connection, head_seq=head_seq
-        )
 
     def _floor(self, checkpoint: CheckpointEntry | None) -> Checkpoint:
         """How it stood before the first entry there is. A checkpoint that was copied is that of
@@ -1078,10 +1072,8 @@ class RedisStore:
 
     # Reading one conversation
 
-    def _source(self, row: ConversationRow, *, head_seq: int | None = None) -> StreamSource:
-        log = self._keyspace.of(row.session_id).log
-        head = row.head_seq if head_seq is None else head_seq
-        return StreamSource(row.session_id, log, self._connection, head_seq=head)
+    def _source(self, row: ConversationRow) -> StreamSource:
+        return StreamSource(self._connection, row.session_id, row.head_seq)
 
     @in_worker_thread
     def page(self, session_id: str, query: PageQuery) -> MessagePage:
@@ -1126,7 +1118,7 @@ class RedisStore:
         last = row.head_seq if through is None else min(through, row.head_seq)
         if checkpoint is not None and after < checkpoint.seq <= last:
             yield checkpoint
-        yield from self._source(row, head_seq=last).after(after)
+        yield from StreamSource(self._connection, session_id, last).after(after)
 
     # Finding a prompt by its message_id
     #
@@ -1155,7 +1147,7 @@ class RedisStore:
             noted, _ = ask()
         if noted is None:
             return None
-        source = self._source(row, head_seq=max(row.head_seq, noted[0]))
+        source = StreamSource(self._connection, session_id, max(row.head_seq, noted[0]))
         following = source.after(noted[0] - 1)
         if found := sent_before(following, message_id=message_id, hidden=row.hidden):
             return found
