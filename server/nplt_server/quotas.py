@@ -13,7 +13,7 @@ import stat
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -44,29 +44,21 @@ class DiskUse:
     summed_at: float = 0.0
 
 
+@dataclass(kw_only=True)
 class Quotas:
-    def __init__(
-        self,
-        *,
-        limits: Limits,
-        histories: Histories,
-        files: Path,
-        need_tokens: bool = False,
-        free_bytes_min: int = FREE_BYTES_MIN,
-    ) -> None:
-        self._limits = limits
-        self._histories = histories
-        self._files = files
-        self._need_tokens = need_tokens
-        self._free_bytes_min = free_bytes_min
-        self._used: dict[str, DiskUse] = {}
-        self._under_way: Counter[str] = Counter()
-        """Bytes of announced uploads, by user."""
+    limits: Limits
+    histories: Histories
+    files: Path
+    need_tokens: bool = False
+    free_bytes_min: int = FREE_BYTES_MIN
+    _used: dict[str, DiskUse] = field(default_factory=dict)
+    _under_way: Counter[str] = field(default_factory=Counter)
+    """Bytes of announced uploads, by user."""
 
     @contextmanager
     def upload(self, user: str, size: int) -> Iterator[None]:
         """Reserves the bytes of an upload as long as it is under way."""
-        most = self._limits.upload_bytes_per_user_max
+        most = self.limits.upload_bytes_per_user_max
         if self._under_way[user] + size > most:
             raise RequestError(
                 ErrorCode.TOO_LARGE if size > most else ErrorCode.BUSY,
@@ -83,7 +75,7 @@ class Quotas:
     async def check_file(self, user: str) -> None:
         """Before a file is received, inside `upload`: is there room for all under way?"""
         await self._check_disk(self._under_way.total())
-        most = self._limits.file_bytes_per_user_max
+        most = self.limits.file_bytes_per_user_max
         used = await self._use_of(user)
         if used is not None and used.files + self._under_way[user] > most:
             raise _too_much("files", used.files, most)
@@ -96,7 +88,7 @@ class Quotas:
         """Before something is written. `more`: bytes that are copied, and count from now on."""
         if more:
             await self._check_disk(self._under_way.total() + more)
-        most = self._limits.conversation_bytes_per_user_max
+        most = self.limits.conversation_bytes_per_user_max
         used = await self._use_of(user, seconds=_COPY_SECONDS if more else _SECONDS)
         if used is None:
             return
@@ -110,20 +102,20 @@ class Quotas:
 
     async def _use_of(self, user: str, *, seconds: float = _SECONDS) -> DiskUse | None:
         """`None`: this user has no quota."""
-        if not self._need_tokens:
+        if not self.need_tokens:
             return None
         used = self._used.get(user)
         if used is None or monotonic() - used.summed_at > seconds:
-            ids = {row.session_id for row in await self._histories.all_rows(user, RowQuery())}
-            trash = {each.row.session_id for each in await self._histories.trash(user)}
+            ids = {row.session_id for row in await self.histories.all_rows(user, RowQuery())}
+            trash = {each.row.session_id for each in await self.histories.trash(user)}
             used = self._used[user] = await to_thread.run_sync(self._sum, ids, trash)
         return used
 
     def _sum(self, ids: Collection[str], deleted: Collection[str]) -> DiskUse:
         used, seen = DiskUse(summed_at=monotonic()), set[int]()
-        for folder in (self._files / session_id for session_id in ids):
+        for folder in (self.files / session_id for session_id in ids):
             used.files += _bytes_below(folder, seen)
-        stores = (profile.store.description.path for profile in self._histories)
+        stores = (profile.store.description.path for profile in self.histories)
         for data_dir in (Path(path) for path in stores if path is not None):
             for path in _paths_in(data_dir / "history"):
                 if (session_id_of(path.name) or companion_of(path.name)) in ids:
@@ -138,7 +130,7 @@ class Quotas:
         """So that there is still the reserve when so many bytes more are written."""
 
         def free_bytes() -> int:
-            there = next(each for each in (self._files, *self._files.parents) if each.exists())
+            there = next(each for each in (self.files, *self.files.parents) if each.exists())
             disk = os.statvfs(there)
             return disk.f_bavail * disk.f_frsize
 
@@ -146,10 +138,10 @@ class Quotas:
             free = await to_thread.run_sync(free_bytes)
         except OSError:
             return  # nobody knows; the write itself will tell
-        if free - size < self._free_bytes_min:
+        if free - size < self.free_bytes_min:
             raise RequestError(
                 ErrorCode.READ_ONLY,
-                f"there is too little room on the server's disk: {self._free_bytes_min:,} bytes "
+                f"there is too little room on the server's disk: {self.free_bytes_min:,} bytes "
                 "are kept free",
             )
 

@@ -44,17 +44,15 @@ class _Incoming:
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
 
+@dataclass(slots=True, eq=False)
 class Uploads:
-    __slots__ = ("_failed", "_imports", "_incoming", "_registry", "_services")
-
-    def __init__(self, services: Services, registry: Registry) -> None:
-        self._services = services
-        self._registry = registry
-        self._incoming: dict[int, _Incoming] = {}
-        self._failed: dict[int, None] | None = None
-        """Those that were refused, oldest first: their bytes may come all the same."""
-        self._imports: dict[str, _Incoming] | None = None
-        """Those that are whole, belong to no conversation and wait for IMPORT."""
+    _services: Services
+    _registry: Registry
+    _incoming: dict[int, _Incoming] = field(default_factory=dict)
+    _failed: dict[int, None] | None = None
+    """Those that were refused, oldest first: their bytes may come all the same."""
+    _imports: dict[str, _Incoming] | None = None
+    """Those that are whole, belong to no conversation and wait for IMPORT."""
 
     async def begin(
         self, announced: FileMetadata, answer: Answer, *, session_id: str, user: str

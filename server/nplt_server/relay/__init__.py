@@ -27,7 +27,7 @@ import asyncio
 import logging
 import secrets
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Final
@@ -108,8 +108,7 @@ class Peers:
             json_keys_max=limits.json_keys_max + 8,
         )
         self._spawn = spawn
-        self._links: dict[str, EdgeLink] = {}
-        self._opening: dict[str, asyncio.Future[EdgeLink]] = {}
+        self._links: dict[str, asyncio.Future[EdgeLink]] = {}
         self.sessions: set[ChannelSession] = set()
         """Those of clients of other servers."""
 
@@ -122,19 +121,9 @@ class Peers:
         """Opened if there is none; all who need it wait for one attempt. `LinkLost`: the
         server can't be reached."""
         link = self._links.get(address)
-        if link is not None and not link.is_closed:
-            return link
-        opening = self._opening.get(address)
-        if opening is None:
-            opening = self._opening[address] = asyncio.ensure_future(self._open(address))
-            opening.add_done_callback(lambda done: self._opened(address, done))
-        return await asyncio.shield(opening)
-
-    def _opened(self, address: str, done: asyncio.Future[EdgeLink]) -> None:
-        del self._opening[address]
-        if not done.cancelled() and done.exception() is None:
-            link = self._links[address] = done.result()
-            self._spawn(link.run)
+        if link is None or (link.done() and (link.exception() or link.result().is_closed)):
+            link = self._links[address] = asyncio.ensure_future(self._open(address))
+        return await asyncio.shield(link)
 
     async def _open(self, address: str) -> EdgeLink:
         host, _, port = address.rpartition(":")
@@ -153,7 +142,9 @@ class Peers:
             log.warning("the server at %s can't be reached: %s", address, error or "no answer")
             raise LinkLost(str(error)) from None
         link_stream: FrameStream[Frame] = stream  # type: ignore[assignment]
-        return EdgeLink(address, link_stream, self._limits.message_bytes_max)
+        link = EdgeLink(address, link_stream, self._limits.message_bytes_max)
+        self._spawn(link.run)
+        return link
 
     async def _introduce(self, stream: FrameStream[Heard], connection: ClientConnection) -> None:
         """Each proves to the other that it knows the secret."""
@@ -300,20 +291,18 @@ class ChannelSession(Session):
         answer.refuse(told)
 
 
+@dataclass(eq=False)
 class OwnerLink:
     """A link from another server to this one."""
 
-    def __init__(self, accepted: Session, stream: FrameStream[Frame], limits: WireLimits) -> None:
-        self._server = accepted.server
-        self._handlers = accepted.handlers
-        self._stream = stream
-        self._name = accepted.address
-        self._limits = limits
-        self._channels: dict[int, ChannelTransport] = {}
-        self._due: dict[bytes, list[int]] = {}
-        """What is sent at the end of this tick, and over which channels."""
-        self._due_numbers: set[int] = set()
-        self._is_blocked = False
+    _accepted: Session
+    _stream: FrameStream[Frame]
+    _limits: WireLimits
+    _channels: dict[int, ChannelTransport] = field(default_factory=dict)
+    _due: dict[bytes, list[int]] = field(default_factory=dict)
+    """What is sent at the end of this tick, and over which channels."""
+    _due_numbers: set[int] = field(default_factory=set)
+    _is_blocked: bool = False
 
     async def run(self) -> None:
         pinging = asyncio.create_task(ping(self._stream))
@@ -328,7 +317,7 @@ class OwnerLink:
                         await anyio.lowlevel.checkpoint()  # others want to be served too
                         began = monotonic()
         except ProtocolError as error:
-            log.warning("the link from %s ended: %s", self._name, error)
+            log.warning("the link from %s ended: %s", self._accepted.address, error)
         finally:
             pinging.cancel()
             self._stream.abort()
@@ -363,24 +352,24 @@ class OwnerLink:
         session = ChannelSession(
             stream,
             connection,
-            self._server,
-            self._handlers,
+            self._accepted.server,
+            self._accepted.handlers,
             user=client.user,
             client_name=client.client,
             is_authenticated=True,
             may_decide=client.can_decide,
         )
-        self._server.services.spawn(partial(self._serve, session))
+        self._accepted.server.services.spawn(partial(self._serve, session))
 
     async def _serve(self, session: ChannelSession) -> None:
-        peers = self._server.peers
+        peers = self._accepted.server.peers
         assert peers is not None
         peers.sessions.add(session)
         try:
             await session.run()
         except Exception:
             # The edge of a connection: whatever it does, the others live on.
-            log.exception("a channel of %s failed", self._name)
+            log.exception("a channel of %s failed", self._accepted.address)
         finally:
             peers.sessions.discard(session)
             session.stream.abort()
@@ -406,7 +395,7 @@ class OwnerLink:
             self._is_blocked = True
             for channel in self._channels.values():
                 channel.stream.pause_writing()
-            self._server.services.spawn(self._unblock)
+            self._accepted.server.services.spawn(self._unblock)
 
     async def _unblock(self) -> None:
         await self._stream.drain()
