@@ -127,13 +127,6 @@ class AgentState:
         sections = self._with_screen(draft.sections, said=draft.content, turn_id=draft.turn_id)
         return draft if sections is draft.sections else replace(draft, sections=sections)
 
-    def _draft_model_output(self, draft: ModelOutputEntry) -> ModelOutputEntry:
-        if draft.invocation is None:
-            raise BadEntry("an output names the model that gave it (its invocation)")
-        if draft.state == "completed" and not (draft.content or draft.tool_calls):
-            raise BadEntry("a completed output has text or tool calls")
-        return draft
-
     def _draft_tool_results(self, draft: ToolResultsEntry) -> ToolResultsEntry:
         tool_calls = self.history.open_tool_calls(draft.turn_id or "")
         if not tool_calls:
@@ -153,7 +146,11 @@ class AgentState:
     def append_model_output(
         self, draft: ModelOutputEntry
     ) -> Coroutine[None, None, ModelOutputEntry]:
-        return self._writer.append(draft, check=self._draft_model_output)
+        if draft.invocation is None:
+            raise BadEntry("an output names the model that gave it (its invocation)")
+        if draft.state == "completed" and not (draft.content or draft.tool_calls):
+            raise BadEntry("a completed output has text or tool calls")
+        return self._writer.append(draft)
 
     def append_tool_results(
         self, draft: ToolResultsEntry

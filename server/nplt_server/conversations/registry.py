@@ -86,9 +86,8 @@ class Registry:
         """The conversation of that id, opened if need be."""
         conversation = self._open.get(session_id)
         if session_id in self._handed_over:
-            raise RequestError(
-                ErrorCode.SHUTTING_DOWN, "the server is shutting down; try again later"
-            )
+            why = "the server is shutting down; try again later"
+            raise RequestError(ErrorCode.SHUTTING_DOWN, why)
         if conversation is None or conversation.writer.is_stale:
             async with self.alone_with(session_id):
                 conversation = self._open.get(session_id)
@@ -217,16 +216,14 @@ class Registry:
             if conversation is not None:
                 conversation.delete("the conversation was deleted")
                 await conversation.activity.quiet()
-                store = conversation.writer.profile.store if conversation.writer.is_stored else None
-                await (
-                    conversation.writer.close()
-                )  # also if it isn't stored: nobody shall store it now
+                writer = conversation.writer
+                store = writer.profile.store if writer.is_stored else None
+                await writer.close()  # also if it isn't stored: nobody shall store it now
             try:
                 if store is not None:
                     await store.delete(session_id)
             except Exception:
-                if conversation is not None:
-                    # It is still there, and so are those who stand in it.
+                if conversation is not None:  # it is still there, and so are those who stand in it
                     await conversation.writer.reopen()
                     conversation.deleted = False
                 raise

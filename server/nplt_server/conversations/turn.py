@@ -356,7 +356,7 @@ class TurnRun:
         data = result.result.encode()
         if len(data) <= bytes_max:
             return result
-        beginning = data[:bytes_max].decode(errors="ignore")
+        beginning, blob = data[:bytes_max].decode(errors="ignore"), None
         with anyio.CancelScope(shield=True):
             blob = await (await self.conversation.writer.open()).keep_blob(data)
         return replace(result, result=beginning, blob=blob)
