@@ -149,7 +149,10 @@ class ModelOutputAccumulator:
             case OpaquePiece(data=data):
                 self._parts.append(_Part(kind="opaque", data=self._kept(dict(data))))
             case UsageReport():
-                self.usage = _within_range(delta)
+                # Odd counts do not make an answer fail.
+                counts = delta.as_json().items()
+                in_range = {name: min(max(n, 0), _TOKENS_MAX) for name, n in counts}
+                self.usage = structs.replace(delta, **in_range)
             case Stopped(reason=reason):
                 self.stop_reason = reason
             case _:
@@ -276,13 +279,6 @@ def cleaned(delta: ModelOutputDelta) -> ModelOutputDelta:
             return structs.replace(delta, reason=clean_text(delta.reason))
         case _:
             return delta
-
-
-def _within_range(usage: UsageReport) -> UsageReport:
-    """Limits the counts to a valid range, so that odd counts do not make an answer fail."""
-
-    counts = {name: min(max(n, 0), _TOKENS_MAX) for name, n in usage.as_json().items()}
-    return structs.replace(usage, **counts)
 
 
 def usage_as_json(usage: UsageReport | None) -> JsonObject | None:

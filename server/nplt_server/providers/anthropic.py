@@ -232,10 +232,10 @@ _FAMILY_FIRST = re.compile(rf"claude-({_FAMILIES})-(\d{{1,2}})(?:[-.](\d{{1,2}})
 _VERSION_FIRST = re.compile(rf"claude-(\d{{1,2}})(?:[-.](\d{{1,2}}))?-({_FAMILIES})")
 _ALWAYS_THINKING = re.compile(r"claude-(fable|mythos)")
 _ADAPTIVE_SINCE = (4, 6)
-_ALL_EFFORTS_SINCE = (4, 7)
+_ALL_EFFORTS_SINCE: tuple[int, int] = (4, 7)
 _BUDGET_SINCE = (3, 7)
-_SCHEMA_SINCE = (4, 5)
-_ALWAYS_THINKING_SINCE = (5, 5)
+_SCHEMA_SINCE: tuple[int, int] = (4, 5)
+_ALWAYS_THINKING_SINCE: tuple[int, int] = (5, 5)
 
 
 class ModelAbilities(Struct, frozen=True, kw_only=True):

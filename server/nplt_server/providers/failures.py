@@ -359,11 +359,10 @@ def failure_in_stream(told: VendorError, *, before_first_token: bool) -> Provide
         status = _STATUS_OF_KIND.get(told.kind) or _STATUS_OF_KIND.get(told.code) or 500
     failure = failure_of(status, told)
     if isinstance(failure, ProviderUnavailable):
-        words = failure.vendor
         failure = ProviderUnavailable(
             "the provider broke off with an error; ask again", before_first_token=before_first_token
         )
-        failure.vendor = words
+        failure.vendor = told.words()
     return failure
 
 
