@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -49,12 +51,13 @@ async def opened(url: str, **options: float) -> RedisStore:
 
 async def written_again(writer: Writer, turn_id: str) -> None:
     """Once Redis is back; what it refuses meanwhile is refused as unavailable."""
-    for _ in range(600):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         try:
             await writer.write(prompt(turn_id))
             return
         except StorageUnavailable:
-            pass
+            await asyncio.sleep(0.01)
     raise AssertionError("it never came back")
 
 
