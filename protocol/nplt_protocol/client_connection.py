@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from nplt_protocol.codec import (
     HEARTBEAT,
+    REQUEST_CODES,
     decode_event,
     decode_reply,
     encode_plain_request,
@@ -27,21 +28,18 @@ from nplt_protocol.connection import (
     State,
     TextReceived,
     ThoughtReceived,
-    Trigger,
 )
 from nplt_protocol.errors import LocalProtocolError, RequestError
 from nplt_protocol.frames import (
     FRAME_PAYLOAD_BYTES_MAX,
-    BrokenMessage,
     Frame,
     WireLimits,
     encode_frame,
     encode_message,
 )
 from nplt_protocol.json_text import load_json
-from nplt_protocol.messages import REQUEST_TYPES, ErrorReport, FileData, Hello, Request, Welcome
+from nplt_protocol.messages import ErrorReport, FileData, Hello, Request, Welcome
 
-_CODES = {shape: code for code, shape in REQUEST_TYPES.items()}
 _SEQ_MAX = 0xFFFF
 _MESSAGE_BYTES_CEILING = 64 * 1024 * 1024
 """More is not kept, however large a server says that messages may be."""
@@ -73,7 +71,7 @@ class ClientConnection(Connection):
     def send_hello(self, hello: Hello = Hello()) -> bytes:  # noqa: B008 (frozen)
         """Again after a HELLO that was refused (another token)."""
         if self.state is State.NEW:
-            self._change(Trigger.HELLO)
+            self.state = State.AWAITING_WELCOME
         elif (
             self.state is not State.AWAITING_WELCOME or MessageType.HELLO in self._waiting.values()
         ):
@@ -86,14 +84,15 @@ class ClientConnection(Connection):
     def send(self, request: Request) -> tuple[int, bytes]:
         """The seq that the reply will carry (of no meaning in plain), and the bytes."""
         if self.state is State.PLAIN:
-            return self._send_plain(request)
+            seq = self._next_plain_seq()
+            return seq, encode_plain_request(request, seq)
         if self.state not in (State.AWAITING_WELCOME, State.STRUCTURED):
             raise LocalProtocolError(f"a request can't be sent while {self.state.name}")
         if isinstance(request, Hello | FileData):
             raise LocalProtocolError("send_hello and send_file_data are there for these")
         seq = self._next_seq()
         data = encode_request(request, seq, message_bytes_max=self.message_bytes_max)
-        self._waiting[seq] = _CODES[type(request)]
+        self._waiting[seq] = REQUEST_CODES[type(request)]
         return seq, data
 
     def send_file_data(self, seq: int, data: bytes) -> bytes:
@@ -112,10 +111,6 @@ class ClientConnection(Connection):
         if self.state is not State.PLAIN:
             raise LocalProtocolError("only the plain dialect has heartbeats")
         return encode_frame(MessageType.CHAT_TEXT, self._next_plain_seq(), HEARTBEAT)
-
-    def _send_plain(self, request: Request) -> tuple[int, bytes]:
-        seq = self._next_plain_seq()
-        return seq, encode_plain_request(request, seq)
 
     def _next_plain_seq(self) -> int:
         seq, self._seq = self._seq, (self._seq + 1) & _SEQ_MAX
@@ -140,7 +135,11 @@ class ClientConnection(Connection):
             if self.state is State.PLAIN:
                 self._receive_plain(frame, heard)
             elif self._joiner.is_open or frame.type & MORE:
-                self._receive_fragment(frame, heard)
+                for joined in self._joiner.receive_frame(frame):
+                    if isinstance(joined, Frame):
+                        self._receive_message(joined, heard)
+                    else:
+                        self._unreadable(joined.seq, joined.error, heard)
             else:
                 self._receive_message(frame, heard)
         if self._decoder.error is not None:
@@ -162,14 +161,6 @@ class ClientConnection(Connection):
                     text = frame.payload.decode(errors="replace")
                     heard.append(ThoughtReceived(payload={"type": "thinking", "content": text}))
 
-    def _receive_fragment(self, frame: Frame, heard: list[Heard]) -> None:
-        for joined in self._joiner.receive_frame(frame):
-            match joined:
-                case Frame():
-                    self._receive_message(joined, heard)
-                case BrokenMessage(seq=seq, error=error):
-                    self._unreadable(seq, error, heard)
-
     def _receive_message(self, message: Frame, heard: list[Heard]) -> None:
         type_, seq, payload = message
         if self.state is State.STRUCTURED:
@@ -183,17 +174,12 @@ class ClientConnection(Connection):
         elif type_ not in (MessageType.HELLO, MessageType.ERROR):
             return
         try:
-            if seq == 0:
-                self._receive_event(type_, payload, heard)
-            else:
+            if seq != 0:
                 self._receive_reply(type_, seq, payload, heard)
+            elif (event := decode_event(type_, payload)) is not None:
+                heard.append(EventReceived(event=event))
         except RequestError as error:
             self._unreadable(seq, error, heard)
-
-    def _receive_event(self, type_: int, payload: bytes, heard: list[Heard]) -> None:
-        event = decode_event(type_, payload)
-        if event is not None:
-            heard.append(EventReceived(event=event))
 
     def _receive_reply(self, type_: int, seq: int, payload: bytes, heard: list[Heard]) -> None:
         request_type = self._waiting.get(seq)
@@ -205,16 +191,12 @@ class ClientConnection(Connection):
             heard.append(ErrorReceived(seq=seq, report=reply))
             return
         if isinstance(reply, Welcome):
-            self._welcomed(reply)
+            self.welcome, self.state = reply, State.STRUCTURED
+            told = reply.limits.get("message_bytes_max")
+            if isinstance(told, int) and told > 0:
+                self.message_bytes_max = min(told, _MESSAGE_BYTES_CEILING)
+                self._joiner.message_bytes_max = self.message_bytes_max
         heard.append(ReplyReceived(seq=seq, request_type=request_type, reply=reply))
-
-    def _welcomed(self, welcome: Welcome) -> None:
-        self.welcome = welcome
-        self._change(Trigger.WELCOME)
-        told = welcome.limits.get("message_bytes_max")
-        if isinstance(told, int) and told > 0:
-            self.message_bytes_max = min(told, _MESSAGE_BYTES_CEILING)
-            self._joiner.message_bytes_max = self.message_bytes_max
 
     def _unreadable(self, seq: int, error: RequestError, heard: list[Heard]) -> None:
         report = ErrorReport(

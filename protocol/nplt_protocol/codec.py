@@ -112,7 +112,7 @@ _JSON_REQUESTS: dict[int, type[Request]] = {
     if shape not in (Ping, FileData, ClientNote)
 }
 _EVENTS: dict[int, type[Event]] = {int(code): shape for code, shape in EVENT_TYPES.items()}
-_CODES_OF_REQUESTS = {shape: code for code, shape in REQUEST_TYPES.items()}
+REQUEST_CODES = {shape: code for code, shape in REQUEST_TYPES.items()}
 _CODES_OF_EVENTS: dict[type[Event], MessageType] = {
     **{shape: code for code, shape in EVENT_TYPES.items()},
     messages.EncodedEntryAdded: MessageType.ENTRY,
@@ -125,7 +125,7 @@ _CODES_OF_EVENTS: dict[type[Event], MessageType] = {
 def encode_request(
     request: Request, seq: int, *, message_bytes_max: int = MESSAGE_BYTES_MAX
 ) -> bytes:
-    return _encode(_CODES_OF_REQUESTS[type(request)], seq, _request(request), message_bytes_max)
+    return _encode(REQUEST_CODES[type(request)], seq, _request(request), message_bytes_max)
 
 
 def encode_plain_request(request: Request, seq: int) -> bytes:
@@ -134,7 +134,7 @@ def encode_plain_request(request: Request, seq: int) -> bytes:
         if text == HEARTBEAT or not text.strip():
             raise LocalProtocolError("this text has another meaning in the plain dialect")
         return encode_frame(MessageType.CHAT_TEXT, seq, text)
-    code = _CODES_OF_REQUESTS[type(request)]
+    code = REQUEST_CODES[type(request)]
     if code not in PLAIN_REQUESTS:
         raise LocalProtocolError(f"the plain dialect has no {type(request).__name__}")
     return encode_frame(code, seq, _request(request))
@@ -250,18 +250,14 @@ def decode_plain_request(type: int, payload: bytes, limits: WireLimits) -> Reque
         if command:
             return from_object(ModelSwitch, {"model": command[1]})
         return from_object(Prompt, {"text": text})
-    if type == MessageType.HISTORY_REQUEST and (count := _bare_number(payload)) is not None:
-        return _read_request(HistoryRequest, {"limit": count})
+    digits = payload.strip()
+    if type == MessageType.HISTORY_REQUEST and digits.isdigit() and len(digits) <= _DIGITS_MAX:
+        return _read_request(HistoryRequest, {"limit": int(digits)})
     data = load_json(payload, limits)
     if type == MessageType.CLIENT_NOTE:
         shape = ClientNote if data.get("model") is None else ModelSwitch
         return _read_request(shape, data)
     return _read_request(_JSON_REQUESTS[type], data)
-
-
-def _bare_number(payload: bytes) -> int | None:
-    digits = payload.strip()
-    return int(digits) if digits.isdigit() and len(digits) <= _DIGITS_MAX else None
 
 
 def decode_reply(
@@ -290,9 +286,7 @@ def decode_reply(
 def decode_event(type: int, payload: bytes) -> Event | None:  # noqa: A002
     """None for an event this code doesn't know: a newer server may send some."""
     shape = _EVENTS.get(type)
-    if shape is None:
-        return None
-    return from_object(shape, load_json(payload, FROM_SERVER))
+    return None if shape is None else from_object(shape, load_json(payload, FROM_SERVER))
 
 
 def _unsupported(type: int) -> RequestError:  # noqa: A002

@@ -65,32 +65,8 @@ class State(Enum):
     CLOSED = auto()
 
 
-class Trigger(Enum):
-    """What makes a connection change its state."""
-
-    HELLO = auto()
-    PLAIN_FRAME = auto()
-    WELCOME = auto()
-    CLOSE = auto()
-
-
-TRANSITIONS: dict[State, dict[Trigger, State]] = {
-    State.NEW: {Trigger.HELLO: State.AWAITING_WELCOME, Trigger.CLOSE: State.CLOSED},
-    State.UNDECIDED: {
-        Trigger.HELLO: State.AWAITING_WELCOME,
-        Trigger.PLAIN_FRAME: State.PLAIN,
-        Trigger.CLOSE: State.CLOSED,
-    },
-    State.AWAITING_WELCOME: {Trigger.WELCOME: State.STRUCTURED, Trigger.CLOSE: State.CLOSED},
-    State.PLAIN: {Trigger.CLOSE: State.CLOSED},
-    State.STRUCTURED: {Trigger.CLOSE: State.CLOSED},
-    State.CLOSED: {Trigger.CLOSE: State.CLOSED},
-}
-"""A client begins NEW or PLAIN, a server UNDECIDED."""
-
-
 class Connection:
-    """What the two ends have in common."""
+    """What all ends have in common, those of a link too."""
 
     __slots__ = ("_answers", "_decoder", "_input_ended", "_joiner", "_limits", "state")
 
@@ -118,16 +94,13 @@ class Connection:
     def close(self) -> None:
         self.end_input()
         self._answers.clear()
-        self._change(Trigger.CLOSE)
+        self.state = State.CLOSED
 
     def end_input(self) -> None:
         """Nothing more is read: what was begun and not finished is dropped."""
         self._input_ended = True
         self._joiner.reset()
         self._decoder = FrameDecoder()
-
-    def _change(self, trigger: Trigger) -> None:
-        self.state = TRANSITIONS[self.state][trigger]
 
 
 class RequestReceived(Struct, frozen=True, kw_only=True):

@@ -183,7 +183,7 @@ class FragmentJoiner:
     that one, which is reported, and is handled as usual. A message that is refused is
     reported once; the rest of its frames is dropped."""
 
-    __slots__ = ("_key", "_parts", "_size", "_taken", "budget", "is_open", "message_bytes_max")
+    __slots__ = ("_budget", "_key", "_parts", "_size", "is_open", "message_bytes_max")
 
     def __init__(self, message_bytes_max: int) -> None:
         self.message_bytes_max = message_bytes_max
@@ -191,98 +191,78 @@ class FragmentJoiner:
         """Between the first and the last frame of a message. Asked per frame: no property."""
         self._key: tuple[int, int] | None = None
         self._parts: list[bytes] | None = None
+        """`None`: none is open, or it was refused."""
         self._size = 0
-        self.budget: ByteBudget | None = None
-        """What unfinished messages may take, shared with other connections."""
-        self._taken = 0
+        """Of these parts."""
+        self._budget: ByteBudget | None = None
 
     def receive_frame(self, frame: Frame) -> list[Joined]:
         joined: list[Joined] = []
-        code, seq, more = frame.type & ~MORE, frame.seq, bool(frame.type & MORE)
+        code, seq, payload = frame.type & ~MORE, frame.seq, frame.payload
         if self._key is not None and self._key != (code, seq):
-            joined.extend(self._interrupted())
+            if self._parts is not None:
+                between = "Another frame came between the fragments of this message."
+                joined.append(self._refuse(self._key, ErrorCode.MALFORMED, between))
+            self.reset()
+        is_last = not frame.type & MORE
         if code == MessageType.FILE_DATA:
             # Each piece of a file is a message of its own; the MORE bit is ignored.
-            joined.append(Frame(code, seq, frame.payload))
-        elif more:
-            joined.extend(self._add_part(code, seq, frame.payload))
-        elif self._key is None:
+            joined.append(Frame(code, seq, payload))
+        elif self._key is None and is_last:
             joined.append(frame)
         else:
-            joined.extend(self._finish(code, seq, frame.payload))
+            if self._key is None:
+                self._key, self._parts, self.is_open = (code, seq), [], True
+            if self._parts is not None and (broken := self._keep(code, seq, payload, is_last)):
+                joined.append(broken)
+            if is_last:
+                if self._parts is not None:
+                    joined.append(Frame(code, seq, b"".join(self._parts)))
+                self.reset()
         return joined
 
-    def _add_part(self, code: int, seq: int, payload: bytes) -> list[Joined]:
-        if self._key is None:
-            self._key, self._parts, self._size, self.is_open = (code, seq), [], 0, True
-        if self._parts is None:
-            return []
-        if code == MessageType.HELLO:
-            return self._refuse(ErrorCode.MALFORMED, "HELLO is never fragmented.")
-        if len(payload) != FRAME_PAYLOAD_BYTES_MAX:
-            return self._refuse(
-                ErrorCode.MALFORMED,
-                f"A frame that is not the last of its message holds {FRAME_PAYLOAD_BYTES_MAX:,} "
-                f"bytes, not {len(payload):,}.",
-            )
-        return self._keep(payload)
-
-    def _keep(self, payload: bytes) -> list[Joined]:
+    def _keep(self, code: int, seq: int, payload: bytes, is_last: bool) -> BrokenMessage | None:
         assert self._parts is not None
-        self._size += len(payload)
-        if self._size > self.message_bytes_max:
-            return self._refuse(
-                ErrorCode.TOO_LARGE, f"A message holds at most {self.message_bytes_max:,} bytes."
+        key, size = (code, seq), len(payload)
+        if code == MessageType.HELLO:
+            return self._refuse(key, ErrorCode.MALFORMED, "HELLO is never fragmented.")
+        if size != FRAME_PAYLOAD_BYTES_MAX and not is_last:
+            short = (
+                f"A frame that is not the last of its message holds {FRAME_PAYLOAD_BYTES_MAX:,} "
+                f"bytes, not {size:,}."
             )
-        if self.budget is not None:
-            if not self.budget.take(len(payload)):
-                return self._refuse(
-                    ErrorCode.BUSY,
-                    "Too many messages of your connections are unfinished; send it again later.",
-                )
-            self._taken += len(payload)
+            return self._refuse(key, ErrorCode.MALFORMED, short)
+        if self._size + size > self.message_bytes_max:
+            long = f"A message holds at most {self.message_bytes_max:,} bytes."
+            return self._refuse(key, ErrorCode.TOO_LARGE, long)
+        if self._budget is not None and not self._budget.take(size):
+            many = "Too many messages of your connections are unfinished; send it again later."
+            return self._refuse(key, ErrorCode.BUSY, many)
+        self._size += size
         self._parts.append(payload)
-        return []
+        return None
 
-    def _finish(self, code: int, seq: int, payload: bytes) -> list[Joined]:
-        refused = [] if self._parts is None else self._keep(payload)
-        parts = self._parts
-        self.reset()
-        if parts is None or refused:
-            return refused
-        return [Frame(code, seq, b"".join(parts))]
-
-    def _refuse(self, code: ErrorCode, sentence: str) -> list[Joined]:
+    def _refuse(self, key: tuple[int, int], code: ErrorCode, sentence: str) -> BrokenMessage:
         """From here on the message's frames are dropped, up to its last."""
-        assert self._key is not None
         self._drop_parts()
-        type_, seq = self._key
-        return [BrokenMessage(type=type_, seq=seq, error=RequestError(code, sentence))]
-
-    def _interrupted(self) -> list[Joined]:
-        already_refused = self._parts is None
-        broken = self._refuse(
-            ErrorCode.MALFORMED, "Another frame came between the fragments of this message."
-        )
-        self.reset()
-        return [] if already_refused else broken
+        return BrokenMessage(type=key[0], seq=key[1], error=RequestError(code, sentence))
 
     def reset(self) -> None:
         self._drop_parts()
-        self._key, self._size, self.is_open = None, 0, False
+        self._key, self.is_open = None, False
 
     def move_to(self, budget: ByteBudget) -> None:
-        """With what is held of a message: it may come before its sender is known."""
-        if self.budget is not None:
-            self.budget.give_back(self._taken)
-            budget.add(self._taken)
-        self.budget = budget
+        """What unfinished messages may take, shared with other connections. With what is held
+        of a message: it may come before its sender is known."""
+        if self._budget is not None:
+            self._budget.give_back(self._size)
+        budget.add(self._size)
+        self._budget = budget
 
     def _drop_parts(self) -> None:
-        self._parts = None
-        if self.budget is not None and self._taken:
-            self.budget.give_back(self._taken)
-            self._taken = 0
+        if self._budget is not None:
+            self._budget.give_back(self._size)
+        self._parts, self._size = None, 0
 
 
 # A frame as one line of text. It is safe to print: control and escape characters are

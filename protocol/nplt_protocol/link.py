@@ -28,13 +28,14 @@ import msgspec
 from msgspec import Struct
 
 from nplt_protocol.codes import MORE, MessageType
+from nplt_protocol.connection import Connection, State
 from nplt_protocol.errors import RemoteProtocolError
 from nplt_protocol.frames import (
     HEADER,
     HEADER_BYTES,
-    FragmentJoiner,
     Frame,
     FrameDecoder,
+    WireLimits,
     encode_message,
 )
 
@@ -141,21 +142,15 @@ def split_messages(frames: bytes) -> list[Enclosed]:
     return messages
 
 
-class LinkConnection:
+class LinkConnection(Connection):
     """Bytes of a link to its messages. PINGs are answered here. Messages are handed to `take`
     as they come, if it is given; else to whoever reads the stream."""
 
-    __slots__ = ("_answers", "_decoder", "_joiner", "_take")
+    __slots__ = ("_take",)
 
     def __init__(self, take: Callable[[Frame], None] | None = None) -> None:
+        super().__init__(State.STRUCTURED, WireLimits(message_bytes_max=LINK_MESSAGE_BYTES_MAX))
         self._take = take
-        self._decoder = FrameDecoder()
-        self._joiner = FragmentJoiner(LINK_MESSAGE_BYTES_MAX)
-        self._answers: list[bytes] = []
-
-    @property
-    def has_partial(self) -> bool:
-        return self._decoder.has_partial or self._joiner.is_open
 
     def receive_data(self, data: bytes) -> list[Frame]:
         received: list[Frame] = []
@@ -174,8 +169,3 @@ class LinkConnection:
         for message in received:
             self._take(message)
         return []
-
-    def data_to_send(self) -> bytes:
-        answers = b"".join(self._answers)
-        self._answers.clear()
-        return answers

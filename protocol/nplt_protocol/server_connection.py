@@ -24,13 +24,11 @@ from nplt_protocol.connection import (
     RequestReceived,
     RequestRefused,
     State,
-    Trigger,
 )
 from nplt_protocol.errors import LocalProtocolError, RequestError
 from nplt_protocol.frames import (
     HEADER,
     HEADER_BYTES,
-    BrokenMessage,
     ByteBudget,
     Frame,
     WireLimits,
@@ -43,11 +41,6 @@ from nplt_protocol.messages import Reply, Welcome
 HELLO, PING, PONG = int(MessageType.HELLO), int(MessageType.PING), int(MessageType.PONG)
 
 _FIRST_BYTES = frozenset({MessageType.HELLO, *PLAIN_REQUESTS})
-_DIALECTS = {
-    State.AWAITING_WELCOME: Dialect.STRUCTURED,
-    State.STRUCTURED: Dialect.STRUCTURED,
-    State.PLAIN: Dialect.PLAIN,
-}
 _OUTSIDE_NUMBERING = frozenset({MessageType.PING, MessageType.FILE_DATA})
 # Tuples: members of an enum are compared faster than hashed.
 _MAY_SEND_TEXT = (State.UNDECIDED, State.AWAITING_WELCOME, State.PLAIN)
@@ -77,13 +70,8 @@ class ServerConnection(Connection):
     def frame_bytes_max(self, value: int) -> None:
         self._decoder.frame_bytes_max = value
 
-    @property
-    def fragment_budget(self) -> ByteBudget | None:
+    def count_fragments_in(self, budget: ByteBudget) -> None:
         """Of unfinished messages; of the user, once the client has shown its token."""
-        return self._joiner.budget
-
-    @fragment_budget.setter
-    def fragment_budget(self, budget: ByteBudget) -> None:
         self._joiner.move_to(budget)
 
     @property
@@ -92,8 +80,7 @@ class ServerConnection(Connection):
 
     def skip_handshake(self) -> None:
         """For a channel of a link, whose client has said HELLO to another server."""
-        self._change(Trigger.HELLO)
-        self._change(Trigger.WELCOME)
+        self.state, self.dialect = State.STRUCTURED, Dialect.STRUCTURED
 
     # Receiving.
 
@@ -107,15 +94,21 @@ class ServerConnection(Connection):
                 if len(pongs) == len(data):
                     return []
                 data = data[len(pongs) :]
-        elif self.state is State.UNDECIDED:
-            refusal = self._check_first_byte(data)
-            if refusal is not None:
-                return [self._refuse_connection(refusal)]
+        elif self.state is State.UNDECIDED and not self.has_partial and data[0] not in _FIRST_BYTES:
+            # The first byte decides: a frame of another protocol may never be complete.
+            is_hello = data[0] == HELLO | MORE
+            return [self._refuse_connection(HELLO_IN_PIECES if is_hello else NOT_OUR_PROTOCOL)]
         frames = self._decoder.receive_data(data)
         if self.state is State.UNDECIDED and frames:
-            refusal = self._decide(frames[0])
-            if refusal is not None:
-                return [self._refuse_connection(refusal)]
+            type_, seq, payload = frames[0]
+            # A TLS record has our layout by accident: type 0x16, version 3.x where
+            # the seq is, the same length field, and a payload that begins with 1.
+            if type_ == 0x16 and seq >> 8 == 3 and payload[:1] == b"\x01":
+                return [self._refuse_connection(NOT_TLS)]
+            if type_ == HELLO:
+                self.state, self.dialect = State.AWAITING_WELCOME, Dialect.STRUCTURED
+            else:
+                self.state, self.dialect = State.PLAIN, Dialect.PLAIN
         if self.state is State.PLAIN:
             received = self._receive_plain(frames)
         else:
@@ -125,24 +118,6 @@ class ServerConnection(Connection):
                 self._refuse_connection(f"The bytes can't be framed: {self._decoder.error}.")
             )
         return received
-
-    def _check_first_byte(self, data: bytes) -> str | None:
-        # The first byte decides: a frame of another protocol may never be complete.
-        if self._decoder.pending_bytes or data[0] in _FIRST_BYTES:
-            return None
-        return HELLO_IN_PIECES if data[0] == MessageType.HELLO | MORE else NOT_OUR_PROTOCOL
-
-    def _decide(self, first: Frame) -> str | None:
-        if first.type == MessageType.HELLO:
-            self._change(Trigger.HELLO)
-            return None
-        # A TLS record has our layout by accident: type 0x16, version 3.x where
-        # the seq is, the same length field, and a payload that begins with 1.
-        is_tls = first.type == 0x16 and first.seq >> 8 == 3 and first.payload[:1] == b"\x01"
-        if is_tls:
-            return NOT_TLS
-        self._change(Trigger.PLAIN_FRAME)
-        return None
 
     def _receive_plain(self, frames: list[Frame]) -> list[Received]:
         received: list[Received] = []
@@ -166,21 +141,18 @@ class ServerConnection(Connection):
         for frame in frames:
             type_, seq, payload = frame
             if type_ & MORE or self._joiner.is_open:
-                self._receive_fragment(frame, received)
+                for joined in self._joiner.receive_frame(frame):
+                    if isinstance(joined, Frame):
+                        self._receive_message(joined, received)
+                    else:
+                        type_, seq, error = joined.type, joined.seq, joined.error
+                        answer_to = seq if self._claim(seq) else 0
+                        received.append(RequestRefused(type=type_, seq=answer_to, error=error))
             elif type_ == PING and answers_pings:
                 self._answers.append(HEADER.pack(PONG, seq, len(payload)) + payload)
             else:
                 self._receive_message(frame, received)
         return received
-
-    def _receive_fragment(self, frame: Frame, received: list[Received]) -> None:
-        for joined in self._joiner.receive_frame(frame):
-            match joined:
-                case Frame():
-                    self._receive_message(joined, received)
-                case BrokenMessage(type=type_, seq=seq, error=error):
-                    answer_to = seq if self._claim(seq) else 0
-                    received.append(RequestRefused(type=type_, seq=answer_to, error=error))
 
     def _receive_message(self, message: Frame, received: list[Received]) -> None:
         type_, seq, payload = message
@@ -189,7 +161,11 @@ class ServerConnection(Connection):
         if type_ == PING and self.state is State.STRUCTURED:
             self._answers.append(encode_message(PONG, seq, payload))
             return
-        refused = self._claim_hello(seq) if type_ == HELLO else self._claim_request(type_, seq)
+        refused = None
+        if type_ == HELLO:
+            refused = self._claim_hello(seq)
+        elif type_ not in _OUTSIDE_NUMBERING and not self._claim(seq):
+            refused = RequestRefused(type=type_, seq=0, error=_bad_number(seq))
         if refused is not None:
             received.append(refused)
             return
@@ -207,11 +183,6 @@ class ServerConnection(Connection):
             return False
         self._unanswered.add(seq)
         return True
-
-    def _claim_request(self, type_: int, seq: int) -> RequestRefused | None:
-        if type_ in _OUTSIDE_NUMBERING or self._claim(seq):
-            return None
-        return RequestRefused(type=type_, seq=0, error=_bad_number(seq))
 
     def _claim_hello(self, seq: int) -> RequestRefused | None:
         # HELLO may carry 0, which can't be claimed.
@@ -246,7 +217,7 @@ class ServerConnection(Connection):
         bytes_max = self._limits.message_bytes_max
         data = encode_reply(MessageType.HELLO, seq, welcome, message_bytes_max=bytes_max)
         self._answered(seq)
-        self._change(Trigger.WELCOME)
+        self.state = State.STRUCTURED
         return data
 
     def send_reply(self, type: MessageType, seq: int, reply: Reply | JsonObject) -> bytes:  # noqa: A002
@@ -283,10 +254,6 @@ class ServerConnection(Connection):
     def _need(self, states: tuple[State, ...], what: str) -> None:
         if self.state not in states:
             raise LocalProtocolError(f"{what} can't be sent while {self.state.name}")
-
-    def _change(self, trigger: Trigger) -> None:
-        super()._change(trigger)
-        self.dialect = _DIALECTS.get(self.state, self.dialect)
 
 
 def _bad_number(seq: int) -> RequestError:

@@ -282,7 +282,7 @@ class Server(ServerState):
     ) -> tuple[FrameStream[Received], ServerConnection]:
         accepted.setblocking(False)
         connection = ServerConnection(self.wire_limits)
-        connection.fragment_budget = self.admission.unfinished
+        connection.count_fragments_in(self.admission.unfinished)
         stream: FrameStream[Received] = FrameStream(
             connection, limits=self.wire_limits, log=transcript_for(_peer_of(accepted)[1])
         )

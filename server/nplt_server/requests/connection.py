@@ -88,7 +88,7 @@ async def _welcome(session: Session, request: Hello, answer: Answer, user: str) 
         session.is_authenticated = True
         session.keepalive = request.keepalive
         session.connection.frame_bytes_max = FRAME_PAYLOAD_BYTES_MAX
-        session.connection.fragment_budget = session.server.admission.unfinished_of_user[user]
+        session.connection.count_fragments_in(session.server.admission.unfinished_of_user[user])
         welcome = Welcome(
             version=PROTOCOL_VERSION,
             server=SERVER_NAME,
