@@ -43,7 +43,12 @@ def load_json(payload: bytes, limits: WireLimits) -> JsonObject:
     except RecursionError:
         raise _too_deep(limits) from None
     except ValueError as error:  # msgspec's own, or UnicodeDecodeError
-        raise _malformed(_complaint(payload, error)) from None
+        try:
+            payload.decode()
+        except UnicodeDecodeError as bad_text:
+            at = bad_text.start
+            raise _malformed(f"The payload is not UTF-8 (at byte {at}).") from None
+        raise _malformed(f"The payload is not valid JSON: {error}.") from None
     if not isinstance(value, dict):
         raise _malformed(f"The payload must be a JSON object, not {kind(value)}.")
     _check_within(value, limits)
@@ -99,14 +104,6 @@ def kind(value: JsonValue) -> str:
             return "a list"
         case dict():
             return "an object"
-
-
-def _complaint(payload: bytes, error: ValueError) -> str:
-    try:
-        payload.decode()
-    except UnicodeDecodeError as bad_text:
-        return f"The payload is not UTF-8 (at byte {bad_text.start})."
-    return f"The payload is not valid JSON: {error}."
 
 
 def _has_too_many_items(payload: bytes, items_max: int) -> bool:

@@ -41,20 +41,15 @@ def can_look_up() -> bool:
 def find_user(accepted: socket.socket) -> int | None:
     """The number of the user at the other end; `None` when that is not on this machine."""
     if accepted.family == socket.AF_UNIX:
-        return _user_of_unix(accepted)
-    theirs, ours = accepted.getpeername(), accepted.getsockname()
+        raw = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
+        return int(_PEER_CREDENTIALS.unpack(raw)[1])
+    peer_name = accepted.getpeername()
+    theirs, ours = _plain(peer_name), _plain(accepted.getsockname())
     try:
-        found = _ask_kernel(_plain(theirs), _plain(ours), scope=_scope(theirs))
+        found = _ask_kernel(theirs, ours, scope=peer_name[3] if len(peer_name) == 4 else 0)
     except OSError:
-        found = _search_tables(_plain(theirs), _plain(ours))
-    if found is None and ip_address(_plain(theirs)[0]).is_loopback:
-        return GONE
-    return found
-
-
-def _user_of_unix(accepted: socket.socket) -> int:
-    raw = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
-    return int(_PEER_CREDENTIALS.unpack(raw)[1])
+        found = _search_tables(theirs, ours)
+    return GONE if found is None and ip_address(theirs[0]).is_loopback else found
 
 
 def _plain(place: tuple[str, int] | tuple[str, int, int, int]) -> _Place:
@@ -65,10 +60,6 @@ def _plain(place: tuple[str, int] | tuple[str, int, int, int]) -> _Place:
     return str(address), place[1]
 
 
-def _scope(place: tuple[str, int] | tuple[str, int, int, int]) -> int:
-    return place[3] if len(place) == 4 else 0
-
-
 def _ask_kernel(theirs: _Place, ours: _Place, *, scope: int) -> int | None:
     address = ip_address(theirs[0])
     request = _REQUEST.pack(
@@ -77,7 +68,10 @@ def _ask_kernel(theirs: _Place, ours: _Place, *, scope: int) -> int | None:
         0,
         0,
         0xFFFF_FFFF,
-        *_ends(theirs, ours),
+        theirs[1].to_bytes(2, "big"),
+        ours[1].to_bytes(2, "big"),
+        address.packed.ljust(16, b"\0"),
+        ip_address(ours[0]).packed.ljust(16, b"\0"),
         scope,
         _NO_COOKIE,
         _NO_COOKIE,
@@ -90,10 +84,6 @@ def _ask_kernel(theirs: _Place, ours: _Place, *, scope: int) -> int | None:
         kernel.settimeout(1.0)  # it answers before `send` returns
         kernel.send(header + request)
         answer = kernel.recv(4_096)
-    return _user_in(answer)
-
-
-def _user_in(answer: bytes) -> int | None:
     kind = _HEADER.unpack_from(answer)[1]
     if kind == _NLMSG_ERROR:
         (code,) = struct.unpack_from("=i", answer, _HEADER.size)
@@ -105,15 +95,6 @@ def _user_in(answer: bytes) -> int | None:
     if state == _TCP_LISTEN:  # found by its port alone
         return None
     return int(user) if inode else GONE
-
-
-def _ends(theirs: _Place, ours: _Place) -> tuple[bytes, bytes, bytes, bytes]:
-    return (
-        theirs[1].to_bytes(2, "big"),
-        ours[1].to_bytes(2, "big"),
-        ip_address(theirs[0]).packed.ljust(16, b"\0"),
-        ip_address(ours[0]).packed.ljust(16, b"\0"),
-    )
 
 
 def _search_tables(theirs: _Place, ours: _Place) -> int | None:

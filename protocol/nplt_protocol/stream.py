@@ -69,20 +69,16 @@ async def open_stream(
     stream.lingers = False
     # A name may have several addresses: try the next one soon. Not for an address itself:
     # asyncio's race of attempts forgets a connected socket when it is cancelled.
-    delay = None if _is_address(host) else 0.25
+    delay = None
+    try:
+        socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+    except OSError:
+        delay = 0.25
     async with asyncio.timeout(timeout):
         await loop.create_connection(
             lambda: stream, host, port, ssl=ssl, happy_eyeballs_delay=delay
         )
     return stream
-
-
-def _is_address(host: str) -> bool:
-    try:
-        socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
-    except OSError:
-        return False
-    return True
 
 
 class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
@@ -265,7 +261,10 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
             self._partial_bytes += len(piece)
             if automatic:
                 answered = True
-                self._send_automatic(automatic)
+                self._partial_bytes = 0  # a PING gives no item
+                self._writer.add_automatic_reply(automatic)
+                if self._log is not None:
+                    self._log.sent(automatic)
             if batch:
                 self._inbox.extend(batch)
                 self._inbox_bytes += self._partial_bytes
@@ -286,16 +285,9 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         batch, self._inbox, self._inbox_bytes = self._inbox, [], 0
         return batch
 
-    def _send_automatic(self, data: bytes) -> None:
-        self._partial_bytes = 0  # a PING gives no item
-        self._writer.add_automatic_reply(data)
-        if self._log is not None:
-            self._log.sent(data)
-
     def _is_full(self) -> bool:
-        if self._input_ended or len(self._inbox) > INBOX_ITEMS_MAX:
-            return True
-        if self._inbox_bytes > INBOX_BYTES_MAX:
+        inbox_is_full = len(self._inbox) > INBOX_ITEMS_MAX or self._inbox_bytes > INBOX_BYTES_MAX
+        if self._input_ended or inbox_is_full:
             return True
         return self._writer.is_blocked and self._writer.replies_pile_up
 
@@ -331,7 +323,10 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         self._writer.start(self._transport)
         endpoint = transport.get_extra_info("socket")
         if endpoint is not None and endpoint.family in (socket.AF_INET, socket.AF_INET6):
-            _tune(endpoint)
+            endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if hasattr(socket, "TCP_KEEPIDLE"):
+                endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
@@ -346,7 +341,7 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
         self._changed.notify()
 
     def pause_writing(self) -> None:
-        self._writer.block()
+        self._writer.is_blocked = True
 
     def resume_writing(self) -> None:
         self._writer.unblock()
@@ -481,7 +476,11 @@ class Writer:
 
     def add_event(self, data: bytes) -> bool:
         is_much = self.is_blocked or self._kept_bytes > self._limits.event_bytes_max
-        if not self._takes_more or (is_much and self._reader_is_slow()):
+        if is_much and not self.is_blocked:
+            self.flush()
+        if not self._takes_more or (
+            is_much and self._unsent_event_bytes > self._limits.event_bytes_max
+        ):
             return False
         self._kept.append(data)
         self._kept_bytes += len(data)
@@ -508,9 +507,6 @@ class Writer:
             self._progress = (self._sent_bytes, self.last_sent)
             self._watch_again()
 
-    def block(self) -> None:
-        self.is_blocked = True
-
     def unblock(self) -> None:
         self.is_blocked = False
         self.flush()
@@ -519,11 +515,6 @@ class Writer:
         if not self.is_blocked and self._transport is not None:
             self._flush_due = True
             self._loop.call_soon(self.flush)
-
-    def _reader_is_slow(self) -> bool:
-        if not self.is_blocked:
-            self.flush()
-        return self._unsent_event_bytes > self._limits.event_bytes_max
 
     @property
     def _transport_bytes(self) -> int:
@@ -656,10 +647,3 @@ def _read_buffer() -> memoryview:
     if buffer is None:
         buffer = _of_this_thread.buffer = memoryview(bytearray(READ_BYTES))
     return buffer
-
-
-def _tune(endpoint: socket.socket) -> None:
-    endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_KEEPIDLE"):
-        endpoint.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_SECONDS)

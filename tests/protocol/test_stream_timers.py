@@ -116,7 +116,7 @@ def test_no_timer_is_left_once_everything_is_sent() -> None:
 
 def test_a_blocked_writer_keeps_what_comes_and_sends_it_when_unblocked() -> None:
     loop, writer, transport, _ = a_writer()
-    writer.block()
+    writer.is_blocked = True
     writer.add_reply(b"a")
     assert writer.add_event(b"b")
     loop.tick()
@@ -127,7 +127,7 @@ def test_a_blocked_writer_keeps_what_comes_and_sends_it_when_unblocked() -> None
 
 def test_a_finished_writer_hands_over_all_it_has_and_takes_no_more() -> None:
     loop, writer, transport, _ = a_writer()
-    writer.block()
+    writer.is_blocked = True
     writer.add_reply(b"a")
     writer.finish()
     writer.add_reply(b"b")
