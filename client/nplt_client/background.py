@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -96,35 +95,25 @@ def _start(tell: Callable[[str], None]) -> Address:
         )
     # Reaped when it ends, or a longer chat would leave a zombie.
     threading.Thread(target=child.wait, name="nplt-server-reaper", daemon=True).start()
-    server = _wait_until_ready(child, log)
-    if server.pid == child.pid:
-        tell(
-            f"started nplt-server in the background (pid {child.pid}); "
-            "stop it with: nplt server stop"
-        )
-    return server.address
-
-
-def _wait_until_ready(child: subprocess.Popen[bytes], log: Path) -> RunningServer:
+    why = f"nplt-server was started but did not listen within {START_SECONDS_MAX:g} s"
     give_up = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < give_up:
         died = child.poll() is not None
         if (server := find_server()) is not None:
-            return server
+            if server.pid == child.pid:
+                tell(
+                    f"started nplt-server in the background (pid {child.pid}); "
+                    "stop it with: nplt server stop"
+                )
+            return server.address
         if died:
-            raise CannotConnect(_with_log(f"nplt-server ended with code {child.returncode}", log))
+            why = f"nplt-server ended with code {child.returncode}"
+            break
         time.sleep(_LOOK_AGAIN_SECONDS)
-    child.terminate()
-    raise CannotConnect(
-        _with_log(f"nplt-server was started but did not listen within {START_SECONDS_MAX:g} s", log)
-    )
-
-
-def _with_log(sentence: str, log: Path) -> str:
-    lines = last_lines(log, _LOG_LINES_SHOWN)
-    if not lines:
-        return f"{sentence}; its log is empty ({log})"
-    return f"{sentence}; the end of {log}:\n" + "\n".join(f"    {line}" for line in lines)
+    child.terminate()  # does nothing to one that has ended
+    if not (lines := last_lines(log, _LOG_LINES_SHOWN)):
+        raise CannotConnect(f"{why}; its log is empty ({log})")
+    raise CannotConnect(f"{why}; the end of {log}:\n" + "\n".join(f"    {line}" for line in lines))
 
 
 def log_path() -> Path:
@@ -142,13 +131,8 @@ def last_lines(path: Path, count: int) -> list[str]:
     return text.splitlines()[-count:]
 
 
-def stop_server(server: RunningServer) -> bool:
-    """True when it has ended; it is given time to write what it acknowledged."""
-    os.kill(server.pid, signal.SIGTERM)
-    return wait_until_gone(server)
-
-
 def wait_until_gone(server: RunningServer) -> bool:
+    """True when it has ended; it is given time to write what it acknowledged."""
     give_up = time.monotonic() + STOP_SECONDS_MAX
     while find_server() == server:
         if time.monotonic() > give_up:

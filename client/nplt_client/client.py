@@ -8,13 +8,12 @@ reply are repeated only if that cannot do anything twice (`wire.wire_session` de
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, TypedDict, TypeVar, Unpack
 from uuid import uuid4
 
 import anyio
-from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
 from nplt_client.errors import ProtocolViolation
@@ -40,18 +39,6 @@ Page = TypeVar("Page", messages.SessionRows, messages.SearchHits)
 _ROWS_PER_PAGE = 100
 
 
-# ------------------------------------------------------------------------------
-# A turn: one prompt and what comes of it
-#
-#     async with client.ask("hello") as turn:
-#         async for event in turn: ...
-#
-# Entering sends the prompt and waits for its receipt: from then on it is on the server's disk.
-# Iterating gives the turn's events and ends after `TurnFinished`. Leaving early only stops
-# following; the turn goes on at the server until `cancel`. When the connection is lost the
-# events pause, and continue where they were.
-
-
 class PromptFields(TypedDict, total=False):
     """The optional fields of a prompt."""
 
@@ -73,14 +60,10 @@ class PromptFields(TypedDict, total=False):
     """Edit or regenerate: what stood from this entry on is rolled back first."""
 
 
-class Turn:
-    """Made by `Client.ask`."""
+class TurnSoFar:
+    """What a turn of this client or of the blocking one has brought."""
 
-    def __init__(self, runner: SessionRunner, prompt: messages.Prompt) -> None:
-        self._runner = runner
-        self._prompt = prompt
-        self._turn: FollowedTurn | None = None
-        self._received = ReceivedTurn()
+    _received: ReceivedTurn
 
     @property
     def text(self) -> str:
@@ -111,15 +94,34 @@ class Turn:
     def tool_calls(self) -> tuple[JsonObject, ...]:
         return tuple(self._received.tool_calls.values())
 
+    def raise_unless_completed(self) -> None:
+        self._received.raise_unless_completed()
+
+
+class Turn(TurnSoFar):
+    """One prompt and what comes of it, made by `Client.ask`.
+
+        async with client.ask("hello") as turn:
+            async for event in turn: ...
+
+    Entering sends the prompt and waits for its receipt: from then on it is on the server's
+    disk. Iterating gives the turn's events and ends after `TurnFinished`. Leaving early only
+    stops following; the turn goes on at the server until `cancel`. When the connection is lost
+    the events pause, and continue where they were.
+    """
+
+    def __init__(self, runner: SessionRunner, prompt: messages.Prompt) -> None:
+        self._runner = runner
+        self._prompt = prompt
+        self._turn: FollowedTurn | None = None
+        self._received = ReceivedTurn()
+
     async def cancel(self) -> bool:
         """False: it was over already."""
         session = self._runner.session
         request = messages.Cancel(turn_id=self.receipt.turn_id)
         reply = await self._runner.request(request, timeout=session.timeout)
         return isinstance(reply, messages.Cancelled) and reply.cancelled
-
-    def raise_unless_completed(self) -> None:
-        self._received.raise_unless_completed()
 
     async def __aenter__(self) -> Turn:
         runner = self._runner
@@ -152,10 +154,6 @@ class Turn:
             for stored in await self._runner.result(exchange):
                 self._received.apply(stored)
         return event
-
-
-# ------------------------------------------------------------------------------
-# The client
 
 
 class HistoryFields(TypedDict, total=False):
@@ -522,7 +520,7 @@ def connect(
     session: str | None = None,
     create: bool = False,
     **fields: Unpack[ConnectionFields],
-) -> ClientContext:
+) -> AbstractAsyncContextManager[Client]:
     """Without `token`, `NPLT_TOKEN` and `NPLT_TOKEN_FILE` are read.
 
     `session`, or what stands in the url (`nplt://host:9999/my-notes`), is the conversation
@@ -532,16 +530,14 @@ def connect(
     address = parse_url(url)
     reconnect = fields.get("reconnect", True)
     patience = (Patience() if reconnect else None) if isinstance(reconnect, bool) else reconnect
-    client_name = fields.get("client_name", DEFAULT_CLIENT_NAME)
-    history = fields.get("history")
-    token = find_token(token, address=address)
-    wire_session = WireSession(
-        address,
-        messages.Hello(client=client_name, token=token, history=history),
-        patience=patience,
-        timeout=fields.get("timeout", DEFAULT_TIMEOUT_SECONDS),
+    hello = messages.Hello(
+        client=fields.get("client_name", DEFAULT_CLIENT_NAME),
+        token=find_token(token, address=address),
+        history=fields.get("history"),
     )
-    return ClientContext(
+    timeout = fields.get("timeout", DEFAULT_TIMEOUT_SECONDS)
+    wire_session = WireSession(address, hello, patience=patience, timeout=timeout)
+    return opened(
         address,
         wire_session,
         begin_in=session or address.session,
@@ -550,53 +546,30 @@ def connect(
     )
 
 
-class ClientContext:
-    """What `connect` gives: a task group with the connection's one task, and the client."""
-
-    def __init__(
-        self,
-        address: Address,
-        session: WireSession,
-        *,
-        begin_in: str | None = None,
-        create: bool = False,
-        on_connection: Callable[[ConnectionState], object] | None = None,
-    ) -> None:
-        self._address = address
-        self._session = session
-        self._begin_in = begin_in
-        self._create = create
-        self._on_connection = on_connection
-        self._runner: SessionRunner | None = None
-        self._task_group: TaskGroup | None = None
-
-    async def __aenter__(self) -> Client:
-        runner = self._runner = SessionRunner(
-            self._session, self._address, on_connection=self._on_connection
-        )
-        self._task_group = await anyio.create_task_group().__aenter__()
+@asynccontextmanager
+async def opened(
+    address: Address,
+    session: WireSession,
+    *,
+    begin_in: str | None = None,
+    create: bool = False,
+    on_connection: Callable[[ConnectionState], object] | None = None,
+) -> AsyncIterator[Client]:
+    """A task group with the connection's one task, and the client."""
+    runner = SessionRunner(session, address, on_connection=on_connection)
+    failure: BaseException | None = None
+    async with anyio.create_task_group() as tasks:
         try:
-            await runner.open(self._task_group)
+            await runner.open(tasks)
             client = Client(runner)
-            if self._begin_in is not None:
-                history = self._session.history
-                await client.switch(self._begin_in, create=self._create, history=history)
-        except BaseException as error:
-            await self.__aexit__(type(error), error, error.__traceback__)
+            if begin_in is not None:
+                await client.switch(begin_in, create=create, history=session.history)
+            yield client
+        except anyio.get_cancelled_exc_class():
             raise
-        return client
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool | None:
-        assert self._runner is not None
-        assert self._task_group is not None
-        self._runner.close()
-        if isinstance(error, anyio.get_cancelled_exc_class()):
-            return await self._task_group.__aexit__(kind, error, trace)
-        # The task raises nothing, so other errors need not be put into a group.
-        await self._task_group.__aexit__(None, None, None)
-        return None
+        except BaseException as error:
+            failure = error  # the task raises nothing, so this need not be put into a group
+        finally:
+            runner.close()
+    if failure is not None:
+        raise failure

@@ -254,15 +254,11 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
     mistakes: tuple[str, ...] = ()
 
 
-def config_path(environ: Mapping[str, str] = os.environ) -> Path:
-    from pathlib import Path  # slow to load
-
-    return Path(f"{_config_dir(environ)}/client.toml")
-
-
 def read_config(environ: Mapping[str, str] = os.environ) -> ClientConfig:
     """The settings and every mistake in the file; raises nothing."""
-    path = config_path(environ)
+    from pathlib import Path  # slow to load
+
+    path = Path(f"{_config_dir(environ)}/client.toml")
     if not path.exists():
         return ClientConfig(path=path)
     try:

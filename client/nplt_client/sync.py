@@ -14,19 +14,18 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar, Unpack
+from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from nplt_client.client import Client as AsyncClient
-from nplt_client.client import ConnectionFields, PromptFields
+from nplt_client.client import ConnectionFields, PromptFields, TurnSoFar
 from nplt_client.client import Turn as AsyncTurn
 from nplt_client.client import connect as connect_asynchronously
 from nplt_client.settings import DEFAULT_URL
 from nplt_client.wire.reconnect_policy import ConnectionState
 from nplt_client.wire.transport import EventFeed as AsyncEventFeed
 from nplt_protocol import messages
-from nplt_protocol.json_text import JsonObject
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,15 +59,18 @@ def _call(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> T:
         raise
 
 
-class _Pull:
-    """The next event of a turn or a feed, asked for once even if waiting is interrupted."""
+class _Events:
+    """Of a turn or a feed: the next one is asked for once even if waiting is interrupted."""
 
     def __init__(self, portal: BlockingPortal, source: AsyncTurn | AsyncEventFeed) -> None:
         self._portal = portal
         self._source = source
         self._asked: Future[messages.Event | None] | None = None
 
-    def next(self) -> messages.Event:
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> messages.Event:
         if self._asked is None:
             self._asked = self._portal.start_task_soon(self._one)
         event = self._asked.result()  # KeyboardInterrupt leaves it asked
@@ -82,14 +84,14 @@ class _Pull:
         return await anext(self._source, None)
 
 
-class Turn:
+class Turn(_Events, TurnSoFar):
     """Iterable once. The prompt is sent on entering its `with`, or else when the
     first event is asked for."""
 
     def __init__(self, portal: BlockingPortal, turn: AsyncTurn) -> None:
-        self._portal = portal
+        super().__init__(portal, turn)
         self._turn = turn
-        self._pull = _Pull(portal, turn)
+        self._received = turn._received
         self._entering: Future[AsyncTurn] | None = None
 
     def __enter__(self) -> Turn:
@@ -101,55 +103,23 @@ class Turn:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __iter__(self) -> Turn:
-        return self
-
     def __next__(self) -> messages.Event:
-        return self.__enter__()._pull.next()
+        self.__enter__()
+        return super().__next__()
 
     def close(self) -> None:
         """Stops listening; the turn goes on at the server."""
         if self._entering is not None and self._entering.done() and not self._entering.exception():
             _call(self._portal, lambda: self._turn.__aexit__(None, None, None))
 
-    @property
-    def text(self) -> str:
-        return self._turn.text
-
-    @property
-    def receipt(self) -> messages.Receipt:
-        return self._turn.receipt
-
-    @property
-    def finished(self) -> messages.TurnFinished | None:
-        return self._turn.finished
-
-    @property
-    def model(self) -> str | None:
-        return self._turn.model
-
-    @property
-    def tool_calls(self) -> tuple[JsonObject, ...]:
-        return self._turn.tool_calls
-
     def cancel(self) -> bool:
         return _call(self._portal, self._turn.cancel)
 
-    def raise_unless_completed(self) -> None:
-        self._turn.raise_unless_completed()
 
-
-class EventFeed:
+class EventFeed(_Events):
     def __init__(self, portal: BlockingPortal, feed: AsyncEventFeed) -> None:
-        self._portal = portal
+        super().__init__(portal, feed)
         self._feed = feed
-        self._pull = _Pull(portal, feed)
-
-    def __iter__(self) -> EventFeed:
-        return self
-
-    def __next__(self) -> messages.Event:
-        return self._pull.next()
 
     def close(self) -> None:
         _call(self._portal, self._feed.aclose)

@@ -14,7 +14,7 @@ from typing import Protocol
 from anyio.from_thread import start_blocking_portal
 
 from nplt_client import sync
-from nplt_client.client import ClientContext
+from nplt_client.client import opened
 from nplt_client.received_turn import ReceivedTurn
 from nplt_client.settings import parse_url
 from nplt_client.wire.blocking import BlockingConnection, Deadline
@@ -126,7 +126,7 @@ def open_asynchronous(
     session = WireSession(
         address, Hello(), patience=patience, timeout=timeout, silence_seconds=silence_seconds
     )
-    context = ClientContext(address, session)
+    context = opened(address, session)
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(context) as client,

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from tests.client.nplt_process import run_nplt
 
-from nplt_client.cli.commands import check_config, print_settings
-from nplt_client.errors import ConfigurationError
-from nplt_client.settings import config_path, find_address, find_token, parse_url
+from nplt_client.settings import find_address, find_token, parse_url, read_config
 
 
 @pytest.fixture
@@ -18,7 +16,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def write(environ: dict[str, str], text: str) -> Path:
-    path = config_path(environ)
+    path = read_config(environ).path
     path.parent.mkdir(parents=True)
     path.write_text(text)
     return path
@@ -44,18 +42,17 @@ def test_its_token_is_told_to_its_server_and_to_no_other(
     assert find_token(None, environ) is None
 
 
-def test_a_token_is_never_shown(
-    environ: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_token_is_never_shown(environ: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "token").write_text("s3cret")
     (tmp_path / "token").chmod(0o600)
     write(environ, f'server = "nplt://mine:7"\ntoken_file = "{tmp_path}/token"')
     for more in ({}, {"NPLT_TOKEN": "s3cret"}, {"NPLT_TOKEN_FILE": str(tmp_path / "token")}):
-        print_settings({**environ, **more})
-        assert check_config({**environ, **more}) == 0
-        said = capsys.readouterr()
-        assert "s3cret" not in said.out + said.err
-        assert "nplt://mine:7" in said.out
+        shown = run_nplt("config", "show", home=tmp_path, environ=more)
+        checked = run_nplt("config", "check", home=tmp_path, environ=more)
+        assert (shown.returncode, checked.returncode) == (0, 0)
+        for done in (shown, checked):
+            assert "s3cret" not in done.stdout + done.stderr
+        assert "nplt://mine:7" in shown.stdout
 
 
 @pytest.mark.parametrize(
@@ -70,11 +67,12 @@ def test_a_token_is_never_shown(
     ],
 )
 def test_every_mistake_is_a_sentence(
-    environ: dict[str, str], capsys: pytest.CaptureFixture[str], text: str, told: str
+    environ: dict[str, str], tmp_path: Path, text: str, told: str
 ) -> None:
     write(environ, text)
-    assert check_config(environ) == ConfigurationError.exit_code
-    assert told in capsys.readouterr().err
+    done = run_nplt("config", "check", home=tmp_path)
+    assert done.returncode == 3
+    assert told in done.stderr
 
 
 def test_the_commands_say_where_what_and_what_is_wrong(

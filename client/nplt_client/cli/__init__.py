@@ -18,7 +18,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -45,28 +45,19 @@ def server_option(command: click.Command) -> click.Command:
     return command
 
 
-def complete_sessions(
-    context: click.Context, parameter: click.Parameter, begun: str
-) -> list[CompletionItem[str]]:
-    from nplt_client.cli.completion import session_completions
+def offers_of(
+    what: Literal["sessions", "trash", "models"],
+) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem[str]]]:
+    """For `shell_complete`: what completes is loaded when a shell asks."""
 
-    return session_completions(context, begun)
+    def offers(
+        context: click.Context, parameter: click.Parameter, begun: str
+    ) -> list[CompletionItem[str]]:
+        from nplt_client.cli.completion import offers_from_server
 
+        return offers_from_server(context, what, begun)
 
-def complete_trash(
-    context: click.Context, parameter: click.Parameter, begun: str
-) -> list[CompletionItem[str]]:
-    from nplt_client.cli.completion import session_completions
-
-    return session_completions(context, begun, trash=True)
-
-
-def complete_models(
-    context: click.Context, parameter: click.Parameter, begun: str
-) -> list[CompletionItem[str]]:
-    from nplt_client.cli.completion import model_completions
-
-    return model_completions(context, begun)
+    return offers
 
 
 def notes(*examples: str) -> str:
@@ -272,7 +263,7 @@ model_option = click.option(
     "--model",
     metavar="MODEL",
     help="the model that answers there from now on",
-    shell_complete=complete_models,
+    shell_complete=offers_of("models"),
 )
 
 
@@ -290,7 +281,7 @@ def _names_conversation(server: str | None) -> bool:
     "--resume",
     metavar="ID|NAME",
     help="continue this conversation",
-    shell_complete=complete_sessions,
+    shell_complete=offers_of("sessions"),
 )
 @click.option("--new", is_flag=True, help="start a new conversation (the default)")
 @create_option
@@ -348,7 +339,7 @@ def chat_command(
     "--session",
     metavar="ID|NAME",
     help="continue this conversation",
-    shell_complete=complete_sessions,
+    shell_complete=offers_of("sessions"),
 )
 @create_option
 @history_option

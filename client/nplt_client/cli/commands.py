@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import Literal, TypedDict, TypeVar, Unpack
 
@@ -26,17 +27,10 @@ from nplt_client.background import (
     ensure_running,
     last_lines,
     log_path,
-    stop_server,
+    wait_until_gone,
     who_listens,
 )
-from nplt_client.cli import (
-    complete_models,
-    complete_sessions,
-    complete_trash,
-    notes,
-    nplt,
-    server_option,
-)
+from nplt_client.cli import notes, nplt, offers_of, server_option
 from nplt_client.errors import (
     CannotConnect,
     ConfigurationError,
@@ -50,9 +44,6 @@ from nplt_client.render.terminal import is_terminal, print_remark
 from nplt_client.render.text import dump_json, pairs, sanitize_line, shorten
 from nplt_client.settings import (
     LAST,
-    ClientConfig,
-    RunningServer,
-    config_path,
     default_address,
     find_address,
     find_reconnect_seconds,
@@ -77,9 +68,13 @@ Row = TypeVar("Row", messages.SessionRow, messages.SearchHit)
 Page = TypeVar("Page", messages.SessionRows, messages.SearchHits)
 
 
-session_argument = click.argument("wanted", metavar="ID|NAME", shell_complete=complete_sessions)
+session_argument = click.argument("wanted", metavar="ID|NAME", shell_complete=offers_of("sessions"))
 last_by_default = click.argument(
-    "wanted", metavar="[ID|NAME]", required=False, default=LAST, shell_complete=complete_sessions
+    "wanted",
+    metavar="[ID|NAME]",
+    required=False,
+    default=LAST,
+    shell_complete=offers_of("sessions"),
 )
 
 
@@ -162,7 +157,6 @@ def sessions(query: str | None, trash: bool, as_json: bool, server: str | None) 
 class HistoryOptions(TypedDict):
     limit: int
     before: int | None
-    entries: bool
     detail: Literal["live", "summary", "gist"]
 
 
@@ -180,21 +174,16 @@ class HistoryOptions(TypedDict):
     help="how much of each message, as models are shown older ones",
 )
 def history(
-    wanted: str, as_json: bool, server: str | None, **asked: Unpack[HistoryOptions]
+    wanted: str, entries: bool, as_json: bool, server: str | None, **asked: Unpack[HistoryOptions]
 ) -> None:
     """Show a conversation's messages, oldest first."""
     with open_for_command(server) as connection:
         found = _find_also_damaged(connection, wanted)
         request = messages.HistoryRequest(
-            session_id=found.session_id,
-            limit=asked["limit"],
-            before=asked["before"],
-            view="entries" if asked["entries"] else "messages",
-            detail=asked["detail"],
+            session_id=found.session_id, view="entries" if entries else "messages", **asked
         )
         page = connection.request(request, messages.HistoryPage)
-    text = functools.partial(reports.history_text, entries=asked["entries"])
-    _print(page, text, as_json=as_json)
+    _print(page, functools.partial(reports.history_text, entries=entries), as_json=as_json)
 
 
 @command("nplt context", 'nplt context "my notes" --text "and now?"', has_json=True)
@@ -204,7 +193,7 @@ def history(
     "--model",
     metavar="MODEL",
     help="as if this model were to answer",
-    shell_complete=complete_models,
+    shell_complete=offers_of("models"),
 )
 def context(
     wanted: str, text: str | None, model: str | None, as_json: bool, server: str | None
@@ -357,7 +346,7 @@ def fork(wanted: str, at_seq: int | None, name: str | None, server: str | None) 
 
 
 @command('nplt undelete "my notes"', "nplt undelete 1f0c2a3b")
-@click.argument("wanted", metavar="ID|NAME", shell_complete=complete_trash)
+@click.argument("wanted", metavar="ID|NAME", shell_complete=offers_of("trash"))
 def undelete(wanted: str, server: str | None) -> None:
     """Bring a conversation back from the trash.
 
@@ -379,14 +368,12 @@ def redact(wanted: str, seq: int, yes: bool, server: str | None) -> None:
     """Erase the content of one entry for good."""
     with _conversation(server, wanted) as (connection, found):
         if not yes:
-            _confirm(_first_words(connection, found.session_id, seq), found.name, seq)
+            part = messages.HistoryRequest(
+                session_id=found.session_id, seq=seq, length=4 * _SHOWN_WIDTH
+            )
+            _confirm(connection.request(part, messages.MessageRange).content, found.name, seq)
         connection.request(messages.Redact(seq=seq, session_id=found.session_id), messages.Redacted)
     print_remark(f"what entry {seq} of {found.name!r} said is erased")
-
-
-def _first_words(connection: BlockingConnection, session_id: str, seq: int) -> str:
-    asked = messages.HistoryRequest(session_id=session_id, seq=seq, length=4 * _SHOWN_WIDTH)
-    return connection.request(asked, messages.MessageRange).content
 
 
 def _confirm(words: str, name: str, seq: int) -> None:
@@ -477,21 +464,17 @@ def server_status() -> None:
     server = find_server()
     if server is None:
         raise CannotConnect(_NONE)
-    welcome = _ask(server)
+    welcome = None
+    with (
+        suppress(NpltError),
+        open_running(parse_url(server.url), Deadline(_ANSWER_SECONDS_MAX)) as connection,
+    ):
+        welcome = connection.welcome
     version = welcome.server.removeprefix("nplt/") if welcome else "it does not answer"
-    log = log_path()
-    facts = {"pid": server.pid, "address": server.url, "version": version, "log": log}
+    facts = {"pid": server.pid, "address": server.url, "version": version, "log": log_path()}
     print(pairs((name, str(value)) for name, value in facts.items()))
     if welcome is not None:
         compare_versions(welcome.server)
-
-
-def _ask(server: RunningServer) -> messages.Welcome | None:
-    try:
-        with open_running(parse_url(server.url), Deadline(_ANSWER_SECONDS_MAX)) as connection:
-            return connection.welcome
-    except NpltError:
-        return None
 
 
 @server_group.command(
@@ -508,9 +491,10 @@ def server_start() -> None:
 @server_group.command(
     "restart", epilog=notes("nplt server restart", "nplt server restart && nplt status")
 )
-def server_restart() -> None:
+@click.pass_context
+def server_restart(context: click.Context) -> None:
     """Stop it and start it again, with the settings as they are now."""
-    _stop()
+    context.invoke(server_stop)
     print_remark(f"it listens at {ensure_running(default_address())}")
 
 
@@ -519,15 +503,12 @@ def server_restart() -> None:
 )
 def server_stop() -> None:
     """Stop it, after everything it acknowledged is on disk."""
-    _stop()
-
-
-def _stop() -> None:
     server = find_server()
     if server is None:  # no failure: there is nothing to stop
         print_remark("no server of yours is running on this machine")
         return
-    if not stop_server(server):
+    os.kill(server.pid, signal.SIGTERM)
+    if not wait_until_gone(server):
         raise TimedOut(
             f"nplt-server (pid {server.pid}) was told to stop but is still running; "
             "its log may say why: nplt server log"
@@ -554,7 +535,7 @@ def config_group() -> None:
 @config_group.command("path", epilog=notes("nplt config path", 'cat "$(nplt config path)"'))
 def print_config_path() -> None:
     """Print the path of the settings file."""
-    print(config_path())
+    print(read_config().path)
 
 
 @config_group.command(
@@ -562,42 +543,26 @@ def print_config_path() -> None:
 )
 def config_show() -> None:
     """Show each setting and where it comes from. Tokens are not shown."""
-    print_settings()
-
-
-def print_settings(environ: Mapping[str, str] = os.environ) -> None:
-    config = read_config(environ)
-    print(
-        pairs(
-            [
-                ("file", f"{config.path}{'' if config.exists else ' (not there)'}"),
-                ("server", _server_setting(config, environ)),
-                ("token", _token_setting(config, environ)),
-                ("reconnect", _reconnect_setting(environ)),
-                ("notify", config.notify),
-            ]
-        )
-    )
-
-
-def _server_setting(config: ClientConfig, environ: Mapping[str, str]) -> str:
-    if named := environ.get("NPLT_SERVER"):
-        return f"{named} (NPLT_SERVER)"
-    if config.server:
-        return f"{config.server} (file)"
-    return f"{find_address(None, environ)} (default; started in the background when needed)"
-
-
-def _token_setting(config: ClientConfig, environ: Mapping[str, str]) -> str:
-    for name in ("NPLT_TOKEN", "NPLT_TOKEN_FILE"):
-        if environ.get(name):
-            return f"there is one ({name})"
-    return f"in {config.token_file} (file)" if config.token_file else "none"
-
-
-def _reconnect_setting(environ: Mapping[str, str]) -> str:
-    seconds = environ.get("NPLT_RECONNECT_SECONDS")
-    return f"for {seconds} s (NPLT_RECONNECT_SECONDS)" if seconds else "by itself (default)"
+    config = read_config()
+    if named := os.environ.get("NPLT_SERVER"):
+        server = f"{named} (NPLT_SERVER)"
+    elif config.server:
+        server = f"{config.server} (file)"
+    else:
+        server = f"{find_address(None)} (default; started in the background when needed)"
+    token = f"in {config.token_file} (file)" if config.token_file else "none"
+    if given := [name for name in ("NPLT_TOKEN", "NPLT_TOKEN_FILE") if os.environ.get(name)]:
+        token = f"there is one ({given[0]})"
+    seconds = os.environ.get("NPLT_RECONNECT_SECONDS")
+    reconnect = f"for {seconds} s (NPLT_RECONNECT_SECONDS)" if seconds else "by itself (default)"
+    facts = {
+        "file": f"{config.path}{'' if config.exists else ' (not there)'}",
+        "server": server,
+        "token": token,
+        "reconnect": reconnect,
+        "notify": config.notify,
+    }
+    print(pairs(facts.items()))
 
 
 @config_group.command(
@@ -605,21 +570,16 @@ def _reconnect_setting(environ: Mapping[str, str]) -> str:
 )
 def config_check() -> int:
     """Check the settings for mistakes, without connecting."""
-    return check_config()
-
-
-def check_config(environ: Mapping[str, str] = os.environ) -> int:
-    """Prints every mistake, one sentence each."""
-    mistakes = list(dict.fromkeys(_mistakes(environ)))
+    mistakes = list(dict.fromkeys(_mistakes()))
     for mistake in mistakes:
         print_remark(f"nplt: {mistake}")
     if not mistakes:
-        print_remark(f"nothing wrong ({find_address(None, environ)})")
+        print_remark(f"nothing wrong ({find_address(None)})")
     return ConfigurationError.exit_code if mistakes else 0
 
 
-def _mistakes(environ: Mapping[str, str]) -> Iterator[str]:
-    config = read_config(environ)
+def _mistakes() -> Iterator[str]:
+    config = read_config()
     yield from config.mistakes
     try:
         if config.server:
@@ -630,7 +590,7 @@ def _mistakes(environ: Mapping[str, str]) -> Iterator[str]:
     if config.token_file and not config.server:
         yield f"{config.path}: token_file is for the server of this file, and it names none"
     try:
-        find_reconnect_seconds(None, environ)
-        find_token(None, environ, address=find_address(None, environ))
+        find_reconnect_seconds(None)
+        find_token(None, address=find_address(None))
     except ConfigurationError as error:
         yield error.message

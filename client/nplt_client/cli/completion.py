@@ -12,15 +12,16 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import Literal
 
 import click
 from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
 
 from nplt_client.render.text import sanitize_line
 from nplt_client.settings import LAST, find_address
-from nplt_client.wire.blocking import BlockingConnection, Deadline, alarm, open_running
-from nplt_protocol.messages import SessionList, SessionRow, SessionRows
+from nplt_client.wire.blocking import Deadline, alarm, open_running
+from nplt_protocol.messages import SessionList, SessionRows
 
 SHELL = "_NPLT_COMPLETE"
 LINE = "_NPLT_LINE"
@@ -66,39 +67,28 @@ def _for_bash(value: str, begun: str, *, quoted: bool) -> str | None:
     return _MEANS_SOMETHING.sub(lambda found: "\\" + found.group(), value)
 
 
-def session_completions(
-    context: click.Context, begun: str, *, trash: bool = False
+def offers_from_server(
+    context: click.Context, what: Literal["sessions", "trash", "models"], begun: str
 ) -> list[CompletionItem[str]]:
-    with _ask_quickly(context) as connection:
-        request = SessionList(limit=_OFFERS_MAX, trash=trash)
+    """Conversations are offered by name where the name is unique, otherwise by id."""
+    named = context.params.get("server") or context.params.get("server_url")
+    with open_running(find_address(named), Deadline(SECONDS_MAX)) as connection:
+        if what == "models":
+            known = connection.welcome.models
+            return [CompletionItem(model) for model in known if model.startswith(begun)]
+        request = SessionList(limit=_OFFERS_MAX, trash=what == "trash")
         rows = connection.request(request, SessionRows).sessions
-    offered = list(_offered(rows, begun))
-    if begun.startswith("@") and LAST.startswith(begun) and not trash:
-        offered.insert(0, CompletionItem(LAST, help="the last conversation"))
-    return offered
-
-
-def _offered(rows: Iterable[SessionRow], begun: str) -> Iterator[CompletionItem[str]]:
-    """By name where the name is unique, otherwise by id."""
-    all_rows = list(rows)
-    names = [row.name for row in all_rows]
-    for row in all_rows:
+    offered: list[CompletionItem[str]] = []
+    if begun.startswith("@") and LAST.startswith(begun) and what == "sessions":
+        offered.append(CompletionItem(LAST, help="the last conversation"))
+    names = [row.name for row in rows]
+    for row in rows:
         is_plain = row.name == sanitize_line(row.name) and row.name[:1] not in ("-", "")
         if is_plain and names.count(row.name) == 1 and row.name.startswith(begun):
-            yield CompletionItem(row.name, help=row.session_id[:_SHORT_ID])
+            offered.append(CompletionItem(row.name, help=row.session_id[:_SHORT_ID]))
         elif row.session_id.startswith(begun):
-            yield CompletionItem(row.session_id, help=row.name)
-
-
-def model_completions(context: click.Context, begun: str) -> list[CompletionItem[str]]:
-    with _ask_quickly(context) as connection:
-        known = connection.welcome.models
-    return [CompletionItem(model) for model in known if model.startswith(begun)]
-
-
-def _ask_quickly(context: click.Context) -> BlockingConnection:
-    named = context.params.get("server") or context.params.get("server_url")
-    return open_running(find_address(named), Deadline(SECONDS_MAX))
+            offered.append(CompletionItem(row.session_id, help=row.name))
+    return offered
 
 
 _BASH = r"""_nplt_completion() {
