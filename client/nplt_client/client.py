@@ -392,11 +392,11 @@ class Client:
     async def import_document(self, source: str | Path | bytes | JsonObject) -> messages.Imported:
         """`source`: a path, the bytes of a file, or a small document itself."""
         if isinstance(source, dict):
-            return await self._call(messages.Import(document=source), messages.Imported, waits=True)
-        stored = _checked(await self._runner.upload(source, purpose="import"), messages.FileStored)
-        return await self._call(
-            messages.Import(file_id=stored.file_id), messages.Imported, waits=True
-        )
+            request = messages.Import(document=source)
+        else:
+            reply = await self._runner.upload(source, purpose="import")
+            request = messages.Import(file_id=_checked(reply, messages.FileStored).file_id)
+        return await self._call(request, messages.Imported, waits=True)
 
     async def file_get(self, file_id: str, session_id: str | None = None) -> bytes:
         """All of a file that was uploaded."""

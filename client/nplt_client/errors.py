@@ -147,10 +147,7 @@ def error_from_report(report: ErrorReport) -> NpltError:
 def error_from_turn(error: JsonObject | None) -> NpltError:
     """The `error` of a turn that failed; without a code it is the provider's failure."""
     details = error or {}
-    code = details.get("code")
-    message = details.get("message")
-    kind = WIRE_ERRORS.get(code, ProviderFailed) if isinstance(code, str) else ProviderFailed
-    return kind(
-        message if isinstance(message, str) and message else "the turn failed",
-        code=code if isinstance(code, str) else None,
-    )
+    code = word if isinstance(word := details.get("code"), str) else None
+    message = text if isinstance(text := details.get("message"), str) else ""
+    kind = WIRE_ERRORS.get(code or "", ProviderFailed)
+    return kind(message or "the turn failed", code=code)

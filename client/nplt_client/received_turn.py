@@ -107,7 +107,12 @@ class ReceivedTurn:
                     "status": "pending",
                 }
             case messages.ToolFinished():
-                self._finish_tool(event)
+                name, tool_name = event.tool_call_id, event.tool_name
+                bare: JsonObject = {"tool_call_id": name, "tool_name": tool_name, "arguments": {}}
+                finished = self.tool_calls.setdefault(name, bare)
+                finished.update(status=event.status, duration=event.duration, result=event.result)
+                if event.truncated:
+                    finished.update(truncated=True, size=event.size)
             case messages.TurnFinished():
                 self.finished = event
                 self.model = event.model or self.model
@@ -142,15 +147,6 @@ class ReceivedTurn:
             if isinstance(result, dict) and isinstance(name := result.get("tool_call_id"), str):
                 known = {key: result[key] for key in _OF_A_RESULT if key in result}
                 self.tool_calls[name] = {"arguments": {}, **self.tool_calls.get(name, {}), **known}
-
-    def _finish_tool(self, event: messages.ToolFinished) -> None:
-        call = self.tool_calls.setdefault(
-            event.tool_call_id,
-            {"tool_call_id": event.tool_call_id, "tool_name": event.tool_name, "arguments": {}},
-        )
-        call.update(status=event.status, duration=event.duration, result=event.result)
-        if event.truncated:
-            call.update(truncated=True, size=event.size)
 
     def _call(self, number: int) -> _CallText:
         return self._calls.setdefault(number, _CallText())

@@ -16,9 +16,8 @@ import re
 import select
 import signal
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Literal, TextIO, TypeAlias
+from typing import Literal, TypeAlias
 from uuid import uuid4
 
 import click
@@ -110,8 +109,8 @@ class TextOutput:
     the answer it adds.
     """
 
-    def __init__(self, stream: TextIO, *, streams: bool, quiet: bool) -> None:
-        self._answer = AnswerWriter(stream)
+    def __init__(self, *, streams: bool, quiet: bool) -> None:
+        self._answer = AnswerWriter(sys.stdout)
         self._streams = streams
         self._quiet = quiet
 
@@ -174,7 +173,8 @@ def ask(options: AskOptions) -> int:
         with alarm(options.timeout):
             address = find_address(options.server)
             text = assemble_prompt(options.prompt, deadline)
-            files = _read_files(options.attach)
+            # Before anything is sent: a file that can't be read stops all of it.
+            files = [_read_file(path) for path in options.attach]
             schema = None if options.schema is None else _read_schema(options.schema)
             patience = Patience(give_up_seconds=find_reconnect_seconds(RECONNECT_SECONDS_MAX))
             with open_or_start(address, deadline, patience=patience) as connection:
@@ -231,34 +231,27 @@ def _output_for(options: AskOptions) -> AskOutput:
     has_value, quiet = options.schema is not None, options.quiet
     match options.form:
         case "json":
-            return JsonOutput(sys.stdout, has_value=has_value)
+            return JsonOutput(has_value=has_value)
         case "jsonl":
-            return JsonLinesOutput(sys.stdout, has_value=has_value)
+            return JsonLinesOutput(has_value=has_value)
         case "code":
-            return CodeOutput(sys.stdout, streams=False, quiet=quiet)
+            return CodeOutput(streams=False, quiet=quiet)
         case None if has_value:
-            return ValueOutput(sys.stdout, streams=False, quiet=quiet)
+            return ValueOutput(streams=False, quiet=quiet)
         case None:
-            return TextOutput(sys.stdout, streams=not options.no_stream, quiet=quiet)
+            return TextOutput(streams=not options.no_stream, quiet=quiet)
 
 
-def _read_files(paths: Sequence[str]) -> list[tuple[str, bytes]]:
-    """Before anything is sent: a file that can't be read stops all of it."""
-    if not paths:
-        return []
+def _read_file(path: str) -> tuple[messages.FileMetadata, bytes]:
+    if path.startswith("mcp:"):  # the server fetches it
+        return messages.FileMetadata(filename="fetched", size=0, source=path), b""
     from pathlib import Path  # rarely needed, and slow to load
 
-    return [
-        (path, b"") if path.startswith("mcp:") else (Path(path).name, read_file(Path(path)))
-        for path in paths
-    ]
+    data = read_file(Path(path))
+    return messages.FileMetadata(filename=Path(path).name, size=len(data)), data
 
 
-def _upload(connection: BlockingConnection, name: str, data: bytes) -> str:
-    if name.startswith("mcp:"):  # the server fetches it
-        description = messages.FileMetadata(filename="fetched", size=0, source=name)
-    else:
-        description = messages.FileMetadata(filename=name, size=len(data))
+def _upload(connection: BlockingConnection, description: messages.FileMetadata, data: bytes) -> str:
     stored = connection.send_file(description, data, sent=lambda _: None)
     assert isinstance(stored, messages.FileStored)
     return stored.file_id
@@ -300,7 +293,7 @@ def _run(
     received: ReceivedTurn,
     output: AskOutput,
     *,
-    detach: bool = False,
+    detach: bool,
 ) -> None:
     turn = connection.ask(prompt)
     try:
@@ -391,47 +384,36 @@ class ValueOutput(TextOutput):
         self._answer.end_line()
 
 
-def result_json(received: ReceivedTurn) -> JsonObject:
-    receipt, finished = received.receipt, received.finished
-    result: JsonObject = {
-        "session_id": receipt.session_id if receipt else None,
-        "turn_id": receipt.turn_id if receipt else None,
-        "text": received.text,
-        "model": received.model,
-        "usage": finished.usage if finished else {},
-        "state": finished.state if finished else "interrupted",
-        "tool_calls": list(received.tool_calls.values()),
-    }
-    if finished and finished.error:
-        result["error"] = finished.error
-    return result
-
-
-def failure_json(error: NpltError, received: ReceivedTurn) -> JsonObject:
-    """What was received of the turn, and the error."""
-    word = _WORD_STARTS.sub("_", type(error).__name__).lower()  # timed_out, connection_lost …
-    why: JsonObject = {"code": error.code or word, "message": error.message}
-    state = received.finished.state if received.finished else "failed"
-    return {**result_json(received), "state": state, "error": why}
-
-
 class JsonOutput:
     """One JSON object at the end, harmless on a terminal too."""
 
-    def __init__(self, stream: TextIO, *, has_value: bool = False) -> None:
+    def __init__(self, *, has_value: bool) -> None:
         """`has_value`: a schema was given, and the answer is JSON."""
-        self._stream = stream
         self._has_value = has_value
 
-    def _result(self, received: ReceivedTurn) -> JsonObject:
-        result = result_json(received)
-        if self._has_value and result["state"] == "completed":
+    def _result(self, received: ReceivedTurn, error: NpltError | None = None) -> JsonObject:
+        """What was received of the turn, and the error that ended it here."""
+        receipt, finished = received.receipt, received.finished
+        result: JsonObject = {
+            "session_id": receipt.session_id if receipt else None,
+            "turn_id": receipt.turn_id if receipt else None,
+            "text": received.text,
+            "model": received.model,
+            "usage": finished.usage if finished else {},
+            "state": finished.state if finished else "failed" if error else "interrupted",
+            "tool_calls": list(received.tool_calls.values()),
+        }
+        if error:
+            word = _WORD_STARTS.sub("_", type(error).__name__).lower()  # connection_lost …
+            result["error"] = {"code": error.code or word, "message": error.message}
+        elif finished and finished.error:
+            result["error"] = finished.error
+        if self._has_value and error is None and result["state"] == "completed":
             result["value"] = answer_value(received.last_text)
         return result
 
     def _write(self, value: JsonObject) -> None:
-        self._stream.write(dump_json(value) + "\n")
-        self._stream.flush()
+        print(dump_json(value), flush=True)
 
     def turn_began(self, receipt: messages.Receipt, model: str) -> None:
         pass
@@ -443,16 +425,11 @@ class JsonOutput:
         self._write(self._result(received))
 
     def turn_failed(self, error: NpltError, received: ReceivedTurn) -> None:
-        self._write(failure_json(error, received))
+        self._write(self._result(received, error))
 
     def turn_detached(self, receipt: messages.Receipt) -> None:
-        self._write(
-            {
-                "session_id": receipt.session_id,
-                "turn_id": receipt.turn_id,
-                "state": receipt.state,
-            }
-        )
+        ids: JsonObject = {"session_id": receipt.session_id, "turn_id": receipt.turn_id}
+        self._write({**ids, "state": receipt.state})
 
 
 class JsonLinesOutput(JsonOutput):
@@ -505,7 +482,7 @@ class JsonLinesOutput(JsonOutput):
 
     def turn_failed(self, error: NpltError, received: ReceivedTurn) -> None:
         self._write_event("error", code=error.code, message=error.message, field=error.field)
-        self._write_event("result", **failure_json(error, received))
+        self._write_event("result", **self._result(received, error))
 
     def turn_detached(self, receipt: messages.Receipt) -> None:
         pass  # `init` has said it all

@@ -100,7 +100,14 @@ def import_files(files: Sequence[Path], *, server: str | None) -> int:
     with open_for_command(server) as connection:
         for path in files:
             try:
-                done = _import(connection, path)
+                data = read_file(path)
+                description = FileMetadata(filename=path.name, size=len(data), purpose="import")
+                with ProgressBar(path.name, len(data)) as progress:
+                    stored = connection.send_file(description, data, sent=progress.show)
+                    assert isinstance(stored, FileStored)
+                    if len(data) >= _LONG_BYTES:
+                        progress.note("the server takes it in …")
+                    done = connection.request(Import(file_id=stored.file_id), Imported)
             except NpltError as error:
                 print_remark(f"{path}:")
                 print_error(error)
@@ -109,17 +116,6 @@ def import_files(files: Sequence[Path], *, server: str | None) -> int:
                 print(sanitize_line(done.session_id), flush=True)
                 print_remark(f"{path}: {done.messages} messages")
     return code
-
-
-def _import(connection: BlockingConnection, path: Path) -> Imported:
-    data = read_file(path)
-    description = FileMetadata(filename=path.name, size=len(data), purpose="import")
-    with ProgressBar(path.name, len(data)) as progress:
-        stored = connection.send_file(description, data, sent=progress.show)
-        assert isinstance(stored, FileStored)
-        if len(data) >= _LONG_BYTES:
-            progress.note("the server takes it in …")
-        return connection.request(Import(file_id=stored.file_id), Imported)
 
 
 def export(wanted: str, *, server: str | None, form: Form | None, output: Path | None) -> None:
