@@ -275,23 +275,23 @@ class BlockingConnection:
         address, session = self._address, self.session
         session.open_connection()
         patience = self.deadline.within(DEFAULT_TIMEOUT_SECONDS).left()
+        # An ASCII host is given as bytes: for a str, Python would load the IDNA tables first.
+        host = address.host.encode() if address.host.isascii() else address.host
+        place: tuple[str, int] = (host, address.port)  # type: ignore[assignment]
         try:
-            self._socket = socket.create_connection(_place(address), timeout=patience)
+            self._socket = socket.create_connection(place, timeout=patience)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if address.tls:
-                self._secure(self._socket)
+                import ssl
+
+                context = ssl.create_default_context()
+                self._socket = context.wrap_socket(self._socket, server_hostname=address.host)
+                self._would_block = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
             self._socket.setblocking(False)
         except (OSError, UnicodeError) as error:
             session.connection_lost(connect_error(address, error), monotonic())
         else:
             session.connection_made(monotonic())
-
-    def _secure(self, plain: socket.socket) -> None:
-        import ssl
-
-        context = ssl.create_default_context()
-        self._socket = context.wrap_socket(plain, server_hostname=self._address.host)
-        self._would_block = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
     def _receive(self, wire: socket.socket, left: float | None) -> None:
         session = self.session
@@ -349,12 +349,6 @@ class BlockingConnection:
 
 def _lost(error: OSError) -> ConnectionLost:
     return ConnectionLost(f"the connection was lost: {error.strerror or error}")
-
-
-def _place(address: Address) -> tuple[str, int]:
-    """An ASCII host is given as bytes: for a str, Python would load the IDNA tables first."""
-    host = address.host.encode() if address.host.isascii() else address.host
-    return host, address.port  # type: ignore[return-value]
 
 
 def open_for_command(server: str | None) -> BlockingConnection:

@@ -79,9 +79,6 @@ def is_retryable(error: NpltError) -> bool:
     return isinstance(error, CannotConnect | ConnectionLost | TimedOut | LimitExceeded)
 
 
-LivenessCheck = Literal["wait", "ping", "lost"]
-
-
 class Liveness:
     """After `silence_seconds` without a byte the server is sent a PING; after as long again
     it counts as lost."""
@@ -101,11 +98,10 @@ class Liveness:
     @property
     def due(self) -> float:
         """When `check` gives anything but "wait"."""
-        return (
-            self._received_at if self._pinged_at is None else self._pinged_at
-        ) + self.silence_seconds
+        since = self._received_at if self._pinged_at is None else self._pinged_at
+        return since + self.silence_seconds
 
-    def check(self, now: float) -> LivenessCheck:
+    def check(self, now: float) -> Literal["wait", "ping", "lost"]:
         if now < self.due:
             return "wait"
         if self._pinged_at is not None:

@@ -395,9 +395,8 @@ class WireSession:
 
     def forget(self, exchange: Exchange[T]) -> None:
         """The caller waits no longer; if it is a turn, its events are no longer kept."""
-        for seq, other in tuple(self._under_way.items()):
-            if other is exchange:
-                del self._under_way[seq]
+        under_way = self._under_way.items()
+        self._under_way = {seq: other for seq, other in under_way if other is not exchange}
         self._waiting = [other for other in self._waiting if other is not exchange]
         if isinstance(exchange, FollowedTurn):
             exchange.events.close()
@@ -565,7 +564,16 @@ class WireSession:
                 else:
                     self._go_online(now)
         except NpltError as error:
-            self._exchange_failed(exchange, error, now)
+            if isinstance(error, ConnectionLost) and exchange is not self._resume:
+                # Refused because the server shuts down; it keeps the connection for a while.
+                self._repeat_or_fail(exchange, error, now, goes_on=self._patience is not None)
+                if not exchange.is_done:
+                    exchange.refusal = error
+                    exchange.set_deadline(now + self.timeout)
+                return
+            exchange.fail(error)
+            if exchange is self._resume:
+                self._drop_connection(error, now)
 
     def _send_next(
         self,
@@ -590,20 +598,6 @@ class WireSession:
         self._under_way[exchange.seq] = exchange  # type: ignore[assignment]
         self._outgoing.append(data)
         exchange.set_deadline(None if exchange.timeout is None else now + exchange.timeout)
-
-    def _exchange_failed(self, exchange: Exchange[T], error: NpltError, now: float) -> None:
-        """Its steps ended with this error."""
-        if exchange is self._resume:
-            exchange.fail(error)
-            self._drop_connection(error, now)
-        elif isinstance(error, ConnectionLost):
-            # Refused because the server shuts down; it keeps the connection for a while.
-            self._repeat_or_fail(exchange, error, now, goes_on=self._patience is not None)
-            if not exchange.is_done:
-                exchange.refusal = error
-                exchange.set_deadline(now + self.timeout)
-        else:
-            exchange.fail(error)
 
     def _repeat_or_fail(
         self, exchange: Exchange[T], error: ConnectionLost, now: float, *, goes_on: bool
@@ -700,8 +694,7 @@ class WireSession:
 
     def _receive(self, item: Heard, now: float) -> None:
         if self.phase is Phase.GREETING:
-            if welcome := check_welcome(item, self._hello):
-                self._receive_welcome(welcome, now)
+            self._receive_welcome(item, now)
             return
         match item:
             case ReplyReceived():
@@ -720,7 +713,27 @@ class WireSession:
             case _:
                 pass
 
-    def _receive_welcome(self, welcome: messages.Welcome, now: float) -> None:
+    def _receive_welcome(self, item: Heard, now: float) -> None:
+        """Raises if it will never come."""
+        match item:
+            case ReplyReceived(reply=messages.Welcome() as welcome):
+                pass
+            case (
+                ErrorReceived(report=report) | EventReceived(event=messages.ErrorReport() as report)
+            ):
+                error = error_from_report(report)
+                # A refused HELLO is a refused connection, not a wrong usage.
+                if isinstance(error, RequestRefused):
+                    raise CannotConnect(error.message, code=error.code, field=error.field)
+                raise error
+            case ConnectionRefused(reason=reason):
+                raise ProtocolViolation(f"this is not an NPLT server: {reason}")
+            case _:
+                return
+        if welcome.version not in self._hello.versions:
+            raise ProtocolViolation(
+                f"the server speaks version {welcome.version}, which was not offered to it"
+            )
         is_first, self._welcome = self._welcome is None, welcome
         self._has_lagged = False
         self._liveness = Liveness(self._silence_seconds, now=now)
@@ -779,8 +792,12 @@ class WireSession:
             self._put(new)
 
     def _put(self, event: messages.Event) -> None:
-        if isinstance(event, messages.EntryAdded) and (message_id := event.entry.get("message_id")):
-            self._recognize(event, message_id)
+        if isinstance(event, messages.EntryAdded) and event.turn_id:
+            message_id, seq = event.entry.get("message_id"), event.entry.get("seq")
+            for turn in self._turns if message_id else ():
+                is_its = turn.turn_id is None and turn.prompt.message_id == message_id
+                if is_its and isinstance(seq, int):
+                    self._follow(turn, event.turn_id, event.session_id, seq)
         turn_id = getattr(event, "turn_id", None)
         for turn in self._turns if turn_id else ():
             if turn.turn_id == turn_id:
@@ -792,14 +809,6 @@ class WireSession:
             feed.put(event)
 
     # Turns
-
-    def _recognize(self, event: messages.EntryAdded, message_id: object) -> None:
-        seq = event.entry.get("seq")
-        if not (event.turn_id and isinstance(seq, int)):
-            return
-        for turn in self._turns:
-            if turn.turn_id is None and turn.prompt.message_id == message_id:
-                self._follow(turn, event.turn_id, event.session_id, seq)
 
     def _follow(self, turn: FollowedTurn, turn_id: str, session_id: str, seq: int) -> None:
         if not self.started_here(turn_id):
@@ -863,20 +872,15 @@ class WireSession:
                 raise ProtocolViolation(f"the server answered ATTACH with {attached!r}")
             yield from self._catch_up(attached, known)
         except RequestRefused as refusal:
-            self._move_to_fresh(old, refusal)
-
-    def _move_to_fresh(self, old: Cursor, refusal: RequestRefused) -> None:
-        """The conversation can't be attached to any more: this client is in the one that
-        WELCOME named."""
-        was_stored = old.seq > 0 or any(turn.turn_id is not None for turn in self._turns)
-        self._close_turns(refusal)
-        self._move_to(Cursor(session_id=self.welcome.session_id), self.welcome.model)
-        if not was_stored:
-            # It was only reserved for us, by a server that is no more.
-            self._never_stored.add(old.session_id)
-            return
-        what = "deleted" if refusal.code == "not_found" else "quarantined"
-        self._put_to_feeds(messages.SessionEvent(session_id=old.session_id, event=what))
+            # It can't be attached to any more: this client is in the one that WELCOME named.
+            was_stored = old.seq > 0 or any(turn.turn_id is not None for turn in self._turns)
+            self._close_turns(refusal)
+            self._move_to(Cursor(session_id=self.welcome.session_id), self.welcome.model)
+            if was_stored:
+                what = "deleted" if refusal.code == "not_found" else "quarantined"
+                self._put_to_feeds(messages.SessionEvent(session_id=old.session_id, event=what))
+            else:  # it was only reserved for us, by a server that is no more
+                self._never_stored.add(old.session_id)
 
     def _catch_up(self, attached: messages.Attached, known: Sequence[FollowedTurn]) -> Steps[None]:
         """`known`: the turns that were followed before ATTACH was sent. The prompt of another
@@ -981,28 +985,7 @@ def pending_approvals(attached: messages.Attached) -> list[messages.ApprovalRequ
     return questions
 
 
-# -- failures to connect, to be welcomed, to send -----------------------------------
-
-
-def check_welcome(item: Heard, hello: messages.Hello) -> messages.Welcome | None:
-    """`None`: it has not come yet. Raises if it will never come."""
-    match item:
-        case ReplyReceived(reply=messages.Welcome() as welcome):
-            if welcome.version not in hello.versions:
-                raise ProtocolViolation(
-                    f"the server speaks version {welcome.version}, which was not offered to it"
-                )
-            return welcome
-        case ErrorReceived(report=report) | EventReceived(event=messages.ErrorReport() as report):
-            error = error_from_report(report)
-            # A refused HELLO is a refused connection, not a wrong usage.
-            if isinstance(error, RequestRefused):
-                raise CannotConnect(error.message, code=error.code, field=error.field)
-            raise error
-        case ConnectionRefused(reason=reason):
-            raise ProtocolViolation(f"this is not an NPLT server: {reason}")
-        case _:
-            return None
+# -- failures to connect, to send ----------------------------------------------------
 
 
 def connect_error(address: Address, error: OSError | UnicodeError) -> CannotConnect:
