@@ -82,6 +82,8 @@ NO_CLIENT: Final = ConnectedClient()
 
 
 class Subscriber(Protocol):
+    """The `Session` of each attached client."""
+
     def deliver(self, event: BroadcastEvent) -> None: ...
 
     def dropped(self) -> None:

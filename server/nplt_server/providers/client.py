@@ -1,7 +1,7 @@
 """What all vendors' adapters share: the client, its streams and their time limits.
 
-`VendorProvider` renders a request in its API's format, sends it through the vendor's SDK and
-parses the raw stream. Errors become the server's own (`failures`).
+`VendorProvider` renders a request in its API's format and parses the raw stream of the answer;
+`VendorClient` sends it through the vendor's SDK. Errors become the server's own (`failures`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The bytes of a conversation's file: header, lines, closing line, and file names.
+"""The bytes of a conversation's file: header, lines, closing line, and file names; and what is
+done to a file when it is opened after a crash (`survey`, `make_whole`).
 
     {"session_id":"…","format":1,"created_at":"…","crc":"9ae0daaf","messages":[
     ],"updated_at":"…","head_seq":2,"message_count":2,"epoch_offset":131}

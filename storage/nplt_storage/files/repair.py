@@ -1,5 +1,8 @@
 """Examines one conversation's file from end to end, and repairs a damaged one.
 
+This is for damage within a file. The torn end that a crash leaves is mended whenever a file is
+opened (`format.make_whole`).
+
 Damage does not end the examination: the lines after it are read too, so that the report can
 say what is lost and what is not.
 

@@ -7,6 +7,8 @@ reading unchanged files at a start. A file is only open while its conversation i
 while it is being read. A short line is written on the event loop and synced by the kernel;
 all other disk work runs in threads. So conversations commit side by side. Deleting moves a
 conversation to the trash.
+
+`FileRecord` writes one open conversation; `JsonFileStore` has all of them.
 """
 
 from __future__ import annotations
