@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from nplt_protocol.codec import (
         HEARTBEAT,
         REPLY_CODES,
-        REPLY_TYPES,
         decode_event,
         decode_plain_request,
         decode_reply,
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
         encode_message,
     )
     from nplt_protocol.json_text import JsonObject, JsonValue, dump_json, load_json
+    from nplt_protocol.messages import REPLY_TYPES
     from nplt_protocol.server_connection import ServerConnection
 
 PROTOCOL_VERSION = 3

@@ -33,6 +33,7 @@ from nplt_protocol.json_text import JsonObject, decode_text, dump_json, load_jso
 from nplt_protocol.messages import (
     EVENT_TYPES,
     NOT_BLANK,
+    REPLY_TYPES,
     REQUEST_TYPES,
     ClientNote,
     ErrorReport,
@@ -63,39 +64,6 @@ _DIGITS_MAX = 9
 HEARTBEAT = b"HEARTBEAT"
 """The plain dialect's sign of life, a text that is never answered."""
 
-
-REPLY_TYPES: dict[MessageType, type[Reply]] = {
-    MessageType.CHAT_TEXT: messages.Receipt,
-    MessageType.HELLO: messages.Welcome,
-    MessageType.PING: messages.Pong,
-    MessageType.CANCEL: messages.Cancelled,
-    MessageType.PROMPT: messages.Receipt,
-    MessageType.ATTACH: messages.Attached,
-    MessageType.DETACH: messages.Detached,
-    MessageType.FILE_METADATA: messages.FileStored,
-    MessageType.MODEL_SWITCH: messages.ModelChoice,
-    # A request with `seq` is answered by a MessageRange instead.
-    MessageType.HISTORY_REQUEST: messages.HistoryPage,
-    MessageType.CLEAR_REQUEST: messages.Cleared,
-    MessageType.SESSION_LIST: messages.SessionRows,
-    MessageType.SESSION_SWITCH: messages.Attached,
-    MessageType.SESSION_NEW: messages.SessionCreated,
-    MessageType.SESSION_DELETE: messages.SessionDeleted,
-    MessageType.SESSION_UPDATE: messages.SessionRow,
-    MessageType.SESSION_FORK: messages.SessionCreated,
-    MessageType.SEARCH: messages.SearchHits,
-    MessageType.CONTEXT_REQUEST: messages.ContextAccount,
-    MessageType.APPROVAL: messages.ApprovalDecided,
-    MessageType.STATUS: messages.Status,
-    MessageType.COMPACT: messages.EpochBegun,
-    MessageType.TOOLS: messages.ToolList,
-    MessageType.USAGE: messages.UsageAccount,
-    MessageType.FILE_GET: messages.FilePiece,
-    MessageType.IMPORT: messages.Imported,
-    MessageType.ROLLBACK: messages.RolledBack,
-    MessageType.REDACT: messages.Redacted,
-    MessageType.REPAIR: messages.Repaired,
-}
 
 REPLY_CODES = {
     MessageType.CHAT_TEXT: MessageType.PROMPT,

@@ -49,7 +49,13 @@ class Frame(NamedTuple):
     payload: bytes
 
     def __str__(self) -> str:
-        return describe_frame(self.type, self.seq, self.payload)
+        """`PROMPT #7 {"text":"hello"} [16 bytes]`; `+` after the name: more follows. Safe to
+        print: control characters are escaped, and the token of a HELLO is left out."""
+        code, payload = self.type & ~MORE, self.payload
+        name = _NAMES.get(code, f"0x{code:02X}") + ("+" if self.type & MORE else "")
+        preview = _without_token(payload) if code == MessageType.HELLO else _preview(payload)
+        size = f"[{len(payload)} byte{'' if len(payload) == 1 else 's'}]"
+        return " ".join(part for part in (name, f"#{self.seq}", preview, size) if part)
 
 
 def encode_frame(type: int, seq: int, payload: bytes = b"") -> bytes:  # noqa: A002
@@ -265,21 +271,9 @@ class FragmentJoiner:
         self._parts, self._size = None, 0
 
 
-# A frame as one line of text. It is safe to print: control and escape characters are
-# escaped, and the token of a HELLO is left out.
-
 PREVIEW_CHARS_MAX = 80
 _NAMES = {int(code): code.name for code in MessageType}
 _HEX_BYTES_MAX = 24
-
-
-def describe_frame(type_code: int, seq: int, payload: bytes) -> str:
-    """`PROMPT #7 {"text":"hello"} [16 bytes]`; `+` after the name: more follows."""
-    code = type_code & ~MORE
-    name = _NAMES.get(code, f"0x{code:02X}") + ("+" if type_code & MORE else "")
-    preview = _without_token(payload) if code == MessageType.HELLO else _preview(payload)
-    size = f"[{len(payload)} byte{'' if len(payload) == 1 else 's'}]"
-    return " ".join(part for part in (name, f"#{seq}", preview, size) if part)
 
 
 def _without_token(payload: bytes) -> str:
@@ -306,9 +300,8 @@ def _preview(payload: bytes) -> str:
                 " …" if len(payload) > _HEX_BYTES_MAX else ""
             )
         text = head[: error.start].decode()
-    shown = "".join(map(_printable, text[:PREVIEW_CHARS_MAX]))
+    shown = "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode()
+        for char in text[:PREVIEW_CHARS_MAX]
+    )
     return shown + ("…" if len(text) > PREVIEW_CHARS_MAX else "")
-
-
-def _printable(char: str) -> str:
-    return char if char.isprintable() else char.encode("unicode_escape").decode()

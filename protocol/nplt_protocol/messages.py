@@ -277,40 +277,6 @@ class Repair(Request, frozen=True, kw_only=True):
     session_id: SessionReference | None = None
 
 
-REQUEST_TYPES: dict[MessageType, type[Request]] = {
-    MessageType.HELLO: Hello,
-    MessageType.PING: Ping,
-    MessageType.CANCEL: Cancel,
-    MessageType.PROMPT: Prompt,
-    MessageType.ATTACH: Attach,
-    MessageType.DETACH: Detach,
-    MessageType.FILE_DATA: FileData,
-    MessageType.FILE_METADATA: FileMetadata,
-    MessageType.MODEL_SWITCH: ModelSwitch,
-    MessageType.HISTORY_REQUEST: HistoryRequest,
-    MessageType.CLEAR_REQUEST: ClearRequest,
-    MessageType.SESSION_LIST: SessionList,
-    MessageType.SESSION_SWITCH: SessionSwitch,
-    MessageType.SESSION_NEW: SessionNew,
-    MessageType.SESSION_DELETE: SessionDelete,
-    MessageType.CLIENT_NOTE: ClientNote,
-    MessageType.SESSION_UPDATE: SessionUpdate,
-    MessageType.SESSION_FORK: SessionFork,
-    MessageType.SEARCH: Search,
-    MessageType.CONTEXT_REQUEST: ContextRequest,
-    MessageType.APPROVAL: Approval,
-    MessageType.STATUS: StatusRequest,
-    MessageType.COMPACT: Compact,
-    MessageType.TOOLS: Tools,
-    MessageType.USAGE: Usage,
-    MessageType.FILE_GET: FileGet,
-    MessageType.IMPORT: Import,
-    MessageType.ROLLBACK: Rollback,
-    MessageType.REDACT: Redact,
-    MessageType.REPAIR: Repair,
-}
-
-
 # Replies. One carries the request's seq and, unless `codec.REPLY_CODES` names
 # another, the request's type.
 
@@ -581,6 +547,46 @@ class Repaired(Reply, frozen=True, kw_only=True):
 class Imported(Reply, frozen=True, kw_only=True):
     session_id: str
     messages: int
+
+
+_EXCHANGES: dict[MessageType, tuple[type[Request] | None, type[Reply] | None]] = {
+    MessageType.CHAT_TEXT: (None, Receipt),
+    MessageType.HELLO: (Hello, Welcome),
+    MessageType.PING: (Ping, Pong),
+    MessageType.CANCEL: (Cancel, Cancelled),
+    MessageType.PROMPT: (Prompt, Receipt),
+    MessageType.ATTACH: (Attach, Attached),
+    MessageType.DETACH: (Detach, Detached),
+    MessageType.FILE_DATA: (FileData, None),
+    MessageType.FILE_METADATA: (FileMetadata, FileStored),
+    MessageType.MODEL_SWITCH: (ModelSwitch, ModelChoice),
+    # A request with `seq` is answered by a MessageRange instead.
+    MessageType.HISTORY_REQUEST: (HistoryRequest, HistoryPage),
+    MessageType.CLEAR_REQUEST: (ClearRequest, Cleared),
+    MessageType.SESSION_LIST: (SessionList, SessionRows),
+    MessageType.SESSION_SWITCH: (SessionSwitch, Attached),
+    MessageType.SESSION_NEW: (SessionNew, SessionCreated),
+    MessageType.SESSION_DELETE: (SessionDelete, SessionDeleted),
+    MessageType.CLIENT_NOTE: (ClientNote, None),
+    MessageType.SESSION_UPDATE: (SessionUpdate, SessionRow),
+    MessageType.SESSION_FORK: (SessionFork, SessionCreated),
+    MessageType.SEARCH: (Search, SearchHits),
+    MessageType.CONTEXT_REQUEST: (ContextRequest, ContextAccount),
+    MessageType.APPROVAL: (Approval, ApprovalDecided),
+    MessageType.STATUS: (StatusRequest, Status),
+    MessageType.COMPACT: (Compact, EpochBegun),
+    MessageType.TOOLS: (Tools, ToolList),
+    MessageType.USAGE: (Usage, UsageAccount),
+    MessageType.FILE_GET: (FileGet, FilePiece),
+    MessageType.IMPORT: (Import, Imported),
+    MessageType.ROLLBACK: (Rollback, RolledBack),
+    MessageType.REDACT: (Redact, Redacted),
+    MessageType.REPAIR: (Repair, Repaired),
+}
+"""Each request and its reply. CHAT_TEXT is read as a Prompt."""
+
+REQUEST_TYPES = {code: shape for code, (shape, _) in _EXCHANGES.items() if shape is not None}
+REPLY_TYPES = {code: shape for code, (_, shape) in _EXCHANGES.items() if shape is not None}
 
 
 # Events. The same bytes go to every attached client: seq 0, `session_id` inside.

@@ -279,7 +279,11 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
             self._changed.notify()
         if self._read_paused != (full or bool(self._backlog)):
             self._regulate_reading(not self._read_paused)
-        self._watch_partial(progress)
+        # While we don't read, the peer can't finish its message.
+        if self._read_paused or self.eof or self.closed or not self.connection.has_partial:
+            self._deadline.pause()
+        elif progress or not self._deadline.is_running:
+            self._deadline.restart()
 
     def _take_inbox(self) -> list[Item | ConnectionRefused]:
         batch, self._inbox, self._inbox_bytes = self._inbox, [], 0
@@ -299,13 +303,6 @@ class FrameStream(asyncio.BufferedProtocol, Generic[Item]):
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()
-
-    def _watch_partial(self, progress: bool) -> None:
-        # While we don't read, the peer can't finish its message.
-        if self._read_paused or self.eof or self.closed or not self.connection.has_partial:
-            self._deadline.pause()
-        elif progress or not self._deadline.is_running:
-            self._deadline.restart()
 
     def _message_is_late(self) -> None:
         self._input_ended = True

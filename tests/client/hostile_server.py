@@ -14,9 +14,9 @@ from msgspec import inspect
 from tests.client.scripted_peer import SECONDS_MAX, PeerGone, Talk
 
 from nplt_protocol import messages
-from nplt_protocol.codec import REPLY_TYPES, encode_event
+from nplt_protocol.codec import encode_event
 from nplt_protocol.json_text import JsonObject
-from nplt_protocol.messages import REQUEST_TYPES, Event, Reply, Request
+from nplt_protocol.messages import REPLY_TYPES, REQUEST_TYPES, Event, Reply, Request
 
 ATTACK = (
     "\x1b[7771m\x1b]0;7771\x07\x1bP7771\x1b\\\x1b_7771\x1b\\\x9b31m\x9d0;x\x9c\x90q\x9c"

@@ -22,7 +22,7 @@ import anyio
 from msgspec.structs import replace
 
 from nplt_protocol import ErrorCode, JsonObject, MessageType, RequestError, messages
-from nplt_protocol.codec import decode_event, decode_reply, encode_request
+from nplt_protocol.codec import REQUEST_CODES, decode_event, decode_reply, encode_request
 from nplt_protocol.frames import Frame, encode_frame
 from nplt_protocol.link import (
     ChannelClose,
@@ -60,7 +60,6 @@ _SILENCE_SECONDS_MAX: Final = 5.0
 MOVED: Final = "moved"
 """A detail of an error between servers: another server is to be asked."""
 
-_CODES: Final = {shape: code for code, shape in messages.REQUEST_TYPES.items()}
 _HERE: Final = (messages.ModelSwitch, messages.ClearRequest, messages.Cancel, messages.Approval)
 """About the conversation that the client is in, without naming it."""
 _NAMED: Final = (
@@ -144,7 +143,7 @@ class Channel:
         while self._seq in self._waiting:
             self._seq = self._seq % 0xFFFF + 1
         frames = encode_request(request, self._seq, message_bytes_max=self.link.request_bytes_max)
-        self._waiting[self._seq] = (_CODES[type(request)], heard)
+        self._waiting[self._seq] = (REQUEST_CODES[type(request)], heard)
         self.link.stream.send(encode_channel_data((self._number,), frames))
         return self._seq
 
