@@ -43,6 +43,9 @@ class Backoff:
         self._found_at: float | None = None
 
     def lost(self, now: float) -> None:
+        """It was lost, or another attempt has failed."""
+        if self._lost_at is not None and self._found_at is None:
+            return
         if self._found_at is None or now - self._found_at >= STEADY_SECONDS:
             self._delay = 0.0
         self.attempt = 0

@@ -312,9 +312,8 @@ class WireSession:
         self._patience = patience
         self._silence_seconds = silence_seconds
         self._backoff = Backoff(patience or Patience())
-        self._is_searching = False
-        self._retry_at = 0.0
-        self._greeting_deadline = 0.0
+        self._phase_ends_at = 0.0
+        """While WAITING, or GREETING."""
         self._liveness: Liveness | None = None
         self._welcome: messages.Welcome | None = None
         self.model = ""
@@ -415,7 +414,7 @@ class WireSession:
 
     def retry_now(self, now: float) -> None:
         if self.phase is Phase.WAITING:
-            self._retry_at = now
+            self._phase_ends_at = now
             self.check_time(now)
 
     def close(self, error: NpltError | None = None) -> None:
@@ -450,7 +449,7 @@ class WireSession:
     def connection_made(self, now: float) -> None:
         assert self.connection is not None
         self.phase = Phase.GREETING
-        self._greeting_deadline = now + self.timeout
+        self._phase_ends_at = now + self.timeout
         self._outgoing.append(self.connection.send_hello(self._hello))
 
     def connection_lost(self, error: NpltError, now: float) -> None:
@@ -482,11 +481,11 @@ class WireSession:
             self._drop_connection(broken, now)
 
     def check_time(self, now: float) -> None:
-        if self.phase is Phase.WAITING and now >= self._retry_at:
+        if self.phase is Phase.WAITING and now >= self._phase_ends_at:
             self.phase = Phase.OPENING
             if isinstance(self.state, Reconnecting):
                 self._set_state(replace(self.state, in_seconds=0.0))
-        elif self.phase is Phase.GREETING and now >= self._greeting_deadline:
+        elif self.phase is Phase.GREETING and now >= self._phase_ends_at:
             silent = f"{self._address} did not answer within {self.timeout:g} s"
             self._drop_connection(TimedOut(f"{silent}; is it an nplt server?"), now)
         elif self._liveness is not None:
@@ -500,8 +499,16 @@ class WireSession:
                 case _:
                     pass
         for exchange in (*self._under_way.values(), *self._waiting):
-            if exchange.deadline is not None and now >= exchange.deadline:
-                self._time_out(exchange, now)
+            if exchange.deadline is None or now < exchange.deadline:
+                continue
+            if exchange.seq is not None:
+                self._under_way.pop(exchange.seq, None)
+                late = TimedOut(f"the server did not answer within {exchange.timeout:g} s")
+                self._advance(exchange, late, now)
+            else:
+                self._waiting.remove(exchange)
+                unconnected = ConnectionLost("not connected; still trying to reach the server")
+                exchange.fail(exchange.refusal or unconnected)
 
     def next_time(self) -> float | None:
         times = [
@@ -509,10 +516,8 @@ class WireSession:
             for exchange in (*self._under_way.values(), *self._waiting)
             if exchange.deadline is not None
         ]
-        if self.phase is Phase.WAITING:
-            times.append(self._retry_at)
-        elif self.phase is Phase.GREETING:
-            times.append(self._greeting_deadline)
+        if self.phase in (Phase.WAITING, Phase.GREETING):
+            times.append(self._phase_ends_at)
         elif self._liveness is not None:
             times.append(self._liveness.due)
         return min(times, default=None)
@@ -615,22 +620,10 @@ class WireSession:
         else:
             self._wait_for_connection(exchange, now)
 
-    def _time_out(self, exchange: Exchange[object], now: float) -> None:
-        if exchange.seq is not None:
-            self._under_way.pop(exchange.seq, None)
-            late = TimedOut(f"the server did not answer within {exchange.timeout:g} s")
-            self._advance(exchange, late, now)
-            return
-        self._waiting.remove(exchange)
-        exchange.fail(
-            exchange.refusal or ConnectionLost("not connected; still trying to reach the server")
-        )
-
     # Connections come and go
 
     def _go_online(self, now: float) -> None:
         self.phase = Phase.ONLINE
-        self._is_searching = False
         self._backoff.found(now)
         if not isinstance(self.state, Online):
             self._set_state(Online())
@@ -673,13 +666,11 @@ class WireSession:
             self.close(error)
 
     def _try_later(self, error: NpltError, now: float) -> None:
-        if not self._is_searching:
-            self._is_searching = True
-            self._backoff.lost(now)
+        self._backoff.lost(now)
         delay = self._backoff.next_delay(now)
         attempt = self._backoff.attempt
         if delay is not None:
-            self._retry_at = now + delay
+            self._phase_ends_at = now + delay
             self._set_state(Reconnecting(attempt=attempt, in_seconds=delay, reason=error.message))
         elif attempt:
             self.close(ConnectionLost(f"given up after {attempt} attempts: {error.message}"))
