@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import stat
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -124,7 +125,6 @@ class RunningServer(Struct, frozen=True, kw_only=True):
 
     pid: int
     url: str
-    version: str = ""
 
     @property
     def address(self) -> Address:
@@ -216,8 +216,6 @@ def find_token(
 
 
 def _token_in(path: str, named_by: str) -> str:
-    import stat  # rarely needed
-
     try:
         with open(os.path.expanduser(path), encoding="utf-8") as file:  # noqa: PTH111, PTH123
             mode = os.fstat(file.fileno()).st_mode

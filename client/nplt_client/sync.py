@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import wraps
-from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -29,6 +29,7 @@ from nplt_protocol import messages
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Source = TypeVar("Source", bound=AsyncTurn | AsyncEventFeed)
 
 
 @contextmanager
@@ -59,10 +60,10 @@ def _call(portal: BlockingPortal, work: Callable[[], Awaitable[T]]) -> T:
         raise
 
 
-class _Events:
+class _Events(Generic[Source]):
     """Of a turn or a feed: the next one is asked for once even if waiting is interrupted."""
 
-    def __init__(self, portal: BlockingPortal, source: AsyncTurn | AsyncEventFeed) -> None:
+    def __init__(self, portal: BlockingPortal, source: Source) -> None:
         self._portal = portal
         self._source = source
         self._asked: Future[messages.Event | None] | None = None
@@ -84,19 +85,18 @@ class _Events:
         return await anext(self._source, None)
 
 
-class Turn(_Events, TurnSoFar):
+class Turn(_Events[AsyncTurn], TurnSoFar):
     """Iterable once. The prompt is sent on entering its `with`, or else when the
     first event is asked for."""
 
     def __init__(self, portal: BlockingPortal, turn: AsyncTurn) -> None:
         super().__init__(portal, turn)
-        self._turn = turn
         self._received = turn._received
         self._entering: Future[AsyncTurn] | None = None
 
     def __enter__(self) -> Turn:
         if self._entering is None:
-            self._entering = self._portal.start_task_soon(self._turn.__aenter__)
+            self._entering = self._portal.start_task_soon(self._source.__aenter__)
         self._entering.result()  # KeyboardInterrupt leaves it under way: it is sent once
         return self
 
@@ -110,19 +110,15 @@ class Turn(_Events, TurnSoFar):
     def close(self) -> None:
         """Stops listening; the turn goes on at the server."""
         if self._entering is not None and self._entering.done() and not self._entering.exception():
-            _call(self._portal, lambda: self._turn.__aexit__(None, None, None))
+            _call(self._portal, lambda: self._source.__aexit__(None, None, None))
 
     def cancel(self) -> bool:
-        return _call(self._portal, self._turn.cancel)
+        return _call(self._portal, self._source.cancel)
 
 
-class EventFeed(_Events):
-    def __init__(self, portal: BlockingPortal, feed: AsyncEventFeed) -> None:
-        super().__init__(portal, feed)
-        self._feed = feed
-
+class EventFeed(_Events[AsyncEventFeed]):
     def close(self) -> None:
-        _call(self._portal, self._feed.aclose)
+        _call(self._portal, self._source.aclose)
 
 
 def _blocking(

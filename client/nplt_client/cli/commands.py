@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
-from typing import Literal, TypedDict, TypeVar, Unpack
+from pathlib import Path
+from typing import Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 import click
 from msgspec.structs import replace
@@ -92,17 +93,29 @@ def command(
     return add
 
 
+Found: TypeAlias = messages.Attached | messages.SessionRow
+
+
 @contextmanager
 def _conversation(
-    server: str | None, wanted: str
-) -> Iterator[tuple[BlockingConnection, messages.Attached]]:
+    server: str | None, wanted: str, *, also_damaged: bool = False
+) -> Iterator[tuple[BlockingConnection, Found]]:
+    """A damaged one can't be entered, but it can be read and deleted."""
     with open_for_command(server) as connection:
-        yield (
-            connection,
-            connection.request(
-                messages.SessionSwitch(session_id=wanted, create=False), messages.Attached
-            ),
-        )
+        found: Found
+        try:
+            asked = messages.SessionSwitch(session_id=wanted, create=False)
+            found = connection.request(asked, messages.Attached)
+        except RequestRefused as error:
+            if error.code != "read_only" or not also_damaged:
+                raise
+            pages = _pages(connection, messages.SessionList(), messages.SessionRows)
+            rows = [row for page in pages for row in page.sessions if row.damaged]
+            meant = [row for row in rows if row.name == wanted or row.session_id.startswith(wanted)]
+            if not meant:
+                raise
+            found = meant[0]
+        yield connection, found
 
 
 def _pages(
@@ -177,8 +190,7 @@ def history(
     wanted: str, entries: bool, as_json: bool, server: str | None, **asked: Unpack[HistoryOptions]
 ) -> None:
     """Show a conversation's messages, oldest first."""
-    with open_for_command(server) as connection:
-        found = _find_also_damaged(connection, wanted)
+    with _conversation(server, wanted, also_damaged=True) as (connection, found):
         request = messages.HistoryRequest(
             session_id=found.session_id, view="entries" if entries else "messages", **asked
         )
@@ -275,8 +287,7 @@ def delete(wanted: str, server: str | None) -> None:
 
     It is kept there for 30 days; `nplt undelete` brings it back.
     """
-    with open_for_command(server) as connection:
-        found = _find_also_damaged(connection, wanted)
+    with _conversation(server, wanted, also_damaged=True) as (connection, found):
         check_delete_target(wanted, found)
         connection.request(
             messages.SessionDelete(session_id=found.session_id), messages.SessionDeleted
@@ -287,25 +298,7 @@ def delete(wanted: str, server: str | None) -> None:
     )
 
 
-def _find_also_damaged(
-    connection: BlockingConnection, wanted: str
-) -> messages.Attached | messages.SessionRow:
-    """A damaged one can't be entered, but it can be read and deleted."""
-    try:
-        asked = messages.SessionSwitch(session_id=wanted, create=False)
-        return connection.request(asked, messages.Attached)
-    except RequestRefused as error:
-        if error.code != "read_only":
-            raise
-        pages = _pages(connection, messages.SessionList(), messages.SessionRows)
-        rows = [row for page in pages for row in page.sessions if row.damaged]
-        for row in rows:
-            if wanted in (row.session_id, row.name) or row.session_id.startswith(wanted):
-                return row
-        raise
-
-
-def check_delete_target(wanted: str, found: messages.Attached | messages.SessionRow) -> None:
+def check_delete_target(wanted: str, found: Found) -> None:
     """Refuses to delete by a prefix that is too short to be meant."""
     by_prefix = wanted not in (found.session_id, found.name, LAST)
     if by_prefix and len(wanted) < DELETE_PREFIX_MIN:
@@ -401,14 +394,14 @@ def repair(wanted: str, as_json: bool, server: str | None) -> None:
 
 
 @command("nplt import talk.json", "nplt import *.json", name="import")
-@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
-def import_(files: tuple[str, ...], server: str | None) -> int:
+@click.argument(
+    "files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE..."
+)
+def import_(files: tuple[Path, ...], server: str | None) -> int:
     """Import conversations from files, and print their ids."""
-    from pathlib import Path
-
     from nplt_client.cli.transfer import import_files
 
-    return import_files([Path(file) for file in files], server=server)
+    return import_files(files, server=server)
 
 
 @command("nplt export > last.md", 'nplt export "my notes" --format html -o notes.html')
@@ -427,8 +420,6 @@ def export(
     server: str | None,
 ) -> None:
     """Write a conversation's messages to stdout, or to a file."""
-    from pathlib import Path
-
     from nplt_client.cli.transfer import export
 
     export(wanted, server=server, form=form, output=Path(output) if output else None)
