@@ -6,8 +6,8 @@ runs on this machine (`server.json`), then where its settings say that it would 
 The file's token belongs to the file's server and is never sent to another one. Without an
 address a server may be started (`Address.is_default`). How long a lost server is looked for
 is in `NPLT_RECONNECT_SECONDS`. Only reads; nothing here opens a connection. The short
-commands load this module, so `tomllib` and `pathlib` are imported only when there is a file
-to read.
+commands load this module, so `tomllib` and `yaml` are imported only when there is a file to
+read, and `pathlib` never.
 """
 
 from __future__ import annotations
@@ -18,16 +18,12 @@ import re
 import stat
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import MsgspecError, Struct, json
 from msgspec.structs import replace
 
 from nplt_client.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 9999
@@ -98,7 +94,7 @@ def find_address(argument: str | None, environ: Mapping[str, str] = os.environ) 
             return parse_url(named)
         except ConfigurationError as error:
             raise ConfigurationError(f"NPLT_SERVER: {error.message}") from None
-    if (own := _own_settings(environ)) is not None and own.server:
+    if (own := _own_settings(environ)).server:
         return parse_url(own.server)
     if (running := find_server(environ)) is not None:
         return running.address
@@ -151,13 +147,10 @@ def find_server(environ: Mapping[str, str] = os.environ) -> RunningServer | None
 
 def _config_dir(environ: Mapping[str, str]) -> str:
     folder = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME') or '~'}/.config"
-    return f"{folder}/nplt"
+    return f"{folder.rstrip('/')}/nplt"
 
 
-def _own_settings(environ: Mapping[str, str]) -> ClientConfig | None:
-    """Most people have no such file; then nothing is loaded to read it."""
-    if not os.access(f"{_config_dir(environ)}/client.toml", os.F_OK):
-        return None
+def _own_settings(environ: Mapping[str, str]) -> ClientConfig:
     config = read_config(environ)
     if config.mistakes:
         raise ConfigurationError(config.mistakes[0])
@@ -172,12 +165,11 @@ def _default_port(environ: Mapping[str, str]) -> int:
     path = f"{_config_dir(environ)}/server.yaml"
     if not os.access(path, os.R_OK):
         return DEFAULT_PORT
-    from pathlib import Path  # slow to load, as the next one
-
-    import yaml
+    import yaml  # slow to load
 
     try:
-        port = yaml.safe_load(Path(path).read_text(encoding="utf-8"))["listen"]["port"]
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            port = yaml.safe_load(file)["listen"]["port"]
     except (OSError, ValueError, LookupError, TypeError, yaml.YAMLError):
         return DEFAULT_PORT
     return port if isinstance(port, int) and 1 <= port <= 65_535 else DEFAULT_PORT
@@ -209,8 +201,10 @@ def find_token(
         # Made by the server on systems that can't tell whose a connection is.
         path = f"{state_dir(environ)}/token"
         return _token_in(path, "the server's token") if os.access(path, os.F_OK) else None
-    own = None if address is None else _own_settings(environ)
-    if own and own.token_file and own.server and str(parse_url(own.server)) == str(address):
+    if address is None:
+        return None
+    own = _own_settings(environ)
+    if own.token_file and own.server and str(parse_url(own.server)) == str(address):
         return _token_in(own.token_file, f"{own.path}: token_file")
     return None
 
@@ -239,12 +233,11 @@ NOTIFY_BY: tuple[NotifyBy, ...] = ("bell", "osc9", "off")
 
 
 def find_notify_by(environ: Mapping[str, str] = os.environ) -> NotifyBy:
-    own = _own_settings(environ)
-    return own.notify if own is not None else "bell"
+    return _own_settings(environ).notify
 
 
 class ClientConfig(Struct, frozen=True, kw_only=True):
-    path: Path
+    path: str
     exists: bool = False
     server: str | None = None
     token_file: str | None = None
@@ -254,15 +247,14 @@ class ClientConfig(Struct, frozen=True, kw_only=True):
 
 def read_config(environ: Mapping[str, str] = os.environ) -> ClientConfig:
     """The settings and every mistake in the file; raises nothing."""
-    from pathlib import Path  # slow to load
-
-    path = Path(f"{_config_dir(environ)}/client.toml")
-    if not path.exists():
+    path = f"{_config_dir(environ)}/client.toml"
+    if not os.access(path, os.F_OK):
         return ClientConfig(path=path)
-    try:
-        import tomllib  # only where there is such a file
+    import tomllib  # most people have no such file
 
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            values = tomllib.loads(file.read())
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         return ClientConfig(path=path, exists=True, mistakes=(f"{path}: {why}",))
@@ -273,7 +265,7 @@ def read_config(environ: Mapping[str, str] = os.environ) -> ClientConfig:
     return ClientConfig(path=path, exists=True, mistakes=mistakes, **texts)
 
 
-def _mistake(path: Path, name: str) -> str:
+def _mistake(path: str, name: str) -> str:
     if name == "notify":
         return f"{path}: notify is one of {', '.join(map(repr, NOTIFY_BY))}"
     if name in KNOWN:

@@ -16,7 +16,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def write(environ: dict[str, str], text: str) -> Path:
-    path = read_config(environ).path
+    path = Path(read_config(environ).path)
     path.parent.mkdir(parents=True)
     path.write_text(text)
     return path
