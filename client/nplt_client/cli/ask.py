@@ -114,15 +114,19 @@ class TextOutput:
         self._streams = streams
         self._quiet = quiet
 
+    def _remark(self, text: str) -> None:
+        if not self._quiet:
+            print_remark(text, dimmed=True)
+
     def turn_began(self, receipt: messages.Receipt, model: str) -> None:
-        if receipt.position and not self._quiet:
-            print_remark(f"waiting behind {receipt.position} other prompt(s)", dimmed=True)
+        if receipt.position:
+            self._remark(f"waiting behind {receipt.position} other prompt(s)")
 
     def event_received(self, event: messages.Event, piece: str) -> None:
         if self._streams:
             self._answer.write(piece)
-        if isinstance(event, messages.ApprovalRequest) and not self._quiet:
-            print_remark(f"the tool {event.tool_name} waits for approval", dimmed=True)
+        if isinstance(event, messages.ApprovalRequest):
+            self._remark(f"the tool {event.tool_name} waits for approval")
 
     def turn_ended(self, received: ReceivedTurn) -> None:
         if not self._streams:
@@ -134,11 +138,8 @@ class TextOutput:
 
     def turn_detached(self, receipt: messages.Receipt) -> None:
         print(sanitize_line(f"{receipt.session_id} {receipt.turn_id}"), flush=True)
-        if not self._quiet:
-            print_remark(
-                f"the answer goes on; to read it: nplt history {receipt.session_id[:SHORT_ID]}",
-                dimmed=True,
-            )
+        short = receipt.session_id[:SHORT_ID]
+        self._remark(f"the answer goes on; to read it: nplt history {short}")
 
 
 AskOutput: TypeAlias = "TextOutput | JsonOutput"
@@ -358,9 +359,8 @@ class CodeOutput(TextOutput):
         # Those in the language of the first belong together, a blank line apart.
         wanted = blocks[0][0]
         others = [language or "plain" for language, _ in blocks if language != wanted]
-        if others and not self._quiet:
-            left_out = f"left out, in other languages than the first: {', '.join(others)}"
-            print_remark(left_out, dimmed=True)
+        if others:
+            self._remark(f"left out, in other languages than the first: {', '.join(others)}")
         self._answer.write("\n".join(code for language, code in blocks if language == wanted))
         self._answer.end_line()
 
@@ -371,11 +371,8 @@ class ValueOutput(TextOutput):
 
     def event_received(self, event: messages.Event, piece: str) -> None:
         super().event_received(event, piece)
-        match event:
-            case messages.AgentThought(type="retrying", content=str(why)) if not self._quiet:
-                print_remark(why, dimmed=True)
-            case _:
-                pass
+        if isinstance(event, messages.AgentThought) and event.type == "retrying" and event.content:
+            self._remark(event.content)
 
     def turn_ended(self, received: ReceivedTurn) -> None:
         if received.finished is None or received.finished.state != "completed":
