@@ -110,18 +110,16 @@ class Turn(TurnSoFar):
     the events pause, and continue where they were.
     """
 
-    def __init__(self, runner: SessionRunner, prompt: messages.Prompt) -> None:
-        self._runner = runner
+    def __init__(self, client: Client, prompt: messages.Prompt) -> None:
+        self._client = client
+        self._runner = client._runner
         self._prompt = prompt
         self._turn: FollowedTurn | None = None
         self._received = ReceivedTurn()
 
     async def cancel(self) -> bool:
         """False: it was over already."""
-        session = self._runner.session
-        request = messages.Cancel(turn_id=self.receipt.turn_id)
-        reply = await self._runner.request(request, timeout=session.timeout)
-        return isinstance(reply, messages.Cancelled) and reply.cancelled
+        return await self._client.cancel(self.receipt.turn_id)
 
     async def __aenter__(self) -> Turn:
         runner = self._runner
@@ -237,7 +235,7 @@ class Client:
         # `create=False` is not sent: then the server's own setting holds.
         given = {key: one for key, one in fields.items() if one is not None and one is not False}
         request = replace(messages.Prompt(text=prompt, message_id=uuid4().hex), **given)
-        return Turn(self._runner, request)
+        return Turn(self, request)
 
     async def ask_text(self, prompt: str, **fields: Unpack[PromptFields]) -> str:
         """The whole answer. Raises if it failed or was interrupted."""

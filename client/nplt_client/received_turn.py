@@ -94,9 +94,7 @@ class ReceivedTurn:
             case messages.TurnStarted():
                 self.model = event.model
             case messages.TextDelta():
-                call = self._call(event.call)
-                is_first = call.shown == 0
-                return self._separated(call.add(event), is_first=is_first)
+                return self._take_text(event.call, event)
             case messages.EntryAdded():
                 return self._take_entry(event)
             case messages.ToolStarted():
@@ -136,9 +134,7 @@ class ReceivedTurn:
                 return ""
         if entry.get("rejected"):
             self._rejected.add(call)
-        text = self._call(call)
-        is_first = text.shown == 0
-        return self._separated(text.replace(content), is_first=is_first)
+        return self._take_text(call, content)
 
     def _take_results(self, entry: JsonObject) -> None:
         """Of tools whose events were missed."""
@@ -148,11 +144,12 @@ class ReceivedTurn:
                 known = {key: result[key] for key in _OF_A_RESULT if key in result}
                 self.tool_calls[name] = {"arguments": {}, **self.tool_calls.get(name, {}), **known}
 
-    def _call(self, number: int) -> _CallText:
-        return self._calls.setdefault(number, _CallText())
-
-    def _separated(self, piece: str, *, is_first: bool) -> str:
-        """The first words of a later call are separated from the call before."""
+    def _take_text(self, number: int, given: messages.TextDelta | str) -> str:
+        """A piece of a call's text, or all of it. The first words of a later call are
+        separated from the call before."""
+        call = self._calls.setdefault(number, _CallText())
+        is_first = call.shown == 0
+        piece = call.replace(given) if isinstance(given, str) else call.add(given)
         if not piece:
             return ""
         later = is_first and self._has_text
