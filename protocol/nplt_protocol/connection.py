@@ -7,6 +7,11 @@ PONG). The owner of a connection moves the bytes and has the clock, so that
 every rule of the wire can be tested by joining a client to a server in memory,
 byte by byte.
 
+    client   NEW ───────HELLO────────▶ AWAITING_WELCOME ──WELCOME──▶ STRUCTURED
+    server   UNDECIDED ─HELLO────────▶ AWAITING_WELCOME ──WELCOME──▶ STRUCTURED
+             UNDECIDED ─plain frame──▶ PLAIN
+             any ───────close────────▶ CLOSED
+
 The server begins UNDECIDED: one port has two dialects, and the client's first
 frame tells which. Before that the server may greet with a text, which both
 dialects understand. The first byte is enough to refuse other protocols: it is
