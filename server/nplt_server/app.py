@@ -165,7 +165,7 @@ def _build_mcp_servers(settings: Settings) -> McpServers:
     return McpServers(configs)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False, repr=False)
 class Server(ServerState):
     """A server that is listening; `stop` takes it down gracefully."""
 

@@ -104,7 +104,7 @@ def written_size(message: JsonObject) -> int:
     return len(data) + 5 * data.count(b"[")
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Answer:
     """The one reply a request gets, now or when it is ready."""
 

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from nplt_server.relay import Peers, Relay
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False, repr=False)
 class ServerState:
     """What requests may look at: the server as a whole."""
 
@@ -80,7 +80,7 @@ _CONNECTIONS = count(1)
 RequestHandler = Callable[["Session", Any, Answer], Awaitable[None]]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Session:
     asks_owners: ClassVar[bool] = True
     """Whether requests about other servers' conversations are relayed to them."""

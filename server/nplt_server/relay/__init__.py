@@ -259,7 +259,7 @@ class ChannelTransport(asyncio.Transport):
         asyncio.get_running_loop().call_soon(self.stream.connection_lost, None)
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
+@dataclass(slots=True, eq=False, repr=False, kw_only=True)
 class ChannelSession(Session):
     """A client of another server, which vouches for it."""
 
@@ -291,7 +291,7 @@ class ChannelSession(Session):
         answer.refuse(told)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class OwnerLink:
     """A link from another server to this one."""
 

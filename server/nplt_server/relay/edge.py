@@ -125,7 +125,7 @@ class RelayedEvent(BroadcastEvent):
         return self.event
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Channel:
     """What one client asks of one other server."""
 
@@ -263,7 +263,7 @@ class EdgeLink:
             self.stream.abort(str(error))
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Relay:
     """What one client has at other servers: the conversation it is in, if that is at one of
     them, and a channel to each that it asked."""
