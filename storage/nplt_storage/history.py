@@ -332,10 +332,15 @@ class UnloadedPart(Struct, frozen=True, kw_only=True):
 
 def _hidden_in(entries: Iterable[Entry], hidden: Ranges = ()) -> Ranges:
     """What is hidden at the last of them; `hidden`: what was before the first."""
+    ranges = list(hidden)
     for entry in entries:
         if isinstance(entry, RollbackEntry):
-            hidden = hidden_after(hidden, entry)
-    return hidden
+            if entry.hidden is not None:
+                ranges = list(entry.hidden)
+            while ranges and ranges[-1][1] > entry.to_seq:
+                ranges.pop()
+            ranges.append((entry.to_seq + 1, entry.seq))
+    return tuple(ranges)
 
 
 def _reach(held: list[Entry], hidden: Ranges, head_seq: int) -> int:

@@ -18,6 +18,7 @@ from tests.storage.file_fakes import MemoryFiles
 
 from nplt_storage import ConversationDamaged
 from nplt_storage.entries import Entry
+from nplt_storage.file_system import Disk
 from nplt_storage.files.append import Appender
 from nplt_storage.files.conversation_file import JsonFile
 from nplt_storage.files.format import decode_header, survey
@@ -250,6 +251,16 @@ def test_torn_tails_of_two_crashes_are_both_kept() -> None:
         "broken-1",
         "broken-2",
     ]
+
+
+def test_a_torn_tail_is_kept_beside_a_name_that_leads_nowhere(tmp_path: Path) -> None:
+    path = tmp_path / PATH.name
+    path.write_bytes(file_bytes(chat(2)) + b"torn")
+    link = path.with_name(f"{path.name}.broken-1")
+    link.symlink_to(tmp_path / "nowhere" / "x")
+    JsonFile(path, "s1", files=Disk(), new_id=counting_ids()).settle()
+    assert link.is_symlink()
+    assert path.with_name(f"{path.name}.broken-2").read_bytes() == b"torn"
 
 
 def test_a_line_missing_in_the_middle_is_damage() -> None:

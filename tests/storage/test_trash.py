@@ -286,3 +286,23 @@ def test_a_conversation_is_listed_once_whatever_went_with_it(disk: MemoryDisk) -
     _trash(disk).put("s1", at=START)
     listed = [(session_id, path.name) for _, session_id, path in _trash(disk).conversations()]
     assert listed == [("s1", "session_20260102_s1.json")]
+
+
+def test_two_files_in_one_deletion_are_the_first_ones_users(disk: MemoryDisk) -> None:
+    for day, user in (("20260101", "ann"), ("20260103", "bob")):
+        header = Header(session_id="s2", created_at=START, user=user)
+        disk.put(HISTORY / f"session_{day}_s2.json", encode_header(header))
+    trash = _trash(disk)
+    trash.put("s2", at=START)
+    assert trash.owners("s2") == {"ann"}
+    with pytest.raises(ConversationNotFound):
+        trash.restore("s2", user="bob")
+    assert len(trash.restore("s2", user="ann")) == 2
+
+
+def test_a_folder_of_a_day_that_is_none_hides_nothing_else(disk: MemoryDisk) -> None:
+    trash = _trash(disk)
+    trash.put("s1", at=START)
+    disk.put(ROOT / "trash" / "20269901T000000_s3" / "session_20260102_s3.json", b"{}")
+    assert [session_id for _, session_id, _ in trash.conversations()] == ["s1"]
+    assert trash.restore("s3") == ["session_20260102_s3.json"]

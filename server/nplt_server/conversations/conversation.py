@@ -237,7 +237,8 @@ class Conversation:
                 if rollback is not None:
                     self.entry_written(rollback)
                     try:
-                        await self.writer.append(self.history.redo())
+                        redo = await self.writer.compute(self.history.redo)
+                        await self.writer.append(redo)
                     except StorageError as error:
                         log.warning("%s: entry %d stays: %s", self.session_id, rollback.seq, error)
                 raise

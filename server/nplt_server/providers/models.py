@@ -436,7 +436,7 @@ async def _body(reader: asyncio.StreamReader, head: bytes) -> bytes:
         except asyncio.IncompleteReadError as end:
             return end.partial
     whole = bytearray()
-    while size := int((await reader.readline()).partition(b";")[0], 16):
+    while (line := await reader.readline()) and (size := int(line.partition(b";")[0], 16)):
         whole += await reader.readexactly(min(size, _PROBE_BYTES_MAX - len(whole)))
         await reader.readline()
     return bytes(whole)

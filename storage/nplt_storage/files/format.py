@@ -36,7 +36,6 @@ from nplt_storage.codec import (
 from nplt_storage.entries import Entry, EpochEntry, ModelInputEntry, ModelOutputEntry, Moment
 from nplt_storage.file_system import (
     FileOperations,
-    opened,
     read_all,
     read_blocks,
     reader_of,
@@ -564,14 +563,21 @@ def make_whole(files: FileOperations, descriptor: int, path: Path, *, tail: Tail
 
 
 def _set_aside(files: FileOperations, descriptor: int, path: Path, *, start: int) -> None:
-    broken = next(each for each in numbered(path, "broken") if files.find(each) is None)
-    try:
-        with opened(files, broken, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as copy:
-            read = reader_of(files, descriptor)
-            write_blocks(files, copy, read_blocks(read, start, files.size(descriptor)))
-            files.sync(copy)
-    except OSError:
-        files.remove(broken)
-        raise
-    files.sync_directory(path.parent)
-    log.warning("%s: a torn append was set aside as %s", path.name, broken.name)
+    for broken in numbered(path, "broken"):
+        try:
+            copy = files.open(broken, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            continue
+        try:
+            try:
+                read = reader_of(files, descriptor)
+                write_blocks(files, copy, read_blocks(read, start, files.size(descriptor)))
+                files.sync(copy)
+            finally:
+                files.close(copy)
+        except OSError:
+            files.remove(broken)
+            raise
+        files.sync_directory(path.parent)
+        log.warning("%s: a torn append was set aside as %s", path.name, broken.name)
+        return

@@ -19,7 +19,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from itertools import chain, count
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Final
 
@@ -99,7 +99,7 @@ class Trash:
         their names."""
         disk, history, files = self._disk, self._directory.history, self._directory.files
         with plain_errors(session_id):
-            found = (path for _, _, path in self.conversations(session_id))
+            found = self._deletions(session_id)
             latest = next((path for path in found if user in (None, self._user_in(path))), None)
             if latest is None:
                 raise ConversationNotFound(session_id)
@@ -122,18 +122,26 @@ class Trash:
             disk.remove_tree(folder)
         return whole
 
-    def conversations(self, wanted: str | None = None) -> Iterator[tuple[datetime, str, Path]]:
-        """When each was deleted, or each of that id, its id and its file; the last deleted
-        first."""
+    def conversations(self) -> Iterator[tuple[datetime, str, Path]]:
+        """When each was deleted, its id and its file; the last deleted first."""
         for name in reversed(self._folders()):
             session_id = deleted_id(name)
-            if session_id is None or wanted not in (None, session_id):
-                continue
             folder = self._directory.trash / name
-            for file in self._disk.names_in(folder):
-                if session_id_of(file) == session_id:
-                    at = datetime.strptime(name[:15], _TIME).replace(tzinfo=UTC)
-                    yield at, session_id, folder / file
+            with suppress(ValueError):  # there is no such day: somebody made it by hand
+                at = datetime.strptime(name[:15], _TIME).replace(tzinfo=UTC)
+                for file in self._disk.names_in(folder):
+                    if session_id is not None and session_id_of(file) == session_id:
+                        yield at, session_id, folder / file
+
+    def _deletions(self, session_id: str) -> Iterator[Path]:
+        """The file of each deletion of it, the last deleted first. If there are two files in
+        one, the first says whose it is."""
+        for name in reversed(self._folders()):
+            if deleted_id(name) == session_id:
+                folder = self._directory.trash / name
+                names = self._disk.names_in(folder)
+                files = (folder / file for file in names if session_id_of(file) == session_id)
+                yield from islice(files, 1)
 
     def finish(self, names: Sequence[str]) -> None:
         """What a crash left behind of deletions: `names` are those in the directory
@@ -191,7 +199,7 @@ class Trash:
     def owners(self, session_id: str) -> set[str]:
         """The users whose deleted conversations of that id are in the trash."""
         with plain_errors(session_id):
-            return {self._user_in(path) for _, _, path in self.conversations(session_id)}
+            return {self._user_in(path) for path in self._deletions(session_id)}
 
     def _user_in(self, path: Path) -> str:
         """Whose it is; of one that does not say, the one there is without names."""
