@@ -238,7 +238,7 @@ class LineReader:
             wanted, self._wanted = self._wanted, None
             if self._is_reading:
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-        if wanted is not None:
+        if wanted is not None and wanted[2].set_running_or_notify_cancel():
             wanted[2].set_result("")
 
 

@@ -185,10 +185,10 @@ class TurnView(Widget):
         return self._answers[call]
 
     async def _reason(self, call: int, text: str) -> None:
-        is_new = call not in self._reasoning
-        fold = self._reasoning.setdefault(call, CollapsibleLine())
+        known = self._reasoning.get(call)
+        fold = self._reasoning[call] = CollapsibleLine() if known is None else known
         fold.set_text(f"reasoning · {len(text.split()):,} words", text)
-        if is_new:
+        if known is None:
             await self._add(fold, before=self._answers.get(call))
 
     async def _show_tool(self, change: changes.ToolShown) -> None:
