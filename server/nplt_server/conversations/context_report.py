@@ -264,7 +264,7 @@ def _text_sizes(message: ContextMessage | None) -> list[int]:
 
 
 def _text_size(text: str) -> int:
-    return len(orjson.dumps(text)) + 5 * text.count("[")
+    return len(orjson.dumps(text))
 
 
 def _words_of(message: ContextMessage | None, bytes_max: int) -> JsonObject:
@@ -340,7 +340,7 @@ def rows_within(
     room, written = bytes_max, list[JsonObject]()
     for row, message in told:
         written.append(_as_json(row) | _words_of(message, bytes_max))
-        room -= written_size(written[-1])
+        room -= _written_size(written[-1])
         if room < 0:
             break
     else:
@@ -348,22 +348,20 @@ def rows_within(
     # Half for the rows themselves: an account in which nobody says anything is of no use.
     told = _joined_within(told, bytes_max // 2)
     written = [_as_json(row) for row, _ in told]
-    room = bytes_max - sum(map(written_size, written))
+    room = bytes_max - sum(map(_written_size, written))
     share = _fair_share([size for _, message in told for size in _text_sizes(message)], room)
     for place in range(len(told) - 1, -1, -1):
         words = _words_of(told[place][1], share)
-        size = written_size(words)
+        size = _written_size(words)
         if size <= room:
             written[place] |= words
             room -= size
     return tuple(written)
 
 
-def written_size(row: JsonObject) -> int:
-    """With a comma; brackets count as they are written for clients that would take
-    them for markup."""
-    data = orjson.dumps(row)
-    return len(data) + 1 + 5 * data.count(b"[")
+def _written_size(row: JsonObject) -> int:
+    """With a comma behind it."""
+    return len(orjson.dumps(row)) + 1
 
 
 def _messages(rows: Sequence[EntryReport], view: ContextView) -> Iterator[ContextMessage | None]:
@@ -382,7 +380,7 @@ def _messages(rows: Sequence[EntryReport], view: ContextView) -> Iterator[Contex
 def _joined_within(told: Sequence[_Told], bytes_max: int) -> list[_Told]:
     """The newest rows one by one, older ones together: those shown alike if that is
     enough, else whatever stands side by side."""
-    sizes = [written_size(_as_json(row)) for row, _ in told]
+    sizes = [_written_size(_as_json(row)) for row, _ in told]
     if sum(sizes) <= bytes_max:
         return list(told)
     first, room = len(told), bytes_max // 2
@@ -390,7 +388,7 @@ def _joined_within(told: Sequence[_Told], bytes_max: int) -> list[_Told]:
         first -= 1
         room -= sizes[first]
     older = _joined(told[:first], only_alike=True)
-    if sum(sizes[first:]) + sum(written_size(_as_json(row)) for row, _ in older) > bytes_max:
+    if sum(sizes[first:]) + sum(_written_size(_as_json(row)) for row, _ in older) > bytes_max:
         older = _joined(told[:first], only_alike=False)
     return [*older, *told[first:]]
 
@@ -492,7 +490,7 @@ def _context_report(
         },
         begins_epoch=epoch.reason if epoch is not None else None,
     )
-    room = bytes_max - written_size(to_object(given))
+    room = bytes_max - _written_size(to_object(given))
     return replace(given, entries=rows_within(rows, view, bytes_max=room))
 
 

@@ -195,7 +195,7 @@ class ModelCall:
             )
         return fault
 
-    # Recovery of a call that failed before its first token
+    # Recovery of a call that failed before its first words
 
     async def _recover_from(self, error: ProviderError, retries: int) -> int:
         """Returns the new number of retries; raises the error if nothing helps."""

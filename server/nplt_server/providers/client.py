@@ -1,7 +1,8 @@
 """What all vendors' adapters share: the client, its streams and their time limits.
 
-`VendorProvider` renders a request in its API's format and parses the raw stream of the answer;
-`VendorClient` sends it through the vendor's SDK. Errors become the server's own (`failures`).
+`VendorProvider` chooses the API, has it render the request and parse the raw stream of the
+answer, and sends a refused request again in another form; `VendorClient` sends through the
+vendor's SDK. Errors become the server's own (`failures`).
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ async def context(session: Session, request: messages.ContextRequest, answer: An
     model = conversation.model
     if request.model is not None:
         model = session.server.services.router.check(request.model)
-    bytes_max = answer.bytes_max or session.server.services.limits.message_bytes_max
+    bytes_max = session.server.services.limits.message_bytes_max
     answer.give(
         await context_report(conversation, model=model, text=request.text, bytes_max=bytes_max)
     )

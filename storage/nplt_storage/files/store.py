@@ -112,9 +112,8 @@ class Redaction(Struct, frozen=True, kw_only=True):
 def redact_entry(disk: Disk, file: JsonFile, seq: int, *, at: datetime) -> Redaction:
     """Writes a new file with a tombstone in place of the entry and every other line
     unchanged (except a rollback that repeats the erased words), and replaces the old file
-    in one step. Then removes whatever else held the words: copies left by a torn append or
-    an import, blobs without a reference, an attachment. After a crash in between, asking
-    again finishes that. Blocks; the caller lets nobody append meanwhile."""
+    in one step. What else held the words is for `remove_traces`; after a crash in between,
+    asking again finishes that. Blocks; the caller lets nobody append meanwhile."""
     with (
         file.not_writing(),
         plain_errors(file.session_id),
@@ -153,7 +152,9 @@ def remove_traces(
     attachments: Path,
     blobs_kept: AbstractSet[str] = frozenset(),
 ) -> None:
-    """Blocks. `blobs_kept` were kept just now, for an entry that is yet to come."""
+    """Removes what else held the words: copies left by a torn append or an import, blobs without
+    a reference, an attachment. Blocks. `blobs_kept` were kept just now, for an entry that is yet
+    to come."""
     erased = redaction.erased
     for name in copies(disk.names_in(path.parent), path):
         disk.remove(path.with_name(name))
@@ -169,7 +170,7 @@ def remove_traces(
 # ------------------------------------------------------------------------------
 # The writer of one conversation
 #
-# Appends go through the commit threads, the text of a running answer to the live journal.
+# Appends go through the committer, the text of a running answer to the live journal.
 # Blobs are written before the lines that refer to them. Every append updates the
 # conversation's row and hands it to the index and to the caller. If the first append to a new
 # file fails, the file is removed; the next append creates it again.
