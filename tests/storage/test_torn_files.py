@@ -260,7 +260,7 @@ def test_a_torn_tail_is_kept_beside_a_name_that_leads_nowhere(tmp_path: Path) ->
     link.symlink_to(tmp_path / "nowhere" / "x")
     JsonFile(path, "s1", files=Disk(), new_id=counting_ids()).settle()
     assert link.is_symlink()
-    assert path.with_name(f"{path.name}.broken-2").read_bytes() == b"torn"
+    assert path.with_name(f"{path.name}.broken-2").read_bytes().endswith(b"torn")
 
 
 def test_a_line_missing_in_the_middle_is_damage() -> None:
