@@ -45,14 +45,8 @@ from nplt_server.connections.admission import Admission, Arrival
 from nplt_server.connections.session import ServerState, Session
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.registry import Registry
-from nplt_server.conversations.services import (
-    BackgroundTasks,
-    ContextServices,
-    Services,
-    TokenCounting,
-    TurnSlots,
-    begin_epoch_and_summarize,
-)
+from nplt_server.conversations.services import ContextServices, Services, begin_epoch_and_summarize
+from nplt_server.conversations.tasks import BackgroundTasks, TurnSlots
 from nplt_server.errors import ConfigurationError
 from nplt_server.extensions import check_tool_names, load_extensions
 from nplt_server.histories import Histories, utc_now
@@ -63,6 +57,7 @@ from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
 from nplt_server.requests import HANDLERS
 from nplt_server.settings import AnyProviderSettings, LocalSettings, OfflineSettings, Settings
+from nplt_server.tokens import TokenCounting
 from nplt_server.tools import Tool, ToolPolicy, unknown_tools
 from nplt_server.tools.builtin import builtin_tools
 from nplt_server.tools.mcp import McpServerConfig, McpServers

@@ -14,8 +14,8 @@ from tests.server.test_turns import two_words
 from nplt_protocol.messages import ContextAccount
 from nplt_server.conversations.context_report import context_report
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.services import ContextServices, TokenCounting
-from nplt_server.tokens import CharacterCounter
+from nplt_server.conversations.services import ContextServices
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_storage.entries import ModelOutputEntry
 
 MODEL = "test/model"

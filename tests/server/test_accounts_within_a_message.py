@@ -20,11 +20,11 @@ from nplt_server.context.messages import ContextMessage, ModelInputMessage, Syst
 from nplt_server.context.source import CallBudget, ContextView, EpochPlan, Selection
 from nplt_server.conversations.context_report import EntryReport, context_report, rows_within
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.services import ContextServices, TokenCounting
+from nplt_server.conversations.services import ContextServices
 from nplt_server.dialects import reply_text, without_markup
 from nplt_server.providers import ModelFacts
 from nplt_server.settings import ContextSettings
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry
 
 FRAME = 65_535

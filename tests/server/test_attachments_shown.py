@@ -31,7 +31,7 @@ from nplt_server.conversations.context_manager import (
 from nplt_server.conversations.context_report import context_report
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import redact
-from nplt_server.conversations.services import ContextServices, Services, TokenCounting
+from nplt_server.conversations.services import ContextServices, Services
 from nplt_server.providers import (
     ModelFacts,
     ModelOutputDelta,
@@ -40,7 +40,7 @@ from nplt_server.providers import (
     TextPiece,
     ToolCallPiece,
 )
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.tools import ResultWithPictures, Tool, ToolDescription, ToolHost
 from nplt_storage.attachments import AttachmentFiles
 from nplt_storage.entries import AttachmentEntry, EpochEntry

@@ -15,7 +15,7 @@ from tests.server.services import make_services
 from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import AgentThought, Prompt, Receipt, TurnFinished, TurnStarted
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.services import ContextServices, TokenCounting
+from nplt_server.conversations.services import ContextServices
 from nplt_server.errors import (
     NoSuchModel,
     ProviderError,
@@ -35,7 +35,7 @@ from nplt_server.providers import (
 )
 from nplt_server.providers.offline import ScriptedProvider
 from nplt_server.providers.router import FAILURES_MAX, OPEN_SECONDS_MAX, ProviderRouter, RetryPolicy
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry
 from nplt_storage.messages import model_name
 

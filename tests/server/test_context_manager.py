@@ -20,12 +20,7 @@ from nplt_server.conversations import operations
 from nplt_server.conversations.context_report import context_report
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import compact
-from nplt_server.conversations.services import (
-    Compressible,
-    ContextServices,
-    OverThreshold,
-    TokenCounting,
-)
+from nplt_server.conversations.services import Compressible, ContextServices, OverThreshold
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import (
     ModelFacts,
@@ -37,7 +32,7 @@ from nplt_server.providers import (
     UsageReport,
 )
 from nplt_server.providers.offline import ScriptedProvider
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.usage import ModelPrices
 from nplt_server.widgets import default_widgets
 from nplt_storage.entries import (

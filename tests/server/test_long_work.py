@@ -14,7 +14,9 @@ from nplt_protocol.messages import Prompt
 from nplt_server.conversations import operations
 from nplt_server.conversations.context_report import context_report
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.services import ContextServices, HeavyWork, TokenCounting
+from nplt_server.conversations.services import ContextServices
+from nplt_server.conversations.tasks import HeavyWork
+from nplt_server.tokens import TokenCounting
 from nplt_storage.entries import ModelInputEntry, ModelOutputEntry, RollbackEntry
 from nplt_storage.history import ActiveEntries, ConversationHistory
 

@@ -19,10 +19,10 @@ from nplt_server.context.projection import Projection
 from nplt_server.conversations import operations
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import compact
-from nplt_server.conversations.services import ContextServices, Services, TokenCounting
+from nplt_server.conversations.services import ContextServices, Services
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, UsageReport
 from nplt_server.providers.offline import ScriptedProvider
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_storage.entries import CompactionEntry, EpochEntry, QuarantineEntry
 
 SUMMARIZER = "test/summarizer"

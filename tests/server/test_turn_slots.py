@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import anyio
 import pytest
 
-from nplt_server.conversations.services import TurnSlots
+from nplt_server.conversations.tasks import TurnSlots
 from nplt_server.settings import Limits
 from nplt_storage.errors import ConversationHeld, StorageUnavailable
 from nplt_storage.store import Member

@@ -16,12 +16,7 @@ from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import EVENT_TYPES, EncodedEntryAdded, TextDelta
 from nplt_server.context.messages import ToolResultsMessage
 from nplt_server.conversations.conversation import Conversation
-from nplt_server.conversations.services import (
-    Compressible,
-    ContextServices,
-    OverThreshold,
-    TokenCounting,
-)
+from nplt_server.conversations.services import Compressible, ContextServices, OverThreshold
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import (
     ModelFacts,
@@ -34,7 +29,7 @@ from nplt_server.providers import (
     UsageReport,
 )
 from nplt_server.settings import Limits
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.tools import Tool, ToolDescription, ToolHost, offer_of
 from nplt_server.tools.runner import ToolRunner
 from nplt_storage.entries import FaultEntry, ModelOutputEntry, ToolResultsEntry

@@ -25,11 +25,11 @@ from nplt_protocol.messages import Prompt, Receipt
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import clear, roll_back
 from nplt_server.conversations.registry import Registry
-from nplt_server.conversations.services import ContextServices, TokenCounting
+from nplt_server.conversations.services import ContextServices
 from nplt_server.errors import ProviderUnavailable
 from nplt_server.providers import ModelFacts
 from nplt_server.providers.router import ProviderRouter
-from nplt_server.tokens import CharacterCounter
+from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_server.tools import Tool, ToolDescription, ToolFailed, ToolHost
 from nplt_server.tools.builtin import now_tool
 from nplt_storage.codec import decode_line, encode_line

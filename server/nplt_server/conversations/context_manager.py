@@ -172,7 +172,9 @@ class ContextManager:
         return CallBudget(
             # Counting too many tokens only makes epochs begin a little early.
             budget_tokens=min(budget, corrected, *ceilings),
-            tools_tokens=services.counting.tokens_of_tools(offer) if facts.takes_tools else 0,
+            tools_tokens=services.counting.tokens_of_tools(offer.digest, offer.texts)
+            if facts.takes_tools
+            else 0,
             offer=offer,
             threshold=services.rules.threshold,
             keep=services.rules.keep,

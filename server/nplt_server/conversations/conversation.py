@@ -37,7 +37,8 @@ from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.conversations.context_report import usage_of
 from nplt_server.conversations.model_call import ModelCall
 from nplt_server.conversations.record_writer import EntryT, RecordWriter
-from nplt_server.conversations.services import Activity, OverThreshold, Services
+from nplt_server.conversations.services import OverThreshold, Services
+from nplt_server.conversations.tasks import Activity
 from nplt_server.conversations.turn import TurnRun
 from nplt_server.conversations.turn_queue import QueuedJob, TurnQueue, call_guarded
 from nplt_server.histories import HistoryProfile

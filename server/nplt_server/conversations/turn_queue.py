@@ -25,7 +25,7 @@ from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import ActiveTurn, TurnFinished, TurnStarted
 from nplt_server.conversations.approvals import is_open_question, last_words_of_step, why_denied
-from nplt_server.conversations.services import Activity
+from nplt_server.conversations.tasks import Activity
 from nplt_server.conversations.turn import TurnRun, TurnSuspended
 from nplt_server.errors import error_to_tell
 from nplt_storage.entries import (
