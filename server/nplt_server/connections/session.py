@@ -44,8 +44,6 @@ from nplt_server.conversations.broadcast import (
     NO_CLIENT,
     BroadcastEvent,
     ConnectedClient,
-    announce_join,
-    announce_leave,
 )
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import find_or_create
@@ -272,8 +270,7 @@ class Session:
         """The client has closed its side. Answers to its requests are still sent, since the
         client may read them (`nc -N` does)."""
         if self.conversation is not None:
-            announce_leave(self.conversation, self, client_of(self, observer=self.observer))
-            self.conversation.broadcast.join(self)
+            self.conversation.broadcast.stay_unseen(self)
         self.input_closed = True
         self.connection.end_input()
         await self.uploads.give_up()
@@ -288,7 +285,7 @@ class Session:
         self.depart()
         self.conversation = conversation
         self.observer = observer
-        announce_join(conversation, self, client_of(self, observer=observer))
+        conversation.broadcast.join(self, client_of(self, observer=observer))
 
     def enter_fresh(self) -> None:
         """It was in none, or that one is gone."""
@@ -298,7 +295,7 @@ class Session:
         if self.current_id is None:
             return
         if self.conversation is not None:
-            announce_leave(self.conversation, self, client_of(self, observer=self.observer))
+            self.conversation.broadcast.leave(self)
         self._last_left_turn = self.last_turn
         self.own_turns.clear()
         self._something_settled()

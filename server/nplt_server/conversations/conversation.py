@@ -22,7 +22,7 @@ from nplt_protocol.codec import to_object
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
 from nplt_protocol.json_text import JsonObject
-from nplt_protocol.messages import Attached, Prompt, Receipt, SessionEvent, UsageAccount
+from nplt_protocol.messages import Attach, Attached, Prompt, Receipt, UsageAccount
 from nplt_server import logs
 from nplt_server.context.source import CallBudget
 from nplt_server.conversations.approvals import Approvals
@@ -31,12 +31,12 @@ from nplt_server.conversations.broadcast import (
     NO_CLIENT,
     Broadcast,
     ConnectedClient,
-    entry_event,
 )
 from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.conversations.context_report import usage_of
 from nplt_server.conversations.model_call import ModelCall
 from nplt_server.conversations.record_writer import EntryT, RecordWriter
+from nplt_server.conversations.replay import missed_events
 from nplt_server.conversations.services import OverThreshold, Services
 from nplt_server.conversations.tasks import Activity
 from nplt_server.conversations.turn import TurnRun
@@ -118,7 +118,7 @@ class Conversation:
         """Another server is to have it: no further turn begins here."""
         self.used_at = monotonic()
         self.activity = Activity(part_of=services.activity)
-        self.broadcast = Broadcast(services.limits.message_bytes_max)
+        self.broadcast = Broadcast(session_id, services.limits.message_bytes_max)
         self._not_begun: tuple[HistoryProfile, str | None] | None = (profile, model)
         """Until its record is needed: where it will be kept, and the model."""
         if opened is not None:
@@ -200,6 +200,11 @@ class Conversation:
                 for client in (*self.broadcast.clients[: CLIENTS_MAX - 1], newcomer)
             ),
         )
+
+    def replay(self, cursor: Attach | None) -> tuple[bytes, bool]:
+        """The frames that a client missed that attaches now, and whether it must resync."""
+        running = None if self.queue.running is None else self.queue.running.events
+        return missed_events(self.writer, running, cursor, self.broadcast.bytes_max)
 
     # Prompts and jobs
 
@@ -362,6 +367,7 @@ class Conversation:
             draft = replace(draft, rejected=rejected)
         entry = await self.add_message(draft)
         turn.output = None
+        turn.events.end_output()
         if rejected is not None:
             turn.events.thought(
                 "retrying",
@@ -478,16 +484,14 @@ class Conversation:
         return await self.writer.append(draft)
 
     def announce(self, what: str, details: JsonObject) -> None:
-        self.broadcast.emit(SessionEvent(session_id=self.session_id, event=what, details=details))
+        self.broadcast.announce(what, details)
 
     def entry_written(self, entry: Entry) -> None:
         """Sends the event of an entry that is on disk."""
         self.used_at = monotonic()
         if self._context is not None and self.services.context.namer is not None:
             self._context.namer.entry_written(entry)
-        if self.broadcast:
-            bytes_max = self.services.limits.message_bytes_max
-            self.broadcast.emit(entry_event(self.session_id, entry, bytes_max))
+        self.broadcast.emit_entry(entry)
 
     # Opening and ending
 

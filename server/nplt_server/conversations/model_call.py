@@ -124,6 +124,7 @@ class ModelCall:
         if room is not None:
             answer_tokens_max = min(answer_tokens_max, room.answer_tokens)
         output = turn.output = ModelOutputAccumulator(answer_bytes_max=limits.answer_bytes_max)
+        turn.events.begin_output(output)
         request = ModelRequest(
             invocation=turn.invocation,
             context=view.messages,

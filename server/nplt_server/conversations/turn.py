@@ -33,8 +33,8 @@ from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import TurnFinished
 from nplt_server import logs
 from nplt_server.context.source import ContextView
-from nplt_server.conversations.broadcast import TurnEvents
 from nplt_server.conversations.model_call import ModelCall
+from nplt_server.conversations.turn_events import TurnEvents
 from nplt_server.errors import (
     AnswerRejected,
     ProviderError,
@@ -135,7 +135,9 @@ class TurnRun:
     def __post_init__(self) -> None:
         assert self.prompt.turn_id is not None
         self.turn_id = self.prompt.turn_id
-        self.events = TurnEvents(self.conversation, self.turn_id)
+        self.events = TurnEvents(
+            self.conversation.broadcast, self.conversation.writer, self.turn_id
+        )
         self.tool_host = TurnToolHost(self)
 
     def use_model(self, model: str) -> None:
@@ -259,6 +261,7 @@ class TurnRun:
             await self.events.settled()
         await self.write_results(why_skipped=reason, execute_error=reason)
         output, self.output = self.output, None
+        self.events.end_output()
         entry: Entry
         if output is not None and output.text:
             cut = output.entry(

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from nplt_protocol import ErrorCode, RequestError, messages
 from nplt_server.connections.session import Session, client_of
 from nplt_server.conversations import operations
-from nplt_server.conversations.broadcast import replay_of
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import checked_name
 from nplt_server.dialects import Answer
@@ -179,7 +178,7 @@ def _attach(
 ) -> None:
     """Without a gap: the old conversation is left, the reply is sent, missed events are
     sent, the new conversation is entered. No event can come in between."""
-    frames, resync = replay_of(conversation, cursor)
+    frames, resync = conversation.replay(cursor)
     session.depart()
     observer = cursor.observer if cursor else False
     snapshot = conversation.snapshot(client_of(session, observer=observer))
