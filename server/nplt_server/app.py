@@ -46,7 +46,6 @@ from nplt_server.connections.session import ServerState, Session
 from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import ContextServices, Services, begin_epoch_and_summarize
-from nplt_server.conversations.tasks import BackgroundTasks, TurnSlots
 from nplt_server.errors import ConfigurationError
 from nplt_server.extensions import check_tool_names, load_extensions
 from nplt_server.histories import Histories, utc_now
@@ -57,6 +56,7 @@ from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
 from nplt_server.requests import HANDLERS
 from nplt_server.settings import AnyProviderSettings, LocalSettings, OfflineSettings, Settings
+from nplt_server.tasks import BackgroundTasks, TurnSlots
 from nplt_server.tokens import TokenCounting
 from nplt_server.tools import Tool, ToolPolicy, unknown_tools
 from nplt_server.tools.builtin import builtin_tools
@@ -359,7 +359,7 @@ class Server(ServerState):
         async with anyio.create_task_group() as handing_over:
             if self.peers is not None:
                 for conversation in conversations:
-                    if conversation.writer.lease is not None:
+                    if conversation.record.lease is not None:
                         handing_over.start_soon(self._hand_over, conversation)
             seconds = self.settings.limits.drain_seconds_max
             self._drain_scope.deadline = anyio.current_time() + seconds

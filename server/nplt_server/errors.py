@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import KW_ONLY, dataclass
+from typing import Self
 
 from msgspec import Struct
 
@@ -73,6 +74,12 @@ class ProviderError(Exception):
         self.sentence = sentence
         """Our own words: what is wrong, and what can be done."""
 
+    def reworded(self, sentence: str) -> Self:
+        """The same error with another sentence."""
+        other = type(self).__new__(type(self), sentence)
+        other.__dict__.update(self.__dict__, sentence=sentence)
+        return other
+
     def __str__(self) -> str:
         said = str(self.vendor or "")
         return f"{self.sentence}; it says: {said}" if said else self.sentence
@@ -134,6 +141,12 @@ class ProviderRefused(ProviderError):
     """There is no such API at this address, or the model is not served through it."""
     wrong_reasoning: bool = False
     """The model's own reasoning must go back to it with its calls, or must not."""
+
+    @property
+    def is_about_content(self) -> bool:
+        """Whether the provider rejects content without naming the message that holds it."""
+        is_named = self.message_index is not None or bool(self.entry_seqs)
+        return self.content_refused and not is_named
 
 
 class NoSuchModel(ProviderRefused):

@@ -8,6 +8,7 @@ loads the counter in a thread when it is first needed, and holds the correction.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +16,6 @@ from functools import cache
 from importlib import import_module
 from typing import Final, Protocol
 
-import anyio
-from anyio import to_thread
 from msgspec import Struct, field
 
 from nplt_server.digest.text import clean_text
@@ -284,16 +283,18 @@ class TokenCounting:
     """Counts tokens, and learns a correction from the counts that providers report."""
 
     def __init__(self, own: TokenCounter | None = None) -> None:
-        self._loading = anyio.Lock()
+        self._loading: asyncio.Future[TokenCounter] | None = None
         self._counter = own
         self._tools: tuple[str, int] = ("", 0)
         self.correction = Correction()
 
     async def counter(self) -> TokenCounter:
         if self._counter is None:
-            async with self._loading:
-                if self._counter is None:
-                    self._counter = await to_thread.run_sync(best_counter)
+            if self._loading is None or self._loading.done():
+                loop = asyncio.get_running_loop()
+                self._loading = loop.run_in_executor(None, best_counter)
+            # Shielded: one who stops waiting must not stop the others.
+            self._counter = await asyncio.shield(self._loading)
         return self._counter
 
     @property

@@ -34,7 +34,7 @@ async def _instructed() -> AsyncIterator[Stage]:
 
 
 async def _account(stage: Stage, text: str | None) -> ContextAccount:
-    return await context_report(stage.conversation, model=MODEL, text=text, bytes_max=2**20)
+    return await context_report(stage.conversation.context, model=MODEL, text=text, bytes_max=2**20)
 
 
 async def test_the_profiles_instruction_is_told_as_the_first_call_will_get_it() -> None:
@@ -62,4 +62,4 @@ async def test_asking_for_an_account_writes_nothing() -> None:
     async with _instructed() as stage:
         await _account(stage, "hello")
         assert stage.conversation.history.head_seq == 0
-        assert not stage.conversation.writer.is_stored
+        assert not stage.conversation.record.is_stored

@@ -127,7 +127,9 @@ async def test_a_conversation_of_a_thousand_turns_can_be_accounted_for(policy: A
     async with staged(two_words, context_services=context_services) as stage:
         conversation = stage.conversation
         _talk(conversation, turns=1_000)
-        given = await context_report(conversation, model="test/model", text="hi", bytes_max=FRAME)
+        given = await context_report(
+            conversation.context, model="test/model", text="hi", bytes_max=FRAME
+        )
     encode_reply(MessageType.CONTEXT_REQUEST, 1, given, message_bytes_max=FRAME)
     rows: list[Any] = list(given.entries)
     assert sum(row["tokens"] for row in rows) == given.totals["tokens"]

@@ -18,9 +18,9 @@ from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import Prompt, SessionEvent, ToolFinished, ToolStarted
 from nplt_server.conversations.approvals import question_event, remembered_decisions
 from nplt_server.conversations.broadcast import ConnectedClient
-from nplt_server.conversations.tasks import TurnSlots
 from nplt_server.conversations.turn import TurnClock
 from nplt_server.settings import Limits
+from nplt_server.tasks import TurnSlots
 from nplt_storage.entries import (
     ApprovalEntry,
     DebugEntry,

@@ -22,8 +22,8 @@ from nplt_server.context.messages import (
     ModelInputMessage,
     ToolResultsMessage,
 )
-from nplt_server.conversations import context_manager
-from nplt_server.conversations.context_manager import (
+from nplt_server.conversations import attachments_shown
+from nplt_server.conversations.attachments_shown import (
     IMAGE_BYTES_MAX,
     TEXT_BYTES_MAX,
     AttachmentReader,
@@ -168,7 +168,9 @@ async def test_a_model_that_takes_no_pictures_is_told_of_it_by_name(tmp_path: Pa
         shown = await at.ask("what is this?", await at.upload("cat.png", PNG))
         assert shown.images == ()
         assert "cat.png" in shown.text
-        account = await context_report(at.conversation, model=MODEL, text=None, bytes_max=100_000)
+        account = await context_report(
+            at.conversation.context, model=MODEL, text=None, bytes_max=100_000
+        )
         (told,) = [row["attachments"] for row in account.entries if "attachments" in row]
         assert told == [
             {"filename": "cat.png", "content_type": "image/png", "reason": "attachment_not_taken"}
@@ -245,7 +247,7 @@ LARGE = PNG + bytes(1024 - len(PNG))
 
 @pytest.fixture
 def room_for_four(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context_manager, "PICTURES_BYTES_MAX", 4 * len(LARGE))
+    monkeypatch.setattr(attachments_shown, "PICTURES_BYTES_MAX", 4 * len(LARGE))
 
 
 def pictures_in(request: ModelRequest) -> list[str]:
@@ -280,7 +282,7 @@ async def test_after_a_restart_the_same_pictures_are_shown(tmp_path: Path) -> No
         for name in "abcdef":
             await at.ask("look", await at.upload(f"{name}.png", LARGE))
         before = pictures_in(at.requests[-1])
-        reader = AttachmentReader(at.conversation.writer, at.services.files)
+        reader = AttachmentReader(at.conversation.record, at.services.files)
         await reader.gather()
         known = at.conversation.context.attachments
         assert reader.contents.put_away == known.contents.put_away

@@ -418,4 +418,4 @@ async def test_a_role_nobody_plays_is_refused_before_anything_is_stored() -> Non
     async with cast() as play:
         with pytest.raises(RequestError, match="planner"):
             await play.play(role="reviewer")
-        assert not play.stage.conversation.writer.is_stored
+        assert not play.stage.conversation.record.is_stored

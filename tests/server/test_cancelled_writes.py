@@ -50,11 +50,11 @@ async def test_a_write_that_is_cancelled_is_finished_and_the_next_one_follows_it
         services = make_services(tasks, model_of(two_words), store=cast(ConversationStore, store))
         profile = services.histories.default
         conversation = Conversation("s1", user="local", services=services, profile=profile)
-        writing = asyncio.create_task(conversation.writer.append(RenamedEntry(name="first")))
+        writing = asyncio.create_task(conversation.record.append(RenamedEntry(name="first")))
         await store.stored.wait()
         writing.cancel()
         await asyncio.sleep(0)
-        next_one = asyncio.create_task(conversation.writer.append(RenamedEntry(name="second")))
+        next_one = asyncio.create_task(conversation.record.append(RenamedEntry(name="second")))
         await asyncio.sleep(0)
         store.acknowledges.set()
         await asyncio.wait([writing])
@@ -93,15 +93,15 @@ async def test_a_commit_that_is_under_way_is_finished_before_its_writer_is_cance
         services = make_services(tasks, model_of(two_words), store=store)
         profile = services.histories.default
         conversation = Conversation("s1", user="local", services=services, profile=profile)
-        await conversation.writer.append(RenamedEntry(name="first"))
-        writing = asyncio.create_task(conversation.writer.append(RenamedEntry(name="second")))
+        await conversation.record.append(RenamedEntry(name="first"))
+        writing = asyncio.create_task(conversation.record.append(RenamedEntry(name="second")))
         await asyncio.sleep(0)
         writing.cancel()
         writing.cancel()
         await asyncio.wait([writing])
         assert conversation.history.head_seq == 2
         assert conversation.name == "second"
-        assert (await conversation.writer.append(RenamedEntry(name="third"))).seq == 3
-        await conversation.writer.close()
+        assert (await conversation.record.append(RenamedEntry(name="third"))).seq == 3
+        await conversation.record.close()
         await store.close()
         tasks.cancel_scope.cancel()

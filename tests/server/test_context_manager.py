@@ -92,7 +92,9 @@ class Play:
         yield Stopped(reason="tool_calls" if said.startswith("note ") else "end")
 
     async def account(self, text: str | None = None) -> JsonObject:
-        given = await context_report(self.conversation, model=MODEL, text=text, bytes_max=2**20)
+        given = await context_report(
+            self.conversation.context, model=MODEL, text=text, bytes_max=2**20
+        )
         return {"entries": list(given.entries), **given.totals, "begins": given.begins_epoch}
 
 

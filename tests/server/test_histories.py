@@ -104,7 +104,7 @@ async def test_a_list_shows_them_all_in_one_order_page_by_page() -> None:
 async def test_a_conversation_is_found_by_name_and_prefix_wherever_it_is() -> None:
     async with opened_registry() as here:
         conversation = await here.begin("short", "hello there")
-        await conversation.writer.close()
+        await conversation.record.close()
         assert await here.registry.resolve("hello there", "local") == conversation.session_id
         with pytest.raises(RequestError):
             await here.registry.resolve("hello there", "somebody else")
@@ -223,4 +223,4 @@ async def test_a_conversation_that_could_not_be_stored_yet_stays_where_it_was_to
         conversation = here.registry.fresh("local", "short")
         here.registry.left(conversation)
         again = await here.registry.get(conversation.session_id, "local")
-        assert again.writer.profile.id == "short"
+        assert again.record.profile.id == "short"

@@ -83,7 +83,7 @@ async def test_an_owner_that_was_overtaken_calls_neither_the_model_nor_the_tool(
     async with played(counted, store) as stage:
         await stage.prompt()
         await stage.conversation.activity.quiet()
-        assert stage.conversation.writer.is_stale
+        assert stage.conversation.record.is_stale
         told = [each.event for each in stage.ear.heard if isinstance(each, SessionEvent)]
         assert "lagged" in told
     assert (counted.model_calls, counted.tool_runs) == (calls, runs)

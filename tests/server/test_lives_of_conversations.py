@@ -63,7 +63,7 @@ class OpenRegistry:
 
     async def open_again(self, conversation: Conversation) -> Conversation:
         """As after a restart: nothing of it is left in memory."""
-        await conversation.writer.close()
+        await conversation.record.close()
         del self.registry._open[conversation.session_id]
         return await self.registry.get(conversation.session_id, "local")
 
@@ -94,7 +94,7 @@ def listen(conversation: Conversation) -> EventRecorder:
 async def test_a_conversation_that_is_being_closed_can_be_entered() -> None:
     async with opened_registry() as here, anyio.create_task_group() as tasks:
         conversation = await here.begin("hello")
-        conversation.used_at -= 100
+        conversation.record.used_at -= 100
         here.store.close_seconds = 0.05
         tasks.start_soon(here.registry.close_unused)
         await anyio.sleep(0.01)
@@ -162,7 +162,7 @@ async def test_who_comes_while_it_is_picked_up_stands_behind_the_older_prompts()
         conversation = here.registry.fresh("local")
         await say(conversation, "wait")
         older = await say(conversation, "older")
-        await conversation.writer.close()
+        await conversation.record.close()
         del here.registry._open[conversation.session_id]
         here.store.append_seconds = 0.02
         ears: list[EventRecorder] = []
@@ -277,7 +277,7 @@ async def test_an_upload_outlives_the_closing_of_its_conversation(tmp_path: Path
 async def test_a_conversation_that_was_closed_meanwhile_is_deleted_all_the_same() -> None:
     async with opened_registry() as here:
         conversation = await here.begin("hello")
-        await conversation.writer.close()
+        await conversation.record.close()
         del here.registry._open[conversation.session_id]
         await here.registry.delete(conversation.session_id, "local")
         assert await here.store.count("local") == 0

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from nplt_server.context.messages import ModelInputMessage
-from nplt_server.conversations.model_call import call_quietly
+from nplt_server.conversations.quiet_call import call_quietly
 from nplt_server.errors import AnswerCut, ProviderError, ProviderRefused, ProviderUnavailable
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, UsageReport
 from nplt_server.providers.accumulator import ModelOutputAccumulator

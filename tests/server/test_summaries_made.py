@@ -67,7 +67,7 @@ class SlowPlay(Play):
     async def let_go(self) -> None:
         self.go.set()
         await anyio.wait_all_tasks_blocked()
-        assert not self.conversation.context.is_summarizing
+        assert not self.conversation.summarizer.is_running
 
     async def compact(self) -> EpochBegun:
         return await compact(self.conversation)
@@ -160,7 +160,7 @@ async def test_who_waits_for_a_summary_goes_on_without_it_when_it_is_stopped() -
         done: list[EpochBegun] = []
         play.conversation.add_job(play.compact, done=done.append, failed=lambda _: None)
         await play.called.wait()
-        play.conversation.context.stop_summarizing()
+        play.conversation.stop_summarizing()
         await play.conversation.activity.quiet()
         assert [given.compaction for given in done] == [None]
         assert play.epochs()
@@ -180,17 +180,17 @@ async def leave_and_return(play: SlowPlay, *, last: str) -> str | None:
         case "summary":
             await play.let_go()
         case "instruction":
-            await there.context.state.set_system_instruction("Be brief.")
+            await there.state.set_system_instruction("Be brief.")
         case _:
             await there.context.begin_epoch(EpochEntry(reason="asked"))
-    await there.writer.close()
+    await there.record.close()
     play.services.draining = False
     again = Conversation(
         "s1",
         user="local",
         services=play.services,
-        profile=there.writer.profile,
-        opened=await there.writer.profile.store.open("s1"),
+        profile=there.record.profile,
+        opened=await there.record.profile.store.open("s1"),
     )
     await again.queue.resume_unfinished()
     await again.activity.quiet()

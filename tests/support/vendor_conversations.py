@@ -211,10 +211,10 @@ class Life:
                     await conversation.append_entry(
                         QuarantineEntry(target_seq=target, code="poison", content="refused")
                     )
-            case "instruct" if conversation.writer.is_stored:
-                await conversation.context.state.set_system_instruction(f"be brief, {len(entries)}")
-            case "note" if conversation.writer.is_stored:
-                await conversation.context.state.update_memory_notebook(f"{len(entries)} so far")
+            case "instruct" if conversation.record.is_stored:
+                await conversation.state.set_system_instruction(f"be brief, {len(entries)}")
+            case "note" if conversation.record.is_stored:
+                await conversation.state.update_memory_notebook(f"{len(entries)} so far")
             case _:
                 pass
 

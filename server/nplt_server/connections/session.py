@@ -238,7 +238,7 @@ class Session:
             if isinstance(error, ConversationHeld):
                 relay = self.relayed(error)
                 if (mine := self.conversation) is not None and here == error.session_id:
-                    mine.writer.mark_stale()  # one of the same id, made here and never stored
+                    mine.record.mark_stale()  # one of the same id, made here and never stored
                 await relay.forward(request, answer, error.session_id, error.address)
             else:
                 session_id = getattr(request, "session_id", None) or here
@@ -300,7 +300,7 @@ class Session:
         self.own_turns.clear()
         self._something_settled()
         if self.conversation is not None:
-            self.conversation.used_at = monotonic()
+            self.conversation.touch()
             self.server.registry.left(self.conversation)
             self.conversation = None
         if self.relay is not None:

@@ -88,26 +88,26 @@ class Registry:
         if session_id in self._handed_over:
             why = "the server is shutting down; try again later"
             raise RequestError(ErrorCode.SHUTTING_DOWN, why)
-        if conversation is None or conversation.writer.is_stale:
+        if conversation is None or conversation.record.is_stale:
             async with self.alone_with(session_id):
                 conversation = self._open.get(session_id)
-                if conversation is not None and conversation.writer.is_stale:
+                if conversation is not None and conversation.record.is_stale:
                     # Another server has written to it: who comes in now sees what it wrote.
                     await conversation.activity.quiet()
                     del self._open[session_id]
-                    await conversation.writer.close()
+                    await conversation.record.close()
                     conversation = None
                 conversation = conversation or await self._load(session_id, user)
         if conversation.deleted or conversation.user != user:
             raise no_such_conversation(session_id)
-        conversation.used_at = monotonic()
+        conversation.touch()
         return conversation
 
     async def find(self, session_id: str, user: str) -> FoundConversation | None:
         """Where it is kept, and its row; `None` while it is only reserved."""
         conversation, found = self._open.get(session_id), None
         if conversation is not None and conversation.row is not None:
-            found = FoundConversation(profile=conversation.writer.profile, row=conversation.row)
+            found = FoundConversation(profile=conversation.record.profile, row=conversation.row)
         elif is_session_id(session_id):
             found = await self._services.histories.find(session_id)
         if found is None and self._is_reserved(session_id, user):
@@ -198,8 +198,8 @@ class Registry:
         """Its last subscriber may have gone: nothing is kept of a conversation in
         which nothing was said. Its id stays reserved."""
         is_ours = self._open.get(conversation.session_id) is conversation
-        if is_ours and conversation.is_unused and not conversation.writer.is_stored:
-            session_id, record = conversation.session_id, conversation.writer
+        if is_ours and conversation.is_unused and not conversation.record.is_stored:
+            session_id, record = conversation.session_id, conversation.record
             del self._open[session_id]
             if session_id in self._reserved:
                 self._reserved[session_id] = _Reservation(
@@ -216,15 +216,15 @@ class Registry:
             if conversation is not None:
                 conversation.delete("the conversation was deleted")
                 await conversation.activity.quiet()
-                writer = conversation.writer
-                store = writer.profile.store if writer.is_stored else None
-                await writer.close()  # also if it isn't stored: nobody shall store it now
+                record = conversation.record
+                store = record.profile.store if record.is_stored else None
+                await record.close()  # also if it isn't stored: nobody shall store it now
             try:
                 if store is not None:
                     await store.delete(session_id)
             except Exception:
                 if conversation is not None:  # it is still there, and so are those who stand in it
-                    await conversation.writer.reopen()
+                    await conversation.record.reopen()
                     conversation.deleted = False
                 raise
             self._open.pop(session_id, None)
@@ -248,7 +248,7 @@ class Registry:
                 conversation.announce("lagged", {"head_seq": conversation.history.head_seq})
                 await conversation.activity.quiet()
                 self._open.pop(session_id, None)
-                await conversation.writer.close()
+                await conversation.record.close()
             try:
                 done = await found.profile.store.repair(session_id)
             except ConversationDamaged as error:
@@ -315,25 +315,25 @@ class Registry:
                 if conversation.is_unused:
                     # First out of sight: who wants it now waits for the lock, and opens it anew.
                     self._open.pop(conversation.session_id, None)
-                    await conversation.writer.close()
+                    await conversation.record.close()
 
     async def check_owned(self) -> None:
         """Conversations that are held for a time only. If that time is over they are
         reclaimed, or whoever is attached is told to attach again; those that another server
         has asked for are given away."""
         for conversation in self:
-            if not conversation.has_begun or conversation.writer.is_stale:
+            if conversation.record.is_stale:
                 continue
-            lease = conversation.writer.lease
+            lease = conversation.record.lease
             if lease is None:
                 continue
             within = lease.wanted_within
             if within is not None and not conversation.is_leaving:
-                conversation.is_leaving = True
+                conversation.queue.hold()
                 self._services.spawn(partial(self._give_away, conversation, within))
             if lease.is_lapsed:
                 try:
-                    await conversation.writer.check_owned()
+                    await conversation.record.check_owned()
                 except StorageUnavailable:
                     return  # the others would wait for the same
                 except StorageError as error:
@@ -347,37 +347,37 @@ class Registry:
         async with self.alone_with(conversation.session_id):
             self._handed_over.add(conversation.session_id)
             self._open.pop(conversation.session_id, None)
-            await conversation.writer.close()
+            await conversation.record.close()
 
     async def _give_away(self, conversation: Conversation, within: float) -> None:
         """To the server that has asked for it: when the turn that runs has ended, or after so
         many seconds. Whoever is attached finds it there."""
-        session_id, writer = conversation.session_id, conversation.writer
+        session_id, record = conversation.session_id, conversation.record
         why = "another server takes the conversation over"
         log.info("%s: another server has asked for it", session_id)
         conversation.queue.suspend(why)
         with anyio.move_on_after(within) as patience:
             await conversation.activity.quiet()
         is_running = patience.cancelled_caught and conversation.queue.running is not None
-        if is_running and (writer.lease is None or writer.lease.wanted_within is None):
-            conversation.is_leaving = False  # it is wanted no more: the turn goes on
+        if is_running and (record.lease is None or record.lease.wanted_within is None):
+            conversation.queue.release()  # it is wanted no more: the turn goes on
             return
         async with self.alone_with(session_id):
             is_ours = (
-                self._open.get(session_id) is conversation and not conversation.writer.is_stale
+                self._open.get(session_id) is conversation and not conversation.record.is_stale
             )
             if not is_ours or self._services.draining:
                 return
             conversation.interrupt(why, ErrorCode.UNAVAILABLE)
             await conversation.activity.quiet()
-            writer.mark_stale()
+            record.mark_stale()
             try:
                 await conversation.activity.quiet()  # what was let in before
                 await conversation.queue.note_shutdown()
             except StorageError as error:
                 log.warning("%s: what waits could not be noted: %s", session_id, error)
             del self._open[session_id]
-            await conversation.writer.close()
+            await conversation.record.close()
 
     async def ask_for(self, held: ConversationHeld, user: str) -> None:
         """Asks the server that has it, and can't be reached, to hand it over."""
@@ -389,7 +389,7 @@ class Registry:
         """Side by side: one that is slow keeps nobody else waiting."""
         async with anyio.create_task_group() as tasks:
             for conversation in self:
-                tasks.start_soon(conversation.writer.close)
+                tasks.start_soon(conversation.record.close)
         self._open.clear()
 
     async def _load(self, session_id: str, user: str) -> Conversation:
@@ -405,7 +405,7 @@ class Registry:
             await conversation.queue.resume_unfinished()
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await conversation.writer.close()
+                await conversation.record.close()
             raise
         self._open[session_id] = conversation
         return conversation

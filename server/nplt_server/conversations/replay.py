@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from nplt_protocol.codec import encode_event
 from nplt_protocol.messages import Attach
 from nplt_server.conversations.broadcast import entry_event
-from nplt_server.conversations.record_writer import RecordWriter
+from nplt_server.conversations.record import ConversationRecord
 from nplt_server.conversations.turn_events import TurnEvents
 
 _REPLAY_ENTRIES_MAX: Final = 1_000
@@ -22,7 +22,7 @@ _REPLAY_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 def missed_events(
-    writer: RecordWriter, running: TurnEvents | None, cursor: Attach | None, bytes_max: int
+    record: ConversationRecord, running: TurnEvents | None, cursor: Attach | None
 ) -> tuple[bytes, bool]:
     """The frames that the client missed, and whether it must `resync`: it missed too much, or
     names a seq that this record does not have (it knows another copy of this conversation, for
@@ -30,15 +30,15 @@ def missed_events(
     the events of the turn that runs."""
     entries: list[bytes] | None = []
     if cursor is not None and cursor.after_seq is not None:
-        entries = _missed_entries(writer, cursor.after_seq, bytes_max)
+        entries = _missed_entries(record, cursor.after_seq)
     text = [] if running is None else _missed_text(running, cursor)
     return b"".join((*(entries or ()), *text)), entries is None
 
 
-def _missed_entries(writer: RecordWriter, after_seq: int, bytes_max: int) -> list[bytes] | None:
+def _missed_entries(record: ConversationRecord, after_seq: int) -> list[bytes] | None:
     """The events of the entries after `after_seq`; `None` if there are too many, or if the seq
     is not in this record."""
-    history, row = writer.history, writer.row
+    history, row, bytes_max = record.history, record.row, record.broadcast.bytes_max
     lost = row.lost if row is not None else None
     if lost is not None and lost[0] <= after_seq <= lost[1]:
         return None  # it may know an entry of this seq that a restored backup removed

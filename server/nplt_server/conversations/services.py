@@ -10,17 +10,17 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from typing import Final, Protocol, TypeAlias
 
 import anyio
 
-from nplt_server.conversations.tasks import Activity, HeavyWork, Spawn, TurnSlots
 from nplt_server.histories import Histories
 from nplt_server.providers import ModelFacts
 from nplt_server.providers.router import ProviderRouter
 from nplt_server.quotas import Quotas
 from nplt_server.settings import ApprovalSettings, ContextSettings, Limits, SessionSettings
+from nplt_server.tasks import Activity, HeavyWork, Spawn, TurnSlots
 from nplt_server.tokens import TokenCounting
 from nplt_server.tools.mcp import McpServers
 from nplt_server.tools.runner import ToolRunner
@@ -111,7 +111,7 @@ class Counters:
     """Counts of one user's turns since the server started, for STATUS."""
 
     turns_started: int = 0
-    turns_finished: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    turns_finished: dict[str, int] = field(default_factory=partial(defaultdict, int))
 
 
 @dataclass(slots=True, kw_only=True)

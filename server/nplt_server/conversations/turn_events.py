@@ -11,8 +11,7 @@ import asyncio
 from typing import TypeAlias
 
 from nplt_protocol.messages import AgentThought, Event, TextDelta, ToolFinished, ToolStarted
-from nplt_server.conversations.broadcast import Broadcast
-from nplt_server.conversations.record_writer import RecordWriter
+from nplt_server.conversations.record import ConversationRecord
 from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_storage.entries import ToolCallRequest, ToolCallResult
 from nplt_storage.store import DeltaKind
@@ -34,10 +33,10 @@ class TurnEvents:
     survives a crash; where that takes time, it is held until then, and so is what comes after.
     """
 
-    def __init__(self, broadcast: Broadcast, writer: RecordWriter, turn_id: str) -> None:
-        self._broadcast = broadcast
-        self._writer = writer
-        self._session_id = broadcast.session_id
+    def __init__(self, record: ConversationRecord, turn_id: str) -> None:
+        self._record = record
+        self._broadcast = record.broadcast
+        self._session_id = record.session_id
         self.turn_id = turn_id
         self._kind: DeltaKind = "text"
         self._pieces: list[str] = []
@@ -123,7 +122,7 @@ class TurnEvents:
             return
         text, kind = "".join(self._pieces), self._kind
         self._pieces.clear()
-        journaled = self._writer.journal_delta(self.turn_id, self.call, kind, text)
+        journaled = self._record.journal_delta(self.turn_id, self.call, kind, text)
         events = self.deltas(kind, text, self._queued_offsets[kind])
         self._queued_offsets[kind] += len(text)
         if journaled is None and not self._held:

@@ -234,8 +234,8 @@ async def status(session: Session, request: StatusRequest, answer: Answer) -> No
     present: JsonObject | None = None
     if (here := session.conversation) is not None:
         present = {"session_id": here.session_id, "model": here.model}
-        if here.writer.options:
-            present["options"] = {**here.writer.options}
+        if here.record.options:
+            present["options"] = {**here.record.options}
     answer.give(
         Status(
             server=SERVER_NAME,

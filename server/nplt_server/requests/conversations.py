@@ -185,7 +185,7 @@ def _attach(
     answer.give(replace(snapshot, resync=True) if resync else snapshot)
     session.replay(frames)
     session.enter(conversation, observer=observer)
-    conversation.writer.profile.store.touch(
+    conversation.record.profile.store.touch(
         conversation.session_id, session.server.services.clock()
     )
 
@@ -200,7 +200,7 @@ async def new(session: Session, request: messages.SessionNew, answer: Answer) ->
     name = checked_name(request.name) if request.name is not None else None
     await session.server.registry.make_room()
     conversation = session.server.registry.fresh(session.user, request.history)
-    await conversation.writer.open()
+    await conversation.record.open()
     if name is not None:
         await operations.rename(conversation, name)
     if request.system:

@@ -75,7 +75,7 @@ async def model_switch(session: Session, request: messages.ModelSwitch, answer: 
             previous_model=previous,
             models=router.models,
             roles={**router.roles},
-            options={**conversation.writer.options} or None,
+            options={**conversation.record.options} or None,
             listed=router.lists.as_json() if request.listed else None,
         )
     )

@@ -65,6 +65,15 @@ class BackgroundTasks:
             self._tasks.discard(task)
 
 
+def call_guarded(callback: Callable[[_T], None], value: _T) -> None:
+    """Calls the callback with a result. An exception in it is logged and ignored: the result
+    is on disk, and the conversation goes on."""
+    try:
+        callback(value)
+    except Exception:
+        log.exception("a reply could not be sent")
+
+
 class Activity:
     """Counts operations in progress, so that a caller can wait until there are none."""
 
