@@ -38,7 +38,6 @@ from nplt_protocol import (
     ServerConnection,
     WireLimits,
 )
-from nplt_protocol.messages import SessionEvent
 from nplt_protocol.stream import FrameStream
 from nplt_server import __version__
 from nplt_server.connections.admission import Admission, Arrival
@@ -351,10 +350,9 @@ class Server(ServerState):
         conversations = list(self.registry)
         busy = sum(conversation.is_busy for conversation in conversations)
         log.info("shutting down: %d conversations are busy", busy)
+        for broadcast in self.registry.broadcasts():
+            broadcast.announce("shutdown")
         for conversation in conversations:
-            conversation.broadcast.emit(
-                SessionEvent(session_id=conversation.session_id, event="shutdown")
-            )
             conversation.queue.suspend("the server is shutting down")
         async with anyio.create_task_group() as handing_over:
             if self.peers is not None:
@@ -391,7 +389,7 @@ class Server(ServerState):
             except Exception:
                 log.exception("%s could not be handed over", conversation.session_id)
         for session in (*self.admission, *(self.peers.sessions if self.peers else ())):
-            if session.conversation is conversation:
+            if session.is_in(conversation):
                 session.hand_over()
 
 

@@ -93,7 +93,7 @@ class Asked:
         self.store = store
         self.workshop = workshop
         self.registry = Registry(services)
-        self.conversation = self.registry.fresh("ada")
+        self.conversation = self.registry.new("ada")
         self.ear = self.listen()
 
     def listen(self, guest: ConnectedClient = SOMEONE) -> EventRecorder:

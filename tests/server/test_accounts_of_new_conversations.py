@@ -7,13 +7,12 @@ from contextlib import asynccontextmanager
 
 import anyio
 from msgspec.structs import replace
-from tests.server.conversations import Stage
+from tests.server.conversations import Stage, conversation_of
 from tests.server.services import make_services, model_of
 from tests.server.test_turns import two_words
 
 from nplt_protocol.messages import ContextAccount
 from nplt_server.conversations.context_report import context_report
-from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices
 from nplt_server.tokens import CharacterCounter, TokenCounting
 from nplt_storage.entries import ModelOutputEntry
@@ -28,7 +27,7 @@ async def _instructed() -> AsyncIterator[Stage]:
     async with anyio.create_task_group() as tasks:
         services = make_services(tasks, model_of(two_words), context_services=context_services)
         profile = replace(services.histories.default, system_message=INSTRUCTION)
-        conversation = Conversation("s1", user="local", services=services, profile=profile)
+        conversation = conversation_of("s1", user="local", services=services, profile=profile)
         yield Stage(conversation)
         tasks.cancel_scope.cancel()
 

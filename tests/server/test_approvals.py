@@ -107,7 +107,7 @@ async def test_who_waits_for_people_keeps_nobody_else_from_running() -> None:
     async with asking() as here:
         here.services.slots = TurnSlots(Limits(turns_max=1, turns_per_user_max=1))
         (question,) = await here.ask("write")
-        other = here.registry.fresh("ada")
+        other = here.registry.new("ada")
         await other.accept(Prompt(text="look"), receipt=lambda receipt: None)
         await other.activity.quiet()
         assert here.workshop.done == ["look"]

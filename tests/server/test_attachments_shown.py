@@ -12,6 +12,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.server.conversations import conversation_of
 from tests.server.services import make_services, model_of
 
 from nplt_protocol import JsonObject
@@ -95,7 +96,9 @@ async def desk(tmp_path: Path, facts: ModelFacts | None = None) -> AsyncIterator
         services.files = AttachmentFiles(tmp_path / "files")
         made = Desk(
             services,
-            Conversation("s1", user="local", services=services, profile=services.histories.default),
+            conversation_of(
+                "s1", user="local", services=services, profile=services.histories.default
+            ),
         )
         yield made
         tasks.cancel_scope.cancel()
@@ -151,7 +154,7 @@ async def test_a_picture_of_a_tool_is_shown_to_a_model_that_takes_pictures(
         )
         services.files = AttachmentFiles(tmp_path / "files")
         profile = services.histories.default
-        conversation = Conversation("s1", user="local", services=services, profile=profile)
+        conversation = conversation_of("s1", user="local", services=services, profile=profile)
         for text in ("what is there?", "and now?"):
             await conversation.accept(Prompt(text=text), receipt=lambda receipt: None)
             await conversation.activity.quiet()

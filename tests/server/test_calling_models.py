@@ -9,12 +9,11 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.server.conversations import Stage
+from tests.server.conversations import Stage, conversation_of
 from tests.server.services import make_services
 
 from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import AgentThought, Prompt, Receipt, TurnFinished, TurnStarted
-from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.services import ContextServices
 from nplt_server.errors import (
     NoSuchModel,
@@ -127,7 +126,9 @@ async def cast(
             router=played.router,
         )
         played.stage = Stage(
-            Conversation("s1", user="local", services=services, profile=services.histories.default)
+            conversation_of(
+                "s1", user="local", services=services, profile=services.histories.default
+            )
         )
         yield played
         tasks.cancel_scope.cancel()

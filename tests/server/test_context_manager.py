@@ -11,7 +11,7 @@ from itertools import pairwise
 import anyio
 import pytest
 from msgspec.structs import replace
-from tests.server.conversations import Stage
+from tests.server.conversations import Stage, conversation_of
 from tests.server.services import make_services
 
 from nplt_protocol.json_text import JsonObject
@@ -130,7 +130,7 @@ async def playing(facts: ModelFacts = SMALL, **choices: object) -> AsyncIterator
         )
         profile = services.histories.default
         play.context = context_services
-        play.stage = Stage(Conversation("s1", user="local", services=services, profile=profile))
+        play.stage = Stage(conversation_of("s1", user="local", services=services, profile=profile))
         yield play
         tasks.cancel_scope.cancel()
 

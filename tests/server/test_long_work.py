@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import anyio
+from tests.server.conversations import conversation_of
 from tests.server.services import make_services, model_of
 from tests.server.test_context_manager import MODEL, Play
 
@@ -49,7 +50,7 @@ async def _counted_in_loop(work: Callable[[Conversation], Awaitable[object]]) ->
             model_of(play.answer),
             context_services=ContextServices(counting=TokenCounting(counter)),
         )
-        conversation = Conversation(
+        conversation = conversation_of(
             "s1", user="local", services=services, profile=services.histories.default
         )
         for number in range(ENTRIES // 2):

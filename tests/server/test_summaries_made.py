@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-from tests.server.conversations import Stage
+from tests.server.conversations import Stage, conversation_of
 from tests.server.services import make_services
 from tests.server.test_context_manager import MODEL, SMALL, Play, playing
 
@@ -17,7 +17,6 @@ from nplt_protocol.errors import RequestError
 from nplt_protocol.messages import EpochBegun
 from nplt_server.context.projection import Projection
 from nplt_server.conversations import operations
-from nplt_server.conversations.conversation import Conversation
 from nplt_server.conversations.operations import compact
 from nplt_server.conversations.services import ContextServices, Services
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, UsageReport
@@ -83,7 +82,7 @@ async def playing_slowly() -> AsyncIterator[SlowPlay]:
     async with anyio.create_task_group() as tasks:
         play.services = services = make_services(tasks, provider, context_services=play.context)
         profile = services.histories.default
-        play.stage = Stage(Conversation("s1", user="local", services=services, profile=profile))
+        play.stage = Stage(conversation_of("s1", user="local", services=services, profile=profile))
         yield play
         tasks.cancel_scope.cancel()
 
@@ -185,7 +184,7 @@ async def leave_and_return(play: SlowPlay, *, last: str) -> str | None:
             await there.context.begin_epoch(EpochEntry(reason="asked"))
     await there.record.close()
     play.services.draining = False
-    again = Conversation(
+    again = conversation_of(
         "s1",
         user="local",
         services=play.services,

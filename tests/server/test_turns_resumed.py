@@ -42,7 +42,7 @@ class Visit:
     def __init__(self, registry: Registry, store: SlowToCreate) -> None:
         self.registry = registry
         self.store = store
-        self.stage = Stage(registry.fresh("local"))
+        self.stage = Stage(registry.new("local"))
         self.conversation = self.stage.conversation
 
 

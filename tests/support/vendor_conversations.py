@@ -120,7 +120,7 @@ class Life:
             self._died = anyio.Event()
             async with self._server() as registry:
                 if session_id is None:
-                    conversation = registry.fresh(_USER)
+                    conversation = registry.new(_USER)
                     session_id = conversation.session_id
                 else:
                     conversation = await registry.get(session_id, _USER)

@@ -45,7 +45,7 @@ from nplt_server.conversations.broadcast import (
     BroadcastEvent,
     ConnectedClient,
 )
-from nplt_server.conversations.conversation import Conversation
+from nplt_server.conversations.conversation import Conversation, FreshConversation
 from nplt_server.conversations.operations import find_or_create
 from nplt_server.conversations.registry import Registry
 from nplt_server.conversations.services import Services
@@ -98,7 +98,7 @@ class Session:
     failed_hellos: int = 0
     challenge: str | None = None
     """That another server must answer to open a link."""
-    conversation: Conversation | None = None
+    conversation: Conversation | FreshConversation | None = None
     relay: Relay | None = None
     """What it has at other servers, once it has met one of their conversations."""
     own_turns: dict[str, int] = field(default_factory=dict)
@@ -237,7 +237,8 @@ class Session:
         try:
             if isinstance(error, ConversationHeld):
                 relay = self.relayed(error)
-                if (mine := self.conversation) is not None and here == error.session_id:
+                mine = self.conversation
+                if isinstance(mine, Conversation) and here == error.session_id:
                     mine.record.mark_stale()  # one of the same id, made here and never stored
                 await relay.forward(request, answer, error.session_id, error.address)
             else:
@@ -281,7 +282,9 @@ class Session:
 
     # The conversation this session is attached to
 
-    def enter(self, conversation: Conversation, *, observer: bool = False) -> None:
+    def enter(
+        self, conversation: Conversation | FreshConversation, *, observer: bool = False
+    ) -> None:
         self.depart()
         self.conversation = conversation
         self.observer = observer
@@ -300,20 +303,29 @@ class Session:
         self.own_turns.clear()
         self._something_settled()
         if self.conversation is not None:
-            self.conversation.touch()
-            self.server.registry.left(self.conversation)
+            if isinstance(self.conversation, Conversation):
+                self.conversation.touch()
+            self.server.registry.left(self.conversation.session_id)
             self.conversation = None
         if self.relay is not None:
             self.relay.leave()
 
     def here(self) -> Conversation:
+        """The conversation it is in, which begins if it was fresh."""
         if self.conversation is None:
             raise RequestError(
                 ErrorCode.NOT_FOUND,
                 "you are in no conversation; switch to one, or give its session_id",
                 field="session_id",
             )
+        if isinstance(self.conversation, FreshConversation):
+            self.conversation = self.server.registry.begin(self.conversation)
         return self.conversation
+
+    def is_in(self, conversation: Conversation) -> bool:
+        return self.conversation is not None and (
+            self.conversation.broadcast is conversation.broadcast
+        )
 
     async def id_of(self, wanted: str | None) -> str:
         """Of the conversation that a request names by its id or name, or of the one this
@@ -349,7 +361,7 @@ class Session:
         else:
             session_id = await registry.resolve(wanted, self.user, by_prefix=by_prefix)
             conversation = await registry.get(session_id, self.user)
-        if to_change and conversation is self.conversation:
+        if to_change and self.is_in(conversation):
             self.check_may_speak()
         return conversation
 
@@ -391,7 +403,7 @@ class Session:
         if self._presenter is None or self._presenter.send_event(event):
             return
         session_id, conversation, relay = self.current_id, self.conversation, self.relay
-        head_seq = conversation.history.head_seq if conversation else relay and relay.head_seq
+        head_seq = conversation.head_seq if conversation else relay and relay.head_seq
         self.depart()
         self._presenter.lagged(session_id or "", head_seq or 0)
 

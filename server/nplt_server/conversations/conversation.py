@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -59,25 +59,61 @@ _Given = TypeVar("_Given")
 _DraftT = TypeVar("_DraftT", RollbackEntry, RollbackEntry | None)
 
 
-class Conversation:
+class FreshConversation:
+    """A conversation in which nothing has happened yet: an id, and the clients attached to it.
+
+    Most connections never use the one they begin with, so it has neither record nor queue.
+    `Registry.begin` makes a `Conversation` of it, with the same subscribers.
+    """
+
+    __slots__ = ("broadcast", "chosen_model", "profile", "services", "user")
+    head_seq = 0
+
     def __init__(
         self,
         session_id: str,
+        profile: HistoryProfile,
+        services: Services,
         *,
         user: str,
-        services: Services,
-        profile: HistoryProfile,
-        opened: Opened | None = None,
-        model: str | None = None,
+        chosen_model: str | None = None,
     ) -> None:
-        """`model`: one that was chosen before anything was stored."""
-        self.session_id = session_id
+        """`chosen_model`: one that was chosen before anything was stored."""
+        self.broadcast = Broadcast(session_id, services.limits.message_bytes_max)
+        self.profile = profile
+        self.services = services
         self.user = user
+        self.chosen_model = chosen_model
+
+    @property
+    def session_id(self) -> str:
+        return self.broadcast.session_id
+
+    @property
+    def model(self) -> str:
+        return self.services.router.choose(self.chosen_model)
+
+    @property
+    def options(self) -> Mapping[str, str | int | float]:
+        return {}
+
+
+class Conversation:
+    def __init__(self, fresh: FreshConversation, opened: Opened | None = None) -> None:
+        """`opened`: its record, if it is stored."""
+        services = fresh.services
+        self.session_id = fresh.session_id
+        self.user = fresh.user
         self.services = services
         self.deleted = False
-        self.broadcast = Broadcast(session_id, services.limits.message_bytes_max)
+        self.broadcast = fresh.broadcast
         self.record = ConversationRecord(
-            self.broadcast, profile, services, user=user, opened=opened, model=model
+            self.broadcast,
+            fresh.profile,
+            services,
+            user=fresh.user,
+            opened=opened,
+            model=fresh.chosen_model,
         )
         self.state = AgentState(
             self.record,
@@ -102,6 +138,15 @@ class Conversation:
     @property
     def history(self) -> ConversationHistory:
         return self.record.history
+
+    @property
+    def head_seq(self) -> int:
+        return self.record.history.head_seq
+
+    @property
+    def options(self) -> Mapping[str, str | int | float]:
+        """The options of prompts that give none of their own."""
+        return self.record.options
 
     @property
     def row(self) -> ConversationRow | None:

@@ -61,7 +61,7 @@ async def find_or_create(
         if is_session_id(wanted):
             return await registry.make(wanted, user, history)
         name = checked_name(wanted)
-        conversation = registry.fresh(user, history)
+        conversation = registry.new(user, history)
         await rename(conversation, name)
         return conversation
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -28,8 +28,9 @@ from msgspec.structs import replace
 
 from nplt_protocol.codes import ErrorCode
 from nplt_protocol.errors import RequestError
-from nplt_protocol.messages import Repaired, SessionEvent
-from nplt_server.conversations.conversation import Conversation
+from nplt_protocol.messages import Repaired
+from nplt_server.conversations.broadcast import Broadcast
+from nplt_server.conversations.conversation import Conversation, FreshConversation
 from nplt_server.conversations.services import Services
 from nplt_server.errors import no_such_conversation
 from nplt_server.histories import FoundConversation, HistoryProfile
@@ -68,29 +69,51 @@ class _Reservation(NamedTuple):
 class Registry:
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._open: dict[str, Conversation] = {}
+        self._open: dict[str, Conversation | FreshConversation] = {}
         self._locks: dict[str, anyio.Lock] = {}
         self._reserved: OrderedDict[str, _Reservation] = OrderedDict()
         self._handed_over: set[str] = set()
 
     def __iter__(self) -> Iterator[Conversation]:
-        return iter(tuple(self._open.values()))
+        """Those in which something has happened."""
+        return iter([each for each in self._open.values() if isinstance(each, Conversation)])
+
+    def broadcasts(self) -> list[Broadcast]:
+        """Those of all open conversations, fresh ones too."""
+        return [each.broadcast for each in self._open.values()]
+
+    def _opened(self, session_id: str) -> Conversation | None:
+        conversation = self._open.get(session_id)
+        return conversation if isinstance(conversation, Conversation) else None
 
     # Getting in
 
-    def fresh(self, user: str, history: str | None = None) -> Conversation:
-        """A new conversation under a reserved id, not stored yet."""
+    def fresh(self, user: str, history: str | None = None) -> FreshConversation:
+        """A fresh conversation under a reserved id."""
         return self._reserve(self._services.new_session_id(), user, history)
+
+    def new(self, user: str, history: str | None = None) -> Conversation:
+        """A new conversation under a reserved id, not stored yet."""
+        return self.begin(self.fresh(user, history))
+
+    def begin(self, fresh: FreshConversation) -> Conversation:
+        """The conversation that a fresh one becomes at its first use. Clients that use it at
+        the same time get the same one."""
+        known = self._opened(fresh.session_id)
+        if known is not None:
+            return known
+        conversation = self._open[fresh.session_id] = Conversation(fresh)
+        return conversation
 
     async def get(self, session_id: str, user: str) -> Conversation:
         """The conversation of that id, opened if need be."""
-        conversation = self._open.get(session_id)
+        conversation = self._opened(session_id)
         if session_id in self._handed_over:
             why = "the server is shutting down; try again later"
             raise RequestError(ErrorCode.SHUTTING_DOWN, why)
         if conversation is None or conversation.record.is_stale:
             async with self.alone_with(session_id):
-                conversation = self._open.get(session_id)
+                conversation = self._opened(session_id)
                 if conversation is not None and conversation.record.is_stale:
                     # Another server has written to it: who comes in now sees what it wrote.
                     await conversation.activity.quiet()
@@ -105,7 +128,7 @@ class Registry:
 
     async def find(self, session_id: str, user: str) -> FoundConversation | None:
         """Where it is kept, and its row; `None` while it is only reserved."""
-        conversation, found = self._open.get(session_id), None
+        conversation, found = self._opened(session_id), None
         if conversation is not None and conversation.row is not None:
             found = FoundConversation(profile=conversation.record.profile, row=conversation.row)
         elif is_session_id(session_id):
@@ -159,7 +182,7 @@ class Registry:
         async with self.alone_with(session_id):
             if await self.is_taken(session_id, user):
                 raise no_such_conversation(wanted)
-            return self._reserve(session_id, user, history)
+            return self.begin(self._reserve(session_id, user, history))
 
     async def _last(self, user: str) -> str:
         """Lists are newest first, except that pinned ones come before all others."""
@@ -182,36 +205,48 @@ class Registry:
 
     def state_of(self, row: ConversationRow) -> str:
         """What is not open here may be open at another server: its row tells."""
-        conversation = self._open.get(row.session_id)
+        conversation = self._opened(row.session_id)
         if conversation is not None:
             return conversation.queue.state
         is_shared = self._services.histories.shared is not None
         return "running" if row.unfinished and is_shared else "idle"
 
-    def turn_holder(self, turn_id: str, user: str) -> Conversation | None:
+    def states(self, user: str) -> Counter[str]:
+        """How many open conversations of the user are in each state."""
         mine = (each for each in self._open.values() if each.user == user)
+        return Counter(
+            each.queue.state if isinstance(each, Conversation) else "idle" for each in mine
+        )
+
+    def turn_holder(self, turn_id: str, user: str) -> Conversation | None:
+        mine = (each for each in self if each.user == user)
         return next((each for each in mine if each.queue.holds(turn_id)), None)
 
     # Going out
 
-    def left(self, conversation: Conversation) -> None:
+    def left(self, session_id: str) -> None:
         """Its last subscriber may have gone: nothing is kept of a conversation in
         which nothing was said. Its id stays reserved."""
-        is_ours = self._open.get(conversation.session_id) is conversation
-        if is_ours and conversation.is_unused and not conversation.record.is_stored:
-            session_id, record = conversation.session_id, conversation.record
-            del self._open[session_id]
+        conversation = self._open.get(session_id)
+        if isinstance(conversation, Conversation):
+            record = conversation.record
+            if not conversation.is_unused or record.is_stored:
+                return
             if session_id in self._reserved:
                 self._reserved[session_id] = _Reservation(
                     conversation.user, record.profile, record.model
                 )
+        elif conversation is None or conversation.broadcast:
+            return
+        del self._open[session_id]
 
     async def delete(self, session_id: str, user: str) -> None:
         """To the trash, also if it is damaged; whoever is attached is told and finds
         a fresh one."""
         async with self.alone_with(session_id):
             found = await self.find(session_id, user)
-            conversation = self._open.get(session_id)
+            broadcast = self._open[session_id].broadcast if session_id in self._open else None
+            conversation = self._opened(session_id)
             store = None if found is None else found.profile.store
             if conversation is not None:
                 conversation.delete("the conversation was deleted")
@@ -229,8 +264,8 @@ class Registry:
                 raise
             self._open.pop(session_id, None)
             self._reserved.pop(session_id, None)
-        if conversation is not None:
-            conversation.broadcast.emit(SessionEvent(session_id=session_id, event="deleted"))
+        if broadcast is not None:
+            broadcast.announce("deleted")
 
     async def repair(self, session_id: str, user: str) -> Repaired:
         """Whoever is attached is told to attach again: the record is read anew."""
@@ -242,7 +277,7 @@ class Registry:
                 raise RequestError(
                     ErrorCode.UNSUPPORTED, "only conversations kept in files can be repaired"
                 )
-            conversation = self._open.get(session_id)
+            conversation = self._opened(session_id)
             if conversation is not None:
                 conversation.check_at_rest()
                 conversation.announce("lagged", {"head_seq": conversation.history.head_seq})
@@ -304,9 +339,7 @@ class Registry:
     async def close_unused(self) -> None:
         """Those unused for long, and the longest unused of too many."""
         now = monotonic()
-        unused = sorted(
-            (each for each in self._open.values() if each.is_unused), key=lambda each: each.used_at
-        )
+        unused = sorted((each for each in self if each.is_unused), key=lambda each: each.used_at)
         surplus = len(unused) - _UNUSED_MAX
         for place, conversation in enumerate(unused):
             if place >= surplus and now - conversation.used_at <= _UNUSED_SECONDS_MAX:
@@ -396,11 +429,10 @@ class Registry:
         await self.make_room()
         found = await self.find(session_id, user)
         if found is None:
-            return self._open_unstored(session_id, self._reserved[session_id])
+            return self.begin(self._open_fresh(session_id, self._reserved[session_id]))
         opened = await found.profile.store.open(session_id)
-        conversation = Conversation(
-            session_id, user=user, services=self._services, profile=found.profile, opened=opened
-        )
+        fresh = FreshConversation(session_id, found.profile, self._services, user=user)
+        conversation = Conversation(fresh, opened)
         try:
             await conversation.queue.resume_unfinished()
         except BaseException:
@@ -415,23 +447,24 @@ class Registry:
         if len(self._open) > _UNUSED_MAX * 3 // 2:
             await self.close_unused()
 
-    def _open_unstored(self, session_id: str, reserved: _Reservation) -> Conversation:
-        """One that is not stored yet."""
-        conversation = Conversation(
+    def _open_fresh(self, session_id: str, reserved: _Reservation) -> FreshConversation:
+        known = self._open.get(session_id)
+        if isinstance(known, FreshConversation):
+            return known
+        fresh = self._open[session_id] = FreshConversation(
             session_id,
+            reserved.profile,
+            self._services,
             user=reserved.user,
-            services=self._services,
-            profile=reserved.profile,
-            model=reserved.model,
+            chosen_model=reserved.model,
         )
-        self._open[session_id] = conversation
-        return conversation
+        return fresh
 
     def _is_reserved(self, session_id: str, user: str) -> bool:
         reservation = self._reserved.get(session_id)
         return reservation is not None and reservation.user == user
 
-    def _reserve(self, session_id: str, user: str, history: str | None) -> Conversation:
+    def _reserve(self, session_id: str, user: str, history: str | None) -> FreshConversation:
         reservation = _Reservation(user, self._services.histories.profile(history))
         self._reserved[session_id] = reservation
         for oldest in tuple(self._reserved)[: max(0, len(self._reserved) - _RESERVED_MAX)]:
@@ -439,7 +472,7 @@ class Registry:
                 self._reserved.move_to_end(oldest)
             else:
                 del self._reserved[oldest]
-        return self._open_unstored(session_id, reservation)
+        return self._open_fresh(session_id, reservation)
 
     @asynccontextmanager
     async def alone_with(self, session_id: str) -> AsyncIterator[None]:

@@ -279,7 +279,7 @@ class ChannelSession(Session):
 
     def hand_over(self) -> None:
         if (here := self.conversation) is not None:
-            details: JsonObject = {"head_seq": here.history.head_seq}
+            details: JsonObject = {"head_seq": here.head_seq}
             told = SessionEvent(session_id=here.session_id, event="lagged", details=details)
             self.deliver(BroadcastEvent(told, self.server.services.limits.message_bytes_max))
 

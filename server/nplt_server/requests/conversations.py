@@ -199,7 +199,7 @@ async def new(session: Session, request: messages.SessionNew, answer: Answer) ->
     model = session.server.services.router.check(request.model) if request.model else None
     name = checked_name(request.name) if request.name is not None else None
     await session.server.registry.make_room()
-    conversation = session.server.registry.fresh(session.user, request.history)
+    conversation = session.server.registry.new(session.user, request.history)
     await conversation.record.open()
     if name is not None:
         await operations.rename(conversation, name)
