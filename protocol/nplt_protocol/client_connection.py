@@ -37,8 +37,8 @@ from nplt_protocol.frames import (
     encode_frame,
     encode_message,
 )
-from nplt_protocol.json_text import load_json
 from nplt_protocol.messages import ErrorReport, FileData, Hello, Request, Welcome
+from nplt_protocol.payloads import load_json
 
 _SEQ_MAX = 0xFFFF
 _MESSAGE_BYTES_CEILING = 64 * 1024 * 1024

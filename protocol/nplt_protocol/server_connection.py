@@ -35,8 +35,9 @@ from nplt_protocol.frames import (
     encode_frame,
     encode_message,
 )
-from nplt_protocol.json_text import JsonObject, dump_json
+from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import Reply, Welcome
+from nplt_protocol.payloads import dump_json
 
 HELLO, PING, PONG = int(MessageType.HELLO), int(MessageType.PING), int(MessageType.PONG)
 
