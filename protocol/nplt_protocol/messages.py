@@ -13,7 +13,7 @@ In JSON a field with its default value is left out, unless it is declared with
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta, Raw, Struct, field
 
@@ -591,11 +591,6 @@ REPLY_TYPES = {code: shape for code, (_, shape) in _EXCHANGES.items() if shape i
 
 # Events. The same bytes go to every attached client: seq 0, `session_id` inside.
 
-if TYPE_CHECKING:
-    TurnState: TypeAlias = Literal["completed", "interrupted", "failed"]
-else:
-    TurnState = str  # a newer server may have more
-
 
 class Event(Message, frozen=True):
     """What clients are told without having asked."""
@@ -665,7 +660,8 @@ class ToolFinished(Event, frozen=True, kw_only=True):
 class TurnFinished(Event, frozen=True, kw_only=True):
     session_id: str
     turn_id: str
-    state: TurnState
+    state: str
+    """`completed`, `interrupted` or `failed`; a newer server may have more."""
     seq: int
     usage: JsonObject = sent({})
     error: JsonObject | None = None
