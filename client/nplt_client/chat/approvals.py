@@ -6,24 +6,21 @@ put off stays open until somebody answers it or its time is over; `/allow` and `
 answer the oldest. Anyone attached may answer, and the first answer counts.
 
 The arguments come from a model: they are shown exactly, with every character that could
-act on a terminal spelled out. `OpenQuestion` is a question that stands above an input, with
-the answer that is marked. Imports no event loop: `nplt ask` uses this too.
+act on a terminal spelled out. `OpenQuestion` is a question above an input, with the answer
+that is marked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from nplt_client.client import Client
 from nplt_client.errors import NpltError, RequestRefused
 from nplt_client.render.text import safe_json, safe_line, shorten
 from nplt_protocol.messages import ApprovalRequest
-
-if TYPE_CHECKING:
-    from nplt_client.client import Client
 
 LINE_WIDTH_MAX = 2_000
 PAUSE_SECONDS = 1.0

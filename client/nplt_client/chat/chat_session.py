@@ -1,11 +1,11 @@
 """A chat without its display: the conversation, its turns, its status, its beginning and end.
 
 `ChatSession` is the state of one chat on one `Client`; a conversation outlives it.
-`receive_events` turns events into changes, and `draw_changes` gives them to the display in
-order, one at a time. A lock keeps a switch of conversations and the drawing of a change
-apart, and events wait during a switch so that they are drawn after the history that was
-read. `run_chat` connects, starts a server if none is running, and prints at the end how
-to come back. No toolkit in here.
+`receive_events` turns events into changes, and `draw_changes` gives them to the display, a
+`SessionView`, in order and one at a time. A lock keeps a switch of conversations and the
+drawing of a change apart, and events wait during a switch so that they are drawn after the
+history that was read. `run_chat` connects, starts a server if none is running, and prints at
+the end how to come back. Imports no toolkit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, nullcontext, suppress
 from time import monotonic
-from typing import TYPE_CHECKING, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -45,9 +45,6 @@ from nplt_client.wire.reconnect_policy import (
 )
 from nplt_client.wire.wire_session import pending_approvals
 from nplt_protocol import messages
-
-if TYPE_CHECKING:
-    from nplt_client.chat.display import ChatDisplay
 
 MESSAGES_PER_PAGE = 30
 _PAGES_BACK_MAX = 40
@@ -137,8 +134,33 @@ class _SentPrompt:
         self.is_taken_back = False
 
 
+class SessionView:
+    """Draws what a session gives it, one call at a time. Every chat is one."""
+
+    async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
+        """Shows a conversation from scratch."""
+
+    async def show_again(self, turns: changes.Turns) -> None:
+        """Shows the same conversation again: events were missed, or messages rolled back."""
+
+    async def show_older(self, turns: changes.Turns) -> None: ...
+
+    async def draw(self, change: changes.Change) -> None: ...
+
+    async def drawn(self) -> None:
+        """Called after all changes that had arrived were drawn."""
+
+    async def pause(self, began: float) -> None:
+        """Waits before the next round of drawing. `began`: the time this one began."""
+
+    def connection_changed(self, state: ConnectionState) -> None: ...
+
+    def alert(self, words: str) -> None:
+        """Tells a person who looks at another window."""
+
+
 class ChatSession:
-    display: ChatDisplay
+    display: SessionView
     """Set by the display when it is made; nothing is drawn before."""
 
     def __init__(

@@ -1,8 +1,9 @@
 """The slash commands: names, arguments, help and what each one does.
 
-Every chat has all of them. A command acts on the `ChatDisplay` it was typed in. It is done
-now or not at all; only prompts wait for the connection (a chat in a pipe waits with
-commands too). Errors are shown by whoever runs a command.
+A typed line goes to `take_line`, which tells commands and prompts apart. Every chat has all
+commands. A command acts on the `ChatDisplay` it was typed in. It is done now or not at all;
+only prompts wait for the connection (a chat in a pipe waits with commands too). The caller
+shows the errors of a command.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from msgspec import Struct
 
 from nplt_client.chat.approvals import ApprovalDecision
-from nplt_client.cli.commands import check_delete_target
+from nplt_client.chat.display import THEMES, ChatDisplay
 from nplt_client.client import Client
 from nplt_client.errors import ConfigurationError, ConnectionLost, LimitExceeded, RequestRefused
 from nplt_client.render import reports
@@ -31,18 +32,13 @@ from nplt_client.render.text import (
     safe_line,
     word_in,
 )
+from nplt_client.settings import check_delete_target
 from nplt_client.wire.reconnect_policy import Offline, Online
 from nplt_protocol.json_text import JsonObject
 from nplt_protocol.messages import EFFORTS
 
-if TYPE_CHECKING:
-    from nplt_client.chat.display import ChatDisplay
+Run: TypeAlias = Callable[[ChatDisplay, str], Awaitable[None]]
 
-Run: TypeAlias = "Callable[[ChatDisplay, str], Awaitable[None]]"
-
-THEMES = {"dark": "dark", "light": "light", "terminal": "ansi-dark"}
-"""What `/theme` takes, and what textual calls it."""
-DEFAULT_THEME = "dark"
 _ENTRIES_SHOWN = 20
 _MESSAGES_PER_PAGE = 200
 
@@ -93,6 +89,12 @@ def parse_command(line: str) -> tuple[str, str]:
     if argument and not wanted:
         raise RequestRefused(f"/{name} takes nothing: nothing was done.", code="malformed")
     return name, argument
+
+
+async def take_line(chat: ChatDisplay, line: str) -> None:
+    """Runs a command, or sends a prompt."""
+    prompt = parse_prompt(line)
+    await (run_command(chat, line) if prompt is None else chat.ask(prompt))
 
 
 async def run_command(chat: ChatDisplay, line: str) -> None:
@@ -147,7 +149,7 @@ async def _delete(chat: ChatDisplay, argument: str) -> None:
         return
     found = await client.switch(argument)
     try:
-        check_delete_target(argument, found)
+        check_delete_target(argument, session_id=found.session_id, name=found.name)
         await client.delete(found.session_id)
     finally:
         if client.session_id != here and found.session_id != here:
@@ -464,20 +466,6 @@ async def _theme(chat: ChatDisplay, argument: str) -> None:
         raise RequestRefused(f"There is no theme {name!r}; there are {', '.join(THEMES)}.")
     if name:
         chat.set_theme(name)
-
-
-def remembered_theme(file: Path) -> str:
-    try:
-        name = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return DEFAULT_THEME
-    return name if name in THEMES else DEFAULT_THEME
-
-
-def remember_theme(file: Path, name: str) -> None:
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file.write_text(f"{name}\n", encoding="utf-8")
 
 
 @_command("", "try the server again now", needs_server=False)

@@ -42,20 +42,21 @@ from nplt_client.chat.approvals import (
     OpenQuestion,
 )
 from nplt_client.chat.changes import TurnChange, Turns
-from nplt_client.chat.chat_session import ChatSession, status_line
-from nplt_client.chat.commands import remembered_theme
+from nplt_client.chat.chat_session import ChatOptions, ChatSession, run_chat, status_line
+from nplt_client.chat.display import remembered_theme
 from nplt_client.chat.input import (
     COMMANDS_WITH_NAMES,
     PromptHistory,
     edit_in_editor,
     suggestions,
+    typed_ahead,
 )
 from nplt_client.errors import NpltError
-from nplt_client.lines.app import LineChat
+from nplt_client.lines.line_chat import LineChat, print_banner
 from nplt_client.lines.printer import ChangePrinter, ScrollbackWriter
 from nplt_client.render.terminal import exact_stream, notification_sequence
 from nplt_client.render.text import safe, sanitize, sanitize_line, shorten, width_of
-from nplt_client.settings import NotifyBy
+from nplt_client.settings import NotifyBy, find_notify_by, state_dir
 
 PROMPT = "you ▸ "
 TAIL_ROWS_MAX = 8
@@ -296,7 +297,7 @@ class PromptChat(LineChat):
             text = buffer.text
             buffer.append_to_history()
             self.clear_draft()
-            self.begin(self.take(text))
+            self.submit(text)
 
     def _move_mark(self, step: int, event: KeyPressEvent) -> None:
         self._question.move_mark(step)
@@ -498,3 +499,16 @@ class _SlashCompleter(DummyCompleter):
 def _size() -> Size:
     columns, rows = os.get_terminal_size(sys.stdout.fileno())
     return Size(rows=rows or 24, columns=columns or 80)
+
+
+def run_line_chat(options: ChatOptions) -> int:
+    """`--no-alt-screen`: an input line below the scrollback."""
+
+    async def talk(session: ChatSession, draft: str) -> tuple[int, str | None]:
+        print_banner(session)
+        with typed_ahead() as typed:
+            folder, notify_by = Path(state_dir()), find_notify_by()
+            chat = PromptChat(session, folder, typed_lines=typed.lines, notify_by=notify_by)
+            return await chat.talk(draft or typed.rest)
+
+    return run_chat(options, talk)

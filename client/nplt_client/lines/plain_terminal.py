@@ -39,9 +39,10 @@ from nplt_client.chat.approvals import (
     approval_wanted,
     parse_decision,
 )
-from nplt_client.chat.chat_session import ChatSession
+from nplt_client.chat.chat_session import ChatOptions, ChatSession, run_chat
 from nplt_client.errors import NpltError, RequestRefused, TurnInterrupted, error_from_turn
-from nplt_client.lines.app import LineChat, PrintedText
+from nplt_client.lines.line_chat import LineChat, print_banner
+from nplt_client.lines.printed_text import PrintedText
 from nplt_client.render.terminal import (
     colour_wanted,
     dim,
@@ -51,6 +52,7 @@ from nplt_client.render.terminal import (
     print_remark,
 )
 from nplt_client.render.text import safe_line, sanitize
+from nplt_client.settings import RECONNECT_SECONDS_MAX, state_dir
 from nplt_protocol.messages import Approval, ApprovalRequest
 
 PROMPT = "you ▸ "
@@ -548,6 +550,28 @@ class _PlainTurn:
         self.reasoning = ""
         """The line of reasoning that is not complete."""
         self.calls: defaultdict[int, PrintedText] = defaultdict(PrintedText)
+
+
+def run_plain_chat(options: ChatOptions) -> int:
+    """`--plain`, pipes, and terminals that can't be drawn on."""
+    reader = LineReader()
+
+    async def talk(session: ChatSession, draft: str) -> tuple[int, str | None]:
+        if reader.is_interactive:
+            print_banner(session)
+        return await PlainChat(session, reader, Path(state_dir())).talk(draft)
+
+    def run() -> int:
+        return run_chat(
+            options,
+            talk,
+            # A person may wait for a server as long as they like; a script may not.
+            give_up_seconds=None if reader.is_interactive else RECONNECT_SECONDS_MAX,
+            exact_answers=not is_terminal(sys.stdout),
+            is_interactive=reader.is_interactive,
+        )
+
+    return reader.serve(run)
 
 
 def question_text(wanted: ApprovalWanted) -> str:

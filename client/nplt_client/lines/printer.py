@@ -23,7 +23,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from nplt_client.chat import changes
-from nplt_client.lines.app import PrintedText
+from nplt_client.lines.printed_text import PrintedText
 from nplt_client.render.text import safe_line, width_of
 
 _FENCE = re.compile(r" {0,3}(?:```|~~~)")
