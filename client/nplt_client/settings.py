@@ -32,13 +32,13 @@ DEFAULT_URL = f"nplt://{DEFAULT_HOST}:{DEFAULT_PORT}"
 DEFAULT_TIMEOUT_SECONDS = 30.0
 DEFAULT_CLIENT_NAME = "nplt-client/1"
 COMMAND_NAME = "nplt/1"
-"""What the commands and chats of `nplt` call themselves."""
+"""The client name of the commands and chats of `nplt`."""
 LAST = "@last"
 """Given in place of an id: the conversation that was used last. The server knows which."""
 DELETE_PREFIX_MIN = 8
 """So many characters of an id are enough to delete its conversation."""
 RECONNECT_SECONDS_MAX = 60.0
-"""For commands such as `nplt ask`."""
+"""How long commands such as `nplt ask` look for a lost server."""
 SILENCE_SECONDS_MAX = 30.0
 """A server that is silent for so long is sent a PING; after twice that it counts as gone."""
 
@@ -206,7 +206,7 @@ def find_reconnect_seconds(
 def find_token(
     argument: str | None, environ: Mapping[str, str] = os.environ, *, address: Address | None = None
 ) -> str | None:
-    """For the server at that address."""
+    """Finds the token for the server at that address."""
     if argument:
         return argument
     if token := environ.get("NPLT_TOKEN"):

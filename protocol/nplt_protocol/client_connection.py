@@ -42,13 +42,12 @@ from nplt_protocol.frames import (
 from nplt_protocol.messages import ErrorReport, FileData, Hello, Request, Welcome
 from nplt_protocol.payloads import load_json
 
-_STEPS: dict[int, Step] = {
+_BEFORE_WELCOME: dict[int, Step] = {
     MessageType.HELLO: Step.RECEIVE_WELCOME,
     MessageType.ERROR: Step.RECEIVE_ERROR,
-    MessageType.PING: Step.ANSWER_PING,
     MessageType.CHAT_TEXT: Step.RECEIVE_TEXT,
 }
-"""The types that are no replies to requests or events."""
+"""The types that may come before WELCOME. All others are replies and events."""
 _SEQ_MAX = 0xFFFF
 _MESSAGE_BYTES_CEILING = 64 * 1024 * 1024
 """Longer messages are refused, whatever limit the server announces."""
@@ -168,7 +167,7 @@ class ClientConnection(Connection):
     def _receive_message(self, message: Frame, heard: list[Heard]) -> None:
         type_, seq, payload = message
         allowed = CLIENT_STATES[self.state]
-        if Step.RECEIVE_REPLY not in allowed and _STEPS.get(type_) not in allowed:
+        if Step.RECEIVE_REPLY not in allowed and _BEFORE_WELCOME.get(type_) not in allowed:
             return
         if type_ == MessageType.PING:
             self._answers.append(encode_message(MessageType.PONG, seq, payload))

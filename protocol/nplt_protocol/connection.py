@@ -77,7 +77,7 @@ class State(Enum):
 
 
 class Step(Enum):
-    """What an end sends or receives, as far as the states tell it apart."""
+    """What an end sends or receives, in the words of SPEC.md."""
 
     SEND_HELLO = "sends HELLO"
     RECEIVE_HELLO = "receives HELLO"
@@ -163,7 +163,7 @@ CLIENT_STATES: Transitions = {
 
 
 class Connection:
-    """What all ends have in common, those of a link too."""
+    """The base of all ends, also those of a link."""
 
     transitions: ClassVar[Transitions] = {State.STRUCTURED: {}, State.CLOSED: {}}
     """A link has one state while it is open."""
@@ -195,7 +195,7 @@ class Connection:
         return self._decoder.has_partial or self._joiner.is_open
 
     def data_to_send(self) -> bytes:
-        """The answers that need no decision of the owner: PONGs."""
+        """Returns the answers that need no decision of the owner: PONGs."""
         if not self._answers:
             return b""
         answers = b"".join(self._answers)
@@ -208,7 +208,7 @@ class Connection:
         self.state = State.CLOSED
 
     def end_input(self) -> None:
-        """Nothing more is read: what was begun and not finished is dropped."""
+        """Reads nothing more, and drops what was begun and not finished."""
         self._input_ended = True
         self._joiner.reset()
         self._decoder = FrameDecoder()
@@ -221,7 +221,7 @@ class RequestReceived(Struct, frozen=True, kw_only=True):
 
 
 class RequestRefused(Struct, frozen=True, kw_only=True):
-    """One bad message. Answer it (`send_error` with this seq) and go on."""
+    """One message is bad. Answer it (`send_error` with this seq) and go on."""
 
     type: int
     seq: int
@@ -256,7 +256,7 @@ class EventReceived(Struct, frozen=True, kw_only=True):
 
 
 class TextReceived(Struct, frozen=True, kw_only=True):
-    """Plain, or a greeting before WELCOME. In plain an empty one ends a chat."""
+    """A text of the plain dialect, where an empty one ends a chat, or a greeting."""
 
     text: str
 

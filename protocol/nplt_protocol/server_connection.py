@@ -222,7 +222,7 @@ class ServerConnection(Connection):
         return data
 
     def send_reply(self, type: MessageType, seq: int, reply: Reply | JsonObject) -> bytes:  # noqa: A002
-        """`type` is the request's; the reply's own follows from it."""
+        """`type` is the type of the request; that of the reply follows from it."""
         self.state = self.after(Step.SEND_REPLY)
         if type != MessageType.PING and seq not in self._unanswered:
             raise LocalProtocolError(f"no request #{seq} waits for a reply")

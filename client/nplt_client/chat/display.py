@@ -66,7 +66,7 @@ class ChatDisplay(SessionView):
 
     @property
     def draft(self) -> str:
-        """What was typed and not sent; none where lines are read one by one."""
+        """What was typed and not sent; empty where lines are read one by one."""
         return ""
 
     def fill(self, text: str) -> None:
@@ -161,8 +161,8 @@ class ChatDisplay(SessionView):
 
     @property
     def why_no_stop(self) -> str:
-        """Why the answer can't be stopped; empty if it can, or if none runs. It is asked for
-        once at a time, and not without a connection: then the next Ctrl+C leaves."""
+        """Why the answer can't be stopped; empty if it can, or if none runs. The server is
+        asked once at a time, and not without a connection: then the next Ctrl+C leaves."""
         running = self.session.turn_status.running
         if running is None:
             return ""

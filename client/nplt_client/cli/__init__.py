@@ -37,7 +37,7 @@ INTERRUPTED = 130
 PIPE_CLOSED = 141
 
 _HELP_WANTED: type[Exception] | tuple[()] = getattr(click.exceptions, "NoArgsIsHelpError", ())
-"""A group without its command; older versions of click deal with it themselves."""
+"""Raised for a group without its command; older versions of click print the help themselves."""
 
 
 def run_to_exit_code(command: Callable[[], object]) -> int:
@@ -161,7 +161,7 @@ _ASK_IN_QUOTES = 'To ask a question, put it in quotes: nplt "why is the sky blue
 
 
 def _implied_command(args: list[str]) -> list[str]:
-    """Nothing, if the first argument is a command, or may be meant as one."""
+    """Empty if the first argument is a command, or may be meant as one."""
     first = _first_argument(args)
     if first is None or "://" in first:
         return ["chat"]
@@ -171,7 +171,7 @@ def _implied_command(args: list[str]) -> list[str]:
 
 
 def _first_argument(args: list[str]) -> str | None:
-    """The first that is neither an option nor the value of one."""
+    """The first argument that is neither an option nor the value of one."""
     with_value = {
         name
         for command in (chat_command, ask_command)

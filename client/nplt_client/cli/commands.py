@@ -87,7 +87,7 @@ COMMANDS: list[click.Command] = []
 def command(
     *examples: str, name: str | None = None, has_json: bool = False
 ) -> Callable[[Callable[..., object]], click.Command]:
-    """A command of `nplt` that talks to a server; `has_json`: it can print JSON too."""
+    """Makes a command that talks to a server; `has_json`: it can print JSON too."""
 
     def add(function: Callable[..., object]) -> click.Command:
         made = click.command(name, epilog=notes(*examples))(function)
@@ -106,7 +106,7 @@ Found: TypeAlias = messages.Attached | messages.SessionRow
 def _conversation(
     server: str | None, wanted: str, *, also_damaged: bool = False
 ) -> Iterator[tuple[BlockingConnection, Found]]:
-    """A damaged one can't be entered, but it can be read and deleted."""
+    """Enters the conversation. A damaged one can't be entered, but it can be read and deleted."""
     with open_for_command(server) as connection:
         found: Found
         try:
@@ -364,7 +364,7 @@ def redact(wanted: str, seq: int, yes: bool, server: str | None) -> None:
 
 
 def _confirm(words: str, name: str, seq: int) -> None:
-    """Without a terminal nobody can be asked: `--yes` is needed."""
+    """Asks on the terminal. Without one nobody can be asked, so `--yes` is needed."""
     if not is_terminal(sys.stdin):
         raise click.UsageError("This erases for good. Add --yes, or run it in a terminal.")
     print_remark(f"Entry {seq} of {name!r}: {shorten(sanitize_line(words), _SHOWN_WIDTH)}")

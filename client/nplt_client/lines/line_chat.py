@@ -52,7 +52,7 @@ class LineChat(ChatDisplay):
     # What a terminal does
 
     async def run(self, draft: str) -> str:
-        """Reads until the person leaves or the input ends; gives what was not sent."""
+        """Reads until the person leaves or the input ends; returns what was not sent."""
         raise NotImplementedError
 
     def end_input(self) -> None: ...
@@ -135,11 +135,11 @@ class LineChat(ChatDisplay):
             await take_line(self, text)
 
     def line_begins(self) -> None:
-        """At the first character of a line: notes which question is shown by then."""
+        """Notes which question is shown when the first character of a line is typed."""
         oldest = self.session.approvals.oldest
         self._seen_by_line = oldest.approval_id if oldest else None
 
-    # What is drawn by the session
+    # What the session draws
 
     async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
         name, is_new = self.session.name, self.session.is_new
@@ -209,7 +209,7 @@ class LineChat(ChatDisplay):
         self.flush()
 
     def remark(self, text: str, *, is_news: bool = False, is_error: bool = False) -> None:
-        """Not twice in a row: an event may tell what our own command has just shown."""
+        """Prints nothing twice in a row: an event may repeat what our own command has shown."""
         text = safe_line(text)
         if text != self._last_remark:
             self._last_remark = text

@@ -77,7 +77,7 @@ class LineReader:
         self.on_interrupt: Callable[[], object] | None = None
         """What Ctrl+C does besides ending the line that is read. Must not raise."""
         self.on_failure: Callable[[], object] | None = None
-        """The output can't be written: the chat has to end."""
+        """Called when the output can't be written: the chat has to end."""
         self._readline: ModuleType | None = None
         if self.is_interactive and is_terminal(sys.stdout):
             with suppress(ImportError):
@@ -113,7 +113,7 @@ class LineReader:
         return self._result.result()
 
     def read(self, question: str, draft: str = "") -> str:
-        """One line without its end; `EOFError` when there are no more."""
+        """Reads one line without its end; raises `EOFError` when there are no more."""
         if not self.is_interactive:
             line = sys.stdin.readline()
             if not line:
@@ -245,7 +245,7 @@ class LineReader:
 
 
 def _wake_after_signals(noted: socket.socket) -> None:
-    """In a thread of its own, until the socket is shut down."""
+    """Runs in a thread of its own until the socket is shut down."""
     while signals := noted.recv(64):
         if any(number != _WAKER for number in signals):
             time.sleep(_WAKE_SECONDS)
@@ -261,7 +261,7 @@ def _fitting_prompt() -> str:
 
 
 class PlainChat(LineChat):
-    """For a pipe or a simple terminal."""
+    """The chat for a pipe or a simple terminal."""
 
     keys_help: Sequence[tuple[str, str]] = (("Ctrl+C", "stops the answer"), ("Ctrl+D", "leave"))
     is_sequential = True
@@ -481,7 +481,7 @@ class PlainChat(LineChat):
             self._aside(turn, change.words)
 
     def _aside(self, turn: _PlainTurn, words: str = "") -> None:
-        """Below the line of reasoning that is not complete."""
+        """Prints words below the line of reasoning that is not complete."""
         if turn.reasoning:
             self._dimmed(turn.reasoning)
             turn.reasoning = ""
@@ -553,7 +553,7 @@ class _PlainTurn:
 
 
 def run_plain_chat(options: ChatOptions) -> int:
-    """`--plain`, pipes, and terminals that can't be drawn on."""
+    """Runs the chat of `--plain`, of pipes, and of terminals that can't be drawn on."""
     reader = LineReader()
 
     async def talk(session: ChatSession, draft: str) -> tuple[int, str | None]:
@@ -583,7 +583,7 @@ def _nobody_here(wanted: ApprovalWanted) -> str:
 
 
 def ask_for_approval(request: ApprovalRequest) -> Approval:
-    """For a command that has no chat around it. Ctrl+D is a no; Ctrl+C is for the caller."""
+    """Asks on behalf of a command without a chat. Ctrl+D is a no; Ctrl+C is for the caller."""
     wanted, reader = approval_wanted(request), LineReader()
     denied = Approval(approval_id=request.approval_id, decision="deny", remember=False)
     if not reader.is_interactive:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class PrintedText:
-    """The text of one call that is printed as it comes: gives only what is not printed yet.
+    """The text of one call that is printed as it comes: returns only what is not printed yet.
 
     After a lost connection a text may come again from its beginning, and at the end it
     comes whole, as it is stored.
@@ -34,7 +34,7 @@ class PrintedText:
         return self._print_rest(text)
 
     def store(self, text: str) -> str | None:
-        """Gives the rest of the stored text. `None`: it differs from what was printed; from now
+        """Returns the rest of the stored text. `None`: it differs from what was printed; from now
         on the stored text counts."""
         known = self.text
         if known and not text.startswith(known) and text.strip() != known.strip():

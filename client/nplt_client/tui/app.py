@@ -98,7 +98,7 @@ class StatusLine(Static):
 
 
 class CommandPalette(Provider):
-    """Ctrl+P: every command, with what it does, found by a few letters."""
+    """Ctrl+P lists every command with its help, found by a few letters."""
 
     async def discover(self) -> Hits:
         for shown, run, name in self._commands():
@@ -242,7 +242,7 @@ class ChatApp(ChatDisplay, App[bool]):
     async def show_error(self, error: NpltError) -> None:
         await self.show_text(error.message, is_error=True)
 
-    # What is drawn by the session
+    # What the session draws
 
     async def show(self, turns: changes.Turns, *, has_moved: bool) -> None:
         self._question.close()
@@ -346,7 +346,7 @@ class ChatApp(ChatDisplay, App[bool]):
         self.transcript.go_to_end()
 
     def remark(self, text: str) -> None:
-        """As a toast, or in the transcript while a question is open, which a toast would cover."""
+        """Shows a toast, or a notice while a question is open, which a toast would cover."""
         if self._question.wanted is None:
             self.notify(safe_line(text), markup=False)
         else:
@@ -489,7 +489,7 @@ class ChatApp(ChatDisplay, App[bool]):
 
 
 def run_full_screen_chat(options: ChatOptions) -> int:
-    """Until there is a connection, errors are printed as lines."""
+    """Runs the chat. Until there is a connection, errors are printed as lines."""
 
     async def talk(session: ChatSession, draft: str) -> tuple[int, str | None]:
         with typed_ahead() as typed:

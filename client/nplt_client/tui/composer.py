@@ -1,4 +1,4 @@
-"""The input field, and what stands above it: completions, and a tool that asks.
+"""The input field, and what is shown above it: completions, and a tool that asks.
 
 The input keeps the focus and passes some keys on to these.
 """
@@ -328,7 +328,7 @@ class ApprovalPanel(Vertical):
             self.ask_next()
 
     def _decide(self, wanted: ApprovalWanted, decision: ApprovalDecision | None) -> None:
-        """`None`: later."""
+        """Closes the question; `None`: it is decided later."""
         self.close(wanted.approval_id)
         if decision is not None:
             deciding = self._chat.session.approvals.decide(wanted, decision)
@@ -342,7 +342,7 @@ class ApprovalPanel(Vertical):
                 screen.give_way(words, self.app.size.height - self.region.y)
 
     def ask(self, wanted: ApprovalWanted | None, *, more: int = 0) -> None:
-        """`None`: there is nothing to ask. `more`: how many wait behind it."""
+        """Shows a question; `None`: there is none. `more`: how many wait behind it."""
         self._question.open(wanted)
         self.letter = ""
         self.display = wanted is not None
@@ -364,7 +364,7 @@ class ApprovalPanel(Vertical):
         self.app.call_later(self._make_room)
 
     def take_key(self, event: Key, *, has_draft: bool) -> bool:
-        """False: the key is for the input."""
+        """Returns False if the key is for the input."""
         question, key = self._question, event.key
         if question.wanted is None:
             return False
@@ -394,7 +394,7 @@ class ApprovalPanel(Vertical):
         return True
 
     def interrupt(self) -> str:
-        """Something else is put into the input: gives the letter that belongs before it."""
+        """Called when something else is put into the input; returns the letter before it."""
         letter = self.letter
         if self._question.wanted is not None:
             self._wait_for_a_pause()
