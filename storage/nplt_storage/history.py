@@ -22,7 +22,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice, pairwise, takewhile
-from typing import Final, Literal, TypeAlias, TypeVar, overload
+from typing import Final, TypeAlias, TypeVar, overload
 
 import orjson
 from msgspec import Struct, field
@@ -74,56 +74,9 @@ from nplt_storage.rows import (
     through,
     widget_key,
 )
+from nplt_storage.turns import ContextEntry, Turn, TurnState, check_step
 
 __all__ = ["ConversationHistory", "HistorySnapshot", "NotInReach", "Ranges"]
-
-# ------------------------------------------------------------------------------
-# Turns
-#
-# Models are shown turns in the order of their prompts, whenever they ended, so that a prompt
-# that was cancelled while it waited is not inserted before what a running turn has seen.
-# Whatever a file holds is accepted (a turn without a prompt, results without a call).
-
-TurnState: TypeAlias = Literal["waiting", "running", "completed", "interrupted", "failed"]
-ContextEntry: TypeAlias = ModelInputEntry | ModelOutputEntry | ToolResultsEntry
-
-
-class Turn(Struct, kw_only=True, gc=False):
-    number: int
-    """Of its prompt; of its first entry, where there is no prompt."""
-    prompt: ModelInputEntry | None = None
-    entries: list[ContextEntry] = field(default_factory=list)
-    end: ModelOutputEntry | FaultEntry | None = None
-    unanswered: ModelOutputEntry | None = None
-    """The latest output, while its calls have no results."""
-    last_call: int = -1
-    abandoned: bool = False
-    """It had not ended where the conversation was forked or rolled back to."""
-
-    @property
-    def state(self) -> TurnState:
-        if self.end is not None:
-            return self.end.state
-        if self.abandoned:
-            return "interrupted"
-        begun = len(self.entries) > (self.prompt is not None)
-        return "running" if begun else "waiting"
-
-    @property
-    def never_began(self) -> bool:
-        """Its prompt was taken back while it waited."""
-        return isinstance(self.end, FaultEntry) and self.end.never_began
-
-    @property
-    def is_over(self) -> bool:
-        return self.end is not None or self.abandoned
-
-    @property
-    def open_tool_calls(self) -> tuple[ToolCallRequest, ...]:
-        if self.is_over or self.unanswered is None:
-            return ()
-        return self.unanswered.tool_calls
-
 
 # ------------------------------------------------------------------------------
 # Active entries and the state that follows from them
@@ -378,10 +331,8 @@ def _skip_hidden(seq: int, ranges: list[tuple[int, int]]) -> int:
 def check_next(entry: Entry, active: ActiveEntries, head_seq: int) -> None:
     turn = active.turns.get(entry.turn_id)
     match entry:
-        case ModelInputEntry():
-            _check_prompt(entry, turn)
-        case ModelOutputEntry() | ToolResultsEntry() | FaultEntry():
-            _check_in_turn(entry, turn)
+        case ModelInputEntry() | ModelOutputEntry() | ToolResultsEntry() | FaultEntry():
+            check_step(entry, turn)
         case RenamedEntry():
             if not entry.name.strip():
                 raise BadEntry("a name is not blank")
@@ -400,40 +351,6 @@ def check_next(entry: Entry, active: ActiveEntries, head_seq: int) -> None:
                 _check_there(entry, entry.summary_through, head_seq)
             if turn is not None and turn.is_over:
                 raise BadEntry(f"turn {entry.turn_id} has ended")
-
-
-def _check_prompt(entry: ModelInputEntry, turn: Turn | None) -> None:
-    if not entry.content.strip():
-        raise BadEntry("a prompt is not blank")
-    if not entry.turn_id:
-        raise BadEntry("a prompt begins a turn: it needs a turn_id")
-    if turn is not None:
-        raise BadEntry(f"turn {entry.turn_id} has begun before")
-
-
-def _check_in_turn(
-    entry: ModelOutputEntry | ToolResultsEntry | FaultEntry, turn: Turn | None
-) -> None:
-    if turn is None or turn.prompt is None:
-        raise BadEntry(f"there is no prompt of turn {entry.turn_id}")
-    if turn.is_over:
-        raise BadEntry(f"turn {entry.turn_id} has ended")
-    asked = [(call.tool_call_id, call.tool_name) for call in turn.open_tool_calls]
-    if isinstance(entry, ModelOutputEntry):
-        if asked:
-            raise BadEntry(f"turn {entry.turn_id} has tool calls without results")
-        if entry.call <= turn.last_call:
-            raise BadEntry(f"call {entry.call} of turn {entry.turn_id} has its output already")
-        if not entry.content and not entry.tool_calls and entry.state == "completed":
-            raise BadEntry("a completed output has text or tool calls")
-    elif isinstance(entry, ToolResultsEntry):
-        if not asked:
-            raise BadEntry(f"turn {entry.turn_id} has no tool calls that wait for results")
-        given = [(result.tool_call_id, result.tool_name) for result in entry.results]
-        if asked != given:
-            raise BadEntry(
-                f"results for {given} do not pair, in order, with the tool calls {asked}"
-            )
 
 
 def _check_rollback(entry: RollbackEntry, active: ActiveEntries, head_seq: int) -> None:

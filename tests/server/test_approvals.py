@@ -96,11 +96,21 @@ async def test_the_clock_of_a_turn_goes_on_where_it_was_stopped() -> None:
     clock = TurnClock()
     with clock.start(1_000) as scope:
         was = scope.deadline
-        with clock.stopped():
-            with clock.stopped():
-                assert scope.deadline == math.inf
-            assert scope.deadline == math.inf, "another still waits"
+        clock.stop()
+        assert scope.deadline == math.inf
+        clock.go_on()
         assert was <= scope.deadline < math.inf
+
+
+async def test_a_turn_stays_paused_until_the_last_of_its_approvals_is_decided() -> None:
+    async with asking() as here:
+        first, second = await here.ask("write send", 2)
+        await here.answer(first.approval_id, "deny")
+        await anyio.wait_all_tasks_blocked()
+        states = [here.conversation.queue.state]
+        await here.answer(second.approval_id, "deny")
+        await here.ended()
+        assert [*states, here.conversation.queue.state] == ["waiting", "idle"]
 
 
 async def test_who_waits_for_people_keeps_nobody_else_from_running() -> None:

@@ -31,8 +31,9 @@ from nplt_storage.entries import (
     ToolResultsEntry,
     WidgetEntry,
 )
-from nplt_storage.history import ContextEntry, ConversationHistory, Turn
+from nplt_storage.history import ConversationHistory
 from nplt_storage.messages import text_at_level
+from nplt_storage.turns import ContextEntry, Turn
 
 # ------------------------------------------------------------------------------
 # Files attached to a prompt, as a model is shown them

@@ -47,7 +47,8 @@ from nplt_storage.entries import (
     QuarantineEntry,
     SystemInstructionEntry,
 )
-from nplt_storage.history import ConversationHistory, Turn
+from nplt_storage.history import ConversationHistory
+from nplt_storage.turns import Turn
 
 # ------------------------------------------------------------------------------
 # When an epoch is due

@@ -41,7 +41,8 @@ from nplt_storage.entries import (
     SentContext,
     ToolCallResult,
 )
-from nplt_storage.history import ContextEntry, ConversationHistory, Turn
+from nplt_storage.history import ConversationHistory
+from nplt_storage.turns import ContextEntry, Turn
 
 # ------------------------------------------------------------------------------
 # Selection: which turns are shown, and at which level

@@ -42,8 +42,9 @@ from nplt_storage.entries import (
     SystemInstructionEntry,
     ToolResultsEntry,
 )
-from nplt_storage.history import ConversationHistory, Turn, is_in
+from nplt_storage.history import ConversationHistory, is_in
 from nplt_storage.messages import model_name
+from nplt_storage.turns import Turn
 
 # ------------------------------------------------------------------------------
 # The rows: every entry, shown or not

@@ -27,7 +27,8 @@ from nplt_storage.entries import (
     ToolResultsEntry,
     WidgetEntry,
 )
-from nplt_storage.history import ContextEntry, ConversationHistory
+from nplt_storage.history import ConversationHistory
+from nplt_storage.turns import ContextEntry
 
 _RELEASES_MAX: Final = 2
 """An entry that was quarantined on a guess and released this often is not quarantined on

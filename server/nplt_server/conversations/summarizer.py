@@ -42,7 +42,8 @@ from nplt_storage.entries import (
     RollbackEntry,
 )
 from nplt_storage.errors import StorageError
-from nplt_storage.history import ConversationHistory, Turn
+from nplt_storage.history import ConversationHistory
+from nplt_storage.turns import Turn
 
 log = logging.getLogger(__name__)
 

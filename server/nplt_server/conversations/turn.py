@@ -21,8 +21,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from time import monotonic
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import anyio
 from msgspec.structs import replace
@@ -61,37 +62,64 @@ from nplt_storage.search import SearchHit, SearchQuery
 log = logging.getLogger(__name__)
 
 
+class RunState(Enum):
+    WAITING = "waiting"
+    """In the queue."""
+    RUNNING = "running"
+    PAUSED = "paused"
+    """Waiting for an approval, or for a slot after one; the clock is stopped."""
+    SUSPENDED = "suspended"
+    """Stopped without an end, to be resumed after the next start of the server."""
+    OVER = "over"
+
+    __hash__ = object.__hash__  # the one of Enum is written in Python, and slow
+
+
+class RunStep(Enum):
+    BEGIN = "its turn comes"
+    CANCEL = "it is cancelled in the queue"
+    PAUSE = "it asks for an approval, or waits for a slot"
+    GO_ON = "it has its approval or slot, or is cancelled"
+    SUSPEND = "the server stops while it waits for people and for nothing else"
+    END = "it ends"
+
+    __hash__ = object.__hash__
+
+
+RUN_STATES: Final[Mapping[RunState, Mapping[RunStep, RunState]]] = {
+    RunState.WAITING: {RunStep.BEGIN: RunState.RUNNING, RunStep.CANCEL: RunState.OVER},
+    RunState.RUNNING: {
+        RunStep.PAUSE: RunState.PAUSED,
+        RunStep.SUSPEND: RunState.SUSPENDED,  # resumed, and about to wait again
+        RunStep.END: RunState.OVER,
+    },
+    RunState.PAUSED: {RunStep.GO_ON: RunState.RUNNING, RunStep.SUSPEND: RunState.SUSPENDED},
+    RunState.SUSPENDED: {},
+    RunState.OVER: {},
+}
+"""The states of a turn in this process. docs/architecture.md shows the same table."""
+
+
 class TurnClock:
     """Limits how long a turn takes, not counting the time it waits for approvals."""
 
     def __init__(self) -> None:
         self._scope: anyio.CancelScope | None = None
         self._seconds_left = math.inf
-        self._stops = 0
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the turn waits for an approval or for a slot."""
-        return bool(self._stops)
 
     def start(self, seconds: float) -> anyio.CancelScope:
         """A cancel scope that ends after so many seconds, not counting stops."""
         self._scope = anyio.CancelScope(deadline=monotonic() + seconds)
         return self._scope
 
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """Stops the clock. Stops may overlap: the clock goes on after the last one."""
-        self._stops += 1
-        if self._stops == 1 and self._scope is not None:
+    def stop(self) -> None:
+        if self._scope is not None:
             self._seconds_left = self._scope.deadline - monotonic()
             self._scope.deadline = math.inf
-        try:
-            yield
-        finally:
-            self._stops -= 1
-            if not self._stops and self._scope is not None:
-                self._scope.deadline = monotonic() + self._seconds_left
+
+    def go_on(self) -> None:
+        if self._scope is not None:
+            self._scope.deadline = monotonic() + self._seconds_left
 
 
 class TurnSuspended(Exception):
@@ -121,12 +149,13 @@ class TurnRun:
     turn_id: str = field(init=False)
     events: TurnEvents = field(init=False)
     """From `begin` on."""
-    clock: TurnClock = field(init=False, default_factory=TurnClock)
+    state: RunState = field(init=False, default=RunState.WAITING)
     call: int = field(init=False, default=0)
     cancel_called: bool = field(init=False, default=False)
     cancel_reason: str = field(init=False, default="cancelled")
-    is_suspended: bool = field(init=False, default=False)
-    """The server is stopping, and the turn is resumed after the next start."""
+    _clock: TurnClock = field(init=False, default_factory=TurnClock)
+    _pauses: int = field(init=False, default=0)
+    """How many tool calls wait for approvals; or 1 while a slot is waited for."""
     _caller: ModelCaller | None = field(init=False, default=None)
     _tools: TurnToolHost = field(init=False)
     _results: dict[str, ToolCallResult] = field(init=False, default_factory=dict)
@@ -155,6 +184,7 @@ class TurnRun:
 
     def begin(self, model: str) -> None:
         """Chooses the model, which is fixed once there is output."""
+        self._take(RunStep.BEGIN)
         self.events = TurnEvents(self.record, self.turn_id)
         self._tools = TurnToolHost(self)
         self._caller = ModelCaller(
@@ -166,9 +196,29 @@ class TurnRun:
             services=self.services,
         )
 
+    def _take(self, step: RunStep) -> None:
+        self.state = RUN_STATES[self.state][step]
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        """Stops the clock. Pauses may overlap: the clock goes on after the last one."""
+        self._pauses += 1
+        if self._pauses == 1:
+            self._take(RunStep.PAUSE)
+            self._clock.stop()
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            if not self._pauses and self.state is RunState.PAUSED:
+                self._take(RunStep.GO_ON)
+                self._clock.go_on()
+
     # Stopping it
 
     def cancel(self, reason: str) -> None:
+        if self.state is RunState.WAITING:
+            self._take(RunStep.CANCEL)
         self.cancel_called = True
         self.cancel_reason = reason
         if self._scope is not None:
@@ -177,8 +227,8 @@ class TurnRun:
     def suspend(self, reason: str) -> None:
         """Stops the turn without an entry or event, if it waits for people and for nothing
         else. It is resumed after a restart."""
-        if self.approvals.suspend(self.turn_id):
-            self.is_suspended = True
+        if self.state is not RunState.SUSPENDED and self.approvals.suspend(self.turn_id):
+            self._take(RunStep.SUSPEND)
             self.cancel(reason)
 
     def _cancellable(self, scope: anyio.CancelScope) -> anyio.CancelScope:
@@ -238,14 +288,14 @@ class TurnRun:
     async def run(self) -> TurnFinished:
         """Runs the turn until its last entry is on disk, or raises `TurnSuspended`."""
         seconds = self.services.limits.turn_seconds_max
-        with self._cancellable(self.clock.start(seconds)):
+        with self._cancellable(self._clock.start(seconds)):
             try:
                 return await self._run_calls()
             except Exception as error:
                 if isinstance(error, StorageError) and not isinstance(error, BadEntry):
                     raise  # nothing can be written now, so the turn can't be ended either
                 return await self._end_early("failed", self._error_as_json(error), error)
-        if self.is_suspended:
+        if self.state is RunState.SUSPENDED:
             raise TurnSuspended
         if not self.cancel_called:
             return await self._end_early("failed", self._error_as_json(self._too_long))
@@ -277,7 +327,7 @@ class TurnRun:
         """Makes one model call and writes its output."""
         assert self._caller is not None
         if not self._take_slot_now():  # given back while an approval was waited for
-            with self.clock.stopped():
+            with self._paused():
                 await self._take_slot()
         try:
             made = await self._caller.call(self.call, answer_only=self._has_rejected)
@@ -354,7 +404,7 @@ class TurnRun:
         """Asks people whether the tool call may run, and gives why not. Meanwhile the turn's
         clock is stopped and its slot is free for other turns."""
         self._asks_people = True
-        with self.clock.stopped():
+        with self._paused():
             self._give_back_slot()
             return await self.approvals.ask(self.turn_id, tool_call)
 
@@ -366,7 +416,7 @@ class TurnRun:
         return None
 
     def _tool_finished(self, result: ToolCallResult) -> None:
-        if self.is_suspended:
+        if self.state is RunState.SUSPENDED:
             return  # the tool was not run; the approval is asked for again after the restart
         if logs.tools.on:
             logs.tools(
@@ -474,6 +524,8 @@ class TurnRun:
 
     def close(self) -> None:
         """The turn is over, or suspended: sends what is held, and lets go of all it had."""
+        if self.state is not RunState.SUSPENDED:
+            self._take(RunStep.END)
         self.events.send_held()
         self._tools.is_over = True
         self._give_back_slot()

@@ -29,7 +29,7 @@ from nplt_server.conversations.context_manager import ContextManager
 from nplt_server.conversations.record import ConversationRecord
 from nplt_server.conversations.services import Services
 from nplt_server.conversations.summarizer import ConversationNamer, Summarizer
-from nplt_server.conversations.turn import InterruptedStep, TurnRun, TurnSuspended
+from nplt_server.conversations.turn import InterruptedStep, RunState, TurnRun, TurnSuspended
 from nplt_server.errors import error_to_tell
 from nplt_server.tasks import Activity, call_guarded
 from nplt_storage.entries import FaultEntry, ModelInputEntry
@@ -110,7 +110,7 @@ class TurnQueue:
 
     @property
     def state(self) -> TurnQueueState:
-        if self.running is not None and not self.running.clock.is_stopped:
+        if self.running is not None and self.running.state is not RunState.PAUSED:
             return "running"
         # For those before it, or for people.
         return "waiting" if self.running or self._waiting else "idle"
@@ -207,7 +207,7 @@ class TurnQueue:
     def interrupt(self, reason: str) -> None:
         """The server stops: what runs ends now, unless it can be suspended."""
         self.suspend(reason)
-        if self.running is not None and not self.running.is_suspended:
+        if self.running is not None and self.running.state is not RunState.SUSPENDED:
             self.running.cancel(reason)
 
     def suspend(self, reason: str) -> None:

@@ -33,8 +33,9 @@ from nplt_storage.entries import (
     RollbackEntry,
     SystemInstructionEntry,
 )
-from nplt_storage.history import ConversationHistory, Turn
+from nplt_storage.history import ConversationHistory
 from nplt_storage.rows import fold_all, new_row
+from nplt_storage.turns import Turn
 
 
 def test_two_hundred_turns_with_a_notebook_extend_each_other_or_an_epoch_says_why_not() -> None:

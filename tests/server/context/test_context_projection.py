@@ -33,8 +33,9 @@ from nplt_storage.entries import (
     SystemInstructionEntry,
     ToolResultsEntry,
 )
-from nplt_storage.history import ConversationHistory, Turn
+from nplt_storage.history import ConversationHistory
 from nplt_storage.redaction import redacted
+from nplt_storage.turns import Turn
 
 
 def said(messages: tuple[ContextMessage, ...] | list[ContextMessage]) -> list[str]:

@@ -10,7 +10,7 @@ from tests.server.context.context_stage import Request, Talk, words
 
 from nplt_server.context.messages import last_screen_in
 from nplt_server.context.projection import Policy
-from nplt_storage.history import Turn
+from nplt_storage.turns import Turn
 
 
 def screens_in(request: Request) -> list[str]:

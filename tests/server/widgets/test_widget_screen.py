@@ -26,7 +26,8 @@ from nplt_storage.entries import (
     Sections,
     ToolResultsEntry,
 )
-from nplt_storage.history import ConversationHistory, Turn
+from nplt_storage.history import ConversationHistory
+from nplt_storage.turns import Turn
 
 NOTED = "# [Live Screen]\n\n## Notebook\ntea"
 
