@@ -381,14 +381,7 @@ class Conversation:
     async def execute_tool(self, turn: TurnRun, *tool_calls: ToolCallRequest) -> None:
         """Runs one tool call, or several at once. A turn that is suspended before one was
         approved has no result of it."""
-        await self.services.tools.run_all(
-            tool_calls,
-            started=turn.events.tool_started,
-            finished=turn.tool_finished,
-            host=turn.tool_host,
-            asker=turn,
-            cancel_reason=turn.why_stopped,
-        )
+        await self.services.tools.run_all(tool_calls, turn)
 
     async def check_tokens(self, turn_id: str, call_budget: CallBudget) -> bool:
         """Before a call: begins a new epoch if one is due, and says whether it did.

@@ -315,6 +315,9 @@ class TurnRun:
             return f"not run: {error}"
         return None
 
+    def tool_started(self, tool_call: ToolCallRequest) -> None:
+        self.events.tool_started(tool_call)
+
     def tool_finished(self, result: ToolCallResult) -> None:
         if self.is_suspended:
             return  # the tool was not run; the approval is asked for again after the restart

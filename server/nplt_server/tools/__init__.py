@@ -1,7 +1,7 @@
 """The tool port: what a tool is, what is offered to a model, and whether it may run.
 
 A tool is a name, a schema and a function. Policies come from the settings by name, else
-by the tool's class; `ask` goes to an `Asker`.
+by the tool's class. `ToolTurn` is what the runner needs of the turn whose tool calls it runs.
 """
 
 from __future__ import annotations
@@ -88,6 +88,32 @@ class ToolHost(Protocol):
         ...
 
 
+class ToolTurn(Protocol):
+    """The turn whose tool calls are run: it hears of each one, and decides whether it may run."""
+
+    @property
+    def tool_host(self) -> ToolHost:
+        """The conversation as the tools see it."""
+        ...
+
+    def tool_started(self, tool_call: ToolCallRequest) -> None: ...
+
+    def tool_finished(self, result: ToolCallResult) -> None: ...
+
+    async def ask(self, tool_call: ToolCallRequest) -> str | None:
+        """Asks whether a tool with policy `ask` may run. Gives the reason why it may not, in a
+        sentence for the model, or `None`. The wait does not count as the tool's time."""
+        ...
+
+    async def why_not_now(self) -> str | None:
+        """Called right before a tool runs: the reason why it must not, or `None`."""
+        ...
+
+    def why_stopped(self) -> str:
+        """The reason why the turn was cancelled, for the results of what was cut short."""
+        ...
+
+
 class ResultWithPictures(str):
     """The text of a result, and the ids of the files with its pictures: the host has kept
     them, and models that see are shown them."""
@@ -104,6 +130,11 @@ class Tool(Struct, frozen=True, kw_only=True):
 
 class ToolFailed(Exception):
     """Raised by a tool with a sentence meant for the model."""
+
+
+RESULT_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The longest result of a tool, in UTF-8. Smaller limits say how much of it is stored in the
+entry and shown to models."""
 
 
 class ToolOffer(Struct, frozen=True, kw_only=True):
@@ -180,19 +211,3 @@ def unknown_tools(policies: ToolPolicies, names: Collection[str]) -> list[str]:
 def did_you_mean(name: str, names: Collection[str]) -> str:
     near = get_close_matches(name[:_NAME_CHARACTERS_MAX], names, n=1)
     return f"; did you mean {near[0]}?" if near else ""
-
-
-# ------------------------------------------------------------------------------
-# Permission: the port to whoever answers for a tool with policy `ask`
-#
-# Waiting for an answer does not count as the tool's time.
-
-
-class Asker(Protocol):
-    async def ask(self, tool_call: ToolCallRequest) -> str | None:
-        """Why it may not run, in a sentence for the model; `None`: it may."""
-        ...
-
-    async def why_not_now(self) -> str | None:
-        """Asked right before a tool is run: the reason why it must not be, if there is one."""
-        ...

@@ -26,6 +26,7 @@ from msgspec import Struct
 from nplt_protocol import JsonObject
 from nplt_protocol.version import __version__
 from nplt_server.tools import (
+    RESULT_BYTES_MAX,
     ResultWithPictures,
     Tool,
     ToolDescription,
@@ -45,7 +46,6 @@ from nplt_server.tools.mcp.results import (
     pictures_in,
     result_text,
 )
-from nplt_server.tools.runner import RESULT_BYTES_MAX
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -199,6 +199,15 @@ class McpServer:
             log.warning("mcp %s: %s; again in %g s", self.config.name, self.error, pause)
             await anyio.sleep(pause)
             pause = min(pause * 2, self._pauses.seconds_max)
+
+    def lose(self, reason: str | None) -> None:
+        """The connection has ended; until there is another one, calls fail with the reason."""
+        if self.state == "connected":
+            self.state, self.error = "waiting", reason
+
+    def stop(self, reason: str | None) -> None:
+        """No further connection is made."""
+        self.state, self.error = "stopped", reason
 
     @property
     def described(self) -> JsonObject:
@@ -418,7 +427,7 @@ class McpConnection:
                     raise ConnectionEnded(self.ended or CLOSED)
                 finally:
                     self._tasks = None
-                    self._on_loss()  # what there is to put away is still being put away
+                    self._server.lose(self.ended)  # before the transport closes
                     greeting.deadline = anyio.current_time() + _PARTING_SECONDS_MAX
         if greeting.cancelled_caught:
             raise TimeoutError
@@ -576,15 +585,11 @@ class McpConnection:
     def on_end(self, reason: str) -> None:
         """Nothing more will come."""
         self.ended = self.ended or reason
-        self._on_loss()
+        self._server.lose(self.ended)
         self._look.set()
 
     def on_left_out(self, tool: str, reason: str) -> None:
         log.warning("mcp %s: the tool %s is left out: %s", self._config.name, tool, reason)
-
-    def _on_loss(self) -> None:
-        if self._server.state == "connected":
-            self._server.state, self._server.error = "waiting", self.ended
 
     def _what_went_wrong(self, error: Exception, tool: str) -> str:
         from mcp import MCPError
@@ -654,7 +659,7 @@ class McpServers:
             log.error("MCP servers are configured, but %s", error)
         finally:
             for server in self.by_name.values():
-                server.state, server.error = "stopped", error
+                server.stop(error)
 
 
 def _import_sdk() -> None:

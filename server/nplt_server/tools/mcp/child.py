@@ -20,8 +20,8 @@ import anyio
 import anyio.abc
 from anyio import to_thread
 
+from nplt_server.tools import RESULT_BYTES_MAX
 from nplt_server.tools.mcp.results import one_line
-from nplt_server.tools.runner import RESULT_BYTES_MAX
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
