@@ -12,7 +12,8 @@ from nplt_server.errors import AnswerCut, ProviderError, ProviderRefused, Provid
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, UsageReport
 from nplt_server.providers.accumulator import ModelOutputAccumulator
 from nplt_server.providers.offline import ScriptedProvider
-from nplt_server.providers.router import ProviderRouter, RetryPolicy
+from nplt_server.providers.retries import RetryPolicy
+from nplt_server.providers.router import ProviderRouter
 
 DOWN = ProviderUnavailable("nobody home")
 

@@ -47,7 +47,8 @@ from nplt_server.providers import (
     UsageReport,
 )
 from nplt_server.providers.accumulator import ModelOutputAccumulator, cleaned
-from nplt_server.providers.router import ModelRoute, RetryPolicy
+from nplt_server.providers.retries import RetryPolicy
+from nplt_server.providers.route import ModelRoute
 from nplt_storage.entries import ModelOutputEntry
 
 if TYPE_CHECKING:

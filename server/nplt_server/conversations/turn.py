@@ -42,7 +42,7 @@ from nplt_server.errors import (
     error_to_tell,
 )
 from nplt_server.providers.accumulator import ModelOutputAccumulator, usage_as_json
-from nplt_server.providers.router import ModelRoute
+from nplt_server.providers.route import ModelRoute
 from nplt_server.tools import ToolFailed
 from nplt_storage.entries import (
     AttachmentEntry,

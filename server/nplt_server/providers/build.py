@@ -132,7 +132,8 @@ def build_router(
 ) -> ProviderRouter:
     """`known` is told what providers say of their models."""
     from nplt_protocol.errors import RequestError
-    from nplt_server.providers.router import ProviderRouter, RetryPolicy
+    from nplt_server.providers.retries import RetryPolicy
+    from nplt_server.providers.router import ProviderRouter
 
     limits = settings.limits
     patience = Patience(

@@ -19,14 +19,10 @@ from nplt_server.errors import (
     RequestTooLarge,
 )
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, UsageReport
+from nplt_server.providers.breaker import FAILURES_MAX, OPEN_SECONDS
 from nplt_server.providers.offline import ScriptedProvider
-from nplt_server.providers.router import (
-    BUCKET_SECONDS,
-    FAILURES_MAX,
-    OPEN_SECONDS,
-    Durations,
-    ProviderRouter,
-)
+from nplt_server.providers.route import BUCKET_SECONDS, Durations
+from nplt_server.providers.router import ProviderRouter
 from nplt_server.usage import ModelPrices
 
 
