@@ -11,7 +11,7 @@ import asyncio
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import urlsplit
@@ -46,7 +46,8 @@ from nplt_server.providers.failures import (
     unreadable,
     without_prompt,
 )
-from nplt_server.providers.models import ListedModel, ModelLister, read_list
+from nplt_server.providers.model_lists import read_list
+from nplt_server.providers.models import ListedModel
 
 if TYPE_CHECKING:
     import httpx2
@@ -131,6 +132,10 @@ class VendorApi(Struct, frozen=True, kw_only=True):
 
     def parser(self, rendered: RenderedRequest) -> AnswerParser:
         raise NotImplementedError
+
+    def is_needed_by(self, model: str) -> bool:
+        """Whether the model is called through this API where the server has another one too."""
+        return False
 
     def instead(self, refusal: ProviderRefused, model: str) -> VendorApi | None:
         """Of an API that servers differ in: the same, as a refusal tells that this one has it."""
@@ -461,27 +466,27 @@ _OF_SCHEMAS = re.compile(
 _REFUSED_SCHEMAS_MAX = 1_000
 
 
-class VendorProvider(ModelLister):
+class VendorProvider:
     def __init__(
         self,
         provider_id: str,
         client: VendorClient,
         *,
-        vendor_api: VendorApi,
+        apis: Sequence[VendorApi],
         models: tuple[str, ...],
-        other_api: VendorApi | None = None,
-        is_for_other_api: Callable[[str], bool] = lambda model: False,
+        extra_bodies: Mapping[str, Mapping[str, Any]] | None = None,
+        is_open: bool = False,
     ) -> None:
-        """`other_api`: of the same server. A model that is refused through the one is called
-        through the other, once; what answers is remembered for it. So is whether a model wants
-        its reasoning back."""
+        """`apis`: one API of the server, or two. A model that is refused through the one is
+        called through the other, once; the one that answers is remembered for it. So is whether
+        a model wants its reasoning back."""
         self.id = provider_id
         self.models = models
-        self.client = client
-        self.extra_bodies: Mapping[str, Mapping[str, Any]] = {}
+        self.is_open = is_open
+        self._client = client
+        self._extra_bodies = extra_bodies or {}
         """By model: fields that its requests get as they are."""
-        self._apis = [vendor_api] if other_api is None else [vendor_api, other_api]
-        self._is_for_other_api = is_for_other_api
+        self._apis = tuple(apis)
         self._api_by_model: dict[str, VendorApi] = {}
         """Of models that have answered."""
         self._refused_schemas: set[tuple[str, int]] = set()
@@ -494,14 +499,21 @@ class VendorProvider(ModelLister):
     def call_model(self, request: ModelRequest) -> DeltaStream:
         return aclosing(self._stream(request))
 
+    @property
+    def address(self) -> str:
+        return self._client.address
+
+    async def list_models(self) -> tuple[ListedModel, ...]:
+        return await self._client.list_models()
+
     async def aclose(self) -> None:
-        await self.client.aclose()
+        await self._client.aclose()
 
     def _api_of(self, model: str) -> VendorApi:
         learned = self._api_by_model.get(model)
         if learned is not None:
             return learned
-        return self._apis[-1 if self._is_for_other_api(model) else 0]
+        return next((api for api in self._apis if api.is_needed_by(model)), self._apis[0])
 
     async def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
         """A request that is refused is sent again, as the refusal tells: without a schema that
@@ -516,9 +528,9 @@ class VendorProvider(ModelLister):
             compiler = self._compilers[api.specification]
             compiled = compiler.compile(request.context, origin=request.invocation)
             rendered = api.render(request, compiled)
-            rendered.body.update(self.extra_bodies.get(model, {}))
+            rendered.body.update(self._extra_bodies.get(model, {}))
             try:
-                async with aclosing(self.client.stream(rendered, api.parser(rendered))) as deltas:
+                async with aclosing(self._client.stream(rendered, api.parser(rendered))) as deltas:
                     async for delta in deltas:
                         self._api_by_model[model] = api
                         yield delta

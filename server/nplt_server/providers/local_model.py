@@ -265,7 +265,7 @@ class LocalProvider:
             headers=_ONE_CALL,
             patience=self.patience,
         )
-        engine.chat = VendorProvider(self.id, client, vendor_api=_VENDOR_API, models=self.models)
+        engine.chat = VendorProvider(self.id, client, apis=(_VENDOR_API,), models=self.models)
         self._engine = engine
         return engine
 

@@ -130,11 +130,6 @@ def _is_bound_since(version: tuple[int, int], model: str) -> bool:
     return "/" not in model and _version_of(model) >= version and _may_reason(model)
 
 
-def needs_responses(model: str) -> bool:
-    """Its tools and its reasoning are not to be had together through chat completions."""
-    return _is_bound_since(_RESPONSES_SINCE, model)
-
-
 def _may_reason(model: str) -> bool:
     return _DOES_NOT_REASON.match(model) is None
 
@@ -614,6 +609,10 @@ class ResponsesApi(VendorApi, frozen=True, kw_only=True):
     summarizes_reasoning: bool = False
     """OpenAI refuses it to organisations that have not shown who they are."""
     has_cache_key: bool = False
+
+    def is_needed_by(self, model: str) -> bool:
+        """Chat completions does not give newer models tools and reasoning together."""
+        return _is_bound_since(_RESPONSES_SINCE, model)
 
     def parser(self, rendered: RenderedRequest) -> ResponsesParser:
         return ResponsesParser(rendered.own_names)

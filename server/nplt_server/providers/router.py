@@ -9,22 +9,25 @@ tried in order, only if there was no output.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import anyio
 
 from nplt_protocol import ErrorCode, RequestError
-from nplt_server.providers import Provider
+from nplt_server.errors import ConfigurationError
+from nplt_server.providers import Patience, Provider
 from nplt_server.providers.breaker import Breaker
-from nplt_server.providers.models import ModelLister, ModelLists, is_model_name
+from nplt_server.providers.build import ProviderBuilder
+from nplt_server.providers.local_servers import LocalServers
+from nplt_server.providers.model_lists import ModelLister, ModelLists, is_model_name
+from nplt_server.providers.models import KnownModels
 from nplt_server.providers.retries import RetryPolicy
 from nplt_server.providers.route import ModelRoute
-
-if TYPE_CHECKING:
-    from nplt_server.providers.build import LocalServers
+from nplt_server.settings import OfflineSettings, Settings
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +49,7 @@ class ProviderRouter:
         `default_model`, `roles.planner`, `fallback`."""
         self.retries = retries or RetryPolicy()
         self.lists = ModelLists()
-        self.local_servers: LocalServers | None = None
+        self._local_servers: LocalServers | None = None
         self._clock = clock
         self._providers: dict[str, Provider] = {}
         self.breakers: dict[str, Breaker] = {}
@@ -80,30 +83,48 @@ class ProviderRouter:
         if isinstance(provider, ModelLister):
             self.lists.add(provider)
 
+    def add_local_servers(self, servers: LocalServers) -> None:
+        self._local_servers = servers
+
     def begin_lists(self) -> Callable[[], Awaitable[None]]:
         """Work that looks for servers on this machine and asks providers for lists that are
         old; from now on `lists` says that they are asked."""
-        local = self.local_servers
-        ports = {} if local is None else local.begin()
+        ports = {} if self._local_servers is None else self._local_servers.begin()
         due = self.lists.begin()
 
         async def update() -> None:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self.lists.update, due)
-                if local is not None:
-                    tasks.start_soon(local.find, ports)
+                tasks.start_soon(self._find_local_servers, ports)
 
         return update
+
+    async def find_local_servers(self) -> None:
+        if self._local_servers is not None:
+            await self._find_local_servers(self._local_servers.begin())
+
+    async def _find_local_servers(self, ports: Mapping[str, int]) -> None:
+        if self._local_servers is not None:
+            await self._local_servers.find(ports)
+            for provider in self._local_servers.providers:
+                if provider.id not in self._providers:
+                    self.add(provider)
 
     def can_call(self, name: str) -> bool:
         """Whether the model is in the settings, or of a provider that takes any name."""
         provider_id, _, model = name.partition("/")
         if name in self.routes or not is_model_name(model):
             return name in self.routes
-        provider = self._providers.get(provider_id)
-        if provider is None and self.local_servers is not None:
-            provider = self.local_servers.provider(provider_id)
+        provider = self._provider(provider_id)
         return isinstance(provider, ModelLister) and provider.is_open
+
+    def _provider(self, provider_id: str) -> Provider | None:
+        known = self._providers.get(provider_id)
+        if known is None and self._local_servers is not None:
+            known = self._local_servers.provider(provider_id)
+            if known is not None:
+                self.add(known)
+        return known
 
     def check(self, name: str, *, field: str = "model") -> str:
         """Returns the name, or raises an error that lists the models. A name that is not in
@@ -181,3 +202,35 @@ class ProviderRouter:
         async with anyio.create_task_group() as closing:
             for provider in self._providers.values():
                 closing.start_soon(close, provider)
+
+
+def build_router(
+    settings: Settings,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    known: KnownModels | None = None,
+) -> ProviderRouter:
+    """The router of these settings. `known` learns what providers say of their models. Raises
+    `ConfigurationError`."""
+    limits = settings.limits
+    patience = Patience(
+        connect_seconds=limits.connect_seconds_max,
+        first_token_seconds=limits.first_token_seconds_max,
+        gap_seconds=limits.gap_seconds_max,
+    )
+    builder = ProviderBuilder(environ=environ, models=settings.models, patience=patience)
+    providers = [builder.build(each) for each in settings.providers or (OfflineSettings(),)]
+    try:
+        router = ProviderRouter(
+            providers,
+            default_model=settings.default_model,
+            roles={role: model for role, model in settings.roles if model is not None},
+            fallback=settings.fallback,
+            retries=RetryPolicy(retries_max=limits.retries_max),
+        )
+    except RequestError as error:
+        raise ConfigurationError([f"{error.field}: {error.message}"]) from None
+    router.lists.keep_in(settings.data_dir / "models.json", known)
+    if settings.local_servers:
+        router.add_local_servers(LocalServers(settings, builder, router.lists))
+    return router

@@ -81,7 +81,7 @@ def anthropic_provider(
     patience: Patience | None = None,
 ) -> VendorProvider:
     client = MessagesClient(api_key=key, base_url=base_url, patience=patience)
-    return VendorProvider("anthropic", client, vendor_api=MessagesApi(), models=models)
+    return VendorProvider("anthropic", client, apis=(MessagesApi(),), models=models)
 
 
 def rendered(asked: ModelRequest) -> RenderedRequest:

@@ -252,7 +252,7 @@ def provider_of(api: Api, *, model: str, key: str, url: str) -> Provider:
     if api == "messages":
         return anthropic_provider(models=(model,), key=key, base_url=url)
     client = OpenAIClient(api_key=key, base_url=f"{url}/v1")
-    return VendorProvider("openai", client, vendor_api=_VENDOR_APIS[api], models=(model,))
+    return VendorProvider("openai", client, apis=(_VENDOR_APIS[api],), models=(model,))
 
 
 @asynccontextmanager

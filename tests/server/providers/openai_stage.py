@@ -74,7 +74,7 @@ async def provider_of(
         base_url=vendors.openai_url,
         patience=patience,
     )
-    provider = VendorProvider("openai", client, vendor_api=vendor_api, models=(REASONER,))
+    provider = VendorProvider("openai", client, apis=(vendor_api,), models=(REASONER,))
     try:
         yield provider
     finally:

@@ -15,9 +15,9 @@ from tests.vendors.faults import Stall
 from nplt_server.context.messages import ModelInputMessage
 from nplt_server.errors import ConfigurationError, ProviderRefused, ProviderUnavailable
 from nplt_server.providers import ModelRequest, Patience, TextPiece
-from nplt_server.providers.build import ProviderBuilder, build_router
+from nplt_server.providers.build import ProviderBuilder
 from nplt_server.providers.local_model import LocalProvider
-from nplt_server.providers.router import ProviderRouter
+from nplt_server.providers.router import ProviderRouter, build_router
 from nplt_server.settings import LocalSettings, Settings
 
 KEY = "sk-canary-0123456789"
