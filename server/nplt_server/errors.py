@@ -60,18 +60,21 @@ class VendorWords(Struct, frozen=True, kw_only=True):
         return {name: value for name, value in said.items() if value}
 
 
+@dataclass(eq=False, repr=False)
 class ProviderError(Exception):
-    """A model call failed. `model_call` tries to recover; otherwise the turn ends `failed`."""
+    """A model call failed. The caller tries to recover; otherwise the turn ends `failed`.
+
+    Whoever knows more about a failure makes a new error (`dataclasses.replace`); an error is
+    never changed."""
 
     code = ErrorCode.PROVIDER_UNAVAILABLE
-    vendor: VendorWords | None = None
-    of_provider = False
-    """It is so for all models of the provider: nobody is there, or the key is wrong."""
 
-    def __init__(self, sentence: str) -> None:
-        super().__init__(sentence)
-        self.sentence = sentence
-        """Our own words: what is wrong, and what can be done."""
+    sentence: str
+    """Our own words: what is wrong, and what can be done."""
+    _: KW_ONLY
+    vendor: VendorWords | None = None
+    of_provider: bool = False
+    """All models of the provider fail like this: it can't be reached, or the key is wrong."""
 
     def __str__(self) -> str:
         said = str(self.vendor or "")
@@ -82,7 +85,6 @@ class ProviderError(Exception):
 class ProviderUnavailable(ProviderError):
     """Transient; may be retried."""
 
-    sentence: str
     _: KW_ONLY
     retry_after: float | None = None
     """Seconds to wait before the next request, if the provider names a time."""
@@ -97,14 +99,14 @@ class ProviderPaused(ProviderUnavailable):
     """The circuit breaker is open; no request was sent."""
 
     def __init__(self, *, retry_after: float, of_provider: bool = False, why: str = "") -> None:
-        """`why`: how it failed the last time."""
+        """`why`: how the last call failed."""
         who = "the provider" if of_provider else "this model"
         super().__init__(
             f"{who} failed several times in a row and is not asked for {retry_after:.0f} s; "
             f"try again then, or choose another model{f' (the last time: {why})' if why else ''}",
             retry_after=retry_after,
+            of_provider=of_provider,
         )
-        self.of_provider = of_provider
 
 
 class ProviderUnauthorized(ProviderError):
@@ -118,7 +120,6 @@ class ProviderRefused(ProviderError):
 
     code = ErrorCode.PROVIDER_REFUSED
 
-    sentence: str
     _: KW_ONLY
     message_index: int | None = None
     """The message of the request that the provider named."""

@@ -221,9 +221,7 @@ async def test_if_a_model_is_not_there_another_answers_and_the_entry_says_who(
 
 
 def _down(*, of_provider: bool) -> ProviderUnavailable:
-    error = ProviderUnavailable("nobody home")
-    error.of_provider = of_provider
-    return error
+    return ProviderUnavailable("nobody home", of_provider=of_provider)
 
 
 @pytest.mark.parametrize(

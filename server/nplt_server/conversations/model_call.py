@@ -222,9 +222,8 @@ class ModelCall:
             error = self._too_large[-1]  # the request can't be shortened further
         if isinstance(error, RequestTooLarge):
             setting = f"models.{turn.model}.context_tokens"
-            told = RequestTooLarge(f"{error.sentence}; how much it takes can be set: {setting}")
-            told.vendor = error.vendor
-            raise told from None
+            sentence = f"{error.sentence}; how much it takes can be set: {setting}"
+            raise RequestTooLarge(sentence, vendor=error.vendor) from None
         raise error
 
     def _fail_over(self, error: ProviderError) -> bool:

@@ -125,12 +125,11 @@ class RefusalRecovery:
         if turn.prompt.seq in named:
             await self._release_all()
             await quarantine(self._conversation, turn.prompt.seq, reason)
-            told = ProviderRefused(
+            raise ProviderRefused(
                 f"{error.sentence}: it is this prompt, so models are not shown it again; "
-                "use other words"
+                "use other words",
+                vendor=error.vendor,
             )
-            told.vendor = error.vendor
-            raise told
         if named & self._named:
             await self._release_all()
         return None

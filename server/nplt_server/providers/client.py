@@ -1,53 +1,50 @@
-"""What all vendors' adapters share: the client, its streams and their time limits.
+"""What all vendors' adapters share: the provider, and the client that sends its requests.
 
 `VendorProvider` chooses the API, has it render the request and parse the raw stream of the
 answer, and sends a refused request again in another form; `VendorClient` sends through the
 vendor's SDK. Errors become the server's own (`failures`).
+
+The SDKs make an object of every chunk, which costs ten times what reading it does, and return a
+cut stream as complete. So only their request side is used, without retries. They are imported
+at the first call, in a thread: that takes a second. Their exceptions do not leave this file:
+they contain the request, and so the key.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
 import orjson
-from msgspec import Struct, field, structs
+from msgspec import structs
 
-from nplt_protocol import JsonObject, JsonValue
-from nplt_server.errors import (
-    ConfigurationError,
-    ProviderError,
-    ProviderRefused,
-    ProviderUnavailable,
-)
-from nplt_server.providers import (
-    DeltaStream,
-    ModelOutputDelta,
-    ModelRequest,
-    Patience,
-    Stopped,
-    UsageReport,
-)
-from nplt_server.providers.compiler import CompiledContext, ContextCompiler, VendorRules
+from nplt_server.errors import ConfigurationError, ProviderError, ProviderRefused
+from nplt_server.providers import DeltaStream, ModelOutputDelta, ModelRequest, Patience
+from nplt_server.providers.compiler import ContextCompiler
 from nplt_server.providers.failures import (
     VendorError,
-    failure_in_stream,
     failure_of,
     failure_of_transport,
     too_slow,
-    unreadable,
     without_prompt,
 )
 from nplt_server.providers.model_lists import read_list
 from nplt_server.providers.models import ListedModel
+from nplt_server.providers.sse import SseParser, json_object_of
+from nplt_server.providers.vendor_api import (
+    AnswerParser,
+    RenderedRequest,
+    VendorApi,
+    with_entries,
+)
 
 if TYPE_CHECKING:
     import httpx2
@@ -55,226 +52,10 @@ if TYPE_CHECKING:
     from nplt_server.providers.http_client import ProviderHttpClient
 
 
-class RenderedRequest(Struct, frozen=True, kw_only=True):
-    body: dict[str, Any]
-    seqs: tuple[tuple[int, ...], ...]
-    """Of each message (or item) in the body: the entries it shows."""
-    block_seqs: tuple[tuple[int, ...], ...] = ()
-    """Of each block of each message of the user, where blocks are named: its entry, or 0."""
-    own_names: Mapping[str, str] = field(default_factory=dict)
-    """What the model was told a tool is called → what it is called here."""
-    betas: tuple[str, ...] = ()
-
-
-class AnswerParser(ABC):
-    """Events in, deltas out. Raises a `ProviderError` for what can't be an answer."""
-
-    def __init__(self, own_names: Mapping[str, str] | None = None) -> None:
-        """`own_names`: our names of tools by those that were sent."""
-        self._own_names = own_names or {}
-        self.has_spoken = False
-        """A piece of the answer was there: from now on nobody else may be asked."""
-        self.is_thinking = False
-        """The model has begun to think in silence: a long pause is no bad sign."""
-        self._has_thought = False
-        self.is_done = False
-        """Nothing that matters can follow."""
-
-    def deadline(self, patience: Patience, *, began: float, now: float) -> float:
-        """Until when something must come. Pings may come before the first piece as they like:
-        they don't put it off. Who has begun to think may be silent about it as long again,
-        however often."""
-        if self.is_thinking:
-            self._has_thought = True
-            return now + patience.first_token_seconds
-        if self._has_thought or self.has_spoken:
-            return now + patience.gap_seconds
-        return began + patience.first_token_seconds
-
-    def feed(self, data: bytes) -> list[ModelOutputDelta]:
-        try:
-            deltas = list(self._read(json_object_of(data)))
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise unreadable(before_first_token=not self.has_spoken) from None
-        if not self.has_spoken:
-            self.has_spoken = not all(isinstance(each, UsageReport | Stopped) for each in deltas)
-        return deltas
-
-    def feed_whole(self, body: bytes) -> list[ModelOutputDelta]:
-        """Of a server that does not stream, whatever it is asked: the whole answer."""
-        try:
-            answer = json_object_of(body)
-            if answer.get("error"):
-                raise self._failure(answer)
-            return list(self._read_whole(answer))
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-            raise unreadable(before_first_token=True) from None
-
-    def _failure(self, event: JsonObject) -> ProviderError:
-        told = VendorError.of(event)
-        return failure_in_stream(told, before_first_token=not self.has_spoken)
-
-    @abstractmethod
-    def _read(self, event: JsonObject) -> Iterable[ModelOutputDelta]: ...
-
-    @abstractmethod
-    def _read_whole(self, answer: Any) -> Iterable[ModelOutputDelta]: ...
-
-
-class VendorApi(Struct, frozen=True, kw_only=True):
-    """The format of one vendor API: renders requests and parses streams."""
-
-    specification: ClassVar[str]
-    rules: ClassVar[VendorRules] = VendorRules()
-
-    def render(self, request: ModelRequest, compiled: CompiledContext) -> RenderedRequest:
-        raise NotImplementedError
-
-    def parser(self, rendered: RenderedRequest) -> AnswerParser:
-        raise NotImplementedError
-
-    def is_needed_by(self, model: str) -> bool:
-        """Whether the model is called through this API where the server has another one too."""
-        return False
-
-    def instead(self, refusal: ProviderRefused, model: str) -> VendorApi | None:
-        """Of an API that servers differ in: the same, as a refusal tells that this one has it."""
-        return None
-
-
-# ------------------------------------------------------------------------------
-# Server-sent events, as bytes, as far as model APIs use them
-#
-# Only an event's data is read, without a copy through `str`: APIs repeat its name there. An
-# event without its closing empty line is not given.
-#
-# https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
-
-_EVENT_BYTES_MAX = 16 * 1024 * 1024
-_BOM = b"\xef\xbb\xbf"
-
-
-class SseParser:
-    def __init__(self, *, event_bytes_max: int = _EVENT_BYTES_MAX) -> None:
-        self._event_bytes_max = event_bytes_max
-        self._tail: list[bytes] = []
-        """A line that has not ended yet, in pieces: joining them each time is quadratic."""
-        self._held_bytes = 0
-        self._data: list[bytes] = []
-        self._after_cr = False
-        self._at_start = True
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """The events these bytes complete. Raises if one is larger than any should be."""
-        if self._after_cr and chunk:
-            # The CR at the end of the last chunk may have been half of a CRLF.
-            self._after_cr = False
-            chunk = chunk.removeprefix(b"\n")
-        if not chunk:
-            return []
-        self._after_cr = chunk.endswith(b"\r")
-        if b"\r" in chunk:
-            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        self._held_bytes += len(chunk)
-        if b"\n" not in chunk:
-            self._tail.append(chunk)
-            events = []
-        else:
-            lines = b"".join((*self._tail, chunk)).split(b"\n")
-            tail = lines.pop()
-            self._tail = [tail] if tail else []
-            events = self._take(lines)
-            if events or not self._data:
-                self._held_bytes = len(tail) + sum(map(len, self._data))
-        if self._held_bytes > self._event_bytes_max:
-            raise ProviderUnavailable(
-                "the provider sent something too large to be read", before_first_token=False
-            )
-        return events
-
-    def _take(self, lines: list[bytes]) -> list[bytes]:
-        if self._at_start:
-            self._at_start = False
-            lines[0] = lines[0].removeprefix(_BOM)
-        events: list[bytes] = []
-        for line in lines:
-            if not line:
-                if self._data:
-                    events.append(b"\n".join(self._data))
-                    self._data = []
-            elif line.startswith(b"data:"):
-                self._data.append(line[6:] if line.startswith(b" ", 5) else line[5:])
-            elif line == b"data":
-                self._data.append(b"")
-        return events
-
-
-def json_object_of(data: bytes) -> JsonObject:
-    """Raises `ValueError`: it is none. Half an emoji, escaped, is JSON to Python's own parser
-    alone."""
-    try:
-        parsed = orjson.loads(data)
-    except orjson.JSONDecodeError:
-        try:
-            parsed = json.loads(data)
-        except RecursionError:
-            raise ValueError("nested too deeply") from None
-    if not isinstance(parsed, dict):
-        raise ValueError("not an object")
-    return parsed
-
-
-# ------------------------------------------------------------------------------
-# Entries a refusal is about
-#
-# A refusal names a message (and a block of it) by its place, or an item or a call by its id.
-
-_IDS = ("id", "call_id", "tool_call_id")
-_ID = re.compile(r"(?=[\w-]*\d)[\w-]{8,}")
-"""As a whole. What is shorter or has no digit is as likely a word of the provider's own."""
-
-
-def with_entries(
-    refusal: ProviderRefused, words: str, rendered: RenderedRequest
-) -> ProviderRefused:
-    index, block = refusal.message_index, refusal.block_index
-    if index is None and refusal.content_refused:
-        index = _place_by_id(words, rendered)
-    if index is None or index >= len(rendered.seqs):
-        return refusal
-    refusal.message_index, refusal.entry_seqs = index, rendered.seqs[index]
-    blocks = rendered.block_seqs[index] if rendered.block_seqs else ()
-    if block is not None and block < len(blocks) and blocks[block]:
-        refusal.entry_seqs = (blocks[block],)
-    return refusal
-
-
-def _place_by_id(words: str, rendered: RenderedRequest) -> int | None:
-    messages = rendered.body.get("input") or rendered.body["messages"]
-    told = set(_ID.findall(words))
-    places = (n for n, message in enumerate(messages) if not told.isdisjoint(_ids_of(message)))
-    return next(places, None)
-
-
-def _ids_of(message: JsonObject) -> list[JsonValue]:
-    nested: Any = message.get("tool_calls") or ()
-    ids = [message[name] for name in _IDS if message.get(name)]
-    return [*ids, *(each for call in nested for each in _ids_of(call))]
-
-
-# ------------------------------------------------------------------------------
-# The client: the official SDK for the request, its raw response for the answer
-#
-# The SDKs make an object of every chunk, which costs ten times what reading it does, and
-# return a cut stream as complete. So only their request side is used, without retries. They
-# are imported at the first call, in a thread: that takes a second.
-#
-# Their exceptions do not leave this file: they contain the request, and so the key.
-
 _DRAIN_SECONDS = 1.0
 _LIST_SECONDS_MAX = 10.0
 _BODY_BYTES_MAX = 32 * 1024 * 1024
-"""Of an answer that is not streamed."""
+"""The longest answer that is not streamed."""
 
 
 class RawResponse(Protocol):
@@ -322,7 +103,7 @@ class VendorClient(ABC):
 
     @abstractmethod
     def _pages(self, sdk: Any) -> AsyncIterator[RawResponse]:
-        """Of the list of models."""
+        """The pages of the list of models."""
 
     @abstractmethod
     def _address_hint(self, path: str) -> str:
@@ -406,15 +187,17 @@ class VendorClient(ABC):
         failure = failure_of(response.status_code, told, retry_after=retry_after)
         hint = self._address_hint(urlsplit(self.address).path)
         if hint and isinstance(failure, ProviderRefused) and failure.wrong_api:
-            failure.sentence = f"{failure.sentence}: {hint}"
+            failure = replace(failure, sentence=f"{failure.sentence}: {hint}")
         return self._explained(failure, told.message, rendered)
 
     def _explained(
         self, failure: ProviderError, message: str, rendered: RenderedRequest
     ) -> ProviderError:
-        """With the entries it is about, and without the key and the prompt in its words."""
+        """The failure with the entries it is about, and without the key and text of the prompt in
+        the vendor's words."""
         if failure.vendor is not None:
-            failure.vendor = without_prompt(failure.vendor, rendered.body, self._api_key)
+            vendor = without_prompt(failure.vendor, rendered.body, self._api_key)
+            failure = replace(failure, vendor=vendor)
         if isinstance(failure, ProviderRefused):
             return with_entries(failure, message, rendered)
         return failure

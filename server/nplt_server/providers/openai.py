@@ -28,13 +28,7 @@ from nplt_server.providers import (
     ToolCallPiece,
     UsageReport,
 )
-from nplt_server.providers.client import (
-    AnswerParser,
-    RawResponse,
-    RenderedRequest,
-    VendorApi,
-    VendorClient,
-)
+from nplt_server.providers.client import RawResponse, VendorClient
 from nplt_server.providers.compiler import (
     AssistantStep,
     CompiledCall,
@@ -52,6 +46,7 @@ from nplt_server.providers.schemas import (
     plain_object,
     well_formed,
 )
+from nplt_server.providers.vendor_api import AnswerParser, RenderedRequest, VendorApi
 from nplt_server.tools import ToolDescription
 
 if TYPE_CHECKING:

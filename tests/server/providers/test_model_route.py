@@ -175,12 +175,15 @@ async def test_a_model_that_fails_is_paused_and_its_neighbour_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [ProviderUnavailable("can't be reached"), ProviderUnauthorized("no such key (401)")]
+    "error",
+    [
+        ProviderUnavailable("can't be reached", of_provider=True),
+        ProviderUnauthorized("no such key (401)", of_provider=True),
+    ],
 )
-async def test_what_all_models_share_pauses_the_provider_and_says_why(
+async def test_failures_that_all_models_share_open_the_breaker_of_the_provider(
     error: ProviderError,
 ) -> None:
-    error.of_provider = True
     gateway = Gateway(error)
     await gateway.fails()
     with pytest.raises(ProviderPaused, match=r"the provider .*(reached|key)") as caught:
@@ -188,10 +191,8 @@ async def test_what_all_models_share_pauses_the_provider_and_says_why(
     assert caught.value.of_provider
 
 
-async def test_an_answer_of_another_model_shows_that_the_provider_is_there() -> None:
-    error = ProviderUnavailable("can't be reached")
-    error.of_provider = True
-    gateway = Gateway(error)
+async def test_an_answer_of_another_model_keeps_the_breaker_of_the_provider_closed() -> None:
+    gateway = Gateway(ProviderUnavailable("can't be reached", of_provider=True))
     for _ in range(FAILURES_MAX + 1):
         with pytest.raises(ProviderUnavailable, match="can't be reached"):
             await gateway.calls("a/x")

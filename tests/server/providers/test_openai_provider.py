@@ -37,8 +37,9 @@ from nplt_server.errors import (
     RequestTooLarge,
 )
 from nplt_server.providers import ModelOutputDelta, Patience, TextPiece
-from nplt_server.providers.client import RenderedRequest, VendorApi, VendorProvider, with_entries
+from nplt_server.providers.client import VendorProvider
 from nplt_server.providers.openai import OpenAIClient
+from nplt_server.providers.vendor_api import RenderedRequest, VendorApi, with_entries
 
 BOTH = pytest.mark.parametrize("vendor_api", [CHAT, RESPONSES], ids=["chat", "responses"])
 
