@@ -60,6 +60,20 @@ class VendorWords(Struct, frozen=True, kw_only=True):
         return {name: value for name, value in said.items() if value}
 
 
+class RequestForm(Struct, frozen=True, kw_only=True):
+    """A form in which a request can be sent. What a server refuses in one form it may accept in
+    another."""
+
+    specification: str | None = None
+    """The API it is sent through; `None` for the one that the provider knows to be right."""
+    returns_reasoning: bool | None = None
+    """Whether models get back their reasoning with their tool calls; `None` for what the
+    settings say."""
+    enforces_schema: bool = True
+    """Whether the vendor is asked to enforce the schema of the answer. The context tells the
+    model of it in any case, and the answer is checked."""
+
+
 @dataclass(eq=False, repr=False)
 class ProviderError(Exception):
     """A model call failed. The caller tries to recover; otherwise the turn ends `failed`.
@@ -116,7 +130,7 @@ class ProviderUnauthorized(ProviderError):
 
 @dataclass(eq=False, repr=False)
 class ProviderRefused(ProviderError):
-    """The request was refused; the same request would be refused again."""
+    """The request was refused; the same request in the same form would be refused again."""
 
     code = ErrorCode.PROVIDER_REFUSED
 
@@ -135,6 +149,9 @@ class ProviderRefused(ProviderError):
     """There is no such API at this address, or the model is not served through it."""
     wrong_reasoning: bool = False
     """The model's own reasoning must go back to it with its calls, or must not."""
+    instead: RequestForm | None = None
+    """The form in which the same request may be accepted. The caller repeats the request in it
+    at once (`ModelRequest.form`); this attempt does not count as a failed call."""
 
 
 class NoSuchModel(ProviderRefused):

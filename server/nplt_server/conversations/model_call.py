@@ -13,7 +13,8 @@ also if it had begun to think or to call a tool: nothing was said, and nothing r
 
 Each is announced by a `retrying` event. A call that has produced any text is not
 repeated; but an answer that does not fit the schema of its prompt is rejected, and the model
-is asked to mend it, once. `call_quietly` is a call outside of any turn.
+is asked to mend it, once. A request that is refused in one form and may be accepted in
+another is sent again at once, before all this and without an event.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from nplt_server.errors import (
     ProviderRefused,
     ProviderUnauthorized,
     ProviderUnavailable,
+    RequestForm,
     RequestTooLarge,
     WindowTooSmall,
 )
@@ -47,8 +49,7 @@ from nplt_server.providers import (
     UsageReport,
 )
 from nplt_server.providers.accumulator import ModelOutputAccumulator, cleaned
-from nplt_server.providers.retries import RetryPolicy
-from nplt_server.providers.route import ModelRoute
+from nplt_server.providers.retries import RequestForms
 from nplt_storage.entries import ModelOutputEntry
 
 if TYPE_CHECKING:
@@ -74,17 +75,19 @@ class ModelCall:
 
     async def run(self) -> ModelOutputAccumulator:
         """Makes one call, with retries. Returns the complete output, also in `turn.output`."""
-        turn, retries = self.turn, 0
+        turn, retries, forms = self.turn, 0, RequestForms()
         try:
             while True:
                 try:
-                    output = await self._ask()
+                    output = await self._ask(forms.form)
                     self._recovery.confirm_quarantined()
                     return output
-                except ProviderError as error:
+                except ProviderError as failure:
                     if turn.output is not None and turn.output.text_length:
                         raise
-                    retries = await self._recover_from(error, retries)
+                    error = forms.after(failure)
+                    if error is not None:
+                        retries = await self._recover_from(error, retries)
         except anyio.get_cancelled_exc_class():
             self._estimate_usage()
             if turn.output is None or not turn.output.has_begun:
@@ -114,7 +117,7 @@ class ModelCall:
 
     # One call
 
-    async def _ask(self) -> ModelOutputAccumulator:
+    async def _ask(self, form: RequestForm | None) -> ModelOutputAccumulator:
         turn, limits = self.turn, self.turn.conversation.services.limits
         room = self._room
         view = turn.view = await self._context.prepare(
@@ -138,6 +141,7 @@ class ModelCall:
             answer_only=turn.has_rejected,
             # The id itself may be a name that somebody chose.
             cache_key=sha256(f"nplt {turn.conversation.session_id}".encode()).hexdigest()[:32],
+            form=form,
         )
         await turn.conversation.writer.check_owned()
         try:
@@ -271,31 +275,3 @@ class ModelCall:
         self.turn.output = None
         self.turn.events.begin_call(self.turn.call)
         self.turn.events.thought("retrying", why)
-
-
-async def call_quietly(
-    request: ModelRequest, output: ModelOutputAccumulator, *, route: ModelRoute, policy: RetryPolicy
-) -> None:
-    """Makes a call outside of any turn, over the same route and with the same retries, and
-    without events. Returns when the output is complete; otherwise raises `ProviderError`."""
-    retries = 0
-    while True:
-        try:
-            async with route.call_model(request) as deltas:
-                async for delta in deltas:
-                    output.apply(cleaned(delta))
-            break
-        except ProviderError as error:
-            seconds = policy.wait_before_retry(error, retries=retries)
-            if seconds is None or output.has_begun:
-                raise
-        retries += 1
-        route.metrics.retries += 1
-        await policy.sleep(seconds)
-    if output.stop_reason is None:
-        raise AnswerCut
-    if output.stop_reason != "end":
-        # A cut or refused answer is useless as a summary or a name.
-        raise ProviderRefused(
-            f"the model stopped before its answer was complete ({output.stop_reason})"
-        )

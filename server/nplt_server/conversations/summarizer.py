@@ -23,10 +23,10 @@ from nplt_server.context.messages import (
 )
 from nplt_server.context.projection import Projection, SummaryTask
 from nplt_server.context.source import PromptReference
-from nplt_server.conversations.model_call import call_quietly
 from nplt_server.errors import ProviderError, ProviderRefused
 from nplt_server.providers import ModelRequest
 from nplt_server.providers.accumulator import ModelOutputAccumulator, usage_as_json
+from nplt_server.providers.retries import call_quietly
 from nplt_storage.entries import (
     ClearEntry,
     CompactionEntry,

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct, field, structs
 
 from nplt_protocol import ErrorCode, JsonObject, JsonValue, RequestError
-
-if TYPE_CHECKING:
-    from nplt_server.context.messages import ContextMessage
-    from nplt_server.tools import ToolDescription
-    from nplt_server.usage import ModelPrices
-    from nplt_storage.entries import ModelInvocationDescriptor
+from nplt_server.context.messages import ContextMessage
+from nplt_server.errors import RequestForm
+from nplt_server.tools import ToolDescription
+from nplt_server.usage import ModelPrices
+from nplt_storage.entries import ModelInvocationDescriptor
 
 # ------------------------------------------------------------------------------
 # Deltas: pieces of an output in flight
@@ -105,6 +104,8 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     """The model has been asked to mend its answer: it need not call tools."""
     cache_key: str | None = None
     """The same for all calls of a conversation, so that a provider finds what it has cached."""
+    form: RequestForm | None = None
+    """The form that the refusal of this request asked for (`ProviderRefused.instead`)."""
 
     @property
     def schema(self) -> JsonObject | None:

@@ -1,8 +1,18 @@
 """What all vendors' adapters share: the provider, and the client that sends its requests.
 
 `VendorProvider` chooses the API, has it render the request and parse the raw stream of the
-answer, and sends a refused request again in another form; `VendorClient` sends through the
-vendor's SDK. Errors become the server's own (`failures`).
+answer; `VendorClient` sends through the vendor's SDK. Errors become the server's own
+(`failures`).
+
+Servers differ in what they take: one enforces schemas and another refuses them, one has two
+APIs, one wants a model's reasoning back. A request that is refused for such a reason, before
+any piece of an answer, raises `ProviderRefused` with `instead`: the form in which it may be
+accepted. The caller sends the same request again at once, with that `form`, and goes on so
+until there is an answer or a refusal without `instead`; each form is offered once. If that last
+refusal is about the API or the reasoning too, the first one says more and is the one to raise.
+`retries.RequestForms` does this bookkeeping. The provider remembers which form a model has
+answered in, so that the next call begins with it; `ModelRoute` does not count a refusal with
+`instead` as a failed call.
 
 The SDKs make an object of every chunk, which costs ten times what reading it does, and return a
 cut stream as complete. So only their request side is used, without retries. They are imported
@@ -26,7 +36,12 @@ import anyio.to_thread
 import orjson
 from msgspec import structs
 
-from nplt_server.errors import ConfigurationError, ProviderError, ProviderRefused
+from nplt_server.errors import (
+    ConfigurationError,
+    ProviderError,
+    ProviderRefused,
+    RequestForm,
+)
 from nplt_server.providers import DeltaStream, ModelOutputDelta, ModelRequest, Patience
 from nplt_server.providers.compiler import ContextCompiler
 from nplt_server.providers.failures import (
@@ -260,9 +275,8 @@ class VendorProvider:
         extra_bodies: Mapping[str, Mapping[str, Any]] | None = None,
         is_open: bool = False,
     ) -> None:
-        """`apis`: one API of the server, or two. A model that is refused through the one is
-        called through the other, once; the one that answers is remembered for it. So is whether
-        a model wants its reasoning back."""
+        """`apis`: one API of the server, or two. The one that a model has answered through is
+        remembered for it. So is whether the model wants its reasoning back."""
         self.id = provider_id
         self.models = models
         self.is_open = is_open
@@ -271,9 +285,9 @@ class VendorProvider:
         """By model: fields that its requests get as they are."""
         self._apis = tuple(apis)
         self._api_by_model: dict[str, VendorApi] = {}
-        """Of models that have answered."""
+        """The API, and its form, of each model that has answered."""
         self._refused_schemas: set[tuple[str, int]] = set()
-        """By model: schemas that the vendor refused to enforce."""
+        """The schemas that the vendor refused to enforce, with the model."""
         self._compilers = {api.specification: ContextCompiler(api.rules) for api in self._apis}
 
     def specification_of(self, model: str) -> str:
@@ -299,49 +313,59 @@ class VendorProvider:
         return next((api for api in self._apis if api.is_needed_by(model)), self._apis[0])
 
     async def _stream(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
-        """A request that is refused is sent again, as the refusal tells: without a schema that
-        the vendor does not enforce (the context tells the model, and the answer is checked),
-        or, once, through another API."""
-        model, api = request.invocation.model, self._api_of(request.invocation.model)
+        """Sends the request once, in its form. A refusal says whether another form may be
+        accepted."""
+        model, form = request.invocation.model, request.form or RequestForm()
         schema = (model, hash(orjson.dumps(request.schema)))
-        if schema in self._refused_schemas:
+        if not form.enforces_schema or schema in self._refused_schemas:
             request = _without_schema(request)
-        first: ProviderRefused | None = None
-        while True:
-            compiler = self._compilers[api.specification]
-            compiled = compiler.compile(request.context, origin=request.invocation)
-            rendered = api.render(request, compiled)
-            rendered.body.update(self._extra_bodies.get(model, {}))
-            try:
-                async with aclosing(self._client.stream(rendered, api.parser(rendered))) as deltas:
-                    async for delta in deltas:
-                        self._api_by_model[model] = api
-                        yield delta
-                return
-            except ProviderRefused as refusal:
-                if request.schema is not None and _is_about_schema(refusal):
-                    if len(self._refused_schemas) >= _REFUSED_SCHEMAS_MAX:
-                        self._refused_schemas.clear()
-                    self._refused_schemas.add(schema)
-                    request = _without_schema(request)
-                    continue
-                if first is not None:
-                    is_no_better = refusal.wrong_api or refusal.wrong_reasoning
-                    raise (first if is_no_better else refusal) from None
-                other = self._instead(refusal, api, model)
-                if other is None:
-                    raise
-                first, api = refusal, other
+        api = self._api_in(form, model)
+        if form.specification is not None:
             invocation = structs.replace(request.invocation, specification=api.specification)
             request = structs.replace(request, invocation=invocation)
+        compiler = self._compilers[api.specification]
+        compiled = compiler.compile(request.context, origin=request.invocation)
+        rendered = api.render(request, compiled)
+        rendered.body.update(self._extra_bodies.get(model, {}))
+        parser = api.parser(rendered)
+        try:
+            async with aclosing(self._client.stream(rendered, parser)) as deltas:
+                async for delta in deltas:
+                    self._api_by_model[model] = api
+                    yield delta
+        except ProviderRefused as refusal:
+            instead = None if parser.has_spoken else self._instead(refusal, request, api)
+            if instead is None:
+                raise
+            if request.schema is not None and not instead.enforces_schema:
+                if len(self._refused_schemas) >= _REFUSED_SCHEMAS_MAX:
+                    self._refused_schemas.clear()
+                self._refused_schemas.add(schema)
+            raise replace(refusal, instead=instead) from None
 
-    def _instead(self, refusal: ProviderRefused, api: VendorApi, model: str) -> VendorApi | None:
-        """What the refused request is to be sent through, once."""
-        if refusal.wrong_reasoning:
-            return api.instead(refusal, model)
-        if not refusal.wrong_api or len(self._apis) == 1 or model in self._api_by_model:
+    def _api_in(self, form: RequestForm, model: str) -> VendorApi:
+        named = (api for api in self._apis if api.specification == form.specification)
+        return next(named, self._api_of(model)).in_form(form)
+
+    def _instead(
+        self, refusal: ProviderRefused, request: ModelRequest, api: VendorApi
+    ) -> RequestForm | None:
+        """The form to send the refused request in: without a schema that the vendor does not
+        enforce, or, once, with or without the model's reasoning, or through the other API."""
+        model, form = request.invocation.model, request.form or RequestForm()
+        if request.schema is not None and _is_about_schema(refusal):
+            return structs.replace(form, enforces_schema=False)
+        if form.specification is not None:
             return None
-        return next(each for each in self._apis if each is not api)
+        other: RequestForm | None = None
+        if refusal.wrong_reasoning:
+            other = api.instead(refusal, model)
+        elif refusal.wrong_api and len(self._apis) > 1 and model not in self._api_by_model:
+            names = (each.specification for each in self._apis)
+            other = RequestForm(specification=next(n for n in names if n != api.specification))
+        if other is None:
+            return None
+        return structs.replace(other, enforces_schema=form.enforces_schema)
 
 
 def _without_schema(request: ModelRequest) -> ModelRequest:

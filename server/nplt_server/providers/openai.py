@@ -17,7 +17,7 @@ from msgspec import structs
 from nplt_protocol import JsonObject, JsonValue
 from nplt_protocol.messages import EFFORTS
 from nplt_server.digest.text import clean_text
-from nplt_server.errors import ProviderRefused
+from nplt_server.errors import ProviderRefused, RequestForm
 from nplt_server.providers import (
     ModelOutputDelta,
     ModelRequest,
@@ -366,12 +366,18 @@ class ChatApi(VendorApi, frozen=True, kw_only=True):
             return self.returns_reasoning
         return model.startswith("deepseek")
 
-    def instead(self, refusal: ProviderRefused, model: str) -> ChatApi | None:
+    def in_form(self, form: RequestForm) -> ChatApi:
+        if form.returns_reasoning is None:
+            return self
+        return structs.replace(self, returns_reasoning=form.returns_reasoning)
+
+    def instead(self, refusal: ProviderRefused, model: str) -> RequestForm | None:
         """DeepSeek refuses calls without the reasoning that led to them; others refuse the
         field. Which it is, a refusal tells."""
         if not refusal.wrong_reasoning:
             return None
-        return structs.replace(self, returns_reasoning=not self._returns_reasoning(model))
+        returned = self._returns_reasoning(model)
+        return RequestForm(specification=self.specification, returns_reasoning=not returned)
 
     def render(self, request: ModelRequest, compiled: CompiledContext) -> RenderedRequest:
         model, messages, seqs = request.invocation.model, list[JsonValue](), list[tuple[int, ...]]()

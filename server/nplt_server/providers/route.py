@@ -160,7 +160,7 @@ class ModelRoute:
         return aclosing(self._call(request))
 
     async def _call(self, request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
-        observer = _CallObserver(self)
+        observer = _CallObserver(self, request)
         try:
             async with self._provider.call_model(request) as deltas:
                 async for delta in deltas:
@@ -171,6 +171,9 @@ class ModelRoute:
                 # An empty stream that ends cleanly counts as unavailable.
                 raise ProviderUnavailable("the provider ended its answer before it began")
         except ProviderError as error:
+            if isinstance(error, ProviderRefused) and error.instead is not None:
+                observer.given_up()  # the same call goes on in another form
+                raise
             observer.failed(error)
             if isinstance(error, ProviderRefused | ProviderUnauthorized):
                 log.warning("%s/%s: %s", self.id, self._model, error)
@@ -209,7 +212,7 @@ class ModelRoute:
 class _CallObserver:
     """Counts one call in the metrics, and reports to both breakers."""
 
-    def __init__(self, route: ModelRoute) -> None:
+    def __init__(self, route: ModelRoute, request: ModelRequest) -> None:
         """Raises `ProviderPaused` if one of them is open: no request is to be sent."""
         self._metrics = route.metrics
         self._of_model, self._of_provider = route.breaker, route.provider_breaker
@@ -227,7 +230,8 @@ class _CallObserver:
         self._began_at = self._clock()
         self.usage: UsageReport | None = None
         self.has_begun = self.is_whole = False
-        self._metrics.calls += 1
+        if request.form is None:  # else it was counted in its first form
+            self._metrics.calls += 1
 
     def observe(self, delta: ModelOutputDelta) -> None:
         if isinstance(delta, UsageReport):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from msgspec import Struct, field
 
 from nplt_protocol import JsonObject, JsonValue
-from nplt_server.errors import ProviderError, ProviderRefused
+from nplt_server.errors import ProviderError, ProviderRefused, RequestForm
 from nplt_server.providers import (
     ModelOutputDelta,
     ModelRequest,
@@ -145,6 +145,11 @@ class VendorApi(Struct, frozen=True, kw_only=True):
         """Whether the model is called through this API where the server has another one too."""
         return False
 
-    def instead(self, refusal: ProviderRefused, model: str) -> VendorApi | None:
-        """Of an API that servers differ in: the same, as a refusal tells that this one has it."""
+    def in_form(self, form: RequestForm) -> VendorApi:
+        """This API as the form wants it, where servers differ in it."""
+        return self
+
+    def instead(self, refusal: ProviderRefused, model: str) -> RequestForm | None:
+        """The form of this API that the server wants, as its refusal tells, if it has more than
+        one."""
         return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from difflib import get_close_matches
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Final, Literal, Protocol, TypeAlias
@@ -209,5 +208,7 @@ def unknown_tools(policies: ToolPolicies, names: Collection[str]) -> list[str]:
 
 
 def did_you_mean(name: str, names: Collection[str]) -> str:
+    from difflib import get_close_matches  # slow to load, and not needed to start
+
     near = get_close_matches(name[:_NAME_CHARACTERS_MAX], names, n=1)
     return f"; did you mean {near[0]}?" if near else ""

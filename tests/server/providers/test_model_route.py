@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import anyio
 import pytest
+from msgspec import structs
 from tests.server.services import Model, model_of
 
 from nplt_server.context.messages import ModelInputMessage
@@ -16,6 +17,7 @@ from nplt_server.errors import (
     ProviderRefused,
     ProviderUnauthorized,
     ProviderUnavailable,
+    RequestForm,
     RequestTooLarge,
 )
 from nplt_server.providers import ModelOutputDelta, ModelRequest, Stopped, TextPiece, UsageReport
@@ -106,6 +108,45 @@ async def test_a_failure_is_counted_by_its_kind_and_opens_the_fuse_if_it_is_the_
             await meter.calls()
     assert dict(meter.route.metrics.failures) == {kind: FAILURES_MAX}
     assert meter.route.breaker.state == ("open" if opens else "closed")
+
+
+async def test_a_refusal_that_another_form_may_mend_is_no_failure_and_counts_one_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    other = RequestForm(specification="other")
+
+    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        if request.form is None:
+            raise ProviderRefused("wrong API", wrong_api=True, instead=other)
+        yield TextPiece(text="hello")
+        yield Stopped(reason="end")
+
+    meter = Meter(model)
+    with pytest.raises(ProviderRefused):
+        await meter.calls()
+    meter.request = structs.replace(meter.request, form=other)
+    await meter.calls()
+    metrics = meter.route.metrics
+    assert (metrics.calls, metrics.failures, metrics.whole.count) == (1, {}, 1)
+    assert caplog.records == []
+
+
+async def test_a_refusal_that_another_form_may_mend_leaves_the_breaker_half_open() -> None:
+    async def model(request: ModelRequest) -> AsyncGenerator[ModelOutputDelta, None]:
+        if meter.now == 0.0:
+            raise ProviderUnavailable("down")
+        raise ProviderRefused("wrong API", instead=RequestForm(specification="other"))
+        yield TextPiece(text="never")
+
+    meter = Meter(model)
+    for _ in range(FAILURES_MAX):
+        with pytest.raises(ProviderUnavailable):
+            await meter.calls()
+    meter.now = OPEN_SECONDS
+    with pytest.raises(ProviderRefused):
+        await meter.calls()
+    assert meter.route.breaker.state == "half_open"
+    meter.route.breaker.admit()  # the next attempt is the probe
 
 
 async def test_while_it_is_open_the_provider_is_not_even_asked() -> None:
