@@ -30,22 +30,19 @@ from nplt_server.errors import (
     VendorWords,
 )
 
-# ------------------------------------------------------------------------------
-# What a vendor says: the body of an error, as it is written in many ways
-#
-# OpenAI and Anthropic: `{"error": {"type", "code", "param", "message"}}`. Gemini puts that into
-# a list, LiteLLM and vLLM write the status as the code, FastAPI says `detail`.
-
 
 class VendorError(Struct, frozen=True, kw_only=True):
-    """As it came: not to be shown to anybody before `words` has cleaned it."""
+    """The body of an error, as it came: it is not to be shown before `words` has cleaned it.
+
+    OpenAI and Anthropic write `{"error": {"type", "code", "param", "message"}}`. Gemini puts that
+    into a list, LiteLLM and vLLM write the status as the code, FastAPI says `detail`."""
 
     kind: str = ""
     code: str = ""
     param: str = ""
     message: str = ""
     status: int | None = None
-    """Where the code is a number, as routers to other servers write it."""
+    """The code, if it is a number, as routers to other servers write it."""
 
     @classmethod
     def of_body(cls, body: bytes) -> VendorError:
@@ -173,14 +170,8 @@ def _texts(value: Any) -> Iterator[str]:
             pass
 
 
-# ------------------------------------------------------------------------------
-# The window's size, read from the text of a refusal
-#
-# Nothing else of that text is used. Limits of tokens per minute count as windows too: a
-# larger request is never accepted.
-
 WINDOW_TOKENS_MIN: Final = 256
-"""Less is no window but a misreading."""
+"""A smaller number is not the size of a window."""
 _TOKENS: Final = r"(\d{1,3}(?:,\d{3})+|\d+)"
 _SAYINGS: Final = tuple(
     re.compile(saying.replace("N", _TOKENS), re.IGNORECASE)
@@ -201,7 +192,8 @@ _SAYINGS: Final = tuple(
 
 
 def window_named(words: str) -> int | None:
-    """The tokens of the question and the room for the answer, together."""
+    """The size of the window, for context and answer together, if the text of a refusal names
+    it. Limits of tokens per minute count as windows too: a larger request is never accepted."""
     for saying in _SAYINGS:
         found = saying.search(words)
         if found is not None:

@@ -19,17 +19,13 @@ from nplt_protocol import JsonObject
 from nplt_storage.entries import ToolCallRequest, ToolCallResult
 from nplt_storage.search import SearchHit
 
-# ------------------------------------------------------------------------------
-# Tools, and the host they run in
-#
-# `ToolHost` is all a running tool may ask of its conversation. A tool may raise anything; the
-# runner makes a result of it that the model can read.
-
 ToolClass: TypeAlias = Literal["read", "write", "network"]
-"""The worst a tool does outside of its own conversation: look, change, talk to others.
-What changes nothing but the conversation (a notebook, say) only reads."""
+"""The worst that a tool does outside of its own conversation. A tool that changes only the
+conversation (its notebook, say) is one that reads."""
 
 ToolPolicy: TypeAlias = Literal["allow", "ask", "deny"]
+"""A tool with `allow` is offered and run; one with `ask` is offered, and run when somebody who is
+attached has approved it; one with `deny` is neither offered nor run."""
 
 
 class ToolDescription(Struct, frozen=True, kw_only=True):
@@ -41,7 +37,8 @@ class ToolDescription(Struct, frozen=True, kw_only=True):
 
 
 class ToolHost(Protocol):
-    """The conversation a tool runs in, as far as a tool may see and change it."""
+    """The conversation a tool runs in, as far as a tool may see and change it: all that a running
+    tool may ask for."""
 
     @property
     def session_id(self) -> str: ...
@@ -61,17 +58,17 @@ class ToolHost(Protocol):
         ...
 
     def widget_state(self, name: str) -> JsonObject:
-        """Empty if the widget has none yet."""
+        """The state of a widget; empty if it has none yet."""
         ...
 
     async def update_widget(
         self, name: str, change: Callable[[JsonObject], JsonObject]
     ) -> JsonObject:
-        """As `update_notebook`, of any other widget."""
+        """Like `update_notebook`, for any other widget."""
         ...
 
     def find_result(self, tool_call_id: str) -> ToolCallResult | None:
-        """Of the results that stand in this conversation and are at hand."""
+        """The result of a tool call of this conversation, if it is in memory."""
         ...
 
     async def read_blob(self, blob_id: str, offset: int, length: int) -> bytes:
@@ -79,11 +76,11 @@ class ToolHost(Protocol):
         ...
 
     async def search(self, query: str, limit: int) -> Sequence[SearchHit]:
-        """In all conversations of this user, newest first."""
+        """Searches all conversations of this user, newest first."""
         ...
 
     async def keep_file(self, filename: str, content_type: str, data: bytes) -> str:
-        """As an attachment of this conversation; gives its id."""
+        """Stores a file as an attachment of this conversation; gives its id."""
         ...
 
 
@@ -124,11 +121,12 @@ class Tool(Struct, frozen=True, kw_only=True):
     description: ToolDescription
     run: Callable[[JsonObject, ToolHost], Awaitable[str]]
     keeps_time: bool = False
-    """It ends in time by itself: its limit depends on what it is told meanwhile."""
+    """It has a time limit of its own, which depends on the progress that it reports."""
 
 
 class ToolFailed(Exception):
-    """Raised by a tool with a sentence meant for the model."""
+    """Raised by a tool with a sentence meant for the model. A tool may raise anything else too:
+    the runner makes a result of it."""
 
 
 RESULT_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -140,7 +138,8 @@ class ToolOffer(Struct, frozen=True, kw_only=True):
     descriptions: tuple[ToolDescription, ...] = ()
     digest: str = ""
     texts: tuple[str, ...] = ()
-    """What each takes of a model's window, whatever format it is sent in."""
+    """The text of each description, by which its tokens are counted, whatever format it is sent
+    in."""
 
 
 def offer_of(descriptions: tuple[ToolDescription, ...]) -> ToolOffer:
@@ -173,21 +172,17 @@ def fitting_name(name: str, characters_max: int) -> str:
     return f"{stem}-{sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:_DIGITS]}"
 
 
-# ------------------------------------------------------------------------------
-# Policies: by the tool's name in the settings, else by its class
-#
-#     allow   offered and run
-#     ask     offered; run when someone attached has said yes
-#     deny    not offered, and not run
-
 ToolPolicies: TypeAlias = Mapping[str, ToolPolicy]
-"""By the name of a tool, or by `server__`: all tools of an MCP server."""
+"""The policies in the settings, by the name of a tool, or by `server__` for all tools of an MCP
+server."""
 
 BY_CLASS: Final[Mapping[ToolClass, ToolPolicy]] = MappingProxyType(
     {"read": "allow", "write": "ask", "network": "ask"}
 )
-# Comparing takes time that grows with the square of it, and models can write much.
+"""The policies of tools that the settings do not name."""
 _NAME_CHARACTERS_MAX: Final = 200
+"""How much of a name is compared: that takes time that grows with the square of its length, and
+models can write much."""
 
 NO_POLICIES: Final[ToolPolicies] = MappingProxyType({})
 
