@@ -260,7 +260,7 @@ _OF_SCHEMAS = re.compile(
     r"(?i)response_format|text\.format|output_config|output_format|json_schema|schema|grammar"
     r"|mime type"
 )
-"""In a refusal: what it is about."""
+"""Words of a refusal that is about the schema of the answer."""
 _REFUSED_SCHEMAS_MAX = 1_000
 
 
