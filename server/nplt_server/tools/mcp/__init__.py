@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
+from ssl import SSLContext
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar, cast
 from urllib.parse import parse_qsl, urlsplit
 
@@ -48,8 +49,6 @@ from nplt_server.tools.mcp.results import (
 )
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
-
     import mcp_types
     from mcp.client import Client, IncomingMessage
     from mcp.client._transport import ReadStream, TransportStreams
